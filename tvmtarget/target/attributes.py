@@ -1,4 +1,4 @@
-"""The value of a node's attributes: an immutable mapping that reads TVM's spelling either way."""
+"""The attributes of a node: an immutable mapping in which '-' and '_' in names are the same."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ Value: TypeAlias = "bool | int | str | tuple[str, ...] | tuple[int, ...]"
 
 
 class Word(str):
-    """A word that stood in a text without quotes: where a list is meant, ',' and '+' separate the items."""
+    """An unquoted word of a text; read as a list, ',' and '+' separate its items."""
 
     __slots__ = ()
 
 
 def fold(name: str) -> str:
-    """Return the spelling under which '-' and '_' are the same letter."""
+    """Return the spelling of a name in which '_' is replaced by '-'.
+
+    Args:
+        name: name of an attribute.
+
+    Returns:
+        The key by which names are compared.
+    """
     return name.replace("_", "-")
 
 
 class Attributes(Mapping[str, Value]):
-    """Frozen, hashable attributes in alphabetical order; `a["num_cores"]` and `a["num-cores"]` are one."""
+    """Immutable, hashable attributes in alphabetical order; `a["num_cores"]` and `a["num-cores"]` are the same."""
 
     __slots__ = ("_items", "_names")
 
@@ -44,7 +51,7 @@ class Attributes(Mapping[str, Value]):
         return len(self._items)
 
     def to_json(self) -> dict[str, object]:
-        """Return what JSON can hold: lists where tuples are."""
+        """Return the attributes as JSON values, with lists in place of tuples."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in self._items.items()}
 
     def __hash__(self) -> int:

@@ -1,9 +1,9 @@
-"""The kind table: what a target, executor or runtime kind is, and which attributes it has.
+"""The tables of kinds: of targets, executors and runtimes, with the attributes that each has.
 
-A kind is a row of data. Attribute names, types and defaults of the TVM kinds are those of TVM v0.8 to main
+A kind is data. Names, types and defaults of the attributes of TVM's kinds are those of TVM v0.8 to main
 (`include/tvm/target/target_kind.h`, `src/target/target_kind.cc`, and, for executors and runtimes,
-`src/relay/backend/{executor,runtime}.cc` at v0.9.0 to v0.19.0). Plugins add rows through the entry-point
-group `tvmtarget.kinds`; the rows of this library come through it too.
+`src/relay/backend/{executor,runtime}.cc` at v0.9.0 to v0.19.0). Plugins add kinds by entry points of the group
+`tvmtarget.kinds`, as does this library (`builtin_kinds.py`).
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ class _Row(BaseModel):
 class Attribute(_Row):
     """One attribute of a kind.
 
-    `class_` says what the attribute means, and from it follow comparison, key membership and merging:
-    hard (must be equal), isa (legal instructions), capacity (at least so much), scale (how many),
-    model (which chip), soft (changes speed only), none (a note). `least` is the smallest number that makes sense,
-    `choices` are all the values that do, as text, and `power_of_two` is required of alignments. `derived` is the
-    default where another attribute has a value (`derived_if`, a name and a value; always, without one): unlike
-    `default`, identity does not omit it.
+    `class_` is the meaning of the attribute, which decides how it is compared, which keys it is part of, and how it is
+    merged: hard (must be equal), isa (legal instructions), capacity (at least as much), scale (how many), model (which
+    chip), soft (affects speed only), none (a note). `least` is the smallest legal number, `choices` are all legal
+    values as text, and `power_of_two` is for alignments.
+
+    `derived` is a default that depends on another attribute: it applies if that has a value (`derived_if`: name and
+    value), or always if `derived_if` is None. Unlike `default`, identity does not omit it.
     """
 
     name: str
@@ -64,28 +65,44 @@ class Attribute(_Row):
     since: str = "v0.9"
 
     def read(self, value: object) -> Value:
-        """Read a value of this attribute, a quantity such as `64KiB` too; a `ValueError` says what it should be."""
+        """Convert a value to the type of this attribute.
+
+        Args:
+            value: a value of JSON or a word of a text; a quantity such as `64KiB` is an integer too.
+
+        Returns:
+            The value.
+
+        Raises:
+            ValueError: the value is not of that type.
+        """
         return read_value(self.type, read_quantity(self.name, self.doc, value) if self.type == "int" else value)
 
     def default_beside(self, attrs: Mapping[str, Value]) -> Value | None:
-        """Return the default beside what a node states: what that implies, else the kind's own."""
+        """Return the default of this attribute in a node.
+
+        Args:
+            attrs: the attributes that the node states.
+
+        Returns:
+            The derived default if it applies, else that of the kind, else None.
+        """
         is_implied = self.derived_if is None or attrs.get(self.derived_if[0]) == self.derived_if[1]
         return self.default if self.derived is None or not is_implied else self.derived
 
     @property
     def is_list(self) -> bool:
-        """Whether a value is a list of items, for which '+' stands between words of a text."""
+        """Whether values are lists, whose items a text separates by '+' or ','."""
         return self.type in ("list[str]", "list[int]", "features")
 
 
 class Kind(_Row):
     """One kind of target, executor or runtime.
 
-    `device` is TVM's device type by name (its number moved between versions). `is_external` marks a code
-    generator that serves a device driven by somebody else; `can_host` marks kinds that drive other devices.
-    `hardware` names what runs its code, where a processor alone does not. `until` is the last TVM version that has the
-    kind, if it is gone. A runtime that `is_distributed` runs each machine
-    of a cluster in a process of its own.
+    `device` is TVM's device type by name (its number changed between versions). `is_external` marks an external code
+    generator, whose device is driven by another target; `can_host` marks kinds that drive other devices. `hardware`
+    names the accelerator that the code needs besides a processor. `until` is the last version of TVM that has the kind,
+    if it was removed. A runtime that `is_distributed` runs each machine of a cluster in a process of its own.
     """
 
     name: str
@@ -101,7 +118,14 @@ class Kind(_Row):
     doc: str = ""
 
     def attribute(self, name: str) -> Attribute | None:
-        """Return the row of an attribute in either spelling, or None."""
+        """Return the row of an attribute.
+
+        Args:
+            name: its name, with '-' or '_'.
+
+        Returns:
+            The row, or None.
+        """
         return self._by_name.get(fold(str(name)))
 
     @cached_property
@@ -110,11 +134,18 @@ class Kind(_Row):
 
     @property
     def features(self) -> Attribute | None:
-        """The attribute that `+feature` and `-feature` write, if the kind has one."""
+        """The attribute that `+feature` and `-feature` set, or None."""
         return next((row for row in self.attributes if row.type == "features"), None)
 
     def unknown(self, name: str) -> str:
-        """Return the message that the kind has no attribute of a name, with the nearest names."""
+        """Return the message about an attribute that this kind does not have.
+
+        Args:
+            name: the name that was written.
+
+        Returns:
+            The message, with the nearest names.
+        """
         if fold(str(name)).partition(".")[0] in ("feature", "features"):
             tail = f"; add one to {self.features.name!r}" if self.features is not None else ""
             return f"{shown(name)} is derived from what a target says, never given{tail}"
@@ -123,11 +154,29 @@ class Kind(_Row):
         return f"kind {self.name!r} has no attribute {shown(name)}{tail}"
 
     def without_features(self, features: Sequence[str]) -> str:
-        """Return the message that the kind has no features."""
+        """Return the message about features of a kind that has none.
+
+        Args:
+            features: the signed features that were written.
+
+        Returns:
+            The message.
+        """
         return f"kind {self.name!r} has no features, so {', '.join(map(shown, features))} says nothing"
 
     def normalise(self, attrs: Mapping[str, object]) -> dict[str, Value]:
-        """Check attributes against the rows and spell them canonically; all problems in one `TargetError`."""
+        """Check attributes against the table, and spell names and values canonically.
+
+        Args:
+            attrs: values by name.
+
+        Returns:
+            The values by canonical name, in the order of `attrs`.
+
+        Raises:
+            TargetError: attributes that are unknown, given twice, of a wrong type or out of range; all problems at
+                once.
+        """
         result: dict[str, Value] = {}
         problems: list[str] = []
         for name, value in attrs.items():
@@ -158,7 +207,7 @@ class Kind(_Row):
 
 @plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
-    """Return all kinds of a role by name: ours first, so that no plugin takes one of our names."""
+    """Return all kinds of a role by name; those of this library first, so that no plugin replaces one."""
     table: dict[str, Kind] = {}
     for plugin in sorted(plugins.names("tvmtarget.kinds"), key=lambda name: name != "builtin"):
         again: list[str] = []
@@ -173,7 +222,7 @@ def _table(role: Role) -> dict[str, Kind]:
 
 
 def _kinds_of(plugin: str) -> Iterable[Kind]:
-    """Return the kinds of a plugin; none, with a report, if it does not load or is something else."""
+    """Return the kinds of a plugin; report it and return none if it does not load or is no tuple of kinds."""
     try:
         loaded = plugins.load("tvmtarget.kinds", plugin)
     except BackendError as error:
@@ -188,17 +237,44 @@ def _kinds_of(plugin: str) -> Iterable[Kind]:
 
 
 def kind_names(role: Role = "target") -> tuple[str, ...]:
-    """List the kinds of a role, sorted."""
+    """List the names of the kinds of a role.
+
+    Args:
+        role: target, executor or runtime.
+
+    Returns:
+        The names, sorted.
+    """
     return tuple(sorted(_table(role)))
 
 
 def find_kind(name: str, role: Role = "target") -> Kind | None:
-    """Return a kind's row, or None for one that no installed package registers."""
+    """Return a kind, or None if no installed package registers it.
+
+    Args:
+        name: its name.
+        role: target, executor or runtime.
+
+    Returns:
+        The kind, or None.
+    """
     return _table(role).get(name)
 
 
 def kind_of(name: object, role: Role = "target") -> Kind:
-    """Return a kind's row, or raise `UnknownNameError` with the nearest names."""
+    """Return a kind.
+
+    Args:
+        name: its name, as a user wrote it.
+        role: target, executor or runtime.
+
+    Returns:
+        The kind.
+
+    Raises:
+        TargetError: `name` is no text.
+        UnknownNameError: no installed package registers it; the message has the nearest names.
+    """
     what = "kind" if role == "target" else f"{role} kind"
     if not isinstance(name, str):
         raise TargetError(f"'kind' is the name of {'an' if role == 'executor' else 'a'} {what}, not {shown(name)}")

@@ -1,4 +1,4 @@
-"""The frozen values a target tree is made of: links, memories, executors and runtimes."""
+"""Frozen values of a target tree: links, memories, executors and runtimes, and their common base class."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tvmtarget.target.values import MAX_INT, read_opaque
 __all__ = ["Executor", "Link", "Memory", "Node", "Runtime", "opaque_attributes", "read_attribute", "read_attributes"]
 
 
-# What pydantic's errors mean, in the words of this library.
-_WANTED = {
+# Messages of this library for the types of pydantic's errors.
+_EXPECTED = {
     "string_type": "is text",
     "string_unicode": "is text without halves of surrogate pairs",
     "int_type": "is a whole number",
@@ -30,7 +30,7 @@ _WANTED = {
 
 
 class Node(BaseModel):
-    """Base of the frozen values: strict, no extra fields, changed only by `replace`."""
+    """Base of the frozen values: strict types, no extra fields, changed only by `replace`."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -43,7 +43,17 @@ class Node(BaseModel):
             ) from error
 
     def replace(self, **changes: object) -> Self:
-        """Return a copy with some fields changed, checked like a new one."""
+        """Return a copy with some fields changed, checked like a new value.
+
+        Args:
+            changes: values by the names of fields.
+
+        Returns:
+            The copy.
+
+        Raises:
+            TargetError: no such field, or values that a new one could not have.
+        """
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         unknown = [name for name in changes if name not in fields]
         raise_all(TargetError, [_no_field(type(self), name) for name in unknown])
@@ -51,7 +61,7 @@ class Node(BaseModel):
 
 
 def _own_error(error: ValidationError) -> TvmTargetError | None:
-    """Return the error of this library that a check of a node raised; pydantic keeps it as context of its own."""
+    """Return the error of this library that a check raised, which pydantic keeps in the context of its own error."""
     found = [problem.get("ctx", {}).get("error") for problem in error.errors(include_url=False)]
     return next((one for one in found if isinstance(one, TvmTargetError)), None)
 
@@ -62,8 +72,8 @@ def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
         return f"a {what} needs {shown(field)}, and {shown(problem['input'])} has none"
     if problem["type"] == "extra_forbidden":
         return _no_field(node, field)
-    wanted = _WANTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
-    return f"{shown(field)} of a {what} {wanted}, not {shown(problem['input'])}"
+    expected = _EXPECTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
+    return f"{shown(field)} of a {what} {expected}, not {shown(problem['input'])}"
 
 
 def _no_field(node: type[Node], field: str) -> str:
@@ -72,9 +82,21 @@ def _no_field(node: type[Node], field: str) -> str:
 
 
 class _Fact(Node):
+    """A statement about the children of a node; flat JSON leaves its defaults out."""
+
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read an object; lists stand for tuples."""
+        """Read an object of flat JSON.
+
+        Args:
+            data: a mapping, in which lists are read as tuples, or an instance of the class.
+
+        Returns:
+            The value.
+
+        Raises:
+            TargetError: unknown or missing fields, or values of wrong types.
+        """
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping):
@@ -110,9 +132,10 @@ class _Fact(Node):
 
 
 class Link(_Fact):
-    """A way for data between two children: bandwidth in bytes per second, latency in nanoseconds.
+    """A connection between two children of a node.
 
-    A coherent link joins the memory of its ends into one domain; any other link says they are apart.
+    `src` and `dst` are names of children, `bandwidth_Bps` is in bytes per second and `latency_ns` in nanoseconds. A
+    coherent link joins the memories of its ends into one memory domain; any other link keeps them apart.
     """
 
     src: str
@@ -123,9 +146,10 @@ class Link(_Fact):
 
 
 class Memory(_Fact):
-    """A memory of `bytes` bytes; children named in `of` share it (all of them, or a leaf itself, if `of` is empty).
+    """A memory of `bytes` bytes that is shared by the children named in `of`.
 
-    `bandwidth_Bps` is the peak rate of reading it, in bytes per second.
+    If `of` is empty, all children share it, or it is the memory of a leaf itself. `bandwidth_Bps` is the peak read rate
+    in bytes per second.
     """
 
     name: str
@@ -136,7 +160,7 @@ class Memory(_Fact):
 
 
 class _Configured(Node):
-    """A kind and its attributes: an executor or a runtime."""
+    """A kind and its attributes: the base of `Executor` and `Runtime`."""
 
     role: ClassVar[Role]
 
@@ -147,7 +171,14 @@ class _Configured(Node):
         super().__init__(kind=kind, attrs=read_attributes(kind_of(kind, self.role), attrs))
 
     def __getitem__(self, name: str) -> Value | None:
-        """Return an attribute, else its default, else None; an unknown one is an error."""
+        """Return an attribute, else its default, else None.
+
+        Args:
+            name: the attribute, with '-' or '_'.
+
+        Raises:
+            UnknownNameError: the kind has no such attribute.
+        """
         return read_attribute(kind_of(self.kind, self.role), self.attrs, name)
 
     def __str__(self) -> str:
@@ -167,7 +198,18 @@ class _Configured(Node):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read a flat object or a bare kind."""
+        """Read an object of flat JSON or the name of a kind.
+
+        Args:
+            data: a mapping with `kind` and attributes, a name, or an instance of the class.
+
+        Returns:
+            The value.
+
+        Raises:
+            TargetError: `data` is none of these, or attributes are wrong.
+            UnknownNameError: there is no such kind.
+        """
         if isinstance(data, cls):
             return data
         if isinstance(data, str):
@@ -177,12 +219,12 @@ class _Configured(Node):
         raise TargetError(f"{cls.role} is a kind or an object with 'kind', not {shown(data)}")
 
     def to_json(self) -> dict[str, object]:
-        """Return the flat object."""
+        """Return an object of flat JSON: `kind` and the attributes."""
         return {"kind": self.kind} | self.attrs.to_json()
 
 
 class Executor(_Configured):
-    """How the calls of a program are driven: `Executor("aot", {"unpacked-api": True})`."""
+    """The executor of a program, which makes its calls: `Executor("aot", {"unpacked-api": True})`."""
 
     role = "executor"
 
@@ -191,7 +233,7 @@ class Executor(_Configured):
 
 
 class Runtime(_Configured):
-    """What a compiled program is linked with and run by: `Runtime("crt", {"system-lib": True})`."""
+    """The runtime of a compiled program: `Runtime("crt", {"system-lib": True})`."""
 
     role = "runtime"
 
@@ -200,32 +242,66 @@ class Runtime(_Configured):
 
 
 def read_attributes(kind: Kind, attrs: object) -> Attributes:
-    """Check attributes against the rows of a kind; all problems in one `TargetError`."""
+    """Check attributes against the table of a kind.
+
+    Args:
+        kind: the kind.
+        attrs: a mapping of names to values, or None.
+
+    Returns:
+        The attributes in canonical spelling.
+
+    Raises:
+        TargetError: `attrs` is no mapping, or attributes are wrong; all problems at once.
+    """
     if not isinstance(attrs, Mapping | None):
         raise TargetError(f"attributes are a mapping of names to values, not {shown(attrs)}")
     return Attributes(kind.normalise(attrs or {}))
 
 
 def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
-    """Check attributes of a kind that no installed package registers: they are kept as they are."""
-    kept: dict[str, Value] = {}
+    """Check attributes of a kind that no installed package registers.
+
+    Args:
+        kind: name of the kind, for messages.
+        attrs: values by name.
+
+    Returns:
+        The attributes as they are written.
+
+    Raises:
+        TargetError: names that are not ASCII or repeat, or values that no kind could have; all problems at once.
+    """
+    read: dict[str, Value] = {}
     problems: list[str] = []
     for name, value in attrs.items():
         if not (name and name.isascii()):
             problems.append(f"attribute name {shown(name)} of kind {shown(kind)} is not in plain ASCII")
-        elif fold(name) in map(fold, kept):
+        elif fold(name) in map(fold, read):
             problems.append(f"attribute {shown(name)} of kind {shown(kind)} is given twice")
         else:
             try:
-                kept[name] = read_opaque(value)
+                read[name] = read_opaque(value)
             except ValueError as error:
                 problems.append(f"attribute {shown(name)} of kind {shown(kind)} {error}")
     raise_all(TargetError, problems)
-    return Attributes(kept)
+    return Attributes(read)
 
 
 def read_attribute(kind: Kind, attrs: Attributes, name: str) -> Value | None:
-    """Return an attribute, else its default beside the others; `UnknownNameError` if the kind has no such row."""
+    """Return an attribute of a node, or its default.
+
+    Args:
+        kind: the kind of the node.
+        attrs: the attributes that the node states; a default can depend on them.
+        name: the attribute, with '-' or '_'.
+
+    Returns:
+        The value, or None if it is not stated and has no default.
+
+    Raises:
+        UnknownNameError: the kind has no such attribute.
+    """
     if name in attrs:
         return attrs[name]
     row = kind.attribute(name)

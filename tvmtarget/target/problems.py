@@ -1,4 +1,4 @@
-"""How the errors of this floor are put together: values shortened, places named, all of a stage at once."""
+"""Helpers for error messages: shortened values, places in a tree, and several problems in one error."""
 
 from __future__ import annotations
 
@@ -17,19 +17,43 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = _MAX_SHOWN
 
 
 def shown(value: object) -> str:
-    """Return what `!r` would, shortened in the middle where the value is long."""
+    """Return `repr(value)`, shortened in the middle to about 80 characters.
+
+    Args:
+        value: the value to print in a message.
+
+    Returns:
+        One line.
+    """
     if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print very long numbers
         return f"a number of {value.bit_length()} bits"
     return _repr.repr(value)
 
 
 def place(where: str) -> str:
-    """Return the tail of a message that names a path of the tree, a long one shortened; nothing for the root."""
+    """Return the end of a message that names a place in the tree.
+
+    Args:
+        where: path of a node; empty for the root.
+
+    Returns:
+        ` (at 'path')`, or the empty string for the root.
+    """
     return f" (at {shown(where)})" if where else ""
 
 
 def syntax_error(problem: str, text: str, column: int, line: int = 0) -> TextError:
-    """Return the error at a column of a text; of a long text it shows what is around the column."""
+    """Make the error for a place in a text.
+
+    Args:
+        problem: the message.
+        text: the text, or the wrong line of it; a long one is reduced to 400 characters around the column.
+        column: the place, from 0.
+        line: the number of the line, from 1, or 0 if there is only one.
+
+    Returns:
+        The error, to be raised.
+    """
     if len(text) <= _MAX_EXCERPT:
         return TextError(problem, text=text, column=column, line=line)
     begin = max(0, column - _MAX_EXCERPT // 2)
@@ -42,7 +66,7 @@ _Found: TypeAlias = tuple[TargetError | UnknownNameError | TextError, str]
 
 
 class _Collector:
-    """The context that `Problems.collect` returns; a class, because generators cost more than a small node."""
+    """Context manager of `Problems.collect`; a class, because a generator costs more than making a small node."""
 
     __slots__ = ("_found", "_where")
 
@@ -61,7 +85,7 @@ class _Collector:
 
 
 class Problems:
-    """Collects what goes wrong in one stage, so that one error tells all of it.
+    """Collects the errors of one stage and raises them as one.
 
     >>> problems = Problems()
     >>> with problems.collect("gpu"):
@@ -78,14 +102,26 @@ class Problems:
         return bool(self._found)
 
     def collect(self, where: str = "") -> _Collector:
-        """Keep the problems of an error that the `with` block raises, with their place, and go on behind it."""
+        """Return a context manager that keeps an error raised in its block and continues after it.
+
+        Args:
+            where: path of the node that the block is about.
+
+        Returns:
+            The context manager; it keeps `TargetError`, `UnknownNameError` and `TextError`.
+        """
         return _Collector(self._found, where)
 
     def raise_all(self) -> None:
-        """Raise one error with every problem and its place; return when there is none.
+        """Raise one error with all problems and their places; return if there are none.
 
-        A single error is raised as it is where nothing is to be added, so that an error of syntax keeps its
-        column; errors of several types become a `TargetError`.
+        A single error without a place is raised unchanged, so that a syntax error keeps its column. Errors of several
+        types become a `TargetError`.
+
+        Raises:
+            TargetError: there are problems.
+            UnknownNameError: all problems are unknown names.
+            TextError: the only problem is one of syntax.
         """
         if not self._found:
             return

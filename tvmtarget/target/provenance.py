@@ -1,4 +1,7 @@
-"""Where the values of a tree come from: kept beside the tree, never part of what it is."""
+"""Provenance of values: the layer and the source that a value of a target comes from.
+
+Nodes record the origins of their values (`TargetNode.with_origins`); equality and digests ignore them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Layer: TypeAlias = Literal["code", "text", "json", "toml", "tag", "override", "m
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The layer that gave a value, and the text, tag, file or kind in which it stands.
+    """The layer that a value comes from, and its source: a text, tag, file or kind.
 
     >>> str(Origin("tag", "arm/rasp4b in arm.toml"))
     'tag arm/rasp4b in arm.toml'
@@ -28,7 +31,7 @@ class Origin:
         return f"{self.layer} {detail}".rstrip()
 
     def to_json(self) -> dict[str, str]:
-        """Return the layer, and the detail where there is one."""
+        """Return the layer, and the source as `detail` if there is one."""
         return {"layer": self.layer} | ({"detail": self.detail} if self.detail else {})
 
 

@@ -38,14 +38,18 @@ class _Children(Generic[_N]):
         self._by_kind = {child.kind: child for child in children if kinds[child.kind] == 1}
 
     def find(self, segment: str) -> _N | None:
-        """Return the child of that name, replica name or unique kind, or None."""
+        """Return the child of a name, a replica's name or a unique kind, or None."""
         stem = self._by_slot.get(segment.rpartition(".")[0])
         replicated = stem if stem is not None and stem.has_replica(segment) else None
         return self._by_slot.get(segment) or replicated or self._by_kind.get(segment)
 
 
 class TargetNode(Node):
-    """The fields of a target and the questions that need nothing but the tree; users see `Target`."""
+    """Fields of a target and what follows from the tree alone; the public class is `Target`.
+
+    Operations on trees (`edit`, `identity`, `hosts`, ...) work on this class, and `Target` calls them, so that no
+    import is circular.
+    """
 
     kind: str
     attrs: Attributes = Attributes()
@@ -63,14 +67,28 @@ class TargetNode(Node):
     _children: _Children[Self] | None = PrivateAttr(default=None)
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse trees whose parts cannot be told apart, or that are deeper than 64 levels; all problems at once."""
+        """Check names, siblings, links and depth; all problems at once.
+
+        Raises:
+            TargetError: names that are no words or that repeat, links to unknown children, or more than 64 levels.
+        """
         problems = [*_name_problems(self), *_sibling_problems(self), *_link_problems(self)]
         if self.depth > MAX_DEPTH:
             problems.append(f"the tree is deeper than {MAX_DEPTH} levels")
         raise_all(TargetError, problems)
 
     def replace(self, **changes: object) -> Self:
-        """Return a copy with some fields changed, checked like a new one; what stays keeps its origin."""
+        """Return a copy with some fields changed, checked like a new node.
+
+        Args:
+            changes: values by the names of fields.
+
+        Returns:
+            The copy; values that stay the same keep their provenance.
+
+        Raises:
+            TargetError: no such field, or values that a new node could not have.
+        """
         new = super().replace(**changes)
         unchanged = {name: origin for name, origin in self._origins.items() if self._is_unchanged(new, name)}
         return new.with_origins(unchanged) if unchanged else new
@@ -87,6 +105,9 @@ class TargetNode(Node):
 
         Args:
             origins: origin by the name of a value: an attribute, a field, or `executor/<attribute>`.
+
+        Returns:
+            The copy, equal to this node.
         """
         # The fields stay as they were checked, so that a shallow copy needs no validation.
         new = copy(self)
@@ -94,12 +115,23 @@ class TargetNode(Node):
         return new
 
     def origin_of(self, name: str) -> Origin:
-        """Return where a value of this node comes from: an attribute, a field, or `executor/<attribute>`."""
+        """Return where a value of this node comes from.
+
+        Args:
+            name: an attribute, a field, or `executor/<attribute>`.
+
+        Returns:
+            The origin of the value, else that of the field that holds it, else "code".
+        """
         found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
         return found or CODE
 
     def origins(self) -> Iterator[tuple[str, Origin]]:
-        """Yield where every value that the tree states comes from, by its path; a node's kind stands for the node."""
+        """Yield the origin of every value that the tree states.
+
+        Yields:
+            Path and origin, parents first; the path of a node ends in `/kind`.
+        """
         for path, node in self.walk():
             yield join(path, "kind"), node.origin_of("kind")
             yield from ((join(path, name), node.origin_of(name)) for name in node.attrs)
@@ -119,28 +151,28 @@ class TargetNode(Node):
 
     @property
     def depth(self) -> int:
-        """Levels of the tree, 1 for a leaf; a host that is written in a node is a level below it."""
+        """Levels of the tree: 1 for a leaf; a host written in a node is one level below it."""
         of_host = self.host.depth if isinstance(self.host, TargetNode) else 0
         return 1 + max([of_host, *(child.depth for child in self.targets)])
 
     @property
     def device(self) -> str:
-        """TVM's device type by name: `target_device_type`, else that of the kind, else an unknown kind itself."""
+        """TVM's device type by name: `target_device_type`, else that of the kind, else the name of an unknown kind."""
         return device_type_of(self.kind, self.attrs.get("target_device_type"))
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """Dispatch keys, each once and in order: authored ones and the device, else the device and the kind's.
+        """Dispatch keys in order, without duplicates: those written, else the device and the keys of the kind.
 
-        So does TVM since v0.10: the kind's keys are for targets that name none. An Arm CPU of llvm or c also has
-        `arm_cpu` and `cpu`, behind what is authored.
+        As in TVM since v0.10, the keys of the kind are for targets that write none. An Arm CPU of llvm or c also has
+        `arm_cpu` and `cpu`, after those written.
         """
         derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
         return tuple(dict.fromkeys([*(self.keys or ()), *derived, *self.written_keys]))
 
     @property
     def written_keys(self) -> tuple[str, ...]:
-        """The keys of `all_keys` that do not depend on which CPU it is; identity looks at these."""
+        """The keys of `all_keys` that do not depend on the model of the CPU; identity looks at these."""
         kind = find_kind(self.kind)
         device = self.attrs.get("device")
         defaults = kind.keys if kind and self.keys is None else ()
@@ -148,41 +180,76 @@ class TargetNode(Node):
 
     @property
     def features(self) -> Features:
-        """The instructions that code for this node may use: derived from its attributes, never written.
+        """The instructions that code for this node may use, derived from its attributes.
 
-        Raises `TargetError` where features that are written contradict each other.
+        Raises:
+            TargetError: features that are written contradict each other.
         """
         return features_of(self.kind, self.attrs)
 
     @property
     def can_host(self) -> bool:
-        """Whether this node's kind drives other devices."""
+        """Whether the kind of this node can drive other devices."""
         kind = find_kind(self.kind)
         return kind is not None and kind.can_host
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Names of the sites this node stands for: its slot, or `slot.0` ... when there are several."""
+        """Names of the sites of this node: its slot, or `slot.0`, `slot.1`, ... if `count` is above 1."""
         return (self.slot,) if self.count == 1 else tuple(f"{self.slot}.{k}" for k in range(self.count))
 
     def has_replica(self, name: str) -> bool:
-        """Whether a name is one of `replicas`."""
+        """Whether a name is one of `replicas`.
+
+        Args:
+            name: a name as in `gpu.0`.
+
+        Returns:
+            True if this node has that replica.
+        """
         stem, _, number = name.rpartition(".")
         is_numbered = stem == self.slot and number.isdecimal() and str(int(number)) == number
         return name == self.slot if self.count == 1 else is_numbered and int(number) < self.count
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Self]]:
-        """Yield (path, node) for this node and all below it, parents first."""
+        """Yield this node and all nodes below it, parents first.
+
+        Args:
+            path: the path of this node, which begins the paths of the others.
+
+        Yields:
+            Path and node; hosts written in nodes are not visited.
+        """
         yield path, self
         for child in self.targets:
             yield from child.walk(join(path, child.slot))
 
     def at(self, path: str) -> Self:
-        """Return the node at a path of child names (else a unique kind, else `host`), separated by '/'."""
+        """Return the node at a path.
+
+        Args:
+            path: names separated by '/': of children, else their kinds if unique, else `host`.
+
+        Returns:
+            The node.
+
+        Raises:
+            UnknownNameError: there is no such node; the message has the nearest paths.
+        """
         return self.locate(path)[1]
 
     def locate(self, path: str) -> tuple[str, Self]:
-        """Return the canonical path of a node and the node; `UnknownNameError` with the nearest paths."""
+        """Return the canonical path of a node, and the node.
+
+        Args:
+            path: as for `at`.
+
+        Returns:
+            The path with the names of the children, and replica numbers where `path` has them; the node.
+
+        Raises:
+            UnknownNameError: there is no such node; the message has the nearest paths.
+        """
         site, slots, node = "", "", self  # `slots` is the path without replica numbers
         segments = checked_path(path).split("/") if path else []
         for at, segment in enumerate(segments):
@@ -199,23 +266,30 @@ class TargetNode(Node):
         return site, node
 
     def child(self, segment: str) -> Self | None:
-        """Return the child of that name, replica name or unique kind, or None."""
-        if self._children is None:  # made when first asked for: a tree of 10,000 children is asked 10,000 times
+        """Return a child of this node.
+
+        Args:
+            segment: its name, the name of a replica, or its kind if no other child is of that kind.
+
+        Returns:
+            The child, or None.
+        """
+        if self._children is None:  # a cache: finding each of 10,000 children by a scan would be quadratic
             self._children = _Children(self.targets)
         return self._children.find(segment)
 
     def _locate_host(self, site: str, slots: str, node: Self, rest: str) -> tuple[str, Self]:
-        """Locate the driver of a node and what is below; a host written inside a node is a tree of its own."""
-        driver = hosts_by_path(self)[slots]
-        if driver.effective == join(slots, "host"):
+        """Locate the host of a node, or what is below it; a host written inside a node is a tree of its own."""
+        host_choice = hosts_by_path(self)[slots]
+        if host_choice.effective == join(slots, "host"):
             host = node.host if isinstance(node.host, type(self)) else type(self)(kind="llvm")
             below, found = host.locate(rest)
             return join(site, "host", below), found
-        if driver.effective.startswith("@"):
+        if host_choice.effective.startswith("@"):
             raise UnknownNameError(
-                f"host {shown(driver.effective)} of {site or 'the root'!r} names no node of the tree"
+                f"host {shown(host_choice.effective)} of {site or 'the root'!r} names no node of the tree"
             )
-        return self.locate(join(same_replica(driver.effective, site), rest))
+        return self.locate(join(same_replica(host_choice.effective, site), rest))
 
     def _nearest(self, path: str) -> str:
         paths = [found for found, _ in self.walk() if found]
@@ -236,9 +310,9 @@ def _name_problems(node: TargetNode) -> Iterator[str]:
 
 
 def _sibling_problems(node: TargetNode) -> Iterator[str]:
-    taken = Counter(child.slot for child in node.targets)
-    alike = {child.slot: child.kind for child in node.targets if taken[child.slot] > 1}
-    for slot, kind in alike.items():
+    uses = Counter(child.slot for child in node.targets)
+    repeated = {child.slot: child.kind for child in node.targets if uses[child.slot] > 1}
+    for slot, kind in repeated.items():
         yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
     host = next((child for child in node.targets if child.slot == "host"), None)
     if host is not None and isinstance(node.host, TargetNode):
@@ -261,7 +335,18 @@ def _link_problems(node: TargetNode) -> Iterator[str]:
 
 
 def origin_at(root: TargetNode, path: str) -> Origin:
-    """Return where a node, an attribute, a field, or an attribute of an executor or runtime comes from."""
+    """Return where a node, an attribute, a field, or an attribute of an executor or runtime comes from.
+
+    Args:
+        root: the tree.
+        path: path of a node, or of a value in one: `gpu`, `gpu/arch`, `executor/link-params`.
+
+    Returns:
+        The origin; that of a node is the origin of its kind. A default of the kind is an origin too.
+
+    Raises:
+        UnknownNameError: there is no such node or value, or the value has no default and is not stated.
+    """
     if not checked_path(path) or _names_node(root, path):
         return root.at(path).origin_of("kind")
     above, _, name = path.rpartition("/")
@@ -307,11 +392,11 @@ def _origin_of_option(node: TargetNode, role: str, name: str) -> Origin:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """Who drives a node: `effective` with its own host, `default` without it; both are paths.
+    """The host of a node: `effective` is the path of the actual host, `default` the one without its own field `host`.
 
-    A reference that names no node of this tree stays as it is written, with its '@'. The path `<node>/host`
-    means a host that is no child: one written inside the node, or, when `is_implied`, the llvm that stands in
-    because nobody said. Replicas are numbered (`cpu.0`) where a path leaves the nodes around the driven one.
+    A reference that names no node of the tree stays as it is written, with its '@'. The path `<node>/host` is a host
+    that is no child: one written inside the node, or, if `is_implied`, the default llvm of a tree without a host.
+    Replicas are numbered (`cpu.0`) where a path leaves the nodes around the driven one.
     """
 
     effective: str
@@ -320,35 +405,41 @@ class HostChoice:
 
 
 def hosts_by_path(root: TargetNode) -> dict[str, HostChoice]:
-    """Return the driver of every node by path.
+    """Find the host of every node of a tree.
 
-    A node is driven by its own host, else it drives itself if its kind can, else by whoever drives the node
-    around it, else by the first child whose kind can host, else by an implied llvm, which no node inherits
-    that has a child to drive it. A reference is looked up in the innermost node around it, itself included,
-    that knows its first name; it goes by the names of children, and by `host` to a host that is written there.
+    The host of a node is the one it states; else the node itself, if its kind can host; else the host of the node
+    around it; else its first child whose kind can host; else an implied llvm. A node does not inherit an implied llvm
+    if it has a child that can host. A reference is resolved in the innermost node around it, itself included, that
+    knows its first name: the name of a child, or `host` for a host that is written there.
+
+    Args:
+        root: the tree; its references may be wrong.
+
+    Returns:
+        The choice by the path of the node, parents first.
     """
     found: dict[str, HostChoice] = {}
-    _drive(root, "", None, (), found)
+    _add_hosts(root, "", None, (), found)
     return found
 
 
 _Scope: TypeAlias = tuple[str, TargetNode]
 
 
-def _drive(
+def _add_hosts(
     node: TargetNode, path: str, inherited: HostChoice | None, scopes: tuple[_Scope, ...], found: dict[str, HostChoice]
 ) -> None:
     scopes = (*scopes, (path, node))
-    default = _default_driver(node, path, inherited)
-    own = _own_driver(node, path, scopes)
-    passed = inherited is not None and default == inherited.effective and inherited.is_implied
-    stands_in = default == join(path, "host") and node.child("host") is None
-    found[path] = HostChoice(own or default, default, own is None and (passed or stands_in))
+    default = _default_host(node, path, inherited)
+    stated = _stated_host(node, path, scopes)
+    is_inherited = inherited is not None and default == inherited.effective and inherited.is_implied
+    is_missing = default == join(path, "host") and node.child("host") is None
+    found[path] = HostChoice(stated or default, default, stated is None and (is_inherited or is_missing))
     for child in node.targets:
-        _drive(child, join(path, child.slot), found[path], scopes, found)
+        _add_hosts(child, join(path, child.slot), found[path], scopes, found)
 
 
-def _default_driver(node: TargetNode, path: str, inherited: HostChoice | None) -> str:
+def _default_host(node: TargetNode, path: str, inherited: HostChoice | None) -> str:
     if node.can_host:
         return path
     first = next((child for child in node.targets if child.can_host), None)
@@ -357,7 +448,7 @@ def _default_driver(node: TargetNode, path: str, inherited: HostChoice | None) -
     return join(path, "host" if first is None else first.replicas[0])
 
 
-def _own_driver(node: TargetNode, path: str, scopes: tuple[_Scope, ...]) -> str | None:
+def _stated_host(node: TargetNode, path: str, scopes: tuple[_Scope, ...]) -> str | None:
     """Resolve a host reference in the innermost node around it that knows its first name; keep it if none does."""
     if node.host is None:
         return None

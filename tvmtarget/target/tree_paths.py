@@ -14,17 +14,38 @@ _REPLICA_NUMBER = re.compile(r"\.[0-9]+(?=/|$)")
 
 
 def join(*segments: str) -> str:
-    """Put paths together; the root's path is empty."""
+    """Join paths with '/'; empty ones, such as the root's, are left out.
+
+    Args:
+        segments: names or paths.
+
+    Returns:
+        The joined path.
+    """
     return "/".join(filter(None, segments))
 
 
 def is_reference(host: object) -> bool:
-    """Whether a host is given as `@path`, a node of the tree."""
+    """Whether a host is written as `@path`, a reference to a node of the tree.
+
+    Args:
+        host: the value of a field `host`.
+
+    Returns:
+        True for a reference.
+    """
     return isinstance(host, str) and host.startswith("@")
 
 
 def covers(path: str, site: str) -> bool:
-    """Whether a site is the node at `path` or below it; `gpu` covers its replicas `gpu.0`, `gpu.1`, ...
+    """Whether a site is the node at a path, one of its replicas, or below it.
+
+    Args:
+        path: a path, with or without replica numbers: `gpu` covers its replicas `gpu.0`, `gpu.1`, ...
+        site: the path of a site.
+
+    Returns:
+        True if every name of `path` is that of `site` at the same level, or that without its replica number.
 
     >>> covers("rack", "rack/node.1/gpu"), covers("rack/node", "rack/node.1/gpu"), covers("rack/node.0", "rack")
     (True, True, False)
@@ -38,14 +59,30 @@ def _is_or_has(slot: str, replica: str) -> bool:
 
 
 def checked_path(path: object) -> str:
-    """Return a path that a user gave, if it is text."""
+    """Return a path given by a user.
+
+    Args:
+        path: the argument.
+
+    Returns:
+        The same text.
+
+    Raises:
+        TargetError: it is no text.
+    """
     if not isinstance(path, str):
         raise TargetError(f"a path is names with '/' between them, not {shown(path)}")
     return path
 
 
 def unnumbered(path: str) -> str:
-    """Return the path of the node that a site is a replica of.
+    """Remove the replica numbers from a path.
+
+    Args:
+        path: the path of a site.
+
+    Returns:
+        The path of the node that the site is a replica of.
 
     >>> unnumbered("node.1/gpu.0")
     'node/gpu'
@@ -54,7 +91,14 @@ def unnumbered(path: str) -> str:
 
 
 def same_replica(path: str, site: str) -> str:
-    """Put the replica numbers of a site into another path, as far as the two run together.
+    """Copy the replica numbers of a site into another path, as far as both go through the same nodes.
+
+    Args:
+        path: a path without those numbers.
+        site: the path of a site.
+
+    Returns:
+        `path` with the numbers.
 
     >>> same_replica("node/cpu", "node.1/gpu.0")
     'node.1/cpu'
@@ -68,5 +112,12 @@ def same_replica(path: str, site: str) -> str:
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a name ends like that of a replica: in a dot and a number."""
+    """Whether a name ends like that of a replica: in a dot and a number.
+
+    Args:
+        name: the name of a node.
+
+    Returns:
+        True for names such as `gpu.0`.
+    """
     return _REPLICA_NUMBER.search(name) is not None

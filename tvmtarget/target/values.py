@@ -1,6 +1,7 @@
-"""Reading one attribute value as what its row says it is; a `ValueError` says what it should have been.
+"""Conversion of attribute values to their types, with units, lists and CPU features.
 
-Words of a text and strings of JSON are read alike: `"4"` is a whole number where one is meant.
+Words of a text and strings of JSON are converted in the same way: `"4"` is an integer where the type is `int`. A
+`ValueError` completes a sentence that begins with the name of the attribute: "is a whole number, not 'x'".
 """
 
 from __future__ import annotations
@@ -22,20 +23,31 @@ AttributeType: TypeAlias = Literal["int", "bool", "str", "list[str]", "list[int]
 
 MAX_INT = 2**53 - 1  # beyond it, readers of JSON do not agree on a number
 
-# Factors from a unit to what an attribute counts.
-_SIZES = {
+# Factors of units, by the base units that attributes count.
+_FACTORS = {
     "bytes": {f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)}
     | {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
     "MHz": {"MHz": 1, "GHz": 1000},
 }
 _QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s?([KMGT]i?B|[MG]Hz)")
 _BYTES = re.compile(r"\bbytes\b")
-_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python converts no more than 4300 digits by default
 _TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 
 
 def read_value(type_: AttributeType, value: object) -> Value:
-    """Read a value as a type of attribute; words of a text are strings until here."""
+    """Convert a value to the type of its attribute.
+
+    Args:
+        type_: the type.
+        value: a value of JSON, or a word of a text.
+
+    Returns:
+        The value; lists become tuples, and features a sorted tuple of signed names.
+
+    Raises:
+        ValueError: the value is not of that type.
+    """
     match type_:
         case "int":
             return read_integer(value)
@@ -52,9 +64,19 @@ def read_value(type_: AttributeType, value: object) -> Value:
 
 
 def read_opaque(value: object) -> Value:
-    """Read a value of a kind that nobody knows, as it is; only what some kind could have is read.
+    """Check a value of an attribute of an unregistered kind.
 
-    So the identity of a tree stays the same when the package that brings the kind is installed.
+    The value is not converted, so that the identity of a tree stays the same when the package with the kind is
+    installed.
+
+    Args:
+        value: a value of JSON.
+
+    Returns:
+        The same value; a list as a tuple.
+
+    Raises:
+        ValueError: no type of attributes has such a value.
     """
     if isinstance(value, bool):
         return value
@@ -70,7 +92,17 @@ def read_opaque(value: object) -> Value:
 
 
 def read_integer(value: object) -> int:
-    """Read a whole number that every reader of JSON can hold."""
+    """Convert a value to an integer.
+
+    Args:
+        value: an integer, or a text of digits with or without a sign.
+
+    Returns:
+        An integer of at most 53 bits, which every reader of JSON can hold.
+
+    Raises:
+        ValueError: it is neither, or larger.
+    """
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -105,18 +137,18 @@ def read_quantity(name: str, doc: str, value: object) -> object:
     if found is None:
         return value
     number, unit = found.groups()
-    counted = _counted(name, doc)
-    if counted is None:
+    base = _base_unit(name, doc)
+    if base is None:
         raise ValueError(f"counts no bytes and no MHz, so {shown(value)} says nothing; write a plain number")
-    if unit not in _SIZES[counted]:
-        raise ValueError(f"is in {counted}, which {shown(value)} is not; use one of {', '.join(_SIZES[counted])}")
-    total = Fraction(number) * _SIZES[counted][unit]
+    if unit not in _FACTORS[base]:
+        raise ValueError(f"is in {base}, which {shown(value)} is not; use one of {', '.join(_FACTORS[base])}")
+    total = Fraction(number) * _FACTORS[base][unit]  # exact, where floats would round 1.1GHz
     if total.denominator != 1:
-        raise ValueError(f"is a whole number of {counted}, which {shown(value)} is not")
+        raise ValueError(f"is a whole number of {base}, which {shown(value)} is not")
     return int(total)
 
 
-def _counted(name: str, doc: str) -> str | None:
+def _base_unit(name: str, doc: str) -> str | None:
     if re.search(r"[-_]mhz$", name):
         return "MHz"
     return "bytes" if _BYTES.search(f"{name.replace('-', ' ').replace('_', ' ')} {doc}") else None
@@ -142,7 +174,17 @@ def _text(value: object) -> str:
 
 
 def read_items(value: object) -> tuple[object, ...]:
-    """Read the items of a list; a text is one item, a word as many as commas and '+' separate."""
+    """Split a value into the items of a list.
+
+    Args:
+        value: a list; a text, which is one item; or a word of a target text, in which ',' and '+' separate items.
+
+    Returns:
+        The items.
+
+    Raises:
+        ValueError: it is none of these.
+    """
     if isinstance(value, Word):
         return tuple(item.strip() for item in re.split(r"[+,]", value) if item.strip())
     if isinstance(value, str):
@@ -153,15 +195,18 @@ def read_items(value: object) -> tuple[object, ...]:
 
 
 def _features(items: Iterable[str]) -> tuple[str, ...]:
-    """Sort signed features into a set, '+' before '-'; a bare name means '+', and rv64gc all that it has.
+    """Normalise CPU features to a sorted set of signed names; a bare name means '+'.
 
-    Features are taken from an instruction set as from a CPU: `+rv64gc,-c` is `+rv64g,-c`.
+    An ISA string such as rv64gc is replaced by all its features. Features can be removed from it, as from a CPU:
+    `+rv64gc,-c` is `+rv64g,-c`.
     """
     words = [word for item in items if item for word in _words(item)]  # TVM's tests write `mattr: [""]` for none
     signed = {feature for word in words for feature in _signed(word)}
     removed = [feature[1:] for feature in signed if feature[0] == "-"]
     table = table_of("riscv") if removed and any(is_isa_string(word.lstrip("+")) for word in words) else None
     if table is not None:
+        # A removed feature takes those that need it out of the expanded ISA string, but not those written one by one:
+        # these contradict it, which is an error below.
         written = {feature for word in words if not is_isa_string(word.lstrip("+")) for feature in _signed(word)}
         signed = {feature for feature in signed if feature in written or feature[1:] not in table.dependents(removed)}
     for item in sorted(signed):
@@ -173,7 +218,7 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
 
 
 def _words(item: str) -> tuple[str, ...]:
-    """Split `+nomve+nodsp`, as TVM takes it in one item; no name of LLVM's has a '+' in it."""
+    """Split `+nomve+nodsp`, which TVM accepts as one item; no feature of LLVM has a '+' in its name."""
     return tuple(f"+{word}" for word in item[1:].split("+") if word) if item[:1] == "+" and item[1:] else (item,)
 
 
