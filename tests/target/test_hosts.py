@@ -45,7 +45,7 @@ CANNOT = "drives no other device; kinds that do: c, cuda_host, hexagon, llvm, nu
         ]),
         (lambda: parse("[a=llvm(host=@b),b=llvm(host=@a),gpu=cuda(host=cuda)]"), [
             f"host 'cuda' is a kind that {CANNOT} (at 'gpu')",
-            "hosts drive each other in a circle, @a -> @b -> @a; let one drive itself (at 'a')",
+            "hosts drive each other in a cycle, @a -> @b -> @a; let one drive itself (at 'a')",
         ]),
     ],
 )  # fmt: skip

@@ -91,7 +91,7 @@ ARGUMENTS = [
     (lambda: Target("cuda").override({"host/model": "x"}), "no host is written here to be changed"),
     (
         lambda: Target.parse("[gpu=cuda(count=8),cpu=llvm](host=llvm)").override({"gpu.0/model": "x"}),
-        "'gpu.0' is one of 8 replicas, which are all alike; change 'gpu'",
+        "'gpu.0' is one of 8 identical replicas; change 'gpu'",
     ),
     (lambda: Target.parse("cuda(host=@x)").at("host"), "host '@x' of 'the root' names no node of the tree"),
 ]

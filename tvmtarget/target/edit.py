@@ -1,4 +1,4 @@
-"""Changing a tree: overrides by path, merging trees, and cutting a part out so that it stands alone.
+"""Changes to target trees: override values at paths, merge two trees, unset values, and cut out a part.
 
 Every function returns a new tree, made by the checked `replace` of its nodes.
 """
@@ -26,15 +26,31 @@ _N = TypeVar("_N", bound=TargetNode)
 
 ReadTarget: TypeAlias = Callable[[object], _N]
 
+# Fields that an override can set, with their defaults; `targets` is changed by the names of the children instead.
 _FIELDS = {"host": None, "count": 1, "links": (), "memory": (), "executor": None, "runtime": None, "keys": None}
 
 
 def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], origin: Origin = OVERRIDE) -> _N:
-    """Fold changes into a tree, one after the other; all that cannot be made are told in one error."""
+    """Set values at paths, one after the other.
+
+    Args:
+        root: the tree.
+        changes: new values by path. Scalars and lists replace, features are added and removed, and a target at the path
+            of a child is merged with it.
+        read: reads a target from a text, flat JSON or a tree.
+        origin: provenance of the new values.
+
+    Returns:
+        The changed tree.
+
+    Raises:
+        TargetError: `changes` is no mapping, or some changes cannot be made; all problems at once.
+        UnknownNameError: all problems are unknown paths; the message has the nearest ones.
+    """
     if not isinstance(changes, Mapping):
         raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
     problems, changed = Problems(), dict[str, str]()
-    # What is not to be checked is said first, wherever it stands, or the check would come before it.
+    # `unchecked` comes first wherever it is written, since the attributes that it exempts are checked when they are set.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect():
             where = _canonical(root, str(path))
@@ -47,7 +63,7 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
 
 
 def _canonical(root: TargetNode, path: str) -> str:
-    """Return the one spelling of a path that has several: nodes by their names, attributes as TVM spells them."""
+    """Return the canonical spelling of a path: nodes by their names, attributes as TVM spells them."""
     above, _, name = path.rpartition("/")
     around, _, role = above.rpartition("/")
     if role in ("executor", "runtime"):
@@ -79,17 +95,17 @@ def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], orig
 
 
 def _changed(child: _N, value: object, read: ReadTarget[_N], origin: Origin) -> _N:
-    """Change a whole child: an object without a kind holds overrides, anything else is a target to merge."""
+    """Change a whole child: an object without a kind is overrides, anything else a target to merge."""
     if isinstance(value, Mapping) and "kind" not in value and "tag" not in value:
         return override(child, value, read, origin)
     return merge(child, read(value))
 
 
 def _with_option(node: TargetNode, role: str, name: str, value: object) -> Executor | Runtime:
-    """Change one attribute of a node's executor or runtime; a node without one gets the usual one."""
+    """Set one attribute of a node's executor or runtime; a node without one gets the default kind."""
     chosen = (node.executor or Executor("graph")) if role == "executor" else (node.runtime or Runtime("python"))
-    kept = {key: old for key, old in chosen.attrs.items() if fold(key) != fold(name)}
-    return type(chosen)(chosen.kind, {**kept, name: value})
+    others = {key: old for key, old in chosen.attrs.items() if fold(key) != fold(name)}
+    return type(chosen)(chosen.kind, {**others, name: value})
 
 
 def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origin) -> _N:
@@ -110,27 +126,49 @@ def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origi
 
 
 def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
-    """Add and remove signed features; a later sign wins over an earlier one."""
+    """Add and remove signed features; a later sign overrides an earlier one."""
     signs = {str(item)[1:]: str(item)[0] for value in (base, new) if isinstance(value, tuple) for item in value}
     return tuple(sorted(sign + feature for feature, sign in signs.items()))
 
 
 def unset(root: _N, path: str) -> _N:
-    """Take back what a path says (an attribute, or a field such as host), so that its default applies again."""
+    """Remove the value at a path, so that its default applies again.
+
+    Args:
+        root: the tree.
+        path: path of an attribute, or of a field such as `host`.
+
+    Returns:
+        The changed tree.
+
+    Raises:
+        UnknownNameError: the value is not set, or there is no such node.
+    """
     above, _, name = checked_path(path).rpartition("/")
     found, node = root.locate(above)
     if name in _FIELDS and getattr(node, name) != _FIELDS[name]:
         return _put(root, found, node.replace(**{name: _FIELDS[name]}))
-    kept = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
-    if len(kept) == len(node.attrs):
+    others = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
+    if len(others) == len(node.attrs):
         raise UnknownNameError(f"{shown(path)} is not set{did_you_mean(name, node.attrs, listing='set are')}")
-    return _put(root, found, node.replace(attrs=Attributes(kept)))
+    return _put(root, found, node.replace(attrs=Attributes(others)))
 
 
 def merge(base: _N, other: _N) -> _N:
-    """Lay one tree over another: what `other` states wins, children go by name; another kind replaces all.
+    """Merge two trees; values of the second override those of the first.
 
-    A composite without children is no system, so it is taken as what it states alone: a partial configuration.
+    Children are merged by name. A target of another kind replaces the first. A composite without children is no system
+    but a partial configuration, such as the tag `config/aot-crt`: it overrides values of a target of any kind.
+
+    Args:
+        base: the first tree.
+        other: the second tree.
+
+    Returns:
+        The merged tree, with the name of the first.
+
+    Raises:
+        TargetError: the merged tree is not valid.
     """
     is_partial = other.kind == "composite" and not other.targets
     if other.kind != base.kind and not is_partial:
@@ -146,7 +184,15 @@ def merge(base: _N, other: _N) -> _N:
 
 
 def merge_children(base: tuple[_N, ...], other: tuple[_N, ...]) -> tuple[_N, ...]:
-    """Lay children over those of the same name; new ones follow in their own order."""
+    """Merge two lists of children by name; new children follow in their own order.
+
+    Args:
+        base: the first list.
+        other: the second list, whose values override those of the first.
+
+    Returns:
+        The merged list.
+    """
     by_slot = {child.slot: child for child in base}
     for child in other:
         known = by_slot.get(child.slot)
@@ -155,7 +201,7 @@ def merge_children(base: tuple[_N, ...], other: tuple[_N, ...]) -> tuple[_N, ...
 
 
 def _put(root: _N, path: str, node: _N) -> _N:
-    """Return the tree with the node at a canonical path exchanged."""
+    """Return the tree with the node at a canonical path replaced."""
     if not path:
         return node
     segment, _, rest = path.partition("/")
@@ -164,35 +210,45 @@ def _put(root: _N, path: str, node: _N) -> _N:
         return root.replace(targets=tuple(children))
     if segment != "host":
         slot, count = segment.rpartition(".")[0], root.at(segment).count
-        raise TargetError(f"{shown(segment)} is one of {count} replicas, which are all alike; change {slot!r}")
+        raise TargetError(f"{shown(segment)} is one of {count} identical replicas; change {slot!r}")
     if not isinstance(root.host, TargetNode):
-        raise TargetError("no host is written here to be changed, an llvm stands in for it; write one: host=llvm")
+        raise TargetError("no host is written here to be changed, only an implied llvm; write one: host=llvm")
     return root.replace(host=_put(root.host, rest, node))
 
 
 def part(root: _N, path: str) -> _N:
     """Cut out one node as a tree of its own, with the host, executor and runtime that it has in this tree.
 
-    A host outside of the part is written into it, and nodes below that refer to it refer to that; any other
-    node outside that one below refers to as its host is copied to where it is referred to.
+    A host outside the part is written into it, and references to that host name it there. Any other host outside the
+    part is copied to the nodes that refer to it.
+
+    Args:
+        root: the tree.
+        path: path of the node.
+
+    Returns:
+        The part; `root` itself for the empty path.
+
+    Raises:
+        UnknownNameError: there is no such node.
     """
     if not path:
         return root
     found, node = root.locate(path)
     segments = found.split("/")
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
-    slots, driven = unnumbered(found), hosts_by_path(root)
+    slots, hosts = unnumbered(found), hosts_by_path(root)
     configured = {"executor": _nearest(around, "executor"), "runtime": _nearest(around, "runtime")}
     executor, runtime = effective_pair(around)
     cut = node.replace(
         name=None,
         tag=f"{root.tag}:{path}" if root.tag else None,
         count=node.count if segments[-1] == node.slot else 1,
-        host=_host_of_part(root, node, slots, driven.get(slots)),
+        host=_host_of_part(root, node, slots, hosts.get(slots)),
         executor=executor if configured["executor"].executor is not None else None,
         runtime=runtime if configured["runtime"].runtime is not None else None,
     ).with_origins({role: above.origin_of(role) for role, above in configured.items()})
-    return _settled(root, cut, slots, driven) if slots in driven else cut
+    return _with_same_hosts(root, cut, slots, hosts) if slots in hosts else cut
 
 
 def _nearest(around: list[_N], role: str) -> _N:
@@ -200,44 +256,54 @@ def _nearest(around: list[_N], role: str) -> _N:
     return next((above for above in reversed(around) if getattr(above, role) is not None), around[0])
 
 
-def _host_of_part(root: _N, node: _N, slots: str, driver: HostChoice | None) -> TargetNode | str | None:
-    """Return the host to write on a part: what drives it, if that is outside. No driver: it drives itself."""
-    if driver is not None and unnumbered(driver.effective) == slots:
+def _host_of_part(root: _N, node: _N, slots: str, choice: HostChoice | None) -> TargetNode | str | None:
+    """Return the field `host` of a part: its host, if that is outside the part."""
+    if choice is not None and unnumbered(choice.effective) == slots:
         return None
-    if driver is None or driver.is_implied or covers(slots, driver.effective):
+    if choice is None or choice.is_implied or covers(slots, choice.effective):
         return node.host
-    return driver.effective if is_reference(driver.effective) else _alone(root, driver.effective)
+    return choice.effective if is_reference(choice.effective) else _alone(root, choice.effective)
 
 
 def _alone(root: _N, path: str) -> _N:
     return root.at(path).replace(name=None, host=None, count=1)
 
 
-def _settled(root: _N, cut: _N, slots: str, driven: Mapping[str, HostChoice]) -> _N:
-    """Make every reference in a part lead where it did; what it cannot lead to any more is copied."""
-    wanted = dict(_drivers_in_part(cut, slots, driven))
+def _with_same_hosts(root: _N, cut: _N, slots: str, hosts: Mapping[str, HostChoice]) -> _N:
+    """Rewrite the references in a part so that each names the same host; hosts outside the part are copied."""
+    expected = dict(_hosts_in_part(cut, slots, hosts))
     now = hosts_by_path(cut)
-    inside = {path: driver for path, driver in wanted.items() if driver not in (None, now[path].effective)}
-    cut = with_hosts(cut, {path: f"@{driver}" if driver else None for path, driver in inside.items()})
+    inside = {path: host for path, host in expected.items() if host not in (None, now[path].effective)}
+    cut = with_hosts(cut, {path: f"@{host}" if host else None for path, host in inside.items()})
+    # The new references can be shadowed by names between them and the hosts that they mean, so they are resolved again.
     now = hosts_by_path(cut)
-    lost = [path for path, driver in wanted.items() if driver != now[path].effective]
-    return with_hosts(cut, {path: _alone(root, driven[join(slots, path)].effective) for path in lost})
+    lost = [path for path, host in expected.items() if host != now[path].effective]
+    return with_hosts(cut, {path: _alone(root, hosts[join(slots, path)].effective) for path in lost})
 
 
-def _drivers_in_part(cut: TargetNode, slots: str, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, str | None]]:
-    """Yield where in a part the drivers of nodes with a reference should be; None for one that is left outside."""
+def _hosts_in_part(cut: TargetNode, slots: str, hosts: Mapping[str, HostChoice]) -> Iterator[tuple[str, str | None]]:
+    """Yield the path in a part of the host of each node with a reference; None for a host outside the part."""
     for path, node in cut.walk():
-        driver = driven[join(slots, path)].effective
-        if not is_reference(node.host) or is_reference(driver):
+        host = hosts[join(slots, path)].effective
+        if not is_reference(node.host) or is_reference(host):
             continue
-        if covers(slots, driver):
-            yield path, "/".join(driver.split("/")[slots.count("/") + 1 :])
+        if covers(slots, host):
+            yield path, "/".join(host.split("/")[slots.count("/") + 1 :])
         else:
-            yield path, "host" if driver == driven[slots].effective else None
+            yield path, "host" if host == hosts[slots].effective else None
 
 
 def with_hosts(node: _N, hosts: Mapping[str, TargetNode | str | None], path: str = "") -> _N:
-    """Return the tree with other hosts at some paths, each of the origin of the host that it replaces."""
+    """Return a tree with other hosts at some paths.
+
+    Args:
+        node: the tree.
+        hosts: the new fields `host` by path; None removes one.
+        path: path of `node`, which begins those in `hosts`.
+
+    Returns:
+        The changed tree; the same object if there is nothing to change. A new host has the provenance of the old one.
+    """
     if not hosts:
         return node
     targets = tuple(with_hosts(child, hosts, join(path, child.slot)) for child in node.targets)

@@ -1,8 +1,8 @@
 """Which executors run on which runtimes, and with which options: one table, checked when a tree is resolved.
 
 The rules for `aot` and `crt` are those of TVM v0.9 to v0.19 (`src/relay/backend/aot_executor_codegen.cc`,
-`src/target/llvm/llvm_module.cc`, `src/target/source/source_module.cc`), where some of them came only when code
-was generated.
+`src/target/llvm/llvm_module.cc`, `src/target/source/source_module.cc`). TVM checks some of them only when it generates
+code.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["PAIRS", "Pair", "default_runtime", "effective_pair", "pair_conflicts
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An executor on a runtime: the options it needs, and which programs and hosts it takes.
+    """An executor on a runtime: required options, possible hosts, and which programs it runs.
 
-    `needs` are alternatives, each a set of options of which all must hold; `hosts` are the kinds of host that
-    can hold its driver (any when empty), `host_needs` what a kind of host asks for besides.
+    `needs` are alternatives, each a set of options that must all hold. `hosts` are the kinds of host that the generated
+    driver can be compiled for (any kind if empty), and `host_needs` the options that a kind of host needs in addition.
     """
 
     executor: str
@@ -41,7 +41,7 @@ _PACKED = {"executor/unpacked-api": False, "executor/interface-api": "packed"}
 _REGISTERED = {"runtime/system-lib": True}
 _STATIC_LLVM = {"llvm": _REGISTERED}
 
-# The first row of an executor has the runtime that it gets when none is named.
+# The first row of an executor has its default runtime.
 PAIRS = (
     Pair("graph", "python", has_control_flow=True, has_dynamic_shapes=True),
     Pair("graph", "cpp"),
@@ -56,20 +56,39 @@ PAIRS = (
 
 
 def runtimes_of(executor: str) -> tuple[str, ...]:
-    """List the runtimes that an executor runs on, the usual one first; none if the table does not know it."""
+    """List the runtimes that an executor runs on.
+
+    Args:
+        executor: name of its kind.
+
+    Returns:
+        Names of runtime kinds, the default first; empty for the executor of a plugin.
+    """
     return tuple(pair.runtime for pair in PAIRS if pair.executor == executor)
 
 
 def default_runtime(executor: Executor | None) -> str:
-    """Return the runtime of an executor (graph, if none is stated) for which no runtime is named."""
+    """Return the runtime of a program that states none.
+
+    Args:
+        executor: its executor, or None for the default, `graph`.
+
+    Returns:
+        Name of a runtime kind.
+    """
     return next(iter(runtimes_of(executor.kind if executor else "graph")), "python")
 
 
 def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
-    """Return what drives the last of some nodes, each inside the one before.
+    """Return the executor and runtime of a node: its own, else those of the node around it.
 
-    What a node does not state is that of the node around it; but an executor that does not run on that node's
-    runtime has its usual one.
+    An executor that does not run on the runtime of the node around it gets its default runtime.
+
+    Args:
+        nodes: the nodes from the root to the node, each inside the one before.
+
+    Returns:
+        Executor and runtime of the last node.
     """
     executor, runtime = Executor("graph"), Runtime("python")
     for node in nodes:
@@ -81,25 +100,33 @@ def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
     return executor, runtime
 
 
-def pair_conflicts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
-    """Yield what is wrong with the executors and runtimes of a tree, at the nodes that state or begin to drive them."""
-    yield from _conflicts_below([root], "", None, driven)
+def pair_conflicts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+    """Yield the conflicts between executors, runtimes and hosts of a tree.
+
+    Args:
+        root: the tree.
+        hosts: the hosts by path, of `hosts_by_path`.
+
+    Yields:
+        One message per conflict, with the path of the node that states the pair or begins to use another host.
+    """
+    yield from _conflicts_below([root], "", None, hosts)
 
 
 def _conflicts_below(
-    nodes: list[TargetNode], path: str, around: str | None, driven: Mapping[str, HostChoice]
+    nodes: list[TargetNode], path: str, around_host: str | None, hosts: Mapping[str, HostChoice]
 ) -> Iterator[str]:
-    node, driver = nodes[-1], driven[path].effective
-    if node.executor is not None or node.runtime is not None or driver != around:
+    node, host = nodes[-1], hosts[path].effective
+    if node.executor is not None or node.runtime is not None or host != around_host:
         executor, runtime = effective_pair(nodes)
-        for problem in _problems(executor, runtime, _host_kind(nodes[0], driver)):
+        for problem in _problems(executor, runtime, _host_kind(nodes[0], host)):
             yield problem + place(path)
     for child in node.targets:
-        yield from _conflicts_below([*nodes, child], join(path, child.slot), driver, driven)
+        yield from _conflicts_below([*nodes, child], join(path, child.slot), host, hosts)
 
 
 def _host_kind(root: TargetNode, path: str) -> str | None:
-    """Return the kind of a driver; None for a reference to nothing, of which another rule speaks."""
+    """Return the kind of a host; None for a reference that names no node, which another rule reports."""
     if path.startswith("@"):
         return None
     if path == "host" and root.child("host") is None:
@@ -110,15 +137,15 @@ def _host_kind(root: TargetNode, path: str) -> str | None:
 def _problems(executor: Executor, runtime: Runtime, host: str | None) -> Iterator[str]:
     known = runtimes_of(executor.kind)
     if not known or all(pair.runtime != runtime.kind for pair in PAIRS):
-        return  # a plugin's
+        return  # an executor or runtime of a plugin, about which the table says nothing
     pair = next((pair for pair in PAIRS if (pair.executor, pair.runtime) == (executor.kind, runtime.kind)), None)
     on = f"executor {executor.kind!r} on runtime {runtime.kind!r}"
     if pair is None:
         yield f"executor {executor.kind!r} does not run on runtime {runtime.kind!r}; it runs on: {', '.join(known)}"
         return
-    misses = [[*_missing(wanted, executor, runtime)] for wanted in pair.needs]
-    if all(misses):
-        yield f"{on} needs {' or '.join(' and '.join(missing) for missing in misses)}"
+    alternatives = [[*_missing(options, executor, runtime)] for options in pair.needs]
+    if all(alternatives):
+        yield f"{on} needs {' or '.join(' and '.join(missing) for missing in alternatives)}"
     if host is not None and pair.hosts and host not in pair.hosts:
         yield f"{on} needs a host of kind {' or '.join(pair.hosts)}, not {host!r}"
     elif host is not None:
@@ -127,9 +154,9 @@ def _problems(executor: Executor, runtime: Runtime, host: str | None) -> Iterato
             yield f"{on} needs {' and '.join(missing)} for a host of kind {host!r}"
 
 
-def _missing(wanted: Mapping[str, object], executor: Executor, runtime: Runtime) -> Iterator[str]:
-    """Yield the options that do not have the value that is wanted."""
-    for path, value in wanted.items():
+def _missing(options: Mapping[str, object], executor: Executor, runtime: Runtime) -> Iterator[str]:
+    """Yield the options that do not have the required value."""
+    for path, value in options.items():
         role, _, name = path.partition("/")
         actual = executor[name] if role == "executor" else runtime[name]
         if actual != value:

@@ -1,4 +1,4 @@
-"""Make the hosts of a tree consistent: a host that is written and equals a node of the tree becomes a reference to it.
+"""Replacement of written hosts by references to equal nodes of the tree.
 
 This is the updating half of the pass that TVM's RFC calls CheckAndUpdateHostConsistency; `rules.py` is the checking
 half.
@@ -21,13 +21,13 @@ _N = TypeVar("_N", bound=TargetNode)
 def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
     """Replace every written host that equals a node of the tree by a reference to that node.
 
-    A device may share the node that would drive it anyway, its siblings, and the host that is written in the system
-    around it; a system may share its own children only, for an equal CPU elsewhere can be another machine. A device
-    that equals its own host loses the host, as it drives itself. A host that no reference could name from its place
-    stays as it is.
+    A device may share the node that is its host by default, its siblings, and the host written in the node around it. A
+    composite may share only its own children, because an equal CPU elsewhere can be another machine. A device that
+    equals its own host loses the host, as it drives itself. A host stays as it is if no reference could name the equal
+    node from there.
 
     Args:
-        root: a tree whose references need not be right yet.
+        root: a tree whose references may be wrong.
         identity: the text by which two trees are equal (`identity.identity_text`).
 
     Returns:
@@ -44,17 +44,17 @@ def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
 
 
 class _Shared:
-    """Finds the equal nodes of written hosts; each node around them is looked through once."""
+    """Finds the equal nodes of written hosts; the candidates around each node are collected once."""
 
     def __init__(self, root: TargetNode, identity: Callable[[TargetNode], str]) -> None:
         self._root = root
         self._identity_of = identity
-        self._driven: Mapping[str, HostChoice] = hosts_by_path(root)
+        self._hosts: Mapping[str, HostChoice] = hosts_by_path(root)
         self._sites: dict[str, str] = {}
         self._by_identity: dict[str, dict[str, str]] = {}
 
     def found(self, written: list[str]) -> Iterator[tuple[str, str]]:
-        """Yield the path of each node with an equal host, and the path of the node that it equals; parents first."""
+        """Yield the path of each node with an equal host, and the path of the node that equals it; parents first."""
         for path in written:
             host = self._root.at(path).host
             assert isinstance(host, TargetNode)  # the caller looked for these
@@ -65,16 +65,19 @@ class _Shared:
 
     def _site(self, path: str, identity: str) -> str | None:
         node = self._root.at(path)
-        usual = unnumbered(self._driven[path].default)
-        usual = self._sites.get(usual, usual)
-        is_apart = node.is_composite and not covers(path, usual)
-        if not (is_apart or usual.startswith("@") or usual == join(path, "host")) and self._identity(usual) == identity:
-            return usual
+        default = unnumbered(self._hosts[path].default)
+        default = self._sites.get(default, default)
+        is_apart = node.is_composite and not covers(path, default)
+        if (
+            not (is_apart or default.startswith("@") or default == join(path, "host"))
+            and self._identity(default) == identity
+        ):
+            return default
         site = self._hosts_in(path if node.is_composite else path.rpartition("/")[0]).get(identity)
         return None if site in (None, join(path, "host")) else self._sites.get(site, site)
 
     def _hosts_in(self, path: str) -> dict[str, str]:
-        """Return the first host of each identity among the children of a node, and the host that is written there."""
+        """Return the first host of each identity among the children of a node and the host written there."""
         if path not in self._by_identity:
             node = self._root.at(path)
             sites = [join(path, child.slot) for child in node.targets if child.can_host]
@@ -95,7 +98,7 @@ class _Shared:
 
 
 def _reference(path: str, site: str) -> str | None:
-    """Return how a node names a site: from the innermost node around both; None for the node itself."""
+    """Return the reference to a site from a node, resolved in the innermost node around both; None for the node itself."""
     if path == site:
         return None
     here, there = path.split("/"), site.split("/")

@@ -1,11 +1,10 @@
-"""What makes two trees the same: the identity JSON, and the digest over its RFC 8785 bytes.
+"""Identity of target trees: the JSON that equality compares, and the digest of its RFC 8785 bytes.
 
-Authored and normalised attributes of the resolved tree, every default omitted; a host only where it is not
-the one the node would have anyway (a host that equals a node of the tree is that node, see `hosts.py`);
-executor and runtime of the root only where they are not graph and python.
-Tags, origins, derived features, default keys and the root's own name are not in it; what has no order of its
-own (features, links, memories) is sorted. Keys are ASCII and numbers whole, so that `json.dumps` with sorted
-keys writes the bytes of RFC 8785.
+The identity has the stated, normalised attributes of the resolved tree without defaults; a host only where it is not
+the default one (a host that equals a node of the tree is that node, see `hosts.py`); and executor and runtime of the
+root only where they are not graph and python. It has no tags, provenance, derived features, default keys, or name of
+the root. Features, links and memories have no order, so they are sorted. Keys are ASCII and numbers are integers, so
+that `json.dumps` with sorted keys writes the bytes of RFC 8785.
 """
 
 from __future__ import annotations
@@ -30,27 +29,55 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 
 def digest_of(root: TargetNode) -> str:
-    """Return `tt1:` and the SHA-256 of the identity's canonical bytes, in lower-case hexadecimal."""
+    """Return the digest of a tree.
+
+    Args:
+        root: the tree.
+
+    Returns:
+        `tt1:` and the SHA-256 of the canonical bytes of its identity, in lower-case hexadecimal.
+    """
     return f"tt{SCHEMA}:{hashlib.sha256(identity_text(root).encode()).hexdigest()}"
 
 
 def identity_text(root: TargetNode) -> str:
-    """Return the identity in the one spelling that RFC 8785 has for it."""
+    """Return the identity of a tree as canonical JSON (RFC 8785).
+
+    Args:
+        root: the tree.
+
+    Returns:
+        The text; equal trees have equal texts.
+    """
     return canonical(identity_of(root))
 
 
 def identity_of(root: TargetNode) -> dict[str, object]:
-    """Return the flat JSON that equality, hash and digest see; lists where order means something, else sorted."""
+    """Return the identity of a tree: what equality, hash and digest depend on.
+
+    Args:
+        root: the tree.
+
+    Returns:
+        Flat JSON; lists without an order of their own are sorted.
+    """
     shared = share_equal_hosts(root, identity_text)
     return _identity(shared, "", hosts_by_path(shared))
 
 
 def canonical(data: object) -> str:
-    """Return JSON in the one spelling that RFC 8785 has for it; keys are ASCII, numbers whole."""
+    """Return JSON in its canonical spelling (RFC 8785).
+
+    Args:
+        data: JSON whose keys are ASCII and whose numbers are integers.
+
+    Returns:
+        The text.
+    """
     return _ENCODER.encode(data)
 
 
-def _identity(node: TargetNode, path: str, driven: dict[str, HostChoice]) -> dict[str, object]:
+def _identity(node: TargetNode, path: str, hosts: dict[str, HostChoice]) -> dict[str, object]:
     kind = find_kind(node.kind)
     flat: dict[str, object] = {"kind": node.kind}
     if path:
@@ -60,16 +87,24 @@ def _identity(node: TargetNode, path: str, driven: dict[str, HostChoice]) -> dic
         flat["keys"] = list(node.keys)
     if node.count != 1:
         flat["count"] = node.count
-    flat |= _host(node, path, driven[path])
+    flat |= _host(node, path, hosts[path])
     if node.targets:
-        flat["targets"] = [_identity(child, join(path, child.slot), driven) for child in node.targets]
+        flat["targets"] = [_identity(child, join(path, child.slot), hosts) for child in node.targets]
     flat |= facts("links", node.links) | facts("memory", node.memory)
-    usual = {} if path else {"executor": "graph", "runtime": default_runtime(node.executor)}
-    return flat | _configured(node.executor, "executor", usual) | _configured(node.runtime, "runtime", usual)
+    defaults = {} if path else {"executor": "graph", "runtime": default_runtime(node.executor)}
+    return flat | _configured(node.executor, "executor", defaults) | _configured(node.runtime, "runtime", defaults)
 
 
 def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
-    """Leave out what says no more than the kind does: its defaults, and empty lists where it has none."""
+    """Leave out the attributes that state a default, and empty lists where the kind has no default.
+
+    Args:
+        kind: the kind of the node, or None if no installed package registers it.
+        attrs: the attributes of the node.
+
+    Returns:
+        JSON values by name.
+    """
     defaults = {row.name: row.default if row.default is not None else () for row in kind.attributes} if kind else {}
     return {
         name: list(value) if isinstance(value, tuple) else value
@@ -78,22 +113,30 @@ def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]
     }
 
 
-def _host(node: TargetNode, path: str, driver: HostChoice) -> dict[str, object]:
-    """Return the host where it changes something; an llvm written on a leaf is the one that stands in anyway.
+def _host(node: TargetNode, path: str, choice: HostChoice) -> dict[str, object]:
+    """Return the host where it is not the default; an llvm written on a leaf is the default anyway.
 
-    On a system it is not: work is given to a host that is written, and not to one that only stands in.
+    On a composite it is not: work is placed on a host that is written, never on an implied one.
     """
-    if node.host is None or (isinstance(node.host, str) and driver.effective == driver.default):
+    if node.host is None or (isinstance(node.host, str) and choice.effective == choice.default):
         return {}
     if isinstance(node.host, str):
-        return {"host": f"@{driver.effective.removeprefix('@')}"}
+        return {"host": f"@{choice.effective.removeprefix('@')}"}
     written = identity_of(node.host)
-    stands_in_anyway = driver.default == join(path, "host") and not node.is_composite and written == {"kind": "llvm"}
-    return {} if stands_in_anyway else {"host": written}
+    is_default = choice.default == join(path, "host") and not node.is_composite and written == {"kind": "llvm"}
+    return {} if is_default else {"host": written}
 
 
 def facts(field: str, rows: Iterable[Link | Memory]) -> dict[str, object]:
-    """Spell links or memories: each without its defaults, those and what shares a memory sorted."""
+    """Return links or memories as flat JSON without defaults, sorted.
+
+    Args:
+        field: `links` or `memory`.
+        rows: their values.
+
+    Returns:
+        A mapping with that field, or an empty one if there are no rows.
+    """
     spelled = [
         {name: sorted(value) if isinstance(value, list) else value for name, value in fact.to_json().items()}
         for fact in rows
@@ -101,9 +144,9 @@ def facts(field: str, rows: Iterable[Link | Memory]) -> dict[str, object]:
     return {field: sorted(spelled, key=canonical)} if spelled else {}
 
 
-def _configured(chosen: Executor | Runtime | None, role: Role, usual: Mapping[str, str]) -> dict[str, object]:
-    """Spell an executor or runtime, unless it is what a root has anyway."""
+def _configured(chosen: Executor | Runtime | None, role: Role, defaults: Mapping[str, str]) -> dict[str, object]:
+    """Return an executor or runtime in flat JSON, unless it is the default of a root."""
     if chosen is None:
         return {}
     flat = {"kind": chosen.kind} | authored(find_kind(chosen.kind, role), chosen.attrs)
-    return {} if flat == {"kind": usual.get(role)} else {role: flat}
+    return {} if flat == {"kind": defaults.get(role)} else {role: flat}

@@ -1,13 +1,13 @@
-"""What of a target matters to whom: views of a tree by the classes of its attributes, and the keys made of them.
+"""Views and keys of target trees: which attributes matter for code, for tuning and for placement.
 
     codegen    what changes the code that is generated for a leaf
-    kernel     what a tuned kernel depends on: the leaf alone, without its host, system or vendor's spelling
+    kernel     what a tuned kernel depends on: the leaf alone, without host, siblings and vendor spellings
     graph      what the placement of a program depends on: the tree by the names of its children, with hosts and links
-    executor   what the settings of an executor depend on: all of that, and executor and runtime
+    executor   what the settings of an executor depend on: the graph view, and executor and runtime
 
-A key is the SHA-256 of a view's canonical JSON (the bytes of RFC 8785). Its prefix names the version of these rules;
-whoever stores a key stores the view beside it, so that later rules can make a new key of it. Measured facts
-(clocks, peaks, memories) are in no key of a leaf: a fact that is corrected orphans no log.
+A key is the SHA-256 of the canonical JSON (RFC 8785) of a view. Its prefix is the version of these rules. A tuning log
+stores the view beside the key, so that later rules can derive a new key from it. Measured facts (clocks, peaks,
+memories) are in no key of a leaf, so that correcting one does not invalidate a log.
 """
 
 from __future__ import annotations
@@ -50,24 +50,61 @@ _LEFT_OUT: Mapping[View, frozenset[str]] = {"kernel": frozenset({"libs"})}
 
 
 def codegen_key(node: TargetNode) -> str:
-    """Return `cg1:` and a digest; leaves with equal keys get the same code for the same function."""
+    """Return the key of the code that is generated for a node.
+
+    Args:
+        node: a leaf or a composite.
+
+    Returns:
+        `cg1:` and a digest; leaves with equal keys get the same code for the same function.
+    """
     return key_of("cg1", view_of(node, "codegen"))
 
 
 def tuning_key(node: TargetNode, level: View = "kernel") -> str:
-    """Return `t1:` and a digest, under which tuning records of a level are kept; `TargetError` for no such level."""
+    """Return the key under which tuning records are stored.
+
+    Args:
+        node: a leaf or a composite.
+        level: kernel, graph or executor.
+
+    Returns:
+        `t1:` and a digest.
+
+    Raises:
+        TargetError: there is no such level, or a composite has no kernel view.
+    """
     if not (isinstance(level, str) and level in LEVELS):
         raise TargetError(f"unknown level {shown(level)}{did_you_mean(str(level), LEVELS, listing='there are')}")
     return key_of("t1", view_of(node, level))
 
 
 def key_of(prefix: str, view: Mapping[str, object]) -> str:
-    """Return a prefix and the first 16 bytes of the SHA-256 of a view, in lower-case hexadecimal."""
+    """Return a key of a view.
+
+    Args:
+        prefix: version of the rules that made the view.
+        view: flat JSON.
+
+    Returns:
+        The prefix, a colon, and the first 16 bytes of the SHA-256 of the view, in lower-case hexadecimal.
+    """
     return f"{prefix}:{hashlib.sha256(canonical(view).encode()).hexdigest()[:32]}"
 
 
 def view_of(node: TargetNode, view: View) -> dict[str, object]:
-    """Return what a view shows of a tree; a kernel runs on a leaf, so there is no such view of a system."""
+    """Return a view of a tree.
+
+    Args:
+        node: a leaf or a composite.
+        view: codegen, kernel, graph or executor.
+
+    Returns:
+        Flat JSON.
+
+    Raises:
+        TargetError: a composite has no kernel view, because a kernel runs on a leaf.
+    """
     if view == "kernel" and node.is_composite:
         raise TargetError(
             f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
@@ -78,7 +115,10 @@ def view_of(node: TargetNode, view: View) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class CodegenGroup:
-    """Leaves for which one code serves: those of one sub-system (a node with a program of its own) and one key."""
+    """Leaves that can share code: those of one codegen key in one sub-system.
+
+    A sub-system is a node with an executor or runtime of its own, and so with a program of its own.
+    """
 
     system: str
     codegen_key: str
@@ -90,7 +130,14 @@ class CodegenGroup:
 
 
 def codegen_groups(root: TargetNode) -> tuple[CodegenGroup, ...]:
-    """Group the leaves of a tree by where code generation diverges: the sub-system first, then the key of the code."""
+    """Group the leaves of a tree by sub-system and codegen key.
+
+    Args:
+        root: the tree.
+
+    Returns:
+        The groups, in the order of their first leaves.
+    """
     found: dict[tuple[str, str], list[str]] = {}
     systems = {"": ""}
     for path, node in root.walk():
@@ -102,21 +149,21 @@ def codegen_groups(root: TargetNode) -> tuple[CodegenGroup, ...]:
     return tuple(CodegenGroup(system, key, tuple(leaves)) for (system, key), leaves in found.items())
 
 
-def _view(node: TargetNode, path: str, view: View, driven: Mapping[str, HostChoice]) -> dict[str, object]:
+def _view(node: TargetNode, path: str, view: View, hosts: Mapping[str, HostChoice]) -> dict[str, object]:
     shown: dict[str, object] = {"kind": node.kind} | _attributes(node, view)
     if node.is_composite:
-        children = [(child, _view(child, join(path, child.slot), view, driven)) for child in node.targets]
+        children = [(child, _view(child, join(path, child.slot), view, hosts)) for child in node.targets]
         shown["targets"] = _by_role(children)
         shown |= facts("links", node.links) | facts("memory", node.memory)
     if view in ("graph", "executor") or node.is_composite:
-        shown |= _host(node, path, view, driven[path])
+        shown |= _host(node, path, view, hosts[path])
     if view == "executor" or (view == "codegen" and node.is_composite):
         shown |= _configured("executor", node.executor) | _configured("runtime", node.runtime)
     return shown
 
 
 def _attributes(node: TargetNode, view: View) -> dict[str, object]:
-    """Return the attributes of the view's classes, CPU and triple by what they mean."""
+    """Return the attributes of the view's classes, CPU and triple by their meaning."""
     kind = find_kind(node.kind)
     classes = {row.name: row.class_ for row in kind.attributes} if kind else {}
     left_out = _LEFT_OUT.get(view, frozenset())
@@ -137,7 +184,7 @@ def _attributes(node: TargetNode, view: View) -> dict[str, object]:
 
 
 def _instructions(node: TargetNode) -> tuple[str, list[str]]:
-    """Return the CPU, and the features that it or the architecture does not have anyway, signed and sorted."""
+    """Return the CPU, and the features that differ from those of the CPU or architecture, signed and sorted."""
     written = read_isa(node.kind, node.attrs)
     model: frozenset[str] | None = written.model
     added = {f"+{name}" for name in written.added if model is None or name not in model}
@@ -146,7 +193,7 @@ def _instructions(node: TargetNode) -> tuple[str, list[str]]:
 
 
 def _machine(triple: Triple, shown: Mapping[str, object], view: View) -> dict[str, object]:
-    """Return what a triple says without its vendor; to a kernel, only the architecture and how floats are passed."""
+    """Return a triple without its vendor; for a kernel, only the architecture and how floats are passed."""
     if view == "codegen":
         return {"mtriple": triple.key}
     abi = shown.get("mfloat-abi") or triple.float_abi
@@ -154,7 +201,7 @@ def _machine(triple: Triple, shown: Mapping[str, object], view: View) -> dict[st
 
 
 def _by_role(children: Sequence[tuple[TargetNode, dict[str, object]]]) -> list[dict[str, object]]:
-    """Put children in an order that does not depend on how they were listed: by name, else by what they are."""
+    """Order children independently of how they were listed: by name, else by their view."""
     named = [{"name": child.name, **_counted(child), **shown} for child, shown in children if child.name is not None]
     unnamed = [{**_counted(child), **shown} for child, shown in children if child.name is None]
     return sorted(named, key=lambda shown: str(shown["name"])) + sorted(unnamed, key=canonical)
@@ -164,13 +211,13 @@ def _counted(child: TargetNode) -> dict[str, object]:
     return {"count": child.count} if child.count != 1 else {}
 
 
-def _host(node: TargetNode, path: str, view: View, driver: HostChoice) -> dict[str, object]:
-    """Return who drives a node: a node of the tree by its path, a host that is written by what it is."""
-    if driver.is_implied or driver.effective == path:
+def _host(node: TargetNode, path: str, view: View, choice: HostChoice) -> dict[str, object]:
+    """Return the host of a node: a node of the tree by its path, a written host by its view."""
+    if choice.is_implied or choice.effective == path:
         return {}
     if isinstance(node.host, TargetNode):
         return {"host": _view(node.host, "", view, hosts_by_path(node.host))}
-    return {"host": f"@{driver.effective.removeprefix('@')}"}
+    return {"host": f"@{choice.effective.removeprefix('@')}"}
 
 
 def _configured(role: Literal["executor", "runtime"], chosen: Executor | Runtime | None) -> dict[str, object]:

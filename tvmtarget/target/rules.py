@@ -1,6 +1,6 @@
-"""What a consistent tree is: one table of rules that `resolve` checks, all of them at once.
+"""Consistency rules of target trees: one table, checked by `Target.resolve`, all problems at once.
 
-Names, links and depth are checked when a node is made (`nesting.py`); here is what needs the whole tree.
+Names, links and depth are checked when a node is made (`target_node.py`); these rules need the whole tree.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ from tvmtarget.target.tree_paths import is_reference, join, unnumbered
 __all__ = ["RULES", "conflicts"]
 
 
-def conflicts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
-    """Yield every contradiction of a tree, with its place; `driven` says who drives what."""
+def conflicts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+    """Yield every contradiction in a tree.
+
+    Args:
+        root: the tree.
+        hosts: the hosts by path, of `hosts_by_path`.
+
+    Yields:
+        One message per problem, with the path of the node.
+    """
     for rule in RULES:
-        yield from rule(root, driven)
+        yield from rule(root, hosts)
 
 
 def _kinds_are_registered(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
@@ -37,17 +45,17 @@ def _systems_have_children(root: TargetNode, _: Mapping[str, HostChoice]) -> Ite
             yield f"a composite has no targets; give it children: composite[cpu=llvm]{place(path)}"
 
 
-def _references_are_found(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _references_are_found(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
     known = [path for path, _ in root.walk() if path]
     for path, node in root.walk():
-        if is_reference(node.host) and is_reference(driven[path].effective):
+        if is_reference(node.host) and is_reference(hosts[path].effective):
             tail = did_you_mean(str(node.host)[1:], known, listing="it has") or "; write the host itself: host=llvm"
             yield f"host {shown(node.host)} names no node of the tree{tail}{place(path)}"
 
 
-def _hosts_are_devices(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_are_devices(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
     """A host is one device whose kind can drive others, and which drives itself."""
-    for path, node, host in _stated_hosts(root, driven):
+    for path, node, host in _stated_hosts(root, hosts):
         what = f"host {node.host if isinstance(node.host, str) else host.kind!r}"
         if host.is_composite:
             yield f"{what} is a system of several devices; name the one that drives, as in @node0/cpu{place(path)}"
@@ -60,46 +68,47 @@ def _hosts_are_devices(root: TargetNode, driven: Mapping[str, HostChoice]) -> It
             yield f"{what} has a host of its own, but a host drives itself{place(path)}"
 
 
-def _stated_hosts(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[tuple[str, TargetNode, TargetNode]]:
-    """Yield the path of each node that states its host, the node and the host; hosts of written hosts too."""
+def _stated_hosts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[tuple[str, TargetNode, TargetNode]]:
+    """Yield path, node and host of each node that states its host; also those inside written hosts."""
     for path, node in _with_hosts(root):
         if isinstance(node.host, TargetNode):
             yield path, node, node.host
-        elif node.host is not None and path in driven and not is_reference(driven[path].effective):
-            yield path, node, root.at(driven[path].effective)
+        elif node.host is not None and path in hosts and not is_reference(hosts[path].effective):
+            yield path, node, root.at(hosts[path].effective)
 
 
-def _hosts_go_in_no_circle(_: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
-    """Who drives whom ends at a node that drives itself; a circle is told once, at its first path."""
-    above = {path: unnumbered(driver.effective) for path, driver in driven.items()}
-    for path in above:
-        way = [path]
-        while above.get(way[-1], way[-1]) not in way:
-            way.append(above[way[-1]])
-        circle = way[way.index(above.get(way[-1], way[-1])) :]
-        if len(circle) > 1 and path == min(circle):
-            listed = " -> ".join(f"@{step}" for step in [*circle, circle[0]])
-            yield f"hosts drive each other in a circle, {listed}; let one drive itself{place(path)}"
+def _hosts_have_no_cycle(_: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+    """Every chain of hosts ends at a node that drives itself; a cycle is reported once, at its first path."""
+    host_of = {path: unnumbered(choice.effective) for path, choice in hosts.items()}
+    for path in host_of:
+        chain = [path]
+        while host_of.get(chain[-1], chain[-1]) not in chain:
+            chain.append(host_of[chain[-1]])
+        cycle = chain[chain.index(host_of.get(chain[-1], chain[-1])) :]
+        if len(cycle) > 1 and path == min(cycle):
+            listed = " -> ".join(f"@{step}" for step in [*cycle, cycle[0]])
+            yield f"hosts drive each other in a cycle, {listed}; let one drive itself{place(path)}"
 
 
-def _hosts_agree(root: TargetNode, driven: Mapping[str, HostChoice]) -> Iterator[str]:
-    """A host that is written in a device contradicts nothing that drives the system around it."""
+def _hosts_agree(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+    """A host written in a device does not contradict the host of the composite around it."""
     for path, node, system in _devices(root, "", None):
         if system is None or not isinstance(node.host, TargetNode) or node.can_host:
             continue
-        driver = driven[system]
-        if driver.is_implied or is_reference(driver.effective):
+        # An implied host is a default, which a written one may replace; a reference to nothing has a rule of its own.
+        choice = hosts[system]
+        if choice.is_implied or is_reference(choice.effective):
             continue
-        host = root.at(driver.effective)
+        host = root.at(choice.effective)
         if node.host.can_host and host.can_host and not _agree(node.host, host):
             yield (
                 f"hosts disagree: {path!r} is driven by {node.host}, and {repr(system) if system else 'the root'} by "
-                f"{host.replace(name=None)}; leave one out, or name a node: host=@{unnumbered(driver.effective)}"
+                f"{host.replace(name=None)}; leave one out, or name a node: host=@{unnumbered(choice.effective)}"
             )
 
 
 def _devices(node: TargetNode, path: str, system: str | None) -> Iterator[tuple[str, TargetNode, str | None]]:
-    """Walk over the leaves with the path of the system around each; one with a program of its own begins anew."""
+    """Yield the leaves with the path of the composite around each; None for a leaf with a program of its own."""
     if not node.targets:
         is_apart = node.executor is not None or node.runtime is not None
         yield path, node, None if is_apart else system
@@ -108,7 +117,7 @@ def _devices(node: TargetNode, path: str, system: str | None) -> Iterator[tuple[
 
 
 def _agree(one: TargetNode, other: TargetNode) -> bool:
-    """Whether one host can be the other: of one kind, and no attribute has two values."""
+    """Whether two hosts can be the same: of one kind, with no attribute of two values."""
     common = one.attrs.keys() & other.attrs.keys()
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 
@@ -119,7 +128,7 @@ def _attributes_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator
 
 
 def _alignments_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
-    """Code reads alignments from its target, the memory plan from the executor: where both say one, it is the same."""
+    """Code takes alignments from its target, the memory plan from the executor: where both state one, they are equal."""
     executors: dict[str, tuple[str, Executor] | None] = {}
     for path, node in _with_hosts(root):
         above = executors.get(path.rpartition("/")[0]) if path else None
@@ -141,7 +150,7 @@ _ALIGNMENTS = (
 
 
 def _with_hosts(root: TargetNode) -> Iterator[tuple[str, TargetNode]]:
-    """Walk over the tree and over the trees of hosts that are written in it."""
+    """Yield the nodes of the tree, and those of the trees of written hosts."""
     for path, node in root.walk():
         yield path, node
         if isinstance(node.host, TargetNode):
@@ -154,7 +163,7 @@ RULES: tuple[Callable[[TargetNode, Mapping[str, HostChoice]], Iterator[str]], ..
     _attributes_agree,
     _references_are_found,
     _hosts_are_devices,
-    _hosts_go_in_no_circle,
+    _hosts_have_no_cycle,
     _hosts_agree,
     pair_conflicts,
     _alignments_agree,

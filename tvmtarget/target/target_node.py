@@ -335,7 +335,7 @@ def _link_problems(node: TargetNode) -> Iterator[str]:
 
 
 def origin_at(root: TargetNode, path: str) -> Origin:
-    """Return where a node, an attribute, a field, or an attribute of an executor or runtime comes from.
+    """Return where a node or one of its values comes from.
 
     Args:
         root: the tree.

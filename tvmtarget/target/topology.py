@@ -39,7 +39,7 @@ class Topology:
 
     def __init__(self, root: Target) -> None:
         self.root = root
-        self._drivers = hosts_by_path(root)
+        self._host_choices = hosts_by_path(root)
         check_limit("target-sites", _sites(root), "the target", TargetError)
         self._targets: dict[str, Target] = {}
         self._hosts: dict[str, str] = {}
@@ -94,9 +94,9 @@ class Topology:
 
     def _add(self, path: str, slots: str, node: Target) -> None:
         """Add a node, its children, and its host if that is no child; `slots` is the path without replica numbers."""
-        driver = self._drivers[slots]
+        choice = self._host_choices[slots]
         self._targets[path] = node
-        self._hosts[path] = same_replica(driver.effective, path)
+        self._hosts[path] = same_replica(choice.effective, path)
         children = [join(path, replica) for child in node.targets for replica in child.replicas]
         self._options[path] = tuple(children)
         for child in node.targets:
@@ -106,7 +106,7 @@ class Topology:
         if self._hosts[path] == host and host not in children:
             self._targets[host] = node.host if isinstance(node.host, Target) else Target("llvm")
             self._hosts[host], self._options[host] = host, ()
-            self._options[path] += () if driver.is_implied else (host,)
+            self._options[path] += () if choice.is_implied else (host,)
 
 
 def _sites(node: Target) -> int:

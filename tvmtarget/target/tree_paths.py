@@ -91,7 +91,7 @@ def unnumbered(path: str) -> str:
 
 
 def same_replica(path: str, site: str) -> str:
-    """Copy the replica numbers of a site into another path, as far as both go through the same nodes.
+    """Copy replica numbers from a site into another path, as far as both share nodes.
 
     Args:
         path: a path without those numbers.

@@ -113,7 +113,7 @@ def read_integer(value: object) -> int:
 
 
 def read_quantity(name: str, doc: str, value: object) -> object:
-    """Convert a quantity with a unit to the unit of its attribute; return anything else as it is.
+    """Convert a quantity such as `64KiB` to the unit of its attribute.
 
     An attribute counts MHz if its name ends in `-mhz`, and bytes if its name or description has the word "bytes".
 

@@ -194,7 +194,7 @@ class _Writer:
 
     root: TargetNode
     minor: int
-    driven: Mapping[str, HostChoice]
+    hosts: Mapping[str, HostChoice]
     losses: list[str] = field(default_factory=list)
 
     def config(self, node: TargetNode, path: str) -> dict[str, object] | None:
@@ -233,15 +233,15 @@ class _Writer:
 
     def host(self, path: str) -> dict[str, object] | None:
         """Return a copy of what drives a node; None if that is the node itself, or nobody in particular."""
-        driver = self.driven[path]
-        if driver.effective == path or driver.is_implied:
+        choice = self.hosts[path]
+        if choice.effective == path or choice.is_implied:
             return None
-        host = self.root.at(driver.effective)
-        if driver.effective == join(path, "host"):
-            self.losses += _unsaid(host, driver.effective, self.minor)
+        host = self.root.at(choice.effective)
+        if choice.effective == join(path, "host"):
+            self.losses += _unsaid(host, choice.effective, self.minor)
         else:
-            self.losses.append(f"host @{driver.effective} of {_at(path)}: a copy, TVM has no references")
-        return self.bare(host, driver.effective)
+            self.losses.append(f"host @{choice.effective} of {_at(path)}: a copy, TVM has no references")
+        return self.bare(host, choice.effective)
 
 
 def _as_llvm_reads(node: TargetNode) -> Mapping[str, Value]:
