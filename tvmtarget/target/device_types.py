@@ -1,7 +1,7 @@
-"""Device types: TVM's names for what a target runs on, and the numbers that DLPack and TVM give them.
+"""Device types: TVM's names of devices, and the numbers that DLPack and TVM give them.
 
-Numbers are those of today (`DLDeviceType` of DLPack 1.0; from 32 on `TVMDeviceExtType` of TVM v0.19): some moved
-between versions, as Hexagon did from 14 to 16. Names do not move, so only attributes of TVM hold a number.
+Numbers are those of `DLDeviceType` of DLPack 1.0 and, from 32 on, of `TVMDeviceExtType` of TVM v0.19. Some changed
+between versions (Hexagon from 14 to 16) and names did not, so only attributes of TVM hold a number.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ def device_type_of(kind: str, number: object) -> str:
     """Return the name of a target's device type.
 
     Args:
-        kind: the target's kind; one that no package registers counts as its own device type.
-        number: what the target states as `target_device_type`, None if nothing.
+        kind: the target's kind; one that no package registers is its own device type.
+        number: the attribute `target_device_type`, or None if it is not stated.
+
+    Returns:
+        The name, such as `cuda`.
     """
     if isinstance(number, int) and number in DEVICE_TYPES:
         return DEVICE_TYPES[number]
@@ -50,10 +53,16 @@ def device_type_of(kind: str, number: object) -> str:
 
 
 def read_device_type(value: object) -> str:
-    """Return the name of a device type that is given by name or by number.
+    """Return the name of a device type given by name or number.
+
+    Args:
+        value: name or number.
+
+    Returns:
+        The name.
 
     Raises:
-        TargetError: there is no such device type; the nearest names are listed.
+        TargetError: there is no such device type; the message has the nearest names.
 
     >>> read_device_type("cuda"), read_device_type(2)
     ('cuda', 'cuda')

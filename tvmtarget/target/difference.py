@@ -1,4 +1,4 @@
-"""How two trees differ: by path, readable and as data; nothing differs exactly if they are equal."""
+"""Differences between two target trees, by path; there are none exactly if the trees are equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Difference", "Differences", "differences"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two trees state at one path, in flat JSON; None where one of them states nothing."""
+    """The values of two trees at one path, in flat JSON; None where a tree states nothing."""
 
     path: str
     left: object
@@ -30,13 +30,13 @@ class Difference:
         return f"~ {where}: {_spelled(self.left)} -> {_spelled(self.right)}"
 
     def to_json(self) -> dict[str, object]:
-        """Return the path and what each side states; a side that states nothing is left out."""
-        sides = {"left": self.left, "right": self.right}
-        return {"path": self.path} | {side: value for side, value in sides.items() if value is not None}
+        """Return the path and the values; one that is not stated is left out."""
+        values = {"left": self.left, "right": self.right}
+        return {"path": self.path} | {name: value for name, value in values.items() if value is not None}
 
 
 class Differences(tuple[Difference, ...]):
-    """All differences of two trees in the order of the left one; empty, and so false, if they are equal."""
+    """All differences of two trees, in the order of the left one; empty, and so false, if the trees are equal."""
 
     __slots__ = ()
 
@@ -44,12 +44,20 @@ class Differences(tuple[Difference, ...]):
         return "\n".join(map(str, self))
 
     def to_json(self) -> list[dict[str, object]]:
-        """Return the differences as data."""
+        """Return the differences as JSON objects."""
         return [difference.to_json() for difference in self]
 
 
 def differences(left: TargetNode, right: TargetNode) -> Differences:
-    """Compare what two trees are (their identity); children go by name, and so does their order."""
+    """Compare the identities of two trees; children are matched by name.
+
+    Args:
+        left: the first tree.
+        right: the second tree.
+
+    Returns:
+        The differences, of the order of children too.
+    """
     return Differences(_compare("", identity_of(left), identity_of(right)))
 
 

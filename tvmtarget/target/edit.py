@@ -50,7 +50,7 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
     if not isinstance(changes, Mapping):
         raise TargetError(f"changes are a mapping of paths to values, not {shown(changes)}")
     problems, changed = Problems(), dict[str, str]()
-    # `unchecked` comes first wherever it is written, since the attributes that it exempts are checked when they are set.
+    # `unchecked` comes first wherever it is written: the attributes that it exempts are checked when they are set.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect():
             where = _canonical(root, str(path))

@@ -1,13 +1,13 @@
-"""Which GPU has the instructions of which: NVIDIA's compute capabilities, AMD's processors.
+"""GPU architectures: which one can run instructions of which other, for NVIDIA and AMD.
 
-NVIDIA (CUDA C++ Programming Guide, "Feature set compiler targets"; PTX ISA, `.target`): `sm_90` asks for capability 9.0
-or a later one. The suffix `a` asks for features of that chip alone, `f` for those of its family: chips of the same
-major capability, from the named one on. `sm_103a` has all of `sm_103f`, that all of `sm_100f`, and each all of its
-number. `sm_101` was renamed `sm_110` (PTX ISA 9.0). A chip that was measured has all features of its own capability; a
-target that was written `sm_90` asks for code that uses no others.
+NVIDIA (CUDA C++ Programming Guide, "Feature set compiler targets"; PTX ISA, `.target`): `sm_90` needs compute
+capability 9.0 or later. The suffix `a` needs features of that chip alone, `f` those of its family: chips of the same
+major capability, from the named one on. `sm_103a` has all of `sm_103f`, that all of `sm_100f`, and each has all of its
+number. `sm_101` was renamed `sm_110` (PTX ISA 9.0). A measured chip has all features of its own capability; a target
+written as `sm_90` is for code that uses no others.
 
-AMD (LLVM, "User Guide for AMDGPU Backend", Generic Processors): a processor runs its own code, and that for the generic
-processor which it is one of.
+AMD (LLVM, "User Guide for AMDGPU Backend", Generic Processors): a processor runs its own code, and that of its generic
+processor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GENERIC = {
 
 @dataclass(frozen=True, slots=True)
 class NvidiaArch:
-    """A compute capability, and a suffix: `a` for features of the chip, `f` for those of its family."""
+    """A compute capability with an optional suffix: `a` for features of the chip, `f` for those of its family."""
 
     major: int
     minor: int
@@ -43,7 +43,14 @@ class NvidiaArch:
 
     @classmethod
     def parse(cls, name: str) -> NvidiaArch | None:
-        """Read a name such as `sm_90a`; None for what is none."""
+        """Parse a name such as `sm_90a`.
+
+        Args:
+            name: the name.
+
+        Returns:
+            The architecture, or None for any other text.
+        """
         found = _NVIDIA.fullmatch(name)
         if found is None:
             return None
@@ -56,7 +63,15 @@ class NvidiaArch:
         return self.major, self.minor
 
     def has(self, wanted: NvidiaArch, *, measured: bool) -> bool:
-        """Whether all instructions of another name are there."""
+        """Whether this GPU has all instructions of another architecture.
+
+        Args:
+            wanted: the other architecture.
+            measured: whether this is a measured chip, which has the features of its suffix `a`.
+
+        Returns:
+            True if code for `wanted` can use no instruction that is missing here.
+        """
         if wanted.suffix == "a":
             return self.capability == wanted.capability and (measured or self.suffix == "a")
         if wanted.suffix == "f":
@@ -66,12 +81,15 @@ class NvidiaArch:
 
 
 def has_instructions(actual: str, wanted: str, *, measured: bool = False) -> bool | None:
-    """Say whether a GPU has all instructions of another; None where nothing is known of two names that differ.
+    """Whether a GPU has all instructions of another.
 
     Args:
-        actual: The name of what is there.
-        wanted: The name of what is needed.
-        measured: Whether `actual` is a chip that was measured, so that it has the features of a suffix.
+        actual: name of the present GPU.
+        wanted: name of the required GPU.
+        measured: whether `actual` is a measured chip, which has the features of its suffix `a`.
+
+    Returns:
+        None if the names differ and no rule relates them.
 
     >>> has_instructions("sm_90", "sm_90a"), has_instructions("sm_90", "sm_90a", measured=True)
     (False, True)
@@ -89,7 +107,13 @@ def has_instructions(actual: str, wanted: str, *, measured: bool = False) -> boo
 
 
 def is_ordered(name: str) -> bool:
-    """Whether more than one GPU can have all instructions of this one.
+    """Whether more than one GPU can have all instructions of an architecture.
+
+    Args:
+        name: name of the architecture.
+
+    Returns:
+        True for compute capabilities and generic processors.
 
     >>> [is_ordered(name) for name in ("sm_90a", "gfx11-generic", "gfx90a")]
     [True, True, False]
@@ -98,9 +122,17 @@ def is_ordered(name: str) -> bool:
 
 
 def runs_machine_code(device: str, built_for: str) -> bool:
-    """Whether a measured NVIDIA GPU runs machine code of an architecture: its own major one, and no later minor one.
+    """Whether a measured NVIDIA GPU runs machine code of an architecture.
 
-    PTX goes to later architectures as well, machine code does not (CUDA C++ Programming Guide, "Binary compatibility").
+    Machine code runs on the same major capability from its minor one on; PTX also runs on later ones (CUDA C++
+    Programming Guide, "Binary compatibility").
+
+    Args:
+        device: architecture of the measured GPU.
+        built_for: architecture that the code was built for.
+
+    Returns:
+        True also for names that are not known, which the GPU's driver has to judge.
 
     >>> runs_machine_code("sm_86", "sm_80"), runs_machine_code("sm_90", "sm_80"), runs_machine_code("sm_90", "sm_90a")
     (True, False, True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tvmtarget.target.edit import with_hosts
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
-from tvmtarget.target.tree_paths import covers, join, unnumbered
+from tvmtarget.target.tree_paths import covers, is_reference, join, unnumbered
 
 __all__ = ["share_equal_hosts"]
 
@@ -36,11 +36,12 @@ def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
     written = [path for path, node in root.walk() if isinstance(node.host, TargetNode)]
     if not written:
         return root
-    wanted = dict(_Shared(root, identity).found(written))
-    shared = with_hosts(root, {path: _reference(path, site) for path, site in wanted.items()})
+    sites = dict(_Shared(root, identity).found(written))
+    shared = with_hosts(root, {path: _reference(path, site) for path, site in sites.items()})
+    # A name between a node and the site can shadow the reference; those hosts are put back.
     now = hosts_by_path(shared)
-    lost = {path: root.at(path).host for path, site in wanted.items() if unnumbered(now[path].effective) != site}
-    return with_hosts(shared, lost) if lost else shared
+    shadowed = {path: root.at(path).host for path, site in sites.items() if unnumbered(now[path].effective) != site}
+    return with_hosts(shared, shadowed) if shadowed else shared
 
 
 class _Shared:
@@ -98,9 +99,10 @@ class _Shared:
 
 
 def _reference(path: str, site: str) -> str | None:
-    """Return the reference to a site from a node, resolved in the innermost node around both; None for the node itself."""
+    """Return the reference by which a node names a site; None for the node itself."""
     if path == site:
         return None
+    # References are resolved in the innermost node around both, so the names up to that node are left out.
     here, there = path.split("/"), site.split("/")
     common = 0
     while common < min(len(here), len(there) - 1) and here[common] == there[common]:

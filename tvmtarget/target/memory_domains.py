@@ -1,9 +1,9 @@
-"""Which sites see the same memory, and what that memory is called.
+"""Memory domains: which sites share one address space, and the names of these domains.
 
-Leaves of one device type in one system share a memory, and so do the children that a memory lists or a
-coherent link joins; a link that is not coherent, or a memory of its own, keeps a leaf apart. Where a runtime is
-distributed, leaves share a memory only if one site drives them. A domain is called by the first of these that is its
-own: a memory declared for it, `<system>:<device>`, its first site.
+Leaves of one device type in one composite share a memory, as do the children that a memory lists or a coherent link
+joins. A link that is not coherent, or a memory of its own, keeps a leaf apart. With a distributed runtime, leaves share
+a memory only if they have the same host. The name of a domain is the first of these that no other domain can have: a
+memory declared for it, `<composite>:<device>`, its first site.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ __all__ = ["memory_domains"]
 
 
 def memory_domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str, str]:
-    """Return the memory domain of every site by path; the tensors of a system are where its host has them.
+    """Find the memory domain of every site; the tensors of a composite are in the memory of its host.
 
-    `targets` are the sites of a resolved tree in its order, `hosts` the sites that drive them.
+    Args:
+        targets: the sites of a resolved tree by path, in its order.
+        hosts: the paths of their hosts.
+
+    Returns:
+        The name of the domain by path.
     """
     homes = {path: hosts[path] if node.is_composite else path for path, node in targets.items()}
     scopes = [_scope(path, targets, hosts) for path in targets]
+    # Disjoint sets that are joined into the one of lowest number, which keeps the order of the tree.
     pools = {path: number for number, path in enumerate(path for path in targets if homes[path] == path)}
     joined = {number: [path] for path, number in pools.items()}
     for sites in (sites for scope in scopes for sites in scope.shared()):
@@ -46,7 +52,7 @@ def memory_domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> d
 
 
 def _candidates(members: list[str], declared: list[str], targets: Mapping[str, Target]) -> list[str]:
-    """List what a domain may be called, the best name first."""
+    """List the possible names of a domain, the best first."""
     first = members[0]
     devices = {targets[member].device for member in members}
     by_device = [f"{first.rpartition('/')[0]}:{targets[first].device}"] if len(devices) == 1 else []
@@ -55,13 +61,13 @@ def _candidates(members: list[str], declared: list[str], targets: Mapping[str, T
 
 def _names(candidates: Mapping[int, list[str]]) -> dict[int, str]:
     """Choose for every domain its first name that no other domain could have, else its first site."""
-    wanted = Counter(name for names in candidates.values() for name in set(names))
-    return {number: next((n for n in names if wanted[n] == 1), names[-1]) for number, names in candidates.items()}
+    uses = Counter(name for names in candidates.values() for name in set(names))
+    return {number: next((n for n in names if uses[n] == 1), names[-1]) for number, names in candidates.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """One node with the sites directly in it: its children, and a host that is written or stands in there."""
+    """One node with the sites directly in it: its children, and a host that is written or implied there."""
 
     path: str
     node: Target
@@ -72,11 +78,11 @@ class _Scope:
     by_name: Mapping[str, list[str]]
 
     def named(self, end: str) -> list[str]:
-        """Return the sites that a link or a memory means by a name: all replicas of a child, or the host."""
+        """Return the sites that a link or a memory names: all replicas of a child, or the host."""
         return self.by_name.get(end) or [self.host]
 
     def memories(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield declared memories with the sites that share each; of one child alone, each replica has its own."""
+        """Yield declared memories with the sites that share each; a memory of one child is one for each replica."""
         for memory in self.node.memory:
             sites = [site for end in memory.of for site in self.named(end)]
             if len(memory.of) == 1:
@@ -90,19 +96,20 @@ class _Scope:
         yield from (self.named(link.src) + self.named(link.dst) for link in self.node.links if link.coherent)
         links = [link for link in self.node.links if not link.coherent]
         apart = {frozenset((a, b)) for link in links for a in self.named(link.src) for b in self.named(link.dst)}
-        for alike in self._alike():
-            pairs = ([a, b] for a, b in combinations(alike, 2) if frozenset((a, b)) not in apart)
-            yield from pairs if apart else [alike]
+        for leaves in self._leaves_by_device():
+            pairs = ([a, b] for a, b in combinations(leaves, 2) if frozenset((a, b)) not in apart)
+            yield from pairs if apart else [leaves]
 
-    def _alike(self) -> Iterable[list[str]]:
+    def _leaves_by_device(self) -> Iterable[list[str]]:
         """Return the leaves by device type, without those that have a memory of their own."""
         own = {site for memory in self.node.memory if len(memory.of) == 1 for site in self.named(memory.of[0])}
         near = {**self.children, **self.inside} | ({} if self.node.is_composite else {self.path: self.node})
         found: dict[tuple[str, str], list[str]] = {}
         for site, target in near.items():
             if not target.is_composite and not target.memory and site not in own:
-                driver = self.hosts[site] if self._is_distributed else ""
-                found.setdefault((target.device, driver), []).append(site)
+                # Hosts of a distributed runtime are different machines.
+                host = self.hosts[site] if self._is_distributed else ""
+                found.setdefault((target.device, host), []).append(site)
         return found.values()
 
     @property

@@ -1,4 +1,4 @@
-"""Which children of two trees play the same role: paths of one tree by those of another, equal but for names."""
+"""Renaming of children: match the nodes of two trees that are equal but for the names of children."""
 
 from __future__ import annotations
 
@@ -14,32 +14,41 @@ from tvmtarget.target.tree_paths import join
 
 __all__ = ["find_renaming", "renamed_path"]
 
-_MOST_TRIED = 1000  # assignments of children that are equal by themselves and differ by links only
+# Limit on tried assignments of children that are equal by themselves and differ by links only. Deciding whether such
+# trees are equal is graph isomorphism; trees that need more are taken to be different.
+_MOST_TRIED = 1000
 _NUMBER = re.compile(r"\.\d+$")
 
 
 def find_renaming(source: Target, target: Target, view: View) -> dict[str, str] | None:
-    """Return the path in `target` of every node of `source`, if the trees differ in the names of children only.
+    """Match the nodes of two trees that differ only in the names of children.
 
     Args:
         source: the tree whose paths are the keys.
         target: the tree whose paths are the values.
-        view: what has to be equal, as for tuning keys.
+        view: the view in which the trees have to be equal, as for tuning keys.
 
     Returns:
-        Paths without the numbers of replicas; None if the trees differ in more than names.
+        The path in `target` of every node of `source`, without replica numbers; None if the trees differ otherwise.
     """
     source, target = (_named(tree.resolve()) for tree in (source, target))
     if _role(source, view) != _role(target, view):
         return None
-    wanted = _text(view_of(target, view), {})
-    theirs = view_of(source, view)
-    tried = islice(_assignments(source, target, "", "", view), _MOST_TRIED)
-    return next((paths for paths in tried if _text(theirs, paths) == wanted), None)
+    target_text = _text(view_of(target, view), {})
+    source_view = view_of(source, view)
+    candidates = islice(_assignments(source, target, "", "", view), _MOST_TRIED)
+    return next((paths for paths in candidates if _text(source_view, paths) == target_text), None)
 
 
 def renamed_path(path: str, paths: Mapping[str, str]) -> str:
-    """Return the path of a site in the other tree; the numbers of replicas stay.
+    """Return the path of a site in the other tree; replica numbers stay.
+
+    Args:
+        path: path of the site.
+        paths: the renaming, of `find_renaming`.
+
+    Returns:
+        The path in the other tree.
 
     >>> renamed_path("node.1/gpu", {"node": "n", "node/gpu": "n/g"})
     'n.1/g'
@@ -55,13 +64,13 @@ def renamed_path(path: str, paths: Mapping[str, str]) -> str:
 
 
 def _named(tree: Target) -> Target:
-    """Return a tree in which every child has the name that paths have for it."""
+    """Return a tree in which every child states the name that paths have for it."""
     children = tuple(_named(child).replace(name=child.slot) for child in tree.targets)
     return tree.replace(targets=children) if children else tree
 
 
 def _role(node: Target, view: View) -> str:
-    """Return what a node is, whatever it and the nodes below it are called."""
+    """Return a text that is equal for nodes that differ in names only, of themselves and below."""
     alone = node.replace(name=None, host=None, count=1, executor=None, runtime=None)
     shown = {
         "own": {"kind": node.kind, **node.attrs.to_json()} if node.is_composite else view_of(alone, view),
@@ -72,21 +81,20 @@ def _role(node: Target, view: View) -> str:
 
 
 def _assignments(source: Target, target: Target, old: str, new: str, view: View) -> Iterator[dict[str, str]]:
-    """Yield maps of the paths below two nodes of one role; children that kept their names come first."""
+    """Yield maps of the paths below two nodes of one role; those that match equal names come first."""
     groups: dict[str, tuple[list[Target], list[Target]]] = {}
-    for side, node in enumerate((source, target)):
+    for tree, node in enumerate((source, target)):
         for child in node.targets:
-            groups.setdefault(_role(child, view), ([], []))[side].append(child)
-    kept = {child.slot for child in source.targets} & {child.slot for child in target.targets}
+            groups.setdefault(_role(child, view), ([], []))[tree].append(child)
     orders: list[list[list[tuple[Target, Target]]]] = []
-    for ours, theirs in groups.values():
-        same = [slot for slot in kept if {slot} <= {one.slot for one in ours} & {one.slot for one in theirs}]
-        by_slot = {one.slot: one for one in theirs}
-        first = [(one, by_slot[one.slot]) for one in ours if one.slot in same]
-        left = [one for one in ours if one.slot not in same], [one for one in theirs if one.slot not in same]
-        usual = [*first, *zip(*left, strict=True)]
-        others = (list(zip(ours, order, strict=True)) for order in permutations(theirs))
-        orders.append([usual, *islice(others, _MOST_TRIED)])
+    for sources, targets in groups.values():
+        by_slot = {one.slot: one for one in targets}
+        same = {one.slot for one in sources} & by_slot.keys()
+        by_name = [(one, by_slot[one.slot]) for one in sources if one.slot in same]
+        rest = [one for one in sources if one.slot not in same], [one for one in targets if one.slot not in same]
+        likely = [*by_name, *zip(*rest, strict=True)]
+        others = (list(zip(sources, order, strict=True)) for order in permutations(targets))
+        orders.append([likely, *islice(others, _MOST_TRIED)])
     for chosen in product(*orders):
         pairs = [pair for group in chosen for pair in group]
         below = [
@@ -99,7 +107,7 @@ def _assignments(source: Target, target: Target, old: str, new: str, view: View)
 
 
 def _text(shown: Mapping[str, object], paths: Mapping[str, str]) -> str:
-    """Return a view in one text, with the names of children by a map of paths; the order of children is none."""
+    """Return a view as text, with children renamed by a map of paths and sorted."""
     return json.dumps(_renamed(shown, "", paths), sort_keys=True)
 
 
@@ -126,7 +134,7 @@ def _renamed_field(name: str, value: object, path: str, paths: Mapping[str, str]
 
 
 def _ends(row: object, path: str, paths: Mapping[str, str]) -> object:
-    """Return a link or a memory with the names of the children that it joins or is of."""
+    """Return a link or a memory with the names of its children replaced."""
     if not isinstance(row, Mapping):
         return row
     found = dict(row)

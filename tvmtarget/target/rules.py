@@ -128,17 +128,23 @@ def _attributes_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator
 
 
 def _alignments_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
-    """Code takes alignments from its target, the memory plan from the executor: where both state one, they are equal."""
+    """Alignments of a target and of its executor are equal where both state one.
+
+    The generated code takes them from the target, and the memory plan from the executor.
+    """
     executors: dict[str, tuple[str, Executor] | None] = {}
     for path, node in _with_hosts(root):
         above = executors.get(path.rpartition("/")[0]) if path else None
-        executors[path] = chosen = (path, node.executor) if node.executor is not None else above
-        for of_target, of_executor in _ALIGNMENTS if chosen is not None else ():
-            one, other = node.attrs.get(of_target), chosen[1].attrs.get(of_executor) if chosen else None
-            if node.kind == "c" and chosen is not None and None not in (one, other) and one != other:
+        executors[path] = nearest = (path, node.executor) if node.executor is not None else above
+        if nearest is None or node.kind != "c":
+            continue
+        owner, executor = nearest
+        for of_target, of_executor in _ALIGNMENTS:
+            one, other = node.attrs.get(of_target), executor.attrs.get(of_executor)
+            if None not in (one, other) and one != other:
                 yield (
                     f"{of_target!r} is {one} in 'c'{place(path)}, and {of_executor!r} is {other} in its executor"
-                    f" {chosen[1].kind!r}{place(chosen[0])}; make them equal, or leave one out"
+                    f" {executor.kind!r}{place(owner)}; make them equal, or leave one out"
                 )
 
 

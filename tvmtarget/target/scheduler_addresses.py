@@ -1,4 +1,7 @@
-"""Network addresses in a tree: they come from the user, and never from a file that somebody else may have written."""
+"""Addresses of Dask schedulers in a target, which only the user may state.
+
+A scheduler gets all inputs and can run code as the user, so an address in a file of somebody else is rejected.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,29 @@ __all__ = ["addresses", "reject_addresses"]
 
 
 def addresses(target: Target) -> frozenset[str]:
-    """Return the addresses that the runtimes of a tree connect to."""
+    """Return the addresses that the runtimes of a tree connect to.
+
+    Args:
+        target: the tree.
+
+    Returns:
+        Addresses such as `tls://10.0.0.1:8786`.
+    """
     runtimes = (node.runtime for _, node in target.walk() if node.runtime is not None)
     return frozenset(str(runtime.attrs["address"]) for runtime in runtimes if runtime.attrs.get("address"))
 
 
 def reject_addresses(target: Target, place: str, known: frozenset[str] = frozenset()) -> None:
-    """Raise `TargetError` for addresses in a tree that are not known ones; `place` is where they stand."""
+    """Raise an error for addresses in a tree that the user did not state.
+
+    Args:
+        target: the tree.
+        place: where the tree comes from, for the message.
+        known: addresses that the user stated.
+
+    Raises:
+        TargetError: there are others.
+    """
     raise_all(
         TargetError,
         [

@@ -1,7 +1,8 @@
-"""JSON Schema of targets in flat JSON, made of the rows of the kinds, for editors and other people's checks.
+"""JSON Schema of targets in flat JSON, for editors and other programs that check them.
 
-It describes the canonical spelling; the reader takes more: '_' for '-', numbers in texts, texts for nested targets
-of any form. What needs the whole tree (`rules.py`) no schema can say.
+The schema is generated from the tables of kinds. It describes the canonical spelling; the reader also accepts '_' for
+'-', numbers in texts, and texts of any form for nested targets. Rules that need the whole tree (`rules.py`) cannot be
+expressed in a schema.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _configured(kind: Kind) -> dict[str, object]:
 
 
 def _tagged() -> dict[str, object]:
-    """Return what a tag with overrides is: any path may be overridden, features added, values taken back."""
+    """Return the schema of a tag with overrides: values at any path, features to add, and paths to unset."""
     return {
         "type": "object",
         "description": "a tag, and what differs from it by path",

@@ -1,4 +1,4 @@
-"""Where everything in a resolved tree is: the sites, who drives them, and which memory each of them sees."""
+"""Topology of a resolved target: its sites, their hosts, and the memory domain of each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["Site", "Topology", "is_below"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place where functions run.
+    """A node of a resolved tree on which functions run.
 
-    `path` names it in the tree (`node0/gpu.1`); `host` is the path of the site that drives it; `domain` names
-    the memory its tensors are in, for a system that of its host: two sites of one domain need no copy.
+    `path` is its path with replica numbers (`node0/gpu.1`), `host` the path of the site that drives it, and `domain`
+    the name of the memory that holds its tensors (of a composite, that of its host). Sites of one domain need no
+    copies.
     """
 
     path: str
@@ -30,12 +31,12 @@ class Site:
 
     @property
     def is_system(self) -> bool:
-        """Whether this is a system of other sites, to be decomposed further."""
+        """Whether this is a composite, whose functions are partitioned further."""
         return self.target.is_composite
 
 
 class Topology:
-    """The sites of a resolved tree by path, computed once; `memory_domains.py` says which of them share a memory."""
+    """The sites of a resolved tree by path; `memory_domains.py` finds out which of them share a memory."""
 
     def __init__(self, root: Target) -> None:
         self.root = root
@@ -55,11 +56,25 @@ class Topology:
         return path in self._sites
 
     def options(self, path: str) -> tuple[Site, ...]:
-        """Return the sites that work of a system may be given to: its children, then its host if it is written."""
+        """Return the sites on which work of a composite can be placed.
+
+        Args:
+            path: path of the composite.
+
+        Returns:
+            Its children in order of preference, then its host if that is written.
+        """
         return tuple(self._sites[option] for option in self._options[path])
 
     def leaves(self, path: str = "") -> Iterator[Site]:
-        """Yield the leaf sites at and below a path that work may be given to, in order of preference."""
+        """Yield the leaf sites at and below a path on which work can be placed.
+
+        Args:
+            path: path of a site.
+
+        Yields:
+            Sites in order of preference.
+        """
         site = self._sites[path]
         if not site.is_system:
             yield site
@@ -68,7 +83,14 @@ class Topology:
             yield from self.leaves(option.path)
 
     def home(self, path: str) -> str:
-        """Return the memory domain in which a site takes its inputs and leaves its outputs: a system's host's."""
+        """Return the memory domain of the inputs and outputs of a site.
+
+        Args:
+            path: path of the site.
+
+        Returns:
+            The name of the domain; of a composite, that of its host.
+        """
         return self._sites[path].domain
 
     def domains(self) -> frozenset[str]:
@@ -76,13 +98,27 @@ class Topology:
         return frozenset(site.domain for site in self._sites.values())
 
     def canonical(self, path: str) -> str:
-        """Return the path of a node as this topology spells it; `UnknownNameError` with the nearest ones."""
+        """Return the canonical path of a node.
+
+        Args:
+            path: a path as `Target.at` reads it.
+
+        Returns:
+            The path with the names of children and replica numbers.
+
+        Raises:
+            UnknownNameError: there is no such node; the message has the nearest paths.
+        """
         return self.root.locate(path)[0]
 
     def named(self, name: str) -> tuple[str, ...]:
-        """Return the paths of the nodes that a tree gives a name, or of one replica; of several levels the first.
+        """Find the nodes that have a name of their own, at the highest level at which there are any.
 
-        A child without a name of its own is not called by its kind.
+        Args:
+            name: a name, or that of a replica; the kind of a child without a name is none.
+
+        Returns:
+            Their paths.
         """
         found = [
             join(path.rpartition("/")[0], name)
@@ -110,10 +146,18 @@ class Topology:
 
 
 def _sites(node: Target) -> int:
-    """Return how many sites a node and those below it stand for."""
+    """Return the number of sites of a node and of the nodes below it."""
     return 1 + sum(child.count * _sites(child) for child in node.targets)
 
 
 def is_below(path: str, ancestor: str) -> bool:
-    """Whether a site is another one, one of its replicas, or below it; by their paths."""
+    """Whether a site is another site, one of its replicas, or below it.
+
+    Args:
+        path: path of the site.
+        ancestor: path of the other site.
+
+    Returns:
+        True if so.
+    """
     return ancestor in ("", path) or path.startswith((f"{ancestor}/", f"{ancestor}."))
