@@ -63,7 +63,7 @@ def test_the_default_device_is_found_by_rules_d_e_and_f():
     ("text", "reason"),
     [
         ("[a=cuda,b=cuda,cpu=llvm]", "two targets are of kind 'cuda', which a configuration cannot tell apart"),
-        ("[gpu=cuda(count=4),cpu=llvm]", "a configuration cannot say this: @gpu stands for 4 replicas"),
+        ("[gpu=cuda(count=4),cpu=llvm]", "a configuration cannot express this: @gpu has 4 replicas"),
         ("[soc=[cpu=c](executor=aot),cpu=llvm]", "@soc is a system with an executor or runtime of its own"),
         ("[a=[gpu=cuda](host=c),cpu=llvm]", "a configuration has one host, and this tree has: c, llvm"),
     ],

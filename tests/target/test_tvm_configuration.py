@@ -77,7 +77,7 @@ def test_external_code_generators_come_behind_or_before_what_they_help(external)
     assert before.find_primitive_target_for_device("cuda").kind == "cuda"
     assert before.default_primitive_virtual_device.target.kind == "cuda"
     assert CompilationConfig.from_target(before.to_target()) == before
-    with pytest.raises(TargetError, match=r"'cuda' stands amid external code generators \(ext1, cuda, ext2\)"):
+    with pytest.raises(TargetError, match=r"'cuda' is between external code generators \(ext1, cuda, ext2\)"):
         config("ext1", CUDA, "ext2", target_host=HOST)
 
 
@@ -103,7 +103,7 @@ def test_one_external_code_generator_is_enough_and_two_need_a_target(external):
         (("cuda(host=@cpu)", "llvm"), {}, "host '@cpu' of target 'cuda' names a node of a tree"),
         ((CUDA,), {"target_host": "llvm(host=c)"}, "host 'llvm' has the host 'c', but a host drives itself"),
         (("[cuda,llvm]",), {}, "is one device, not 'composite'; view it with from_target"),
-        (("cuda(count=2)",), {}, "is one device, and 'cuda' stands for 2"),
+        (("cuda(count=2)",), {}, "is one device, and 'cuda' has count 2"),
         (("llvm(executor=aot)",), {"executor": "vm"}, "'llvm' has the executor 'aot', and the configuration 'vm'"),
         (("cuda(runtime=crt)", "llvm(runtime=cpp)"), {}, "'llvm' has the runtime 'cpp', and target 'cuda' 'crt'"),
         (("llvm",), {"executor": "aot", "runtime": "python"}, "'aot' does not run on runtime 'python'"),

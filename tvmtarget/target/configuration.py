@@ -1,10 +1,10 @@
-"""CompilationConfig: the flat configuration of TVM's M0 design, as a view over the leaves of a target tree.
+"""CompilationConfig: the flat configuration of TVM's M0 design, as a view of the leaves of a target tree.
 
-A tree can say more than this view: `from_target` refuses, with reasons, what M0 has no words for, and lists in
-`losses` the facts that it leaves out. The rules by which hosts and defaults are found are those of TVM
-(`src/target/compilation_config.cc`, v0.9 to v0.19), where A, B and C choose the host and D, E and F the default
-device. Unlike there, a host that contradicts another is an error, and external code generators may stand before the
-target that they help as well as behind it, for the order of a tree is preference.
+A tree can express more than this view. `from_target` rejects what M0 cannot express, with reasons, and lists the facts
+that it leaves out in `losses`. Hosts and defaults are found by the rules of TVM (`src/target/compilation_config.cc`,
+v0.9 to v0.19), where A, B and C choose the host and D, E and F the default device. There are two differences:
+contradicting hosts are an error, and external code generators may come before or after the target that they support,
+because the order of a tree is one of preference.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _HOSTS = (_CPU, "hexagon")
 
 
 class CompilationConfig(Node):
-    """A host, the targets it drives, an executor and a runtime.
+    """A host, the targets that it drives, an executor and a runtime.
 
     Args:
-        target_host: the CPU that drives the targets; unless given it is found (see `host_target`) and stored.
-        targets: one device or code generator each, of different kinds; their own hosts have to be the same.
-        executor: how calls are driven; unless given, what a target states, else `graph`.
-        runtime: what the program is linked with; unless given, what a target states, else `python`.
-        fallback_device: device type, by name or number, of work that nobody placed (`relay.fallback_device_type`).
-        losses: what a tree says and this view does not.
+        target_host: the CPU that drives the targets; if None, it is found (see `host_target`) and stored.
+        targets: one device or code generator each, of different kinds; their own hosts must be the same.
+        executor: the executor; if None, that of a target, else `graph`.
+        runtime: the runtime; if None, that of a target, else the default of the executor.
+        fallback_device: device type, by name or number, of unplaced work (`relay.fallback_device_type`).
+        losses: facts of a tree that this view leaves out.
 
     Raises:
-        TargetError: everything that TVM refuses: duplicate kinds, two general targets of one device type, no target
-            for the default device; and what it overrides in silence: hosts, executors or runtimes that disagree.
+        TargetError: everything that TVM rejects: duplicate kinds, two general targets of one device type, no target for
+            the default device; and what it overrides silently: hosts, executors or runtimes that disagree.
     """
 
     target_host: Target
@@ -82,12 +82,16 @@ class CompilationConfig(Node):
         )
 
     def model_post_init(self, _context: object) -> None:
-        """Check that there is a default device, and that the tree which this stands for is consistent."""
+        """Check that there is a default device, and that the tree of this configuration is consistent.
+
+        Raises:
+            TargetError: no target is of the default device type, or the tree contradicts itself.
+        """
         types = sorted({target.device for target in self.targets})
         if self._default_device not in types:
             raise TargetError(
                 f"no target is of device type {self._default_device!r}; there are: {', '.join(types)}; "
-                "work that nobody placed needs one, so add it, or give another fallback_device"
+                "unplaced work needs one, so add it, or give another fallback_device"
             )
         self.to_target().resolve()
 
@@ -103,12 +107,15 @@ class CompilationConfig(Node):
 
         Args:
             target: the tree.
-            target_host: the host, where the tree states none.
-            fallback_device: as that of the configuration. Unless given, in a tree of several device types without a
-                CPU it is that of the first leaf, as order is preference.
+            target_host: the host, if the tree states none.
+            fallback_device: as in the configuration. If None, it is the device type of the first leaf of a tree with
+                several device types but no CPU, because order is preference.
+
+        Returns:
+            The configuration.
 
         Raises:
-            TargetError: with all that a configuration cannot say.
+            TargetError: the tree has nodes that a configuration cannot express; all of them at once.
 
         >>> CompilationConfig.from_target("[gpu=cuda(arch=sm_80),cpu=llvm]").target_host
         Target.parse('llvm')
@@ -116,7 +123,7 @@ class CompilationConfig(Node):
         written = read_target(target)
         tree = written.resolve()
         topology = Topology(tree)
-        raise_all(TargetError, _unsayable(tree))
+        raise_all(TargetError, _inexpressible(tree))
         leaves = [site for site in topology.leaves() if not _is_written_host(tree, site.path)]
         hosts = dict.fromkeys(_bare(topology[site.host].target) for site in leaves)
         if len(hosts) > 1:
@@ -138,10 +145,11 @@ class CompilationConfig(Node):
         )
 
     def to_target(self) -> Target:
-        """Return the tree: the one target with its host, or a composite of them in their order.
+        """Return the tree: the only target with its host, or a composite of all targets in their order.
 
-        `from_target` reads it back to an equal configuration, given the same fallback device, for which a tree has no
-        word.
+        Returns:
+            A tree that `from_target` reads back to an equal configuration, given the same fallback device, which a tree
+            cannot state.
         """
         host = self.target_host
         if len(self.targets) == 1:
@@ -152,7 +160,7 @@ class CompilationConfig(Node):
         reference = f"@{child or 'host'}"
         return Target(
             "composite",
-            # A target that can drive itself says that another one drives it.
+            # A target that can host is its own host unless it states another one.
             targets=[
                 one.replace(host=reference if one.can_host and one.slot != child else None) for one in self.targets
             ],
@@ -163,10 +171,10 @@ class CompilationConfig(Node):
 
     @property
     def host_target(self) -> Target:
-        """The host, without one of its own.
+        """The host, without a host of its own.
 
-        The one that was given, else rule A: the first host that a target has; B: the first target on a CPU or a
-        Hexagon; C: llvm.
+        It is the one that was given; else, by rule A, the first host that a target has; B, the first target on a CPU or
+        a Hexagon; C, llvm.
         """
         return self.target_host
 
@@ -177,14 +185,14 @@ class CompilationConfig(Node):
 
     @property
     def host_virtual_device(self) -> VirtualDevice:
-        """The device on which the host's code runs."""
+        """The device that runs the host's code."""
         return VirtualDevice.for_target(self.host_target)
 
     @property
     def default_primitive_virtual_device(self) -> VirtualDevice:
-        """The device of work that nobody placed.
+        """The device of unplaced work.
 
-        Rule D: the fallback device, if one is given; E: the only device type there is; F: cpu.
+        By rule D it is the fallback device, if there is one; E, the only device type; F, cpu.
         """
         return VirtualDevice.for_target(self.find_primitive_target_for_device(self._default_device))
 
@@ -195,19 +203,25 @@ class CompilationConfig(Node):
 
     @property
     def optional_homogeneous_target(self) -> Target | None:
-        """The target, if there is just one."""
+        """The target with its host if there is only one, else None."""
         return self.primitive_targets[0] if len(self.targets) == 1 else None
 
     @property
     def should_link_params(self) -> bool:
-        """Whether parameters go into the generated code: the executor's `link-params`, true for aot unless set."""
+        """Whether parameters are put into the generated code: `link-params` of the executor (default of aot: true)."""
         return bool(self.executor["link-params"]) if self.executor.kind in ("graph", "aot") else False
 
     def find_primitive_target_for_device(self, device: str | int) -> Target:
-        """Return the target of a device type, by name or number, that is no external code generator if there is one.
+        """Return the target of a device type; one that is no external code generator, if possible.
+
+        Args:
+            device: name or number of the device type.
+
+        Returns:
+            The target with its host.
 
         Raises:
-            TargetError: no target is of that type; those there are are listed.
+            TargetError: no target is of that type; the message lists the types there are.
         """
         name = read_device_type(device)
         found = sorted((one for one in self.primitive_targets if one.device == name), key=_is_external)
@@ -217,13 +231,30 @@ class CompilationConfig(Node):
         raise TargetError(f"no target is of device type {name!r}; there are: {known}")
 
     def find_primitive_target_for_kind(self, kind: str) -> Target | None:
-        """Return the target of a kind, or None; `UnknownNameError` if there is no such kind at all."""
+        """Return the target of a kind.
+
+        Args:
+            kind: name of the kind.
+
+        Returns:
+            The target with its host, or None.
+
+        Raises:
+            UnknownNameError: there is no such kind at all.
+        """
         if find_kind(kind) is None:
             raise UnknownNameError(f"unknown kind {shown(kind)}{did_you_mean(kind, [t.kind for t in self.targets])}")
         return next((target for target in self.primitive_targets if target.kind == kind), None)
 
     def canonical_target(self, target: Target) -> Target:
-        """Return the configuration's own target that equals one, with the same host or with none; else the argument."""
+        """Return the target of this configuration that equals a target with the same host or without one.
+
+        Args:
+            target: the target to look up.
+
+        Returns:
+            The configuration's own target, else `target`.
+        """
         if isinstance(target.host, str) or (target.host is not None and _bare(target.host) != self.target_host):
             return target
         known = (
@@ -232,7 +263,17 @@ class CompilationConfig(Node):
         return next((own for own in known if _bare(own) == _bare(target)), target)
 
     def canonical_virtual_device(self, device: VirtualDevice) -> VirtualDevice:
-        """Fill in the target of a device that has only a type; make a target the configuration's own."""
+        """Return a virtual device with a target of this configuration.
+
+        Args:
+            device: a virtual device; if it has only a type, the target of that type is filled in.
+
+        Returns:
+            The device; unchanged if it has neither type nor target.
+
+        Raises:
+            TargetError: no target is of its type.
+        """
         if device.target is not None:
             return device.replace(target=self.canonical_target(device.target))
         if device.device_type is None:
@@ -241,7 +282,7 @@ class CompilationConfig(Node):
 
 
 def _bare(target: Target) -> Target:
-    """Return a target without what the configuration says: its host, executor and runtime; and without a name."""
+    """Return a target without name, host, executor and runtime, which the configuration has instead."""
     return target.replace(name=None, host=None, executor=None, runtime=None)
 
 
@@ -267,7 +308,7 @@ def _kind_problems(targets: Sequence[Target]) -> list[str]:
 
 
 def _device_problems(targets: Sequence[Target]) -> list[str]:
-    """All targets of a device type but one are external; that one comes before them, as in TVM, or after them."""
+    """Of several targets of a device type, all but one are external; that one is first, as in TVM, or last."""
     problems = []
     for device in dict.fromkeys(target.device for target in targets):
         same = [target for target in targets if target.device == device]
@@ -278,7 +319,7 @@ def _device_problems(targets: Sequence[Target]) -> list[str]:
             problems.append(f"targets {listed} are all for device type {shown(device)}; {which}")
         elif len(same) > 1 and general[0] not in (same[0].kind, same[-1].kind):
             listed = ", ".join(target.kind for target in same)
-            problems.append(f"{general[0]!r} stands amid external code generators ({listed}); put it first or last")
+            problems.append(f"{general[0]!r} is between external code generators ({listed}); put it first or last")
     return problems
 
 
@@ -288,12 +329,12 @@ def _flat_problems(targets: Sequence[Target]) -> list[str]:
         if target.is_composite:
             problems.append(f"a target of a configuration is one device, not {target.kind!r}; view it with from_target")
         if target.count > 1:
-            problems.append(f"a target of a configuration is one device, and {target.kind!r} stands for {target.count}")
+            problems.append(f"a target of a configuration is one device, and {target.kind!r} has count {target.count}")
     return problems
 
 
 def _own_host_problems(host: Target | None, targets: Sequence[Target]) -> list[str]:
-    """A host drives itself, and no reference leads anywhere in a flat configuration."""
+    """A host drives itself, and a flat configuration has no nodes to refer to."""
     problems = [
         f"host {target.host!r} of target {target.kind!r} names a node of a tree; write the host itself: host=llvm"
         for target in (*targets, *([host] if host is not None else []))
@@ -313,15 +354,15 @@ def _host_problems(host: Target, targets: Sequence[Target]) -> list[str]:
     ]
 
 
-def _pair_problems(role: str, given: Executor | Runtime | None, stated: Sequence[Target]) -> list[str]:
-    """A build has one executor and one runtime, whoever states them."""
+def _pair_problems(role: str, given: Executor | Runtime | None, targets: Sequence[Target]) -> list[str]:
+    """A build has one executor and one runtime; the configuration and its targets may not state different ones."""
     found = [("the configuration", given)] if given is not None else []
-    found += [(f"target {target.kind!r}", getattr(target, role)) for target in stated]
-    said = [(who, chosen) for who, chosen in found if chosen is not None]
+    found += [(f"target {target.kind!r}", getattr(target, role)) for target in targets]
+    stated = [(owner, chosen) for owner, chosen in found if chosen is not None]
     return [
-        f"{who} has the {role} {str(chosen)!r}, and {said[0][0]} {str(said[0][1])!r}"
-        for who, chosen in said[1:]
-        if chosen != said[0][1]
+        f"{owner} has the {role} {str(chosen)!r}, and {stated[0][0]} {str(stated[0][1])!r}"
+        for owner, chosen in stated[1:]
+        if chosen != stated[0][1]
     ]
 
 
@@ -330,14 +371,14 @@ def _is_written_host(tree: Target, path: str) -> bool:
     return name == "host" and tree.at(around).child("host") is None
 
 
-def _unsayable(tree: Target) -> list[str]:
+def _inexpressible(tree: Target) -> list[str]:
     problems = []
     for path, node in tree.walk():
         if path and node.is_composite and (node.executor or node.runtime):
             problems.append(f"@{path} is a system with an executor or runtime of its own")
         if node.count > 1:
-            problems.append(f"@{path or '.'} stands for {node.count} replicas")
-    return [f"a configuration cannot say this: {problem}" for problem in problems]
+            problems.append(f"@{path or '.'} has {node.count} replicas")
+    return [f"a configuration cannot express this: {problem}" for problem in problems]
 
 
 def _losses(tree: Target) -> list[str]:

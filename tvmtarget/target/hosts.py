@@ -68,11 +68,9 @@ class _Shared:
         node = self._root.at(path)
         default = unnumbered(self._hosts[path].default)
         default = self._sites.get(default, default)
-        is_apart = node.is_composite and not covers(path, default)
-        if (
-            not (is_apart or default.startswith("@") or default == join(path, "host"))
-            and self._identity(default) == identity
-        ):
+        is_outside = node.is_composite and not covers(path, default)
+        is_candidate = not (is_outside or is_reference(default) or default == join(path, "host"))
+        if is_candidate and self._identity(default) == identity:
             return default
         site = self._hosts_in(path if node.is_composite else path.rpartition("/")[0]).get(identity)
         return None if site in (None, join(path, "host")) else self._sites.get(site, site)

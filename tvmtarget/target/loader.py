@@ -1,4 +1,4 @@
-"""Reading texts and flat JSON into trees: tags looked up, what is said about them laid over, all problems at once."""
+"""Loader of target trees: reads texts and flat JSON, looks up tags, and reports all problems at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _N_co = TypeVar("_N_co", bound=TargetNode, covariant=True)
 
 
 class TagLookup(Protocol[_N_co]):
-    """What a tree needs of a tag registry: names, and the tree behind a name."""
+    """The tags that a text may name: a mapping of names to trees."""
 
     def __contains__(self, name: object) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
@@ -40,29 +40,57 @@ class TagLookup(Protocol[_N_co]):
 
 
 class Reader(Generic[_N]):
-    """Makes trees of one class from texts and flat JSON, with the tags it was given.
+    """Reads one tree of a class from texts and flat JSON.
 
-    In every method `where` is the path of what is read, for messages, and `allow_unknown` says whether kinds
-    that no installed package registers are kept as they are: in JSON they are, in a text one is a mistake.
-    A reader is for one tree: what historic spellings say of the whole build is kept until `whole` is asked.
+    In every method, `where` is the path of the node that is read, for messages. `allow_unknown` says whether a kind
+    that no installed package registers is accepted: JSON keeps it, and in a text it is an error. Settings of the build
+    in historic spellings are collected from all nodes and written on the root by `whole`.
+
+    Args:
+        node: class of the nodes.
+        tags: the tags that texts may name.
+        origin: provenance of the values.
     """
 
     def __init__(self, node: Callable[..., _N], tags: TagLookup[_N], origin: Origin) -> None:
         self._node = node
         self._tags = tags
         self._origin = origin
-        self._said = BuildSettings()
+        self._settings = BuildSettings()
         self._nodes = 0
-        self._most = limit("target-nodes")
+        self._max_nodes = limit("target-nodes")
 
     def whole(self, root: _N) -> _N:
-        """Return a tree that was read, with the executor and runtime that historic spellings anywhere in it say."""
-        settled = self._said.settle(root)
-        changed = [field for field in ("executor", "runtime") if getattr(settled, field) != getattr(root, field)]
-        return settled.with_origins(dict.fromkeys(changed, self._origin)) if changed else root
+        """Write the executor and runtime that historic spellings anywhere in the tree set on its root.
+
+        Args:
+            root: the tree that this reader read.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: settings contradict each other.
+        """
+        with_settings = self._settings.settle(root)
+        changed = [field for field in ("executor", "runtime") if getattr(with_settings, field) != getattr(root, field)]
+        return with_settings.with_origins(dict.fromkeys(changed, self._origin)) if changed else root
 
     def text(self, source: str, where: str = "") -> _N:
-        """Read any form of text."""
+        """Read any form of text.
+
+        Args:
+            source: the text.
+            where: path of the node.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TextError: the text does not parse or exceeds a limit.
+            UnknownNameError: unknown kinds, attributes or tags.
+            TargetError: the tree contradicts itself.
+        """
         check_limit("text-bytes" if source.lstrip()[:1] == "{" else "target-bytes", len(source), "the text", TextError)
         form = detect(source, self._is_tag)
         found = read(source, form, self._is_tag)
@@ -71,7 +99,17 @@ class Reader(Generic[_N]):
         return self.flat(found, where, allow_unknown=form in ("json", "toml"))
 
     def listed(self, targets: object) -> _N:
-        """Read tvmc's list of targets in flat JSON; a kind may be a whole command line."""
+        """Read tvmc's list of targets in flat JSON.
+
+        Args:
+            targets: objects of flat JSON, whose kind may be a whole command line, or texts.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: it is no such list, or the targets do not make a tree.
+        """
         if not isinstance(targets, list | tuple) or not targets:
             raise TargetError(f"'targets' is a list of targets, not {shown(targets)}")
         parts, problems = list[dict[str, object]](), Problems()
@@ -82,18 +120,32 @@ class Reader(Generic[_N]):
         return self._composition(Composition(tuple(parts)), "") if parts[1:] else self.flat(parts[0])
 
     def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
-        """Read flat JSON, or a text or a tree that stands for it."""
+        """Read flat JSON.
+
+        Args:
+            data: an object; a text or a tree is accepted too.
+            where: path of the node.
+            depth: level of the node, the root being 1.
+            allow_unknown: whether unregistered kinds are kept.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: the data is not valid; all problems at once.
+            UnknownNameError: all problems are unknown names.
+        """
         if isinstance(data, TargetNode):
             return cast(_N, data)
         if isinstance(data, str):
             return self.text(data, where)
         problems = Problems()
         with problems.collect(where):
-            flat = self._said.modern(_checked(data, depth), where)
+            flat = self._settings.modern(_checked(data, depth), where)
         problems.raise_all()
         children = cast("list[object]", flat.pop("targets", ()))
         self._nodes += len(children)
-        if self._nodes > self._most:
+        if self._nodes > self._max_nodes:
             check_limit("target-nodes", self._nodes, "the target", TargetError)
         below: list[_N] = []
         for at, child in enumerate(children):
@@ -104,7 +156,7 @@ class Reader(Generic[_N]):
         if host is not None and not is_reference(host):
             with problems.collect():
                 flat["host"] = self.flat(host, join(where, "host"), depth + 1, allow_unknown=allow_unknown)
-        if problems:  # of what is left, nothing that speaks of children or host can be judged
+        if problems:  # fields about children or the host cannot be checked without them
             flat = {key: value for key, value in flat.items() if key not in ("host", "links", "memory")}
         with problems.collect(where):
             is_tagged = "kind" not in flat and "tag" in flat
@@ -124,7 +176,7 @@ class Reader(Generic[_N]):
         return node.with_origins(dict.fromkeys(("kind", *node.attrs, *fields), self._origin))
 
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
-        """Look a tag up; take back, lay over and override what the rest of its JSON says."""
+        """Look up a tag, and unset, merge and override values as the rest of its JSON says."""
         tree = self._look_up(flat.pop("tag"))
         for path in cast("list[str]", flat.pop("~", ())):
             tree = unset(tree, path)
@@ -146,7 +198,7 @@ class Reader(Generic[_N]):
     def _composition(self, found: Composition, where: str) -> _N:
         """Read tvmc's list: external code generators, then a device, then the host of that device.
 
-        With code generators they become the children of a composite; a device and its host are just that device.
+        With code generators they become the children of a composite; a device and its host become that device.
         """
         problems, parts = Problems(), list[_N]()
         for one in found.parts:
@@ -175,22 +227,22 @@ class Reader(Generic[_N]):
 
 
 def _of_list(target: object) -> dict[str, object]:
-    """Return an element of tvmc's list as flat JSON: a text is a command line, and lists may stand in texts."""
+    """Return an element of tvmc's list as flat JSON; texts are command lines, and values of lists may be texts."""
     if isinstance(target, str):
         return command_line.read(target)
     if not isinstance(target, Mapping):
         raise TargetError(f"a target is a text or an object, not {shown(target)}")
     kind, rest = target.get("kind"), {str(name): value for name, value in target.items() if name != "kind"}
-    said = command_line.read(kind) if isinstance(kind, str) else {} if kind is None else {"kind": kind}
-    twice = next((name for name in said if name in rest), None)
+    in_kind = command_line.read(kind) if isinstance(kind, str) else {} if kind is None else {"kind": kind}
+    twice = next((name for name in in_kind if name in rest), None)
     if twice is not None:
         raise TargetError(f"{shown(twice)} is given twice, in the kind {shown(kind)} and beside it")
-    row = find_kind(str(said.get("kind")))
+    row = find_kind(str(in_kind.get("kind")))
     for name, value in rest.items():
         attribute = row.attribute(name) if row is not None else None
         if attribute is not None and attribute.is_list and isinstance(value, str):
             rest[name] = [item for _, item in split(value, ",", "plain")]
-    return said | rest
+    return in_kind | rest
 
 
 def _checked(data: object, depth: int) -> dict[str, object]:
@@ -221,7 +273,7 @@ def _checked(data: object, depth: int) -> dict[str, object]:
 
 
 def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -> Attributes | dict[str, object]:
-    """Return what is left of a node's JSON as attributes; those of a known kind are checked when it is made."""
+    """Return the rest of a node's JSON as attributes; those of a known kind are checked when the node is made."""
     features = cast("list[str]", flat.pop("+", []))
     if flat.pop("~", []):
         raise TargetError(f"nothing to unset in {shown(kind)}; '~' takes back what a tag says")
@@ -240,12 +292,12 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     try:
         given = read_items(flat.get(row.features.name, ()))
     except ValueError:
-        return flat  # what is wrong with it is told when the node is made
+        return flat  # making the node reports what is wrong with it
     return flat | {row.features.name: [*given, *features]}
 
 
 def _slot_of(child: object) -> str:
-    """Return what a child will be called, as far as its JSON says."""
+    """Return the slot of a child that is not read yet, as far as its JSON shows it."""
     if isinstance(child, TargetNode):
         return child.slot
     names = [child.get(key) for key in ("name", "kind", "tag")] if isinstance(child, Mapping) else [child]

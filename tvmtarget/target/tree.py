@@ -1,4 +1,4 @@
-"""The one value: a target tree, read from any text, changed by overrides, compared by what it says."""
+"""Target: the tree of devices, code generators and systems that a program is compiled for."""
 
 from __future__ import annotations
 
@@ -41,22 +41,28 @@ _FILLED = Origin("default", "of a whole tree")
 
 
 class Target(TargetNode):
-    """A device, an external code generator, or a whole system of them.
+    """A device, an external code generator, or a composite of several targets.
 
     Args:
-        kind: registered name (llvm, cuda, onnxruntime, ..., composite); text is read by `Target.parse`.
-        attrs: attributes of the kind, in TVM's spelling, '-' or '_'.
-        name: slot among siblings; the kind unless given.
-        host: what drives this device: a Target, or '@path' for a node of the tree.
+        kind: name of a kind (llvm, cuda, onnxruntime, ..., composite); texts are read by `Target.parse`.
+        attrs: attributes of the kind in TVM's spelling, with '-' or '_'.
+        name: name among siblings; by default the kind.
+        host: the CPU that drives this device: a target, or '@path' for a node of the tree.
         targets: children in order of preference.
-        count: how many identical replicas this node stands for.
-        links, memory: facts about how the children hang together.
-        executor, runtime: how the program of this node is driven; a child with its own is a sub-system.
-        keys: dispatch keys; the kind's unless given.
-        tag: the tag this tree came from: a label, never identity.
+        count: number of identical replicas of this node.
+        links: connections between children.
+        memory: memories of the children.
+        executor: executor of the program of this node; a child with its own is a sub-system.
+        runtime: runtime of the program of this node.
+        keys: dispatch keys; by default those of the kind.
+        tag: the tag of this tree: a label, never part of identity.
 
-    A text or flat JSON stands for a target, an executor or a runtime wherever one is expected. Equality, hash
-    and `digest` look at what was authored, normalised; not at the root's name, tag, defaults or derived facts.
+    Raises:
+        TargetError: the node contradicts itself or its kind; all problems at once.
+        UnknownNameError: all problems are unknown names.
+
+    A text or flat JSON is accepted wherever a target, an executor or a runtime is expected. Equality, hash and `digest`
+    depend on what is stated, normalised; not on the root's name, tag, provenance, defaults or derived facts.
     """
 
     def __init__(
@@ -101,11 +107,19 @@ class Target(TargetNode):
 
     @classmethod
     def parse(cls, source: str | Mapping[str, object] | Target, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read a tag, JSON, TVM's or tvmc's command-line form, or the one-line form.
+        """Parse a tag, JSON, TOML, TVM's or tvmc's command line, or the one-line form.
 
-        A mapping is read as flat JSON, as by `from_json`; a target is returned as it is.
+        Args:
+            source: the text; a mapping is read as by `from_json`, and a target is returned as it is.
+            tags: the tags that the text may name; by default those of the registry.
 
-        Raises `TextError` with a column, `UnknownNameError` with the nearest names, or `TargetError`.
+        Returns:
+            The tree.
+
+        Raises:
+            TextError: the text does not parse; the error has the column.
+            UnknownNameError: unknown tags, kinds, attributes or paths; the message has the nearest names.
+            TargetError: the tree contradicts itself; all problems at once.
 
         >>> Target.parse("cuda(arch=sm_53)")["arch"]
         'sm_53'
@@ -127,7 +141,19 @@ class Target(TargetNode):
         tags: TagLookup[Target] | None = None,
         origin: Origin = _JSON,
     ) -> Target:
-        """Read flat JSON; a kind that no installed package knows is kept as it is; `origin` is noted of its values.
+        """Read flat JSON; a kind that no installed package registers is kept as it is.
+
+        Args:
+            data: the object, or its text.
+            tags: the tags that it may name; by default those of the registry.
+            origin: provenance of the values.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: the data is not valid; all problems at once.
+            UnknownNameError: all problems are unknown names.
 
         >>> Target.from_json({"tag": "nvidia/jetson-nano", "cpu/num-cores": 2}).at("cpu")["num-cores"]
         2
@@ -137,7 +163,17 @@ class Target(TargetNode):
 
     @classmethod
     def from_list(cls, targets: object, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read tvmc's list of flat JSON: code generators, then a device, then its host; a kind may be a command line.
+        """Read tvmc's list of flat JSON: code generators, then a device, then its host.
+
+        Args:
+            targets: the list; the kind of an element may be a command line.
+            tags: the tags that it may name; by default those of the registry.
+
+        Returns:
+            The tree: a composite of the code generators and the device, or the device alone.
+
+        Raises:
+            TargetError: it is no such list; all problems at once.
 
         >>> print(Target.from_list([{"kind": "cmsis-nn"}, {"kind": "c -mcpu=cortex-m55"}]))
         composite[cmsis-nn,c(mcpu=cortex-m55)]
@@ -147,7 +183,19 @@ class Target(TargetNode):
 
     @classmethod
     def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read TVM's command line with the quotes and escapes of a version: "v0.9", or "v0.10" (to v0.23).
+        """Read TVM's command line with the quotes and escapes of a version.
+
+        Args:
+            text: the command line.
+            dialect: "v0.9", or "v0.10" for v0.10 to v0.23.
+            tags: the tags that it may name; by default those of the registry.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TextError: the text does not parse.
+            TargetError: it is no text, there is no such dialect, or the tree contradicts itself.
 
         >>> Target.from_cli(r"llvm -model='it\\'s new'", "v0.10")["model"]
         "it's new"
@@ -159,9 +207,20 @@ class Target(TargetNode):
 
     @classmethod
     def from_tvm(cls, source: object, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read a target of any TVM since v0.6: a live one, its JSON, its text, or a file of `save_json`.
+        """Read a target of any TVM since v0.6.
 
-        Unlike `parse` and `from_json` it leaves out what TVM derives, and reads every word as TVM meant it.
+        Unlike `parse` and `from_json`, this leaves out what TVM derives, and reads every word with the meaning it has
+        in TVM.
+
+        Args:
+            source: a live target of TVM, its JSON, its text, or a file of `save_json`.
+            tags: the tags that it may name; by default those of the registry.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: `source` is none of these, or the tree contradicts itself.
 
         >>> print(Target.from_tvm({"kind": "cuda", "tag": "", "keys": ["cuda", "gpu"], "arch": "sm_80"}))
         cuda(arch=sm_80)
@@ -170,10 +229,17 @@ class Target(TargetNode):
         return reader.whole(reader.flat(bridge.read(source)))
 
     def to_tvm(self, version: str = bridge.TODAY) -> bridge.TvmTarget:
-        """Return what a version of TVM can load ("v0.9", "v0.19", "v0.27"), and what it has no words for.
+        """Write this tree for a version of TVM.
 
-        Every device bears a copy of the host that drives it; defaults are TVM's own business. `load()` makes
-        TVM's value of it. `TargetError` where nothing is left to write.
+        Args:
+            version: "v0.9", "v0.19" or "v0.27".
+
+        Returns:
+            The configuration that this version can load, with a copy of its host in every device, and the facts that it
+            cannot express. Defaults are left to TVM; `load()` makes TVM's own value.
+
+        Raises:
+            TargetError: there is no such version, or it has none of the kinds of this tree.
 
         >>> Target.parse("cuda(arch=sm_80,host=llvm(num-cores=4))").to_tvm("v0.19").text
         "cuda -arch=sm_80 -host='llvm -num-cores=4'"
@@ -203,6 +269,17 @@ class Target(TargetNode):
     def from_toml(cls, source: str, *, tags: TagLookup[Target] | None = None) -> Target:
         """Read flat JSON that is written as TOML.
 
+        Args:
+            source: the text.
+            tags: the tags that it may name; by default those of the registry.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TextError: the text is not TOML.
+            TargetError: the data is not valid; all problems at once.
+
         >>> Target.from_toml('kind = "cuda"\\narch = "sm_53"')["arch"]
         'sm_53'
         """
@@ -225,7 +302,13 @@ class Target(TargetNode):
 
     @classmethod
     def detect(cls, machine: Machine | None = None) -> Target:
-        """Return what this machine is, or a captured one; only this measures, and all it says is written down.
+        """Return the target that describes a machine; no other function measures anything.
+
+        Args:
+            machine: a captured machine; by default this one.
+
+        Returns:
+            The tree, with all measured facts written in it.
 
         >>> from tvmtarget.target.detection.machine import Machine
         >>> str(Target.detect(Machine("Linux", "aarch64")))
@@ -244,12 +327,22 @@ class Target(TargetNode):
         return f"Target.parse({str(self)!r})"
 
     def __getitem__(self, name: str) -> Value | None:
-        """Return an attribute, else its default, else None; an unknown one is an error."""
+        """Return an attribute, else its default, else None.
+
+        Args:
+            name: the attribute, with '-' or '_'.
+
+        Raises:
+            UnknownNameError: the kind has no such attribute.
+        """
         kind = find_kind(self.kind)
         return self.attrs.get(name) if kind is None else read_attribute(kind, self.attrs, name)
 
     def __contains__(self, path: object) -> bool:
         """Whether a path names a node of the tree, or a value that is stated or has a default.
+
+        Args:
+            path: the path.
 
         >>> "gpu/arch" in Target.parse("nvidia/jetson-nano"), "npu" in Target.parse("nvidia/jetson-nano")
         (True, False)
@@ -264,18 +357,26 @@ class Target(TargetNode):
 
     @property
     def digest(self) -> str:
-        """`tt1:` and the SHA-256 of the canonical identity; equal targets have equal digests, and no others."""
+        """`tt1:` and the SHA-256 of the canonical identity; targets are equal exactly if their digests are."""
         return digest_of(self)
 
     @property
     def codegen_key(self) -> str:
-        """`cg1:` and a digest: leaves with equal keys get the same code for the same function."""
+        """`cg1:` and a digest; leaves with equal keys get the same code for the same function."""
         return codegen_key(self)
 
     def tuning_key(self, level: View = "kernel") -> str:
-        """Return `t1:` and a digest under which tuning records of a level (kernel, graph, executor) are kept.
+        """Return the key under which tuning records of a level are stored.
 
-        A kernel's key does not know names, tags, hosts, siblings, or how a triple spells its vendor.
+        Args:
+            level: kernel, graph or executor. A kernel's key does not depend on names, tags, hosts, siblings, or the
+                vendor in a triple.
+
+        Returns:
+            `t1:` and a digest.
+
+        Raises:
+            TargetError: there is no such level, or a composite has no kernels.
 
         >>> Target.parse("llvm -mtriple=x86_64-conda-linux-gnu -mcpu=core-avx2 -mattr=+avx2").tuning_key()
         't1:859540563f29f3787aec070b15d964b5'
@@ -283,7 +384,17 @@ class Target(TargetNode):
         return tuning_key(self, level)
 
     def view(self, view: View) -> dict[str, object]:
-        """Return what a key is made of, to be kept beside it: codegen, kernel, graph or executor (`keys.py`)."""
+        """Return the view that a key is made of, to be stored beside it.
+
+        Args:
+            view: codegen, kernel, graph or executor (`keys.py`).
+
+        Returns:
+            Flat JSON.
+
+        Raises:
+            TargetError: a composite has no kernel view.
+        """
         return view_of(self, view)
 
     def __eq__(self, other: object) -> bool:
@@ -292,22 +403,39 @@ class Target(TargetNode):
     def __hash__(self) -> int:
         return hash((self.kind, self.count, tuple(child.slot for child in self.targets)))
 
-    # Changing
+    # Editing and checking
 
     def override(self, changes: Mapping[str, object]) -> Target:
-        """Return the tree with values at paths changed: `t.override({"cpu/num-cores": 8, "executor": "aot"})`.
+        """Set values at paths: `t.override({"cpu/num-cores": 8, "executor": "aot"})`.
 
-        Scalars and lists replace, feature sets add and remove, a target at the path of a child is merged with
-        it. Changes are made in order; an unknown path is an error with the nearest name, all of them in one.
+        Args:
+            changes: new values by path, set in order. Scalars and lists replace, features are added and removed, and a
+                target at the path of a child is merged with it.
+
+        Returns:
+            The changed tree.
+
+        Raises:
+            TargetError: some changes cannot be made; all problems at once.
+            UnknownNameError: all problems are unknown paths; the message has the nearest names.
         """
         reader = _reader(None, OVERRIDE)
         return reader.whole(edit.override(self, changes, reader.flat))
 
     def merge(self, other: Target | str | Mapping[str, object]) -> Target:
-        """Return this tree with another laid over it: what the other states wins, children go by name.
+        """Merge another tree into this one; values that the other states win, and children are merged by name.
 
-        Another kind replaces this one; but a composite without children is a partial configuration, such as
-        the tag `config/aot-crt`, of which everything that it states is laid over this.
+        Another kind replaces this one. A composite without children is a partial configuration, such as the tag
+        `config/aot-crt`, whose values override those of a target of any kind.
+
+        Args:
+            other: the other tree.
+
+        Returns:
+            The merged tree.
+
+        Raises:
+            TargetError: the merged tree is not valid.
 
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
@@ -315,18 +443,47 @@ class Target(TargetNode):
         return edit.merge(self, read_target(other))
 
     def unset(self, path: str) -> Target:
-        """Return the tree without what a path says, so that its default applies again."""
+        """Remove the value at a path, so that its default applies again.
+
+        Args:
+            path: path of an attribute, or of a field such as `host`.
+
+        Returns:
+            The changed tree.
+
+        Raises:
+            UnknownNameError: the value is not set, or there is no such node.
+        """
         return edit.unset(self, path)
 
     def part(self, path: str) -> Target:
-        """Return one node as a tree of its own: what it inherits (host, executor, runtime) is written on it."""
+        """Return one node as a tree of its own, with the host, executor and runtime that it has in this tree.
+
+        Args:
+            path: path of the node.
+
+        Returns:
+            The part.
+
+        Raises:
+            UnknownNameError: there is no such node.
+        """
         return edit.part(self, path)
 
     def satisfies(self, constraint: Constraint | Target | str, *, measured: bool = False) -> Reason:
-        """Say whether this node or one below it meets a constraint; a target asks for at least what it states.
+        """Check whether this node or one below it meets a constraint.
 
-        `measured` says that this tree describes a machine as it was measured, as `detect` returns it: a GPU of
-        `sm_90` then has the features that `sm_90a` asks for, and a default is no measurement.
+        Args:
+            constraint: the constraint; a target requires at least the values that it states.
+            measured: whether this tree describes a measured machine, as `detect` returns it. A measured GPU of `sm_90`
+                has the features of `sm_90a`, and a default does not count as measured.
+
+        Returns:
+            The verdict with its reasons; true if the constraint is met.
+
+        Raises:
+            TextError: the constraint does not parse.
+            TargetError: it is not valid.
 
         >>> print(Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm]").satisfies("gpu(arch>=sm_80)"))
         NO composite does not satisfy gpu(arch>=sm_80)
@@ -339,11 +496,16 @@ class Target(TargetNode):
         return satisfies(self, Constraint.parse(constraint), measured=measured)
 
     def resolve(self) -> Target:
-        """Return the tree with the root's host, executor and runtime filled in; all conflicts in one error.
+        """Check the consistency of the tree and fill in the root's host, executor and runtime.
 
-        A host that nobody wrote and no child can be stays unwritten: an llvm stands in for it, but gets no work.
-        A host that is written and equals a node of the tree becomes a reference to it. Later stages rely on what this
-        checks (`rules.py`); it does not change the digest, for which such a host is that node anyway.
+        A host that equals a node of the tree is replaced by a reference to it. If no host is written and no child can
+        be one, the host stays unwritten: it is an implied llvm, on which no work is placed. The digest does not change.
+
+        Returns:
+            The resolved tree.
+
+        Raises:
+            TargetError: the tree breaks rules of `rules.py`; all problems at once.
 
         >>> Target.parse("[gpu=cuda(host=llvm(num-cores=4)),cpu=llvm(num-cores=4)]").resolve().at("gpu").host
         '@cpu'
@@ -361,12 +523,19 @@ class Target(TargetNode):
             filled["runtime"] = effective_pair([self])[1]
         return shared.replace(name=None, **filled).with_origins(dict.fromkeys(filled, _FILLED))
 
-    # Asking
+    # Explaining
 
     def origin(self, path: str) -> Origin:
-        """Return where a value comes from: `t.origin("gpu/arch")`, `t.origin("gpu")` for a node, "executor".
+        """Return where a value comes from: `t.origin("gpu/arch")`, `t.origin("gpu")` for a node, `t.origin("executor")`.
 
-        An attribute that is not stated comes from its kind, if that has a default; `UnknownNameError` if not.
+        Args:
+            path: path of a node or of a value in one.
+
+        Returns:
+            The origin; for an attribute that is not stated, the kind that has its default.
+
+        Raises:
+            UnknownNameError: there is no such node or value, or the value has no default and is not stated.
 
         >>> print(Target.parse("arm/rasp4b(cpu/num-cores=2)").origin("cpu/num-cores"))
         text 'arm/rasp4b(cpu/num-cores=2)'
@@ -374,7 +543,16 @@ class Target(TargetNode):
         return origin_at(self, path)
 
     def diff(self, other: Target | str | Mapping[str, object]) -> Differences:
-        """Return how another tree differs from this one: nothing exactly if they are equal.
+        """Compare this tree with another.
+
+        Args:
+            other: the other tree.
+
+        Returns:
+            The differences by path; empty exactly if the trees are equal.
+
+        Raises:
+            TargetError: `other` is not valid.
 
         >>> print(Target.parse("arm/rasp4b").diff("arm/rasp4b64"))
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
@@ -382,7 +560,16 @@ class Target(TargetNode):
         return differences(self, read_target(other))
 
     def why_not(self, wanted: Target | str | Mapping[str, object]) -> Reason:
-        """Say why this machine is not what a target or tag describes, or that it is: a reason for each fact.
+        """Explain why this machine is not what a target or tag describes, or that it is.
+
+        Args:
+            wanted: the target or tag.
+
+        Returns:
+            The verdict with a reason for each fact.
+
+        Raises:
+            TargetError: `wanted` is not valid.
 
         >>> print(Target.parse("llvm(num-cores=2)").why_not("llvm(num-cores=4)"))
         NO this machine is not llvm(num-cores=4)
@@ -395,12 +582,33 @@ class Target(TargetNode):
 
 
 def read_target(source: object) -> Target:
-    """Return the target that a text or flat JSON stands for, or a target itself."""
+    """Return a target from a text, flat JSON or a target itself.
+
+    Args:
+        source: the value that a user gave.
+
+    Returns:
+        The target.
+
+    Raises:
+        TextError: the text does not parse.
+        TargetError: it is not valid.
+    """
     return Target.parse(cast("str", source))
 
 
 def read_targets(sources: object) -> tuple[Target, ...]:
-    """Return the targets that a list stands for; all problems at once."""
+    """Return the targets of a list.
+
+    Args:
+        sources: texts, flat JSON or targets.
+
+    Returns:
+        The targets in their order.
+
+    Raises:
+        TargetError: it is no list, or some targets are not valid; all problems at once.
+    """
     if not isinstance(sources, Iterable) or isinstance(sources, str | Mapping):
         raise TargetError(f"'targets' is a list of targets, not {shown(sources)}")
     problems, read = Problems(), list[Target]()
@@ -412,7 +620,7 @@ def read_targets(sources: object) -> tuple[Target, ...]:
 
 
 class _DefaultTags:
-    """The registry that comes in by the plugin door, when the first name is looked up."""
+    """The tags of the registry, which is loaded as a plugin when the first name is looked up."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._registry()

@@ -1,7 +1,7 @@
-"""VirtualDevice: where a value is or a call runs, as far as that is known; TVM's four-tuple, joined by value.
+"""VirtualDevice: where a value is or a call runs, as far as that is known; TVM's four-tuple.
 
-The semantics are those of TVM's `include/tvm/target/virtual_device.h` (v0.9 to v0.19), but for one thing: TVM
-compares targets by address, so that two equal targets do not join; here they do.
+The semantics are those of TVM's `include/tvm/target/virtual_device.h` (v0.9 to v0.19), except that equal targets join.
+TVM compares targets by address, so that two equal ones do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ __all__ = ["VirtualDevice"]
 class VirtualDevice(Node):
     """A device type, the number of a device of that type, a target, and a memory scope; each may be unknown.
 
-    The device type is a name, which is read from TVM's number too.
+    Args:
+        device_type: its name, or TVM's number.
+        virtual_device_id: number of the device among those of its type, from 0.
+        target: the target; a text or flat JSON is parsed.
+        memory_scope: a word such as `global`; empty if unknown.
 
     >>> VirtualDevice(device_type="cuda").join(VirtualDevice(virtual_device_id=1))
     VirtualDevice(device_type='cuda', virtual_device_id=1, target=None, memory_scope='')
@@ -53,7 +57,11 @@ class VirtualDevice(Node):
         )
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse a target of another device type, and a memory scope that is no word."""
+        """Check that the target is of the device type, and that the memory scope is a word.
+
+        Raises:
+            TargetError: one of them is not.
+        """
         if self.memory_scope and not is_word(self.memory_scope):
             raise TargetError(f"{shown(self.memory_scope)} is no memory scope; write a word: global, shared.dyn, local")
         if self.target is not None and self.device_type not in (None, self.target.device):
@@ -63,7 +71,15 @@ class VirtualDevice(Node):
 
     @classmethod
     def for_target(cls, target: Target, virtual_device_id: int = 0) -> VirtualDevice:
-        """Return the device of a target, the first of its type unless said otherwise."""
+        """Return the virtual device of a target.
+
+        Args:
+            target: the target.
+            virtual_device_id: number of the device among those of its type.
+
+        Returns:
+            A device whose memory scope is unknown.
+        """
         return cls(device_type=target.device, virtual_device_id=virtual_device_id, target=target)
 
     @property
@@ -77,7 +93,14 @@ class VirtualDevice(Node):
         return self.target is not None and self.virtual_device_id is not None and bool(self.memory_scope)
 
     def join(self, other: VirtualDevice) -> VirtualDevice | None:
-        """Return what both say together, or None where they contradict each other."""
+        """Combine the facts of two virtual devices.
+
+        Args:
+            other: the other device.
+
+        Returns:
+            The device with the facts of both, or None if they contradict each other.
+        """
         fields: dict[str, Any] = {}
         for name, nothing in (
             ("device_type", None),
@@ -95,7 +118,14 @@ class VirtualDevice(Node):
             return None
 
     def default(self, other: VirtualDevice) -> VirtualDevice:
-        """Fill what is unknown from another; its target only if that is of the device type that results."""
+        """Fill unknown facts from another virtual device.
+
+        Args:
+            other: the source of the facts; its target is used only if it is of the resulting device type.
+
+        Returns:
+            The device with its own facts, then those of `other`.
+        """
         device_type = self.device_type or (self.target.device if self.target else other.device_type)
         target = self.target
         if target is None and other.target is not None and other.target.device == device_type:
@@ -109,9 +139,11 @@ class VirtualDevice(Node):
         )
 
     def to_constraint(self) -> Constraint | None:
-        """Return what a call must meet to run here, or None if nothing is known of the target.
+        """Return the constraint that a call on this device must meet.
 
-        A target becomes its kind with equal attributes, a device type alone the key of that name.
+        Returns:
+            The kind of the target with equal attributes; without a target, the device type as a key; None if neither is
+            known.
         """
         if self.target is None:
             return None if self.device_type is None else Constraint(word=self.device_type)
