@@ -91,7 +91,7 @@ class CompilationConfig(Node):
         if self._default_device not in types:
             raise TargetError(
                 f"no target is of device type {self._default_device!r}; there are: {', '.join(types)}; "
-                "unplaced work needs one, so add it, or give another fallback_device"
+                "work without a placement needs one, so add it, or give another fallback_device"
             )
         self.to_target().resolve()
 

@@ -526,7 +526,7 @@ class Target(TargetNode):
     # Explaining
 
     def origin(self, path: str) -> Origin:
-        """Return where a value comes from: `t.origin("gpu/arch")`, `t.origin("gpu")` for a node, `t.origin("executor")`.
+        """Return where a value comes from: `t.origin("gpu/arch")`, or `t.origin("gpu")` for a node.
 
         Args:
             path: path of a node or of a value in one.

@@ -1,1 +1,1 @@
-"""Text forms of targets: read and printed."""
+"""Text forms of targets: parsing and printing."""

@@ -1,4 +1,4 @@
-"""A cursor over a text, as the parsers of all grammars use it."""
+"""Cursor over a text: the base of the parsers of targets, constraints, IR modules and patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _BLANKS = re.compile(r"\s*")
 
 
 class Cursor:
-    """A text and a position; methods that look for something pass over what `skipped` matches first."""
+    """A text and a position in it.
+
+    Methods that look for something first pass over what the pattern `skipped` matches; subclasses replace it, for
+    example to skip comments.
+    """
 
     skipped: re.Pattern[str] = _BLANKS
 
@@ -19,17 +23,24 @@ class Cursor:
         self.at = 0
 
     def skip(self) -> None:
-        """Go on to what the grammar does not pass over."""
+        """Move past blanks, or whatever the grammar ignores."""
         match = self.skipped.match(self.text, self.at)
         self.at = match.end() if match else self.at
 
     def peek(self) -> str:
-        """Return the next letter, or nothing at the end."""
+        """Return the next character, or the empty string at the end."""
         self.skip()
         return self.text[self.at : self.at + 1]
 
     def accept(self, mark: str) -> bool:
-        """Pass over a mark if it is next."""
+        """Move past a mark if it is next.
+
+        Args:
+            mark: the text to look for.
+
+        Returns:
+            Whether it was next.
+        """
         self.skip()
         if not self.text.startswith(mark, self.at):
             return False
@@ -37,7 +48,14 @@ class Cursor:
         return True
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
-        """Pass over what a pattern matches, or return None."""
+        """Move past what a pattern matches here.
+
+        Args:
+            pattern: the pattern.
+
+        Returns:
+            The matched text, or None, where the cursor moves past blanks only.
+        """
         self.skip()
         match = pattern.match(self.text, self.at)
         if match is None:

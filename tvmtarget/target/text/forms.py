@@ -1,18 +1,18 @@
-"""Target texts: telling the forms apart, and reading them into flat JSON; `printing.py` is the way back.
+"""Forms of target texts: detection of the form, and conversion to flat JSON (`printing.py` does the reverse).
 
-A text is read by the first form that fits, in this order (golden table: `tests/target/forms.golden`):
+A text is read in the first form that fits, in this order (golden table: `tests/target/forms.golden`):
 
-1. a tag, if the whole text is one (one historic name holds a comma);
+1. a tag, if the whole text is one (one historic name has a comma);
 2. JSON, if it begins with `{`;
 3. TOML, if its first line is `key = value` with a text or number, or opens a table of a list (`[[targets]]`);
-4. tvmc's composition, if it has a top-level comma that is not in an option's list:  `cmsis-nn, c -mcpu=cortex-m55`
-5. TVM's command-line form, if it has a top-level ` -`:       `llvm -mcpu=cortex-a72 -mattr=+neon,+crc`
+4. tvmc's composition, if it has a top-level comma that is not in the list of an option:  `cmsis-nn, c -mcpu=cortex-m55`
+5. TVM's command line, if it has a top-level ` -`:            `llvm -mcpu=cortex-a72 -mattr=+neon,+crc`
 6. the one-line form:                                         `composite[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)`
 
-Where a kind is expected, a triple stands for an llvm of that triple: `aarch64-linux-gnu(mcpu=cortex-a72)`.
-Reading makes flat JSON with two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to
-unset). TVM's command line adds `"-executor"` and `"-runtime"`, which speak of the whole build. Nothing here looks
-at tags or builds nodes.
+Where a kind is expected, a triple means an llvm of that triple: `aarch64-linux-gnu(mcpu=cortex-a72)`. The flat JSON of
+a text can have two keys that only overrides have: `"+"` (signed features) and `"~"` (paths to unset). TVM's command
+line adds `"-executor"` and `"-runtime"`, which are settings of the whole build. This module neither looks up tags nor
+builds nodes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Form: TypeAlias = Literal["tag", "json", "toml", "composition", "command-line", 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The parts of tvmc's `a, b, host`; what they mean together depends on their kinds."""
+    """The parts of tvmc's `a, b, host`; their roles depend on their kinds."""
 
     parts: tuple[Flat, ...]
 
@@ -49,7 +49,15 @@ _OPTION = re.compile(r"\s-{1,2}[A-Za-z]")
 
 
 def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
-    """Say which form a text is in, by the order at the top of this module."""
+    """Detect the form of a text, by the order at the top of this module.
+
+    Args:
+        text: the text.
+        is_tag: whether a text is the name of a tag.
+
+    Returns:
+        The form.
+    """
     stripped = text.strip()
     if is_tag(stripped):
         return "tag"
@@ -64,7 +72,19 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
 
 
 def read(text: str, form: Form, is_tag: Callable[[str], bool] = lambda _: False) -> Flat | Composition:
-    """Read a text of a form that was detected into flat JSON; `TextError` names the column and what was expected."""
+    """Convert a text to flat JSON.
+
+    Args:
+        text: the text.
+        form: its form, of `detect`.
+        is_tag: whether a text is the name of a tag.
+
+    Returns:
+        Flat JSON, or the parts of a composition.
+
+    Raises:
+        TextError: the text does not parse; the error has the column.
+    """
     stripped = text.strip()
     if form == "composition":
         ends = [-1, *_commas(_top_level(stripped)), len(stripped)]
@@ -94,9 +114,9 @@ def _read_one(text: str, form: Form) -> Flat:
 
 
 def _top_level(text: str) -> str:
-    """Blank out everything inside brackets and quotes, keeping columns."""
+    """Replace everything inside brackets and quotes by '_', keeping columns."""
     depth, quote, is_escaped = 0, "", False
-    kept: list[str] = []
+    masked: list[str] = []
     for letter in text:
         is_outside = depth == 0 and not quote
         if quote:
@@ -107,12 +127,12 @@ def _top_level(text: str) -> str:
         else:
             depth += (letter in "([{") - (letter in ")]}" and depth > 0)
             is_outside = is_outside and depth == 0
-        kept.append(letter if is_outside else "_")
-    return "".join(kept)
+        masked.append(letter if is_outside else "_")
+    return "".join(masked)
 
 
 def _commas(top_level: str) -> list[int]:
-    """Find the commas between targets; one inside an option's word, or inside its value, belongs to a list."""
+    """Find the commas between targets; one inside an option, or inside its value, belongs to a list."""
     found: list[int] = []
     expects_value = False
     for word in re.finditer(r"\S+", top_level):
@@ -131,7 +151,17 @@ def _read_object(text: str) -> Flat:
 
 
 def read_toml(text: str) -> Flat:
-    """Read flat JSON that is written as TOML; `TextError` tells where reading stopped."""
+    """Read flat JSON that is written as TOML.
+
+    Args:
+        text: the text.
+
+    Returns:
+        Flat JSON.
+
+    Raises:
+        TextError: it is not TOML.
+    """
     if not isinstance(text, str):
         raise TextError(f"expected a target in TOML, not {shown(text)}")
     return parse_toml(text, "the text of a target", error=TextError)
@@ -182,7 +212,7 @@ def _add_item(flat: Flat, item: Item, text: str) -> None:
         problem = f"a target states values with '=', not {item.operator!r}; comparisons belong to constraints"
         raise syntax_error(problem, text, item.column)
     elif item.path in ("kind", "tag"):
-        raise syntax_error(f"{shown(item.path)} is said by the word before the parenthesis", text, item.column)
+        raise syntax_error(f"{shown(item.path)} is set by the word before the parenthesis", text, item.column)
     elif item.path in flat:
         raise syntax_error(f"{shown(item.path)} is given twice", text, item.column)
     else:

@@ -1,4 +1,4 @@
-"""The one-line grammar that targets and constraints share, read into a neutral parse tree.
+"""Parser of the one-line grammar that targets and constraints share.
 
     choice   = both , { "|" , both } ;
     both     = prefer , { "&" , prefer } ;
@@ -11,9 +11,9 @@
     operator = "=" | "==" | "!=" | ">=" | "<=" | ">" | "<" | "+=" | "-=" ;
     value    = JSON string, list or object | word | choice ;
 
-A target uses the part of it that has no choice, conjunction, group, negation, preference or comparison (`text.py`
-refuses those with the column); a constraint uses all of it but tags and `~`. Reading needs no back-tracking: a child is
-named when a word is followed by "=".
+A target uses the part of the grammar without choices, conjunctions, groups, negations, preferences and comparisons
+(`forms.py` rejects those with the column). A constraint uses all of it except tags and `~`. This is a recursive-descent
+parser; it goes back in two places, by one word: before a child without a name, and before a value that is no word.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ MAX_DEPTH = 64
 
 _T = TypeVar("_T")
 
-# A word has no mark of the grammar in it, and no letter that cannot be printed; '+' and '-' stand inside only.
-_NEVER = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|&\"=<>!?~@"
-_WORD = re.compile(rf"[^{_NEVER}':+\-](?:[^{_NEVER}':]*[^{_NEVER}':+\-])?")
-_VALUE_WORD = re.compile(rf"[^{_NEVER}]+")
+# A word has no mark of the grammar and no character that cannot be printed; '+' and '-' neither begin nor end it.
+_EXCLUDED = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|&\"=<>!?~@"
+_WORD = re.compile(rf"[^{_EXCLUDED}':+\-](?:[^{_EXCLUDED}':]*[^{_EXCLUDED}':+\-])?")
+_VALUE_WORD = re.compile(rf"[^{_EXCLUDED}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|\+=|-=|=|>|<")
 _NUMBER = re.compile(r"[0-9]+")
 _MAX_DIGITS = 9  # of a weight
@@ -67,9 +67,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One entry of a parenthesis: a feature (`+`, `-`), an unset (`~`), or a path, an operator and a value.
+    """One entry in parentheses: a feature (`+`, `-`), an unset (`~`), or a path, an operator and a value.
 
-    A value is a `Word`, a `Reference`, a `Choice`, or what JSON gives.
+    A value is a `Word`, a `Reference`, a `Choice`, or a value of JSON.
     """
 
     path: str
@@ -91,14 +91,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Conjunction:
-    """Terms that are meant all together."""
+    """Terms that must all hold."""
 
     terms: tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One alternative of a choice: negated or not, and preferred (with a weight) or required."""
+    """One alternative of a choice: negated or not, and required or preferred with a weight."""
 
     body: Reference | Spec | Choice | Conjunction
     negated: bool
@@ -110,17 +110,41 @@ Choice: TypeAlias = tuple[Term, ...]
 
 
 def is_word(text: str) -> bool:
-    """Whether a text can stand as a kind, a name, a path or a feature."""
+    """Whether a text can be written as a kind, name, path or feature.
+
+    Args:
+        text: the text.
+
+    Returns:
+        True for a word of the grammar.
+    """
     return _WORD.fullmatch(text) is not None
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text can stand as a value without quotes, in every form of a target."""
+    """Whether a text can be written as a value without quotes, in every form of a target.
+
+    Args:
+        text: the text.
+
+    Returns:
+        True if no quotes are needed.
+    """
     return _VALUE_WORD.fullmatch(text) is not None and text.isprintable() and "'" not in text
 
 
 def parse_choice(text: str) -> Choice:
-    """Parse a whole text; `TextError` shows the column and what was expected there."""
+    """Parse a whole text.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The alternatives; a target has one.
+
+    Raises:
+        TextError: the text does not parse; the error has the column.
+    """
     check_limit("target-bytes", len(text), "the text", TextError)
     scanner = _Scanner(text)
     choice = scanner.choice(0)
@@ -130,7 +154,17 @@ def parse_choice(text: str) -> Choice:
 
 
 def read_json(text: str) -> object:
-    """Read a whole text as JSON without duplicate keys; `TextError` shows the column."""
+    """Parse a whole text as JSON without duplicate keys.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The value.
+
+    Raises:
+        TextError: it is not such JSON; the error has the column.
+    """
     scanner = _Scanner(text)
     scanner.skip()
     value = scanner.json()
@@ -140,12 +174,12 @@ def read_json(text: str) -> object:
 
 
 class _Scanner(Cursor):
-    """A cursor over the text; each method reads one rule of the grammar."""
+    """A cursor with a method for each rule of the grammar."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.nodes = 0
-        self.most = limit("target-nodes")
+        self.max_nodes = limit("target-nodes")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -163,7 +197,7 @@ class _Scanner(Cursor):
         return word
 
     def sequence(self, read: Callable[[int], _T], depth: int, ends: str, what: str) -> tuple[_T, ...]:
-        """Read things between a pair of brackets, separated by commas."""
+        """Parse items between a pair of brackets, separated by commas."""
         self.accept(ends[0])
         found: list[_T] = []
         if self.accept(ends[1]):
@@ -228,11 +262,11 @@ class _Scanner(Cursor):
         return Reference(self.word("a path after '@'"), column)
 
     def count(self) -> None:
-        """Count a node; the text may not have more of them than a target may."""
+        """Count a node; a text may not have more of them than a target."""
         self.nodes += 1
-        if self.nodes > self.most:
+        if self.nodes > self.max_nodes:
             variable = LIMITS["target-nodes"].variable
-            raise TextError(f"the text has more than {self.most:,} nodes; {variable} raises the limit")
+            raise TextError(f"the text has more than {self.max_nodes:,} nodes; {variable} raises the limit")
 
     def spec(self, depth: int) -> Spec:
         self.skip()
@@ -250,7 +284,7 @@ class _Scanner(Cursor):
         start = self.at
         name = self.match(_WORD)
         if name is None or not self.accept("="):
-            name, self.at = None, start
+            name, self.at = None, start  # the word was the kind of the child, which is read below
         return name, self.choice(depth + 1)
 
     def item(self, depth: int) -> Item:
@@ -269,7 +303,7 @@ class _Scanner(Cursor):
         return Item(path, operator, self.value(depth), column)
 
     def value(self, depth: int) -> object:
-        """Read JSON where it begins like JSON; a word alone as a word; anything longer as a choice."""
+        """Parse JSON if it begins like JSON, a single word as a word, and anything longer as a choice."""
         start = self.peek()
         if start in ('"', "[", "{"):
             return self.json()
@@ -288,7 +322,7 @@ class _Scanner(Cursor):
 
     def json(self) -> object:
         try:
-            decoder = json.JSONDecoder(object_pairs_hook=self.object, parse_constant=_refuse)
+            decoder = json.JSONDecoder(object_pairs_hook=self.object, parse_constant=_reject_constant)
             value, self.at = decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
@@ -302,7 +336,7 @@ class _Scanner(Cursor):
         return value
 
     def object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """Make an object of JSON, which has each key once."""
+        """Make an object of JSON, in which no key repeats."""
         self.count()
         found: dict[str, object] = {}
         for key, value in pairs:
@@ -312,5 +346,5 @@ class _Scanner(Cursor):
         return found
 
 
-def _refuse(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise TextError(f"{constant} is no number of JSON")

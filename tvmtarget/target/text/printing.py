@@ -1,4 +1,4 @@
-"""Printing flat JSON: the canonical one-line form, the form with a line for each node, and TOML."""
+"""Printing of flat JSON: the canonical one-line form, the form with a line for each node, and TOML."""
 
 from __future__ import annotations
 
@@ -28,28 +28,49 @@ RESERVED = (
 
 
 def write(flat: Mapping[str, object]) -> str:
-    """Print flat JSON in the canonical one-line form; a tree with a kind nobody knows is printed as JSON."""
+    """Print flat JSON in the canonical one-line form.
+
+    Args:
+        flat: the target; one with an unregistered kind is printed as JSON.
+
+    Returns:
+        The text, which `Target.parse` reads back to an equal target.
+    """
     if not _is_known(flat):
         return json.dumps(flat, ensure_ascii=False)
     return _one_line(flat) if flat.get("name") is None else _one_line(flat, f"name={flat['name']}")
 
 
 def write_toml(flat: Mapping[str, object]) -> str:
-    """Write flat JSON as TOML."""
+    """Print flat JSON as TOML.
+
+    Args:
+        flat: the target.
+
+    Returns:
+        The text.
+    """
     import tomli_w
 
     return tomli_w.dumps(flat)
 
 
 def write_indented(flat: Mapping[str, object]) -> str:
-    """Print flat JSON in the one-line form, with a line for each node; every reader takes it."""
+    """Print flat JSON in the one-line form, but with a line for each node.
+
+    Args:
+        flat: the target; one with an unregistered kind is printed as JSON.
+
+    Returns:
+        The text, which `Target.parse` reads back to an equal target.
+    """
     if not _is_known(flat):
         return json.dumps(flat, ensure_ascii=False, indent=2)
     return "\n".join(_indented(flat, *([] if flat.get("name") is None else [f"name={flat['name']}"])))
 
 
 def _indented(flat: Mapping[str, object], *first: str) -> Iterator[str]:
-    """Yield the lines of a node: one for a leaf, else its head, its children, and what it says of itself."""
+    """Yield the lines of a node: one for a leaf, else its head, its children, and its own attributes."""
     children = [child for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
     if not children:
         yield _one_line(flat, *first)
@@ -76,7 +97,7 @@ def _sequence(value: object) -> list[object]:
 
 
 def _one_line(flat: Mapping[str, object], *first: str) -> str:
-    """Print children, then features, attributes and fields; of a child, its parent prints the name."""
+    """Print children, then features, attributes and fields; the name of a child is printed by its parent."""
     kind = find_kind(str(flat["kind"]))
     signed = kind.features.name if kind is not None and kind.features is not None else None
     children = [_one_line_child(child) for child in _sequence(flat.get("targets")) if isinstance(child, Mapping)]
@@ -99,7 +120,14 @@ def _one_line_child(child: Mapping[str, object]) -> str:
 
 
 def write_value(value: object) -> str:
-    """Print a value as it stands after '=': a plain word, words joined by '+', else JSON."""
+    """Print a value as it is written after '='.
+
+    Args:
+        value: a value of flat JSON.
+
+    Returns:
+        A plain word, words joined by '+', a nested target, or JSON.
+    """
     if isinstance(value, Mapping):
         return _one_line(value)
     if isinstance(value, bool):

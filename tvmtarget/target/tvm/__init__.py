@@ -1,1 +1,1 @@
-"""Targets as TVM's versions wrote and read them."""
+"""Exchange of targets with TVM: its values, command lines, saved files and historic spellings."""

@@ -1,8 +1,8 @@
-"""Targets of TVM itself: reading what any version of it wrote, and writing what one of them can load.
+"""Bridge to TVM: read targets that any version of it wrote, and write what a version can load.
 
-What TVM writes is its own `Target`, `export()`, `str()` (a command line until v0.23, JSON since), and files of
-`save_json` (`tvm_graph.py`). Read are what a user could have said: empty tags, features and keys that TVM derives
-are left out, and historic spellings mean what they meant (`legacy.py`).
+TVM's own forms are its `Target`, `export()`, `str()` (a command line until v0.23, JSON since), and files of `save_json`
+(`save_json.py`). The result of reading is what a user could have written: empty tags, features and keys that TVM
+derives are left out, and historic spellings keep their meaning (`legacy.py`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ TODAY: Version = "v0.27"
 
 _DIALECTS: dict[Version, Dialect] = {"v0.9": "v0.9", "v0.19": "v0.10"}
 
-# The minor version that a row's `since` means; "tt1", which is ours, is in none.
+# The minor version of an attribute's `since`; attributes of "tt1" are ours, and in no version.
 _MINOR = {"v0.8": 8, "v0.9": 9, "v0.10": 10, "v0.19": 19, "main": 27}
 
-# Kinds that v0.9 had not, and kinds that no TVM has: ours, and code generators that TVM knew by a name alone.
+# Kinds that are newer than v0.9, and kinds that no TVM has: ours, and code generators that TVM knew by name only.
 _SINCE = {"test": "v0.10", "clml": "v0.19", "mrvl": "v0.19", "trn": "main", "cuda_host": "main"}
 _OURS = ("numpy", "onnxruntime", "ethos-n", "compute-library", "bnns", "vitis-ai", "dnnl")
 
-# Default keys that a kind had in v0.9, where they were others than today's.
+# Default keys of kinds in v0.9, where they differ from today's.
 _FORMER_KEYS: dict[str, tuple[str, ...]] = {"hexagon": ("hexagon",), "stackvm": ()}
 
 _CHIPS = ("mcpu", "arch")
@@ -56,7 +56,18 @@ _FIELDS = ("host", "target_host", "devices", "targets")
 
 
 def read(source: object) -> dict[str, object]:
-    """Return the flat JSON of a target of TVM: a live one, its export, its text of any version, a saved file."""
+    """Read a target of TVM.
+
+    Args:
+        source: a live target, its export, its text of any version, or the content of a saved file.
+
+    Returns:
+        Flat JSON.
+
+    Raises:
+        TextError: a text does not parse.
+        TargetError: `source` is none of these, or is not valid.
+    """
     return _read(source, 1)
 
 
@@ -70,11 +81,11 @@ def _read(source: object, depth: int) -> dict[str, object]:
         raise TargetError(f"a target of TVM is its own value, its JSON or its text, not {shown(source)}")
     if depth > MAX_DEPTH:
         raise TargetError(f"the tree is deeper than {MAX_DEPTH} levels")
-    return _meant(main_target(source) if "nodes" in source else source, depth)
+    return _without_derived(main_target(source) if "nodes" in source else source, depth)
 
 
-def _meant(config: Mapping[Any, object], depth: int) -> dict[str, object]:
-    """Leave out what TVM adds by itself, and turn its containers into plain ones."""
+def _without_derived(config: Mapping[Any, object], depth: int) -> dict[str, object]:
+    """Leave out what TVM adds, and convert its containers to plain ones."""
     flat: dict[str, object] = {}
     for name, value in config.items():
         key = str(name)
@@ -97,7 +108,7 @@ def _meant(config: Mapping[Any, object], depth: int) -> dict[str, object]:
 
 
 def _is_unknown(config: Mapping[Any, object], key: str) -> bool:
-    """Whether a kind has no attribute of a name; TVM refuses it though it be nothing."""
+    """Whether a kind has no attribute of a name; TVM rejects it even if its value is null."""
     kind = find_kind(str(config.get("kind")))
     return kind is not None and key not in (*_FIELDS, "keys", "tag", "kind") and kind.attribute(key) is None
 
@@ -111,12 +122,12 @@ def _plain(value: object) -> object:
 
 
 def _chip(flat: Mapping[str, object], name: str) -> dict[str, Value]:
-    """Return what says whether a chip is known: TVM took any name, so one that is not is taken as meant."""
+    """Return the attributes that decide whether a chip is known; TVM accepts any name, known or not."""
     return {key: str(flat[key]) for key in (name, "mtriple") if key in flat}
 
 
 def _authored_keys(flat: Mapping[str, object]) -> list[object] | None:
-    """Return the keys that a user must have named: less those that a version of TVM adds; None if it adds all."""
+    """Return the keys that a user must have written, without those that a version of TVM adds; None if it adds all."""
     keys = cast("list[object]", flat["keys"])
     kind = find_kind(str(flat.get("kind")))
     if kind is None:
@@ -145,7 +156,7 @@ def _once(*keys: Sequence[object]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class TvmTarget:
-    """What one version of TVM can load, and what it has no words for, one line each."""
+    """The configuration that one version of TVM can load, and the facts that it cannot express, one line each."""
 
     version: Version
     config: dict[str, object]
@@ -153,13 +164,18 @@ class TvmTarget:
 
     @property
     def text(self) -> str:
-        """The text that `Target(...)` of that version reads: a command line where it can say all, else JSON."""
+        """The text that `Target(...)` of that version reads: a command line if it can express everything, else JSON."""
         dialect = _DIALECTS.get(self.version)
         line = command_line.write(self.config, dialect) if dialect else None
         return json.dumps(self.config) if line is None else line
 
     def load(self) -> Any:  # noqa: ANN401 - TVM ships no types
-        """Return TVM's own target; `MissingExtraError` without TVM, `TargetError` with what TVM refuses."""
+        """Return TVM's own target.
+
+        Raises:
+            MissingExtraError: TVM is not installed.
+            TargetError: it is written for another version, or TVM rejects it.
+        """
         if self.version != TODAY:
             raise TargetError(f"the installed TVM loads what is written for {TODAY}, not for {self.version}")
         try:
@@ -170,13 +186,21 @@ class TvmTarget:
             return Target(self.config)
         except (ValueError, TypeError, RuntimeError) as error:
             reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise TargetError(f"TVM refuses {shown(self.text)}: {reason.strip()}") from error
+            raise TargetError(f"TVM rejects {shown(self.text)}: {reason.strip()}") from error
 
 
 def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
-    """Write a consistent tree for a version of TVM; every node bears the host that drives it.
+    """Write a consistent tree for a version of TVM; every node gets a copy of its host.
 
-    `TargetError` where nothing is left: TVM has not the kind of the root, or of any of its children.
+    Args:
+        root: the tree.
+        version: "v0.9", "v0.19" or "v0.27".
+
+    Returns:
+        The configuration.
+
+    Raises:
+        TargetError: there is no such version, or it has not the kind of the root or of any of its children.
     """
     known = next((known for known in VERSIONS if known == version), None)
     if known is None:
@@ -190,7 +214,7 @@ def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the nodes of one tree and notes what is lost."""
+    """Writes the nodes of one tree and collects the facts that are lost."""
 
     root: TargetNode
     minor: int
@@ -198,14 +222,14 @@ class _Writer:
     losses: list[str] = field(default_factory=list)
 
     def config(self, node: TargetNode, path: str) -> dict[str, object] | None:
-        """Return a node with its host and its devices, or None if TVM has not its kind, or that of no child."""
+        """Return a node with its host and devices; None if TVM has not its kind, or that of any child."""
         config = self.bare(node, path)
         if config is None:
             return None
         host = self.host(path)
         if host is not None:
             config["host"] = host
-        self.losses += _unsaid(node, path, self.minor)
+        self.losses += _inexpressible(node, path, self.minor)
         if node.is_composite:
             written = [self.config(child, join(path, child.slot)) for child in node.targets]
             config["devices"] = devices = [device for device in written if device is not None]
@@ -214,7 +238,7 @@ class _Writer:
         return config
 
     def bare(self, node: TargetNode, path: str) -> dict[str, object] | None:
-        """Return a node alone, with the attributes that this version has; not its tag, by which TVM would compare."""
+        """Return a node alone, with the attributes that this version has; without its tag, which TVM would compare."""
         reason = _missing(node.kind, self.minor)
         if reason:
             self.losses.append(f"kind {node.kind!r} of {_at(path)}: {reason}")
@@ -226,35 +250,35 @@ class _Writer:
             row = kind.attribute(name) if kind else None
             if row is None or _has(row, self.minor):
                 config[name] = list(value) if isinstance(value, tuple) else value
-            elif name != "unchecked":  # that speaks to our tables alone
+            elif name != "unchecked":  # it is about our tables only, so that nothing is lost
                 has = "no TVM has it" if row.since == "tt1" else "only a newer TVM has it"
                 self.losses.append(f"attribute {name!r} of {_at(path)}: {has}")
         return config
 
     def host(self, path: str) -> dict[str, object] | None:
-        """Return a copy of what drives a node; None if that is the node itself, or nobody in particular."""
+        """Return a copy of the host of a node; None if the node is its own host, or the host is implied."""
         choice = self.hosts[path]
         if choice.effective == path or choice.is_implied:
             return None
         host = self.root.at(choice.effective)
         if choice.effective == join(path, "host"):
-            self.losses += _unsaid(host, choice.effective, self.minor)
+            self.losses += _inexpressible(host, choice.effective, self.minor)
         else:
             self.losses.append(f"host @{choice.effective} of {_at(path)}: a copy, TVM has no references")
         return self.bare(host, choice.effective)
 
 
 def _as_llvm_reads(node: TargetNode) -> Mapping[str, Value]:
-    """Return attributes with modifiers as features, but of M-profile Arm, whose modifiers TVM reads itself.
+    """Return attributes with CPU modifiers as features, except for M-profile Arm, whose modifiers TVM parses itself.
 
-    TVM reads `+nomve` and `+nodsp` there (`src/target/parsers/mprofile.cc` at v0.18.0), and not `-mve`.
+    TVM reads `+nomve` and `+nodsp` there (`src/target/parsers/mprofile.cc` at v0.18.0), but not `-mve`.
     """
     has = read_isa(node.kind, node.attrs).model or frozenset()
     return node.attrs if "mclass" in has else spell_for_llvm(node.kind, node.attrs)
 
 
-def _unsaid(node: TargetNode, path: str, minor: int) -> Iterator[str]:
-    """Yield what no target of TVM says of a node."""
+def _inexpressible(node: TargetNode, path: str, minor: int) -> Iterator[str]:
+    """Yield the facts of a node that no target of TVM can express."""
     at = _at(path)
     if path and node.name not in (None, node.kind):
         yield f"name of {at}: devices have none"
@@ -273,7 +297,7 @@ def _at(path: str) -> str:
 
 
 def _missing(name: str, minor: int) -> str:
-    """Say why a version of TVM has not a kind, or nothing if it has."""
+    """Return why a version of TVM has not a kind; the empty string if it has."""
     kind = _TVM_KINDS.get(name)
     if kind is None:
         return "no TVM has it"

@@ -1,8 +1,8 @@
 """TVM's command-line form of a target (v0.6 to v0.23): `kind -key=value -key value -flag`.
 
-The grammar is that of TargetInternal::FromRawString (src/target/target.cc at v0.9.0 to v0.23.0): lists are
-separated by commas, quotes hold spaces together, a flag alone means 1, and `--host` and `--devices`
-hold targets themselves. What quotes and backslashes mean is the dialect's (`quoting.py`).
+The grammar is that of TargetInternal::FromRawString (src/target/target.cc at v0.9.0 to v0.23.0): items of lists are
+separated by commas, quotes hold spaces together, a flag alone means 1, and `--host` and `--devices` hold targets. The
+dialect decides what quotes and backslashes mean (`quoting.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ __all__ = ["read", "write"]
 
 
 def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
-    """Read a command-line target into flat JSON; a tag may stand where the kind does."""
+    """Parse a command line.
+
+    Args:
+        text: the command line; its first word is a kind or a tag.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        Flat JSON.
+
+    Raises:
+        TextError: the text does not parse; the error has the column.
+    """
     words = split(text, " ", dialect)
     if not words:
         raise syntax_error("expected a kind or a tag, but there is no word", text, 0)
@@ -34,7 +45,7 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
         if not word.startswith("-") or not key or (equals and not value):
             raise syntax_error(f"expected -key=value, not {shown(word)}", text, column)
         if key == "kind":
-            raise syntax_error("'kind' is said by the first word", text, column)
+            raise syntax_error("'kind' is set by the first word", text, column)
         if key in flat:
             raise syntax_error(f"{shown(key)} is given twice", text, column)
         if not equals and at < len(words) and not words[at][1].startswith("-"):
@@ -50,7 +61,7 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
 
 
 def _value(kind: Kind | None, key: str, value: str, dialect: Dialect) -> object:
-    """Read nested targets, and lists where the attribute is one; a tag's attributes are not known here."""
+    """Convert a nested target, a list if the attribute is one, or a text; attributes of a tag are not known here."""
     value = interpret(value, dialect)
     if key in ("host", "target_host"):
         return _nested(value, dialect)
@@ -67,7 +78,14 @@ def _nested(text: str, dialect: Dialect) -> object:
 
 
 def write(flat: Mapping[str, object], dialect: Dialect) -> str | None:
-    """Write flat JSON of a kind as a command line, or return None where the dialect has no way to say it.
+    """Write flat JSON of a kind as a command line.
+
+    Args:
+        flat: the target.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        The command line, or None if the dialect cannot express it.
 
     >>> write({"kind": "llvm", "mattr": ["+neon", "+crc"], "model": "two words"}, "v0.10")
     "llvm -mattr=+neon,+crc -model='two words'"
@@ -79,7 +97,7 @@ def write(flat: Mapping[str, object], dialect: Dialect) -> str | None:
 
 
 def _options(flat: Mapping[str, object], dialect: Dialect) -> Iterator[tuple[str, str | None]]:
-    """Yield what stands behind each '=', before it is quoted; None where it cannot be said."""
+    """Yield each option and its value before quoting; None for a value that cannot be written."""
     for key, value in flat.items():
         if key != "kind":
             yield key, _list(value, dialect) if isinstance(value, list) else _item(value, dialect)

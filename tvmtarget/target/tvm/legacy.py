@@ -1,15 +1,15 @@
-"""Historic spellings: what TVM once wrote into targets and no longer does, read as what it says today.
+"""Historic spellings of TVM, read with their present meaning.
 
-Each is told in a `TvmTargetWarning` with the old and the new spelling. Two kinds of them are kept apart:
+Each is reported in a `TvmTargetWarning` with the old and the new spelling. There are two groups:
 
-- A name that no kind has today means what it meant wherever it stands (`BuildSettings.modern`): settings of the
-  executor and the runtime (v0.6 to v0.9; TVM had one of each for a whole build, so they go to the root of what is
-  read), and attributes that were renamed.
-- A word that means something else in our own forms is read so only where TVM speaks (`as_tvm_meant`): `executor` and
-  `runtime` of a host or a child, `model=unknown`, `libs=mkldnn`, '@' for '=' in LLVM's options, devices of one kind.
+- A name that no kind has today is converted everywhere (`BuildSettings.modern`): settings of the executor and the
+runtime (v0.6 to v0.9; TVM had one of each for a whole build, so they go to the root of the tree), and attributes that
+were renamed.
+- A word with another meaning in our own forms is converted only in targets of TVM (`as_tvm_meant`): `executor` and
+`runtime` of a host or a child, `model=unknown`, `libs=mkldnn`, '@' for '=' in LLVM's options, devices of one kind.
 
-The rules are those of `_reconstruct_from_deprecated_options` (python/tvm/relay/build_module.py at v0.9.0), but what
-contradicts an executor or a runtime that is given is an error here, where TVM let the historic spelling win.
+The rules are those of `_reconstruct_from_deprecated_options` (python/tvm/relay/build_module.py at v0.9.0), except that
+a contradiction with a stated executor or runtime is an error, where TVM used the historic spelling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["BuildSettings", "as_tvm_meant"]
 
 _N = TypeVar("_N", bound=TargetNode)
 
-# What a target said of the build: of which role it is an attribute, and its name there.
+# Historic attributes of a target that are settings of the build: the role that has them today, and their name there.
 _SETTINGS: dict[str, tuple[Role, str]] = {
     "link-params": ("executor", "link-params"),
     "unpacked-api": ("executor", "unpacked-api"),
@@ -51,9 +51,14 @@ _RENAMED = {"target": "mtriple", "shared-memory-per-block": "max_shared_memory_p
 
 
 def as_tvm_meant(flat: Mapping[str, object]) -> dict[str, object]:
-    """Spell flat JSON of TVM so that no word of it means something else here.
+    """Convert words of TVM's flat JSON that have another meaning in ours.
 
-    `-executor` and `-runtime` are what a target says of the whole build; a tag's are its own.
+    Args:
+        flat: flat JSON in TVM's meaning. `executor` and `runtime` of a target are settings of the whole build, those of
+            a tag its own.
+
+    Returns:
+        Flat JSON in our meaning, with settings of the build under `-executor` and `-runtime`.
 
     >>> as_tvm_meant({"kind": "c", "executor": "aot", "model": "unknown"})
     {'kind': 'c', '-executor': 'aot'}
@@ -76,7 +81,7 @@ def as_tvm_meant(flat: Mapping[str, object]) -> dict[str, object]:
 
 
 def _named(devices: object) -> list[object]:
-    """Number devices of one kind, which have no names in TVM and need them here: cuda0, cuda1."""
+    """Name devices of one kind, which have no names in TVM and need them here: cuda0, cuda1."""
     named: list[object] = list(devices) if isinstance(devices, list) else []
     unnamed = [device if isinstance(device, Mapping) and "name" not in device else {} for device in named]
     kinds = [str(device["kind"]) if "kind" in device else None for device in unnamed]
@@ -88,7 +93,7 @@ def _named(devices: object) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One thing a target said of the build: of executor or runtime, its kind (no name) or an attribute."""
+    """One setting of the build: of the executor or runtime, its kind (if `name` is empty) or an attribute."""
 
     role: str
     name: str
@@ -98,13 +103,25 @@ class _Setting:
 
 
 class BuildSettings:
-    """Collects, while a tree is read, what its nodes say of the whole build; `settle` writes it on the root."""
+    """Collects settings of the whole build from the nodes of a tree; `settle` writes them on its root."""
 
     def __init__(self) -> None:
         self._settings: list[_Setting] = []
 
     def modern(self, flat: Mapping[str, object], where: str = "") -> dict[str, object]:
-        """Return one node's flat JSON in today's spelling, and keep what it says of the build."""
+        """Return the flat JSON of one node in present spelling, and collect its settings of the build.
+
+        Args:
+            flat: flat JSON of the node.
+            where: path of the node, for messages.
+
+        Returns:
+            Flat JSON without those settings.
+
+        Raises:
+            TargetError: an old and a new spelling have different values, or a setting is not valid; all problems at
+                once.
+        """
         kind = find_kind(str(flat.get("kind", "composite" if "tag" not in flat else "")))
         if kind is None:
             return dict(flat)
@@ -112,11 +129,11 @@ class BuildSettings:
         problems: list[str] = []
         for key, value in flat.items():
             try:
-                if not self._keeps(kind, key, value, where):
+                if not self._collects(kind, key, value, where):
                     new = _renamed(kind, key, value, where)
                     if new != key and new in flat and flat[new] != value:
                         raise TargetError(
-                            f"{shown(key)} says {shown(value)}, and {new!r}, its name today, {shown(flat[new])}"
+                            f"{shown(key)} is {shown(value)}, and {new!r}, its name today, is {shown(flat[new])}"
                         )
                     modern[new] = value
             except TargetError as error:
@@ -125,21 +142,31 @@ class BuildSettings:
         return modern
 
     def settle(self, root: _N) -> _N:
-        """Return the tree with what was said of the build on its root; contradictions are all told in one error."""
+        """Write the collected settings of the build on the root of a tree.
+
+        Args:
+            root: the tree.
+
+        Returns:
+            The tree.
+
+        Raises:
+            TargetError: settings contradict each other or the tree; all problems at once.
+        """
         problems: list[str] = []
         changes: dict[str, object] = {}
-        for role, given in (("executor", root.executor), ("runtime", root.runtime)):
-            said = [setting for setting in self._settings if setting.role == role]
-            if said:
+        for role, stated in (("executor", root.executor), ("runtime", root.runtime)):
+            settings = [setting for setting in self._settings if setting.role == role]
+            if settings:
                 try:
-                    changes[role] = _settled(role, said, given)
+                    changes[role] = _settled(role, settings, stated)
                 except TargetError as error:
                     problems += error.problems
         raise_all(TargetError, problems)
         return root.replace(**changes) if changes else root
 
-    def _keeps(self, kind: Kind, key: str, value: object, where: str) -> bool:
-        """Keep a setting of the build, if it is one."""
+    def _collects(self, kind: Kind, key: str, value: object, where: str) -> bool:
+        """Collect a setting of the build; False if it is none."""
         spelled = key.removeprefix("-")
         if key in ("-executor", "-runtime") or (key == "runtime" and value in ("c", "c++")):
             if not isinstance(value, str):
@@ -161,7 +188,7 @@ class BuildSettings:
 
 
 def _renamed(kind: Kind, key: str, value: object, where: str) -> str:
-    """Return today's name of an attribute or a field."""
+    """Return the present name of an attribute or a field."""
     if key == "target_host" and kind.name == "composite":
         _warn(f"'target_host'{place(where)}", "host")
         return "host"
@@ -177,16 +204,15 @@ def _renamed(kind: Kind, key: str, value: object, where: str) -> str:
     return new
 
 
-def _settled(role: str, said: list[_Setting], given: Executor | Runtime | None) -> Executor | Runtime:
-    """Put together what was said of the executor or the runtime, and what was given."""
-    makes = Executor if role == "executor" else Runtime
-    stated = [(setting.name, setting.value, f"{setting.spelled!r}{place(setting.where)}") for setting in said]
-    if given is not None:
-        stated.append(("", given.kind, f"the {role} that is given"))
-        stated += [(name, value, f"the {role} that is given") for name, value in given.attrs.items()]
+def _settled(role: str, settings: list[_Setting], stated: Executor | Runtime | None) -> Executor | Runtime:
+    """Combine the settings of the executor or the runtime with the stated one."""
+    sources = [(setting.name, setting.value, f"{setting.spelled!r}{place(setting.where)}") for setting in settings]
+    if stated is not None:
+        sources.append(("", stated.kind, f"the {role} that is given"))
+        sources += [(name, value, f"the {role} that is given") for name, value in stated.attrs.items()]
     found: dict[str, tuple[Value, str]] = {}
     problems = []
-    for name, value, by in stated:
+    for name, value, by in sources:
         known, first = found.setdefault(name, (value, by))
         if known != value:
             what = f"attribute {name!r} of the {role}" if name else f"the {role}"
@@ -194,11 +220,11 @@ def _settled(role: str, said: list[_Setting], given: Executor | Runtime | None) 
     raise_all(TargetError, problems)
     kind, _ = found.pop("", ("graph" if role == "executor" else "cpp", ""))
     attrs = {name: value for name, (value, _) in found.items()}
-    if kind == "aot" and not (given and "link-params" in given.attrs):
+    if kind == "aot" and not (stated and "link-params" in stated.attrs):
         attrs.pop("link-params", None)  # that executor always links
-    old = ", ".join(dict.fromkeys(by for _, _, by in stated[: len(said)]))
+    old = ", ".join(dict.fromkeys(by for _, _, by in sources[: len(settings)]))
     try:
-        settled = makes(str(kind), attrs)
+        settled = (Executor if role == "executor" else Runtime)(str(kind), attrs)
     except (TargetError, UnknownNameError) as error:
         raise TargetError(*(f"{problem} (from {old})" for problem in error.problems)) from error
     options = ",".join(f"{name}={str(value).lower()}" for name, value in settled.attrs.items())

@@ -1,12 +1,13 @@
-"""How quotes and escapes work in TVM's command lines, which differs between versions: splitting, reading, writing.
+"""Quoting dialects of TVM's command lines, which differ between versions: splitting, reading and writing.
 
-    plain   what `Target.parse` reads: single and double quotes hold spaces together, and are dropped; as in a shell, a
-            backslash protects a double quote or a backslash inside double quotes, and is a letter elsewhere
+    plain   what `Target.parse` reads: single and double quotes hold spaces together and are dropped; as in a shell, a
+            backslash escapes a double quote or a backslash inside double quotes, and is an ordinary character elsewhere
     v0.9    the same in words and in lists, and \\' is a quote (SplitString in src/target/target.cc at v0.9.0)
     v0.10   quotes nest: those around a whole value are dropped, those inside are kept for the lists in it, and a
-            backslash protects any letter (SplitString, Interpret and Uninterpret there, v0.10.0 to v0.23.0)
+            backslash escapes any character (SplitString, Interpret and Uninterpret there, v0.10.0 to v0.23.0)
 
-The two dialects of TVM separate words by blanks only, and drop blanks around a value.
+The two dialects of TVM separate words by blanks only, and drop blanks around a value. The functions are ports of TVM's,
+character by character; a `Cursor` would hide which rule of TVM a line implements.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ _MARKS = {"'": "single", '"': "double"}
 
 
 def checked_dialect(dialect: object) -> Dialect:
-    """Return a dialect by name, or raise `TargetError` with the names there are."""
+    """Return a dialect by name.
+
+    Args:
+        dialect: the name.
+
+    Returns:
+        The dialect.
+
+    Raises:
+        TargetError: there is no such dialect.
+    """
     for known in DIALECTS:
         if dialect == known:
             return known
@@ -34,7 +45,18 @@ def checked_dialect(dialect: object) -> Dialect:
 
 
 def split(text: str, separator: str, dialect: Dialect) -> list[tuple[int, str]]:
-    """Split on a separator outside quotes into parts with their columns; empty parts are left out.
+    """Split a text at a separator outside quotes.
+
+    Args:
+        text: the text.
+        separator: one character.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        Column and text of each part that is not empty.
+
+    Raises:
+        TextError: a quote is not closed.
 
     >>> split("a 'b c'", " ", "v0.9"), split("a 'b c'", " ", "v0.10")
     ([(0, 'a'), (2, 'b c')], [(0, 'a'), (2, "'b c'")])
@@ -61,7 +83,7 @@ def split(text: str, separator: str, dialect: Dialect) -> list[tuple[int, str]]:
 
 
 def _escapes(following: str, mark: str, dialect: Dialect) -> bool:
-    """Whether a backslash means something before a letter, inside a quote or outside; at the end it does not."""
+    """Whether a backslash escapes the following character, inside a quote `mark` or outside of quotes."""
     match dialect:
         case "plain":
             return mark == '"' and following in ('"', "\\")
@@ -72,7 +94,17 @@ def _escapes(following: str, mark: str, dialect: Dialect) -> bool:
 
 
 def interpret(text: str, dialect: Dialect) -> str:
-    """Take one level of quoting off a value.
+    """Remove one level of quotes from a value.
+
+    Args:
+        text: the value.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        The value without quotes and escapes.
+
+    Raises:
+        TextError: the text ends in a backslash that escapes nothing.
 
     >>> interpret(r"'\\'two words\\''", "v0.10")
     "'two words'"
@@ -109,7 +141,16 @@ def _is_quoted(text: str) -> bool:
 
 
 def quote(value: str, separator: str, dialect: Dialect) -> str:
-    """Write a value so that a text with it, split on the separator and interpreted, gives it back."""
+    """Quote a value so that splitting and interpreting the text returns it.
+
+    Args:
+        value: the value; see `can_write`.
+        separator: the character at which the text will be split.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        The text of the value.
+    """
     if dialect == "plain":
         is_plain = separator not in value and not any(letter.isspace() or letter in _MARKS for letter in value)
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -122,7 +163,15 @@ def quote(value: str, separator: str, dialect: Dialect) -> str:
 
 
 def can_write(value: str, dialect: Dialect) -> bool:
-    """Whether `quote` can write a value; blanks at its ends are dropped, and nothing at all cannot be said."""
+    """Whether `quote` can write a value.
+
+    Args:
+        value: the value.
+        dialect: how quotes and escapes work.
+
+    Returns:
+        False for an empty value, for blanks at its ends, which TVM drops, and for a last backslash in v0.9.
+    """
     if not value or (dialect != "plain" and value != value.strip(" ")):
         return False
     return dialect != "v0.9" or not value.endswith("\\")

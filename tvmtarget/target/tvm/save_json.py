@@ -1,7 +1,7 @@
-"""Files of TVM's `save_json`: a graph of numbered nodes, of which the target is read and nothing else.
+"""Reader of files of TVM's `save_json`: a graph of numbered nodes, of which only the target is decoded.
 
-Two forms (src/node/serialization.cc at v0.6.0 to v0.21.0; the FFI's own since v0.22): until v0.21 a node is
-`{"type_key", "attrs", "keys", "data", "repr_str"}` with all attributes in texts, since then `{"type", "data"}`.
+There are two forms (src/node/serialization.cc at v0.6.0 to v0.21.0; the FFI's own since v0.22). Until v0.21 a node is
+`{"type_key", "attrs", "keys", "data", "repr_str"}` with all attributes as texts, since then `{"type", "data"}`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ _MAX_NESTED = 3 * MAX_DEPTH  # a composite, its attributes and their list for ea
 
 
 def main_target(saved: Mapping[str, object]) -> dict[str, object]:
-    """Return the configuration of the one target in a saved graph that is no part of another.
+    """Return the only target of a saved graph that is not a part of another target.
 
-    `TargetError` if there is none, or there are several different ones.
+    Args:
+        saved: the decoded JSON of the file.
+
+    Returns:
+        The configuration of the target.
+
+    Raises:
+        TargetError: there is no such target, or several different ones, or nodes are damaged.
     """
     nodes = saved.get("nodes")
     if not isinstance(nodes, Sequence) or not all(isinstance(node, Mapping) for node in nodes):
@@ -51,7 +58,7 @@ def _parts(target: Mapping[str, object]) -> Iterator[object]:
 
 
 class _Graph:
-    """Decodes nodes by their numbers; a node that has itself below it is refused."""
+    """Decodes nodes by their numbers; rejects a node that contains itself."""
 
     def __init__(self, nodes: Sequence[Mapping[str, object]], *, is_new: bool) -> None:
         self._nodes = nodes
@@ -68,7 +75,7 @@ class _Graph:
         return found
 
     def value(self, at: object) -> object:
-        """Decode a node; what a target has no use for is nothing."""
+        """Decode a node; None for a type that targets do not contain."""
         number = _number(at)
         if not 0 <= number < len(self._nodes):
             raise TargetError(f"a file of TVM has {len(self._nodes)} nodes, and no node {number}")
@@ -98,7 +105,7 @@ def _number(value: object) -> int:
 
 
 def _attrs(node: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the fields of an object: of the old form or of the new."""
+    """Return the fields of an object, in either form."""
     fields = node.get("attrs", node.get("data"))
     return fields if isinstance(fields, Mapping) else {}
 
@@ -109,7 +116,7 @@ def _items(node: Mapping[str, object]) -> Sequence[object]:
 
 
 def _text(_: _Graph, node: Mapping[str, object]) -> str:
-    """Read a text: by itself in the new form, or in the old printable, in base64 behind its length, or nothing."""
+    """Decode a text: plain in the new form; in the old one printable, or in base64 after its length, or missing."""
     if "repr_b64" in node:
         try:
             return base64.b64decode(str(node["repr_b64"]), validate=True)[8:].decode()
@@ -120,13 +127,13 @@ def _text(_: _Graph, node: Mapping[str, object]) -> str:
 
 
 def _integer(_: _Graph, node: Mapping[str, object]) -> object:
-    """Read a number; the reader of the attribute checks it."""
+    """Return a number as it is written; the reader of the attribute checks it."""
     fields = _attrs(node)
     return fields.get("value", fields.get("v_int64", node.get("repr_str", node.get("data"))))
 
 
 def _kind(graph: _Graph, node: Mapping[str, object]) -> object:
-    """Read a kind: its name, or until v0.19 an object that has one."""
+    """Decode a kind: its name, or until v0.19 an object with a name."""
     return graph.value(_attrs(node)["name"]) if "name" in _attrs(node) else _text(graph, node)
 
 
@@ -135,7 +142,7 @@ def _list(graph: _Graph, node: Mapping[str, object]) -> object:
 
 
 def _map(graph: _Graph, node: Mapping[str, object]) -> object:
-    """Read a map: keys in a list of their own, or before each value."""
+    """Decode a map, whose keys are in a list of their own or precede the values."""
     items, keys = _items(node), node.get("keys")
     if isinstance(keys, Sequence):
         return {str(key): graph.value(item) for key, item in zip(keys, items, strict=False)}
