@@ -1,7 +1,7 @@
-"""Saved programs and modules: one zip file with a manifest of digests; reading verifies, and executes nothing.
+"""Saved programs and modules: zip files with a manifest of digests; reading verifies them and executes nothing.
 
-A program is compressed and read whole. A module is stored as it is, each file at a multiple of 64 bytes, so that
-constants are used where they lie in one copy of it.
+A program is compressed and read as a whole. A module is stored uncompressed with each file at a multiple of 64 bytes,
+so that constants are used in place, in a single copy of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,17 @@ _B = TypeVar("_B", bytes, memoryview)
 
 
 def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, **facts: Any) -> None:  # noqa: ANN401
-    """Write files with a manifest of their digests; the old file stays until the new one is complete."""
+    """Write an archive of files with a manifest of their digests; an old archive stays until the new one is complete.
+
+    Args:
+        path: the archive.
+        files: contents by name.
+        form: PROGRAM or MODULE.
+        facts: further entries of the manifest.
+
+    Raises:
+        ArtifactError: the archive cannot be written.
+    """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     manifest = {"format": form, "schema": SCHEMA, **facts, "files": digests}
     members = {_MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(), **dict(sorted(files.items()))}
@@ -55,7 +65,7 @@ def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, 
 
 
 def _padding(offset: int, name: str, size: int) -> bytes:
-    """Return the extra field that puts the data of a member, which begins at `offset`, on a multiple of 64 bytes."""
+    """Return the extra field that aligns the data of a member, which begins at `offset`, to 64 bytes."""
     fixed = offset + _LOCAL_HEADER.size + len(name.encode()) + _PADDING.size
     if size * 1.05 > zipfile.ZIP64_LIMIT:
         fixed += _ZIP64_FIELD
@@ -64,18 +74,35 @@ def _padding(offset: int, name: str, size: int) -> bytes:
 
 
 def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and the files of a saved program.
+    """Read a saved program and verify its digests.
+
+    Args:
+        path: the archive.
+        form: PROGRAM or MODULE.
+
+    Returns:
+        The manifest, and the contents of the files by name.
 
     Raises:
-        ArtifactError: the file is missing, damaged, altered, or exceeds a limit of docs/limits.md.
+        ArtifactError: the archive is missing, damaged, altered, or exceeds a limit of docs/limits.md.
     """
     return _checked(path, form, lambda archive, info, place: read_member(archive, info, place))
 
 
 def map_files(path: Path, form: str = MODULE) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Return the manifest and the files of a saved module, as parts of one private copy; errors as `read_files`.
+    """Read a saved module as views of one private copy, and verify its digests.
 
-    The digests of the copy are checked, so that it does not matter what becomes of the file.
+    Changes of the file after the call have no effect on the views.
+
+    Args:
+        path: the archive.
+        form: MODULE.
+
+    Returns:
+        The manifest, and the contents of the files by name.
+
+    Raises:
+        ArtifactError: the archive is missing, damaged, altered, or exceeds a limit of docs/limits.md.
     """
     whole: list[memoryview] = []
 
@@ -107,7 +134,8 @@ def _view(whole: memoryview, info: zipfile.ZipInfo, place: str) -> memoryview:
 def _checked(
     path: Path, form: str, read: Callable[[zipfile.ZipFile, zipfile.ZipInfo, str], _B]
 ) -> tuple[dict[str, Any], dict[str, _B]]:
-    what = _WORDS[form]
+    """Read all files of an archive, and compare their digests with those of the manifest."""
+    what = _NAMES[form]
     place = f"{what} {str(path)!r}"
     try:
         with open_regular(path, what) as stream, open_zip(stream, place) as archive:
@@ -128,7 +156,7 @@ def _checked(
 
 
 def _manifest(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, form: str, place: str) -> dict[str, Any]:
-    """Read and check the manifest, before anything else of the archive."""
+    """Read and check the manifest before any other file of the archive."""
     if info is None:
         raise FileError(f"{place} is damaged, or something else: it has no {_MANIFEST!r}")
     check_limit("manifest-bytes", info.file_size, f"{_MANIFEST!r} of {place}")
@@ -141,7 +169,7 @@ def _manifest(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, form: str,
     return manifest
 
 
-_WORDS = {PROGRAM: "saved program", MODULE: "saved module"}
+_NAMES = {PROGRAM: "saved program", MODULE: "saved module"}
 _WRITERS = {
     PROGRAM: "write one with tvmtarget compile or Executable.save",
     MODULE: "write one with IRModule.save",
@@ -149,7 +177,14 @@ _WRITERS = {
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether a file begins like a saved program: a zip file whose first member is the manifest."""
+    """Whether a file begins like a saved program: as a zip file whose first member is the manifest.
+
+    Args:
+        path: the file.
+
+    Returns:
+        False also for files that cannot be read.
+    """
     name = _MANIFEST.encode()
     try:
         with open_regular(path) as file:

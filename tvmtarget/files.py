@@ -1,7 +1,7 @@
-"""Files that are written anew: whole and on the disk, or not at all; temporary folders; which file a name stands for.
+"""Atomic writes of files, and temporary folders that are removed even after the process was killed.
 
-What is temporary is locked by the process that made it, so that the leavings of a killed process are known by their
-missing lock, and removed when something of that name is made next.
+Temporary files and folders are locked by the process that made them. Those of a killed process have no lock, and are
+removed when one of the same name pattern is made next.
 """
 
 from __future__ import annotations
@@ -19,20 +19,30 @@ from typing import BinaryIO
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing is locked, and nothing of others removed
+except ImportError:  # Windows: nothing is locked, so that leftovers cannot be told from files in use and stay
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["atomic_write", "file_identity", "sync_folder", "temporary_folder"]
 
 
 @contextmanager
-def atomic_write(path: Path, name: str = "") -> Iterator[BinaryIO]:
-    """Give a stream to a fresh file beside `path`, which takes its place if all goes well; `OSError` otherwise.
+def atomic_write(path: Path, staging_name: str = "") -> Iterator[BinaryIO]:
+    """Open a new file that replaces a path once it is complete and on the disk.
 
-    A file that is there keeps its permissions, and a link stays a link: what it points to is replaced. What is no
-    regular file (a terminal, a pipe) is written to as it is. The fresh file has a name of its own, and those that
-    killed processes left are removed; with `name` it has that one, and what is there is overwritten: for those who take
-    turns.
+    An existing file keeps its permissions, and a link stays a link: the file that it points to is replaced. Anything
+    else, such as a terminal or a pipe, is written directly.
+
+    Args:
+        path: the file to replace.
+        staging_name: name of the new file in the same folder until it is complete; an existing file of that name is
+            overwritten, so only processes that take turns may use it. By default it is a unique name, and files left by
+            killed processes are removed.
+
+    Yields:
+        The stream; if the block raises, the old file stays.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     path = path.resolve()
     old = path.stat() if path.exists() else None
@@ -40,33 +50,37 @@ def atomic_write(path: Path, name: str = "") -> Iterator[BinaryIO]:
         with path.open("wb") as stream:
             yield stream
         return
-    fresh, opened = (path.with_name(name), path.with_name(name).open("wb")) if name else _fresh_file(path)
+    if staging_name:
+        staging = path.with_name(staging_name)
+        opened: BinaryIO = staging.open("wb")
+    else:
+        staging, opened = _new_file(path)
     try:
         with opened as stream:
             if old is not None:
-                fresh.chmod(stat.S_IMODE(old.st_mode))
+                staging.chmod(stat.S_IMODE(old.st_mode))
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
             if fcntl is not None:
-                fresh.replace(path)  # while it is locked
+                staging.replace(path)  # before the stream is closed, so that nobody removes the file as a leftover
         if fcntl is None:
-            fresh.replace(path)
+            staging.replace(path)  # after the stream is closed: Windows does not rename open files
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        staging.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 
 
-def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a locked file beside a path, after those that processes which are gone left there."""
+def _new_file(path: Path) -> tuple[Path, BinaryIO]:
+    """Remove the files that killed processes left beside a path, and create a locked one there."""
     stem = f".{path.name[:40]}."
     _remove_leftovers(path.parent, re.compile(rf"{re.escape(stem)}[0-9a-f]{{8}}\.new"))
     while True:
-        fresh = path.with_name(f"{stem}{secrets.token_hex(4)}.new")
-        stream = fresh.open("xb")
-        if _is_ours(stream.fileno(), fresh):
-            return fresh, stream
+        new = path.with_name(f"{stem}{secrets.token_hex(4)}.new")
+        stream = new.open("xb")
+        if _lock_new(stream.fileno(), new):
+            return new, stream
         stream.close()
 
 
@@ -74,11 +88,14 @@ def _fresh_file(path: Path) -> tuple[Path, BinaryIO]:
 def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-") -> Iterator[Path]:
     """Make a folder that only this user can read, and remove it afterwards.
 
-    Folders that killed processes of this user left by this prefix are removed too.
+    Folders of the same prefix that killed processes of this user left are removed too.
 
     Args:
-        parent: where it is made; by default where the system has temporary files.
-        prefix: what its name begins with; it ends in `.new`.
+        parent: the folder to make it in; by default that of the system for temporary files.
+        prefix: the beginning of its name, which ends in `.new`.
+
+    Yields:
+        The path of the folder.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
     _remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
@@ -87,36 +104,32 @@ def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-")
             name = stack.enter_context(tempfile.TemporaryDirectory(".new", prefix, place, ignore_cleanup_errors=True))
             if fcntl is None:
                 break
-            with suppress(FileNotFoundError):  # somebody took it for a leftover
+            with suppress(FileNotFoundError):  # another process removed it as a leftover
                 descriptor = os.open(name, os.O_RDONLY)
                 stack.callback(os.close, descriptor)
-                if _is_ours(descriptor, Path(name)):
+                if _lock_new(descriptor, Path(name)):
                     break
         yield Path(name)
 
 
-def _is_ours(descriptor: int, path: Path) -> bool:
-    """Lock what was just made; whether nobody took it for a leftover before it was locked."""
+def _lock_new(descriptor: int, path: Path) -> bool:
+    """Lock a new file or folder; False if another process removed it as a leftover before it was locked."""
     try:
         _lock(descriptor)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks, on which nothing is removed
         return True
-    return file_identity(os.fstat(descriptor)) == _which_is_there(path)
+    try:
+        return file_identity(os.fstat(descriptor)) == file_identity(path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(descriptor: int) -> None:
-    """Lock a file until it is closed; `OSError` if somebody else has, or it cannot be locked."""
+    """Lock a file until it is closed; `OSError` if another process has locked it, or it cannot be locked."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _which_is_there(path: Path) -> tuple[int, int] | None:
-    try:
-        return file_identity(path.stat(follow_symlinks=False))
-    except FileNotFoundError:
-        return None
 
 
 def _remove_leftovers(folder: Path, name: re.Pattern[str]) -> None:
@@ -131,22 +144,27 @@ def _remove_leftovers(folder: Path, name: re.Pattern[str]) -> None:
 
 
 def _remove_leftover(path: Path) -> None:
+    # No link of another user is followed, and opening a pipe does not block.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        there = os.fstat(descriptor)
-        if there.st_uid != os.getuid():
+        status = os.fstat(descriptor)
+        if status.st_uid != os.getuid():
             return
         _lock(descriptor)
-        if stat.S_ISDIR(there.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             shutil.rmtree(path, ignore_errors=True)
-        elif stat.S_ISREG(there.st_mode):
+        elif stat.S_ISREG(status.st_mode):
             path.unlink()
     finally:
         os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until names of a folder have reached the disk, where the system can do that."""
+    """Wait until the names in a folder are on the disk, on systems that support it.
+
+    Args:
+        folder: the folder.
+    """
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -156,6 +174,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def file_identity(found: os.stat_result) -> tuple[int, int]:
-    """Return by what a file is known that is there: another one by the same name differs."""
-    return found.st_dev, found.st_ino
+def file_identity(status: os.stat_result) -> tuple[int, int]:
+    """Return the device and inode of a file, which differ for another file of the same name.
+
+    Args:
+        status: the result of `os.stat`.
+
+    Returns:
+        Two numbers.
+    """
+    return status.st_dev, status.st_ino

@@ -1,6 +1,7 @@
-"""How this library starts Python: without modules of the current folder, which may be anybody's.
+"""Safe start and end of Python processes.
 
-Processes that it starts end with the one that started them, however that ends.
+Processes do not import modules from the current folder, which anyone may have written, and end with the process that
+started them, however that ends.
 """
 
 from __future__ import annotations
@@ -16,62 +17,84 @@ import weakref
 __all__ = [
     "end_with_parent",
     "is_stopped",
-    "keep_in_forks",
+    "never_free_in_forks",
+    "path_without_current_folder",
     "python_command",
     "python_environment",
-    "without_current_folder",
 ]
 
-_LOOK = 0.5  # seconds between looks at the parent
+_POLL_SECONDS = 0.5  # between checks of the parent
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return the command that runs this Python; `-m` finds no module in the current folder.
+    """Return the command that runs this Python without the current folder on its path.
 
-    Without `-P`, `-m` and `-c` put the current folder before everything else on the path.
+    Args:
+        arguments: arguments of Python. Without `-P`, `-m` and `-c` would put the current folder first on the path.
+
+    Returns:
+        The words of the command.
     """
     return [sys.executable, "-P", *arguments]
 
 
 def python_environment(**changes: str) -> dict[str, str]:
-    """Return the environment for a process of Python, in which further ones keep the current folder out, too."""
+    """Return the environment for a Python process, whose own child processes leave out the current folder too.
+
+    Args:
+        changes: variables to set.
+
+    Returns:
+        The variables of this process with the changes.
+    """
     return os.environ | {"PYTHONSAFEPATH": "1"} | changes
 
 
-def without_current_folder() -> list[str]:
-    """Return the path of this process without the entry that stands for the folder it happens to be in."""
+def path_without_current_folder() -> list[str]:
+    """Return `sys.path` without the empty entry, which means the current folder."""
     return [folder for folder in sys.path if folder]
 
 
 def end_with_parent() -> None:
-    """End this process, which leads a group, and all of its group once its parent is gone.
+    """Kill this process and the others of its group when its parent ends; this process must lead the group.
 
-    Linux could send a signal instead (PR_SET_PDEATHSIG), but does so as soon as the thread that started it ends.
+    Linux could send a signal instead (PR_SET_PDEATHSIG), but does so when the thread that started the process ends.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK)
+        time.sleep(_POLL_SECONDS)
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a child of this process is stopped by a signal (SIGSTOP); False where the system cannot say."""
+    """Whether a child of this process is stopped by a signal such as SIGSTOP.
+
+    Args:
+        pid: process number of the child.
+
+    Returns:
+        False also if it has ended, or the system cannot tell.
+    """
     if not hasattr(os, "waitid"):
         return False
     try:
         found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # it has ended
+    except ChildProcessError:  # it has ended, and was waited for
         return False
     return found is not None and found.si_code == os.CLD_STOPPED
 
 
-def keep_in_forks(value: object) -> None:
-    """Have forks of this process never free a value that owns threads.
+def never_free_in_forks(value: object) -> None:
+    """Keep forks of this process from freeing a value that owns threads.
 
-    A fork has one thread. What frees a pool of threads waits for them to end, for ever in a fork.
+    A fork has only the thread that forked. Freeing a thread pool waits for its threads to end, which blocks forever
+    there.
+
+    Args:
+        value: an object that can be weakly referenced.
     """
     _WITH_THREADS.add(value)
 
@@ -81,7 +104,8 @@ _WITH_THREADS: weakref.WeakSet[object] = weakref.WeakSet()
 
 def _keep_all() -> None:
     for value in list(_WITH_THREADS):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))  # so that it is not freed at the end either
+        # A reference that is never dropped keeps the value alive at the exit of the interpreter too.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 if hasattr(os, "register_at_fork"):

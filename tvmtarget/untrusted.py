@@ -1,8 +1,8 @@
-"""Bytes of unknown origin: files are opened, unpacked and parsed here, within documented limits.
+"""Readers for files of unknown origin: opening, unpacking and parsing within documented limits.
 
-Logs, artifacts, models, tags, plans and configurations are handed around, so every reader of the library opens them
-through this module: regular files only, sizes known before memory is taken, no nesting that exhausts the stack.
-A user raises a limit with an environment variable, for one process: `TVMTARGET_MAX_JSON_DEPTH=500`.
+Logs, artifacts, models, tags, plans and configurations are shared between people, so every reader of the library opens
+them by this module: only regular files, with sizes checked before memory is allocated, and no nesting that exhausts the
+stack. A user raises a limit for one process by an environment variable: `TVMTARGET_MAX_JSON_DEPTH=500`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Limit(NamedTuple):
-    """A limit on what a file may hold: its name, default, unit, and what it bounds."""
+    """A limit on the content of a file: its name, default, unit, and what it bounds."""
 
     name: str
     default: int
@@ -61,7 +61,7 @@ class Limit(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Return the environment variable that changes the limit."""
+        """The environment variable that changes the limit."""
         return f"TVMTARGET_MAX_{self.name.upper().replace('-', '_')}"
 
 
@@ -108,7 +108,13 @@ _ANY_RATIO = {"archive": 64 * _MIB, "log": _MIB}
 
 
 def limit(name: str) -> int:
-    """Return the value of a limit: the default, or what its environment variable says.
+    """Return the value of a limit: its default, or that of its environment variable.
+
+    Args:
+        name: a key of `LIMITS`.
+
+    Returns:
+        The limit, in its unit.
 
     Raises:
         TvmTargetError: the variable is not a whole number above 0.
@@ -123,7 +129,17 @@ def limit(name: str) -> int:
 
 
 def check_limit(name: str, value: int, what: str, error: type[TvmTargetError] = FileError) -> None:
-    """Raise `error` if `value` exceeds a limit; `what` begins the message and names the place."""
+    """Raise an error if a value exceeds a limit.
+
+    Args:
+        name: a key of `LIMITS`.
+        value: the value, in the unit of the limit.
+        what: the beginning of the message, which names the place.
+        error: class of the error.
+
+    Raises:
+        FileError: (or `error`) the value is above the limit.
+    """
     if value > limit(name):
         row = LIMITS[name]
         problem = f"{what} has {value:,} {row.unit}, more than the limit of {limit(name):,}"
@@ -134,13 +150,16 @@ def check_limit(name: str, value: int, what: str, error: type[TvmTargetError] = 
 def open_regular(
     path: str | Path, what: str = "file", *, most: str | None = None, error: type[TvmTargetError] = FileError
 ) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; never wait for a pipe or read a device.
+    """Open a regular file for reading, without blocking on a pipe or reading a device.
 
     Args:
         path: the file.
         what: the kind of file, for messages ("tuning log").
-        most: the name of the limit for its size.
-        error: the class of errors to raise.
+        most: name of the limit of its size.
+        error: class of errors to raise.
+
+    Yields:
+        The stream.
 
     Raises:
         FileError: (or `error`) the file is missing, not regular, too large, or cannot be read.
@@ -169,7 +188,7 @@ def open_regular(
 
 
 def _located(error: TvmTargetError, path: str | Path = "", offset: int | None = None) -> TvmTargetError:
-    """Note where a file is damaged, in an error that has a place for that."""
+    """Record where a file is damaged, in an error that has fields for that."""
     if isinstance(error, FileError):
         error.path = error.path or str(path)
         error.offset = offset if error.offset is None else error.offset
@@ -188,29 +207,45 @@ def _unreadable(place: str, cause: Exception) -> str:
 def read_bytes(
     path: str | Path, what: str = "file", *, most: str = "text-bytes", error: type[TvmTargetError] = FileError
 ) -> bytes:
-    """Return the contents of a regular file of at most a limit; arguments and errors as `open_regular`."""
+    """Return the contents of a regular file.
+
+    Args:
+        path: the file.
+        what: the kind of file, for messages.
+        most: name of the limit of its size.
+        error: class of errors to raise.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        FileError: (or `error`) the file is missing, not regular, too large, grows while it is read, or cannot be read.
+    """
     with open_regular(path, what, most=most, error=error) as stream:
         size = os.fstat(stream.fileno()).st_size
-        data = stream.read(size + 1)  # `read` takes memory for all it may return, so that the limit itself is no size
+        data = stream.read(size + 1)  # not up to the limit: `read` allocates memory for as much as it may return
         if len(data) > size:
             raise error(f"{what} {str(path)!r} grew while it was read")
         return data
 
 
 def private_copy(stream: BinaryIO, offset: int, size: int) -> memoryview:
-    """Return bytes of a file that stay as they are, whatever becomes of the file; they begin at a page of memory.
+    """Copy bytes of a file, so that later changes of the file have no effect on them.
 
-    A file that is mapped and then cut off ends the process by SIGBUS, and one that is written to changes what was
-    checked. So the bytes are copied: into memory, or from 256 MiB on into a temporary file without a name, which is
-    mapped, so that models may exceed memory.
+    A mapped file that is truncated ends the process by SIGBUS, and one that is written to changes bytes that were
+    already checked. The copy is in memory, or from 256 MiB on in a mapped temporary file without a name, so that models
+    may exceed memory.
 
     Args:
         stream: a regular file.
         offset: where the bytes begin.
-        size: how many they are.
+        size: number of bytes.
+
+    Returns:
+        A read-only view that begins at a page of memory.
 
     Raises:
-        OSError: they cannot be read, or there is no room for the copy.
+        OSError: they cannot be read, or there is no space for the copy.
         EOFError: the file is shorter.
     """
     if not size:
@@ -236,7 +271,20 @@ def private_copy(stream: BinaryIO, offset: int, size: int) -> memoryview:
 def read_text(
     path: str | Path, what: str = "file", *, most: str = "text-bytes", error: type[TvmTargetError] = FileError
 ) -> str:
-    """Return the text of a UTF-8 file, without a byte order mark; arguments and errors as `open_regular`."""
+    """Return the text of a UTF-8 file, without a byte order mark.
+
+    Args:
+        path: the file.
+        what: the kind of file, for messages.
+        most: name of the limit of its size.
+        error: class of errors to raise.
+
+    Returns:
+        The text.
+
+    Raises:
+        FileError: (or `error`) the file cannot be read, as for `read_bytes`, or is not UTF-8.
+    """
     try:
         return read_bytes(path, what, most=most, error=error).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
@@ -254,12 +302,28 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """Return a text without characters that control a terminal: these become escapes such as `\\u001b`."""
+    """Escape the characters of a text that control a terminal, for example as `\\u001b`.
+
+    Args:
+        text: the text.
+
+    Returns:
+        The text on which a terminal only prints.
+    """
     return text.translate(_CONTROLS) if not text.isascii() or not text.isprintable() else text
 
 
 def check_json_size(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> None:
-    """Raise `error` if JSON has more objects and lists than `json-values`; brackets in texts count too."""
+    """Raise an error if JSON has more objects and lists than `json-values`; brackets in strings count too.
+
+    Args:
+        data: UTF-8 bytes or text.
+        what: the place, for messages.
+        error: class of errors to raise.
+
+    Raises:
+        FileError: (or `error`) it has more.
+    """
     found = data.count("[") + data.count("{") if isinstance(data, str) else data.count(b"[") + data.count(b"{")
     check_limit("json-values", found, what, error)
 
@@ -270,7 +334,10 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
     Args:
         data: UTF-8 bytes or text.
         what: the place, for messages ("'manifest.json' of 'digits.tta'").
-        error: the class of errors to raise.
+        error: class of errors to raise.
+
+    Returns:
+        The value.
 
     Raises:
         FileError: (or `error`) the data is not such JSON; the message has the offset.
@@ -279,7 +346,7 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
     try:
         text = data if isinstance(data, str) else data.decode("utf-8-sig")
         check_json_size(text, what, error=error)
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_duplicates)
+        value = json.loads(text, parse_constant=_reject_constant, object_pairs_hook=_without_duplicates)
     except TvmTargetError:
         raise
     except json.JSONDecodeError as cause:
@@ -295,12 +362,20 @@ def parse_json(data: bytes | str, what: str, *, error: type[TvmTargetError] = Fi
 
 
 def parse_toml(text: str, what: str, *, error: type[TvmTargetError] = FileError) -> dict[str, Any]:
-    """Parse TOML of at most `target-bytes` with keys of at most `json-depth` parts; arguments as `parse_json`.
+    """Parse TOML of at most `target-bytes`, with keys of at most `json-depth` parts.
+
+    Args:
+        text: the text.
+        what: the place, for messages.
+        error: class of errors to raise.
+
+    Returns:
+        The table.
 
     Raises:
         FileError: (or `error`) the text is not such TOML; the message has line and column.
     """
-    import tomllib  # late: the shipped tags need none of it
+    import tomllib  # not needed for the shipped tags
 
     depth = limit("json-depth")
     check_limit("target-bytes", len(text), what, error)
@@ -315,7 +390,7 @@ def parse_toml(text: str, what: str, *, error: type[TvmTargetError] = FileError)
         raise error(f"{what} is not TOML: {str(cause)[:1].lower()}{str(cause)[1:200]}") from cause
 
 
-def _refuse_constant(name: str) -> object:
+def _reject_constant(name: str) -> object:
     raise ValueError(f"{name} is not a number of JSON")
 
 
@@ -329,7 +404,7 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _is_deeper(value: object, depth: int) -> bool:
-    """Whether a value of JSON is nested deeper than `depth`; level by level, so that no stack is exhausted."""
+    """Whether JSON is nested deeper than `depth`; a breadth-first search, which cannot exhaust the stack."""
     level = [value]
     for _ in range(depth):
         level = [
@@ -348,13 +423,13 @@ def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> N
     """Check the members of a zip file before anything is unpacked.
 
     Args:
-        members: as the archive's directory lists them; their declared sizes bound what reading them returns.
+        members: the entries of the archive's directory; their declared sizes bound the results of reading them.
         size: bytes of the archive.
         what: the archive, for messages.
 
     Raises:
-        FileError: names that are absolute, climb, repeat or are no text; links; encrypted or overlapping members; more
-            members or bytes than the limits allow, or an unpacked size out of proportion.
+        FileError: names that are absolute, leave the folder, repeat or are no text; links; encrypted or overlapping
+            members; more members or bytes than the limits allow, or an unpacked size out of proportion.
     """
     check_limit("archive-members", len(members), what)
     for info in members:
@@ -382,7 +457,18 @@ def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> N
 
 
 def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
-    """Open a zip file whose members pass `check_members`; `FileError` otherwise."""
+    """Open a zip file and check its members.
+
+    Args:
+        stream: the file.
+        what: the archive, for messages.
+
+    Returns:
+        The archive.
+
+    Raises:
+        FileError: it is no zip file, or its members fail `check_members`.
+    """
     try:
         archive = zipfile.ZipFile(stream)
         size = stream.seek(0, io.SEEK_END)
@@ -393,7 +479,19 @@ def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
 
 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> bytes:
-    """Unpack one member; `FileError` names it if it is damaged."""
+    """Unpack one member of a zip file.
+
+    Args:
+        archive: the archive.
+        info: the member.
+        what: the archive, for messages.
+
+    Returns:
+        The bytes.
+
+    Raises:
+        FileError: the member is damaged; the error names it.
+    """
     try:
         data = archive.read(info)
     except _DAMAGE as cause:
@@ -415,7 +513,14 @@ _DAMAGE = (
 
 
 def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Read an .npz file: arrays of numbers by name, each checked against its bytes before memory is taken.
+    """Read an .npz file, checking each array against its bytes before memory is allocated.
+
+    Args:
+        stream: the file.
+        what: the file, for messages.
+
+    Returns:
+        The arrays of numbers by name.
 
     Raises:
         FileError: the file is damaged, too large, or holds Python objects.
@@ -436,7 +541,7 @@ def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
                     shape, _, dtype = read(head)
                     if dtype.hasobject:
                         raise FileError(
-                            f"array {name!r} of {what} holds Python objects, which are refused", member=name
+                            f"array {name!r} of {what} holds Python objects, which are not read", member=name
                         )
                     if head.tell() + prod(shape) * dtype.itemsize != info.file_size or min(shape, default=0) < 0:
                         raise FileError(f"{place} does not have the size of its shape {shape}", member=name)
@@ -449,7 +554,7 @@ def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 class _BoundedGzip(io.RawIOBase):
-    """The unpacked bytes of a gzip file, up to a size in proportion to the packed one."""
+    """The unpacked bytes of a gzip file, up to a size in proportion to the packed file."""
 
     def __init__(self, stream: BinaryIO, what: str, error: type[TvmTargetError]) -> None:
         self._file = gzip.GzipFile(fileobj=stream)
@@ -479,5 +584,14 @@ class _BoundedGzip(io.RawIOBase):
 
 
 def unpack_gzip(stream: BinaryIO, what: str, *, error: type[TvmTargetError] = FileError) -> BinaryIO:
-    """Return the unpacked bytes of a gzip file as a stream, which raises `error` beyond its limits."""
+    """Return the unpacked bytes of a gzip file as a stream.
+
+    Args:
+        stream: the file.
+        what: the file, for messages.
+        error: class of errors to raise.
+
+    Returns:
+        A stream; reading from it raises `error` beyond the limits of unpacked sizes.
+    """
     return cast("BinaryIO", io.BufferedReader(_BoundedGzip(stream, what, error)))

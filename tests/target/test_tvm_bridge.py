@@ -570,7 +570,7 @@ def test_command_lines_that_tvm_no_longer_reads_are_loaded_through_us(tvm):
 
 
 def test_what_tvm_refuses_is_an_error_of_ours(tvm):
-    with pytest.raises(TargetError, match=r"TVM refuses .*requires supports_subgroups"):
+    with pytest.raises(TargetError, match=r"TVM rejects .*requires supports_subgroups"):
         TvmTarget("v0.27", {"kind": "webgpu", "thread_warp_size": 8}).load()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError
-from tvmtarget.python_process import keep_in_forks
+from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -68,7 +68,7 @@ class _Session:
     def _made(self) -> Any:  # noqa: ANN401
         self._process = os.getpid()
         session = self._make()
-        keep_in_forks(session)
+        never_free_in_forks(session)
         return session
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tvmtarget.errors import RunError
 from tvmtarget.executors.protocol import CallEvent, CopyEvent, Event, Record
-from tvmtarget.python_process import is_stopped, python_command, python_environment, without_current_folder
+from tvmtarget.python_process import is_stopped, path_without_current_folder, python_command, python_environment
 from tvmtarget.runtimes.messages import Message, Packed, receive
 from tvmtarget.runtimes.protocol import Cluster, ProgramRuntime, WorkerEngine
 from tvmtarget.target.node import Runtime
@@ -213,7 +213,7 @@ def _placed(machine: str, message: Message) -> list[str]:
 
 def _started(descriptor: int) -> subprocess.Popen[bytes]:
     """Start a process that finds the modules which this one finds, and that the user's interrupt does not reach."""
-    path = os.pathsep.join(os.path.abspath(folder) for folder in without_current_folder())
+    path = os.pathsep.join(os.path.abspath(folder) for folder in path_without_current_folder())
     return subprocess.Popen(
         python_command("-m", "tvmtarget.runtimes.worker", str(descriptor)),
         stdin=subprocess.DEVNULL,

@@ -1,10 +1,10 @@
-"""The rows of the kinds this library knows by itself (entry point `builtin` of `tvmtarget.kinds`).
+"""The kinds of this library (entry point `builtin` of `tvmtarget.kinds`).
 
 Names, types and defaults are those of every TVM version that had the kind: v0.9.0 and v0.19.0
 (`src/target/target_kind.cc` and `src/relay/backend/contrib/*/target.cc`), main (`src/backend/*/codegen/target_kind.cc`)
 and the 0.27 wheel; executors and runtimes are those of v0.8.0 to v0.19.0 (`src/relay/backend/{executor,runtime}.cc`).
-`since` is the first of the versions we read that has an attribute (v0.9 may mean earlier), `until` the last that has
-a kind. Which class an attribute has is our own reading of what it does.
+`since` is the first of these versions that has an attribute (v0.9 may mean earlier), `until` the last that has a kind.
+The class of each attribute is our reading of what it does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ __all__ = ["KINDS"]
 
 
 def _table(text: str) -> tuple[Attribute, ...]:
-    """Read rows of name, type, class, default ('-' for none), version since, and meaning.
+    """Parse rows of name, type, class, default ('-' for none), version since, and description.
 
-    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by the choices (`str:a|b`); a
-    default by what it is where a flag is true (`1~32@flag`), or always without being left out of identities (`-~x`).
+    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by choices (`str:a|b`). A
+    default may be followed by `~` and a derived default, with `@` and the name of a flag where it applies only if that
+    is true (`1~32@flag`).
     """
     return tuple(_row(*line.split(maxsplit=5)) for line in text.splitlines() if line.strip())
 

@@ -18,7 +18,7 @@ from typing import IO, Any, ClassVar, Self
 from tvmtarget import plugins
 from tvmtarget.autotune.log.records import Status
 from tvmtarget.autotune.search.device import device_lock
-from tvmtarget.python_process import python_command, python_environment, without_current_folder
+from tvmtarget.python_process import path_without_current_folder, python_command, python_environment
 from tvmtarget.target.tree import Target
 
 __all__ = ["USUAL_LIMITS", "Limits", "LostError", "Process"]
@@ -136,7 +136,7 @@ class Process(ABC):
         begin = time.monotonic()
         kinds = {node.kind for _, node in target.walk()}
         modules = [_importable(name) for name in plugins.registered_in(kinds)]
-        request = {"do": "open", "path": without_current_folder(), "argv": sys.argv, "modules": modules, **opening}
+        request = {"do": "open", "path": path_without_current_folder(), "argv": sys.argv, "modules": modules, **opening}
         answer = self._exchange(request, limit)
         if answer["status"] != "ok":
             self.close()
