@@ -145,9 +145,8 @@ def _no_current_target():
 
 def _tvmc_options():
     for option in ("--pass-config", "--disabled-pass", "--dump-code", "--workspace-pools", "--desired-layout"):
-        refused(
-            f"{option} is an option of tvmc that is not here", lambda option=option: read_target("c", None, [option])
-        )
+        problem = f"{option} is an option of tvmc that is not supported"
+        refused(problem, lambda option=option: read_target("c", None, [option]))
     refused(
         "no such option --workspace-pools-targets",
         lambda: read_target("c", None, ["--workspace-pools-targets=sram:c"]),
