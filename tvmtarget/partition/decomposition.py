@@ -13,6 +13,7 @@ from tvmtarget.ir.function import FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction
+from tvmtarget.partition.decisions import Decision
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.machines.throughput import Throughput
 from tvmtarget.partition.options import OpGroups, PartitionOptions
@@ -121,7 +122,7 @@ class Decomposition:
 
     `root` is the tree of subgraphs and `outlined` the functions made of it. `estimates` and `prediction` are there if
     sites were chosen by cost, and `throughput` if there are several machines then. `reused` counts what an earlier
-    plan contributed.
+    plan contributed. `decisions` are the records of all stages.
     """
 
     module: IRModule
@@ -134,6 +135,7 @@ class Decomposition:
     prediction: Prediction | None = None
     throughput: Throughput | None = None
     reused: CacheUse = NOTHING
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def options(self) -> PartitionOptions:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvmtarget.target.topology import Site
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.decisions import Decision
 
 __all__ = ["PartitionNode"]
 
@@ -28,6 +32,7 @@ class PartitionNode:
     least_time: int | None = None
     bodies: tuple[PartitionNode, ...] = ()
     device: str | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def is_leaf(self) -> bool:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
 from tvmtarget.ir.function import DRIVEN_DEVICE
@@ -35,6 +34,13 @@ from tvmtarget.partition.control.boundary_memory import check_boundary_memory
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.costs.predict import Prediction, predict
+from tvmtarget.partition.decisions import (
+    Decision,
+    assignment_records,
+    limit_records,
+    preference_records,
+    unsupported_record,
+)
 from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
@@ -331,6 +337,7 @@ class Candidate:
     estimates: Estimates | None
     choose: Chooser
     root: PartitionNode | None = None
+    decisions: tuple[Decision, ...] = ()
     outlined: Outlined | None = None
     module: IRModule | None = None
     prediction: Prediction | None = None
@@ -344,7 +351,7 @@ def partition(candidate: Candidate) -> Candidate:
         candidate: a candidate without results.
 
     Returns:
-        The candidate with `root`.
+        The candidate with `root`, and the decision records of all levels.
 
     Raises:
         InfeasibleError: if atoms fit no child, or values at the border of a body cannot be in their memory.
@@ -352,7 +359,12 @@ def partition(candidate: Candidate) -> Candidate:
     program = candidate.feasibility.program
     root = split(program, candidate.feasibility, program.topology[""], program.top, candidate.choose)
     check_boundary_memory(program, root)
-    return replace(candidate, root=root)
+    decisions = [decision for node in root.walk() for decision in node.decisions]
+    for leaf in root.walk():
+        if leaf.is_leaf:
+            calls = program.with_nested(leaf.calls)
+            decisions += preference_records(program, tuple(calls), leaf.site)
+    return replace(candidate, root=root, decisions=tuple(decisions))
 
 
 def outline_subgraphs(candidate: Candidate) -> Candidate:
@@ -427,6 +439,7 @@ def run_stages(candidate: Candidate) -> Decomposition:
         candidate.estimates,
         candidate.prediction,
         candidate.throughput,
+        decisions=candidate.decisions,
     )
 
 
@@ -454,7 +467,7 @@ def split(
     if not site.is_system:
         return split_mixed_function(program, feasibility, site, calls)
     level = level_of(program, feasibility, site, calls)
-    assignment, groups = decide_level(program, feasibility, level, choose)
+    assignment, groups, decisions = decide_level(program, feasibility, level, choose)
     parts = tuple(
         _split_group(
             program, feasibility, level, level.options[assignment.chosen[group[0]]], level.calls(group), choose
@@ -465,7 +478,7 @@ def split(
     # What a nested body reads that a driver runs is copied only as that needs, which no level above can see.
     least_time = None if level.has_driver_option else assignment.least_time
     least_parts = lower_bound(level.graph.labeled(assignment.chosen), len(groups))
-    return PartitionNode(site, in_order, parts, least_parts, least_time)
+    return PartitionNode(site, in_order, parts, least_parts, least_time, decisions=decisions)
 
 
 def _split_group(
@@ -480,7 +493,7 @@ def _split_group(
 
 def decide_level(
     program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
-) -> tuple[Assignment, list[list[int]]]:
+) -> tuple[Assignment, list[list[int]], tuple[Decision, ...]]:
     """Assign a level and form its subgraphs until code generators accept all. At most MAX_REJECTED_ROUNDS rounds.
 
     An atom that a code generator rejects even alone may no longer go to that site in the next round.
@@ -492,20 +505,32 @@ def decide_level(
         choose: chooses the child of every atom.
 
     Returns:
-        The assignment, and the subgraphs as lists of atoms in an order in which they can run.
+        The assignment, the subgraphs as lists of atoms in an order in which they can run, and the decision records.
 
     Raises:
         InfeasibleError: if a rejected atom can go nowhere else, or the rounds do not suffice.
     """
+    rejections: list[Decision] = []
+
+    def check(group: Sequence[int]) -> Reject | None:
+        site, calls = level.options[chosen[group[0]]], level.calls(group)
+        strategy = feasibility.strategy(site)
+        if strategy is None or not strategy.is_vetoing:
+            return None
+        reason = strategy.check_together([program.op(index) for index in calls])
+        if reason is not None:
+            rejections.append(unsupported_record(calls, site, reason))
+        return reason
+
     for _ in range(MAX_REJECTED_ROUNDS):
         assignment = choose(level)
         chosen = assignment.chosen
         formed = subgraphs_of_level(level, assignment, feasibility.cache)
-        groups, rejected = checked_subgraphs(
-            formed, partial(_unsupported_reason, program, feasibility, level, chosen), level.limiter
-        )
+        groups, rejected = checked_subgraphs(formed, check, level.limiter)
         if not rejected:
-            return assignment, groups
+            assigned = assignment_records(program, level, assignment)
+            limited = limit_records(program, feasibility, level, chosen, groups)
+            return assignment, groups, (*assigned, *rejections, *limited)
         allowed = level.allowed.copy()
         for atom in rejected:
             allowed[atom, chosen[atom]] = False
@@ -518,13 +543,3 @@ def decide_level(
         raise_all(InfeasibleError, problems)
         level = replace(level, allowed=allowed)
     raise InfeasibleError(f"strategies still refuse subgraphs in {MAX_REJECTED_ROUNDS} rounds; take less in `check_op`")
-
-
-def _unsupported_reason(
-    program: FlatProgram, feasibility: Feasibility, level: Level, chosen: Sequence[int], group: Sequence[int]
-) -> Reject | None:
-    """Return why the code generator of a subgraph's site rejects it as a whole; None if it does not."""
-    strategy = feasibility.strategy(level.options[chosen[group[0]]])
-    if strategy is None or not strategy.is_vetoing:
-        return None
-    return strategy.check_together([program.op(index) for index in level.calls(group)])

@@ -119,7 +119,7 @@ class CostChooser:
             search.consider_within(level.capacity)
         is_known = matrix.is_known and not matrix.shift
         launches: list[int] = problem.launches.tolist()
-        return Assignment(search.labels.tolist(), bound if is_known else None, launches)
+        return Assignment(search.labels.tolist(), bound if is_known else None, launches, level.capacity)
 
     def _with_capacities(self, level: Level) -> Level:
         """Return the level with the memory capacities that the costs state."""

@@ -36,7 +36,8 @@ class Level:
     a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
     the site itself is the last of the options. `values` pass between atoms, and `limits` are what subgraphs of each
     option may be; `capacity` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
-    that follow each other and are asked to be in different subgraphs.
+    that follow each other and are required to be in different subgraphs; `control_scalars` are operations whose results
+    the driver reads to run control flow.
     """
 
     site: Site
@@ -51,6 +52,7 @@ class Level:
     limiter: Limiter
     capacity: MemoryCapacity | None
     cuts: frozenset[tuple[int, int]] = frozenset()
+    control_scalars: frozenset[int] = frozenset()
 
     @property
     def has_driver_option(self) -> bool:
@@ -71,11 +73,19 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A place in the options for every atom, picoseconds that no choice can go below, and what calls cost by option."""
+    """The option of every atom.
+
+    Attributes:
+        chosen: number of the option, by atom.
+        least_time: a lower bound of the time of any assignment, in picoseconds; None where nothing is proven.
+        launches: cost of a call by option, in picoseconds; empty without costs.
+        capacity: the memory limits that were kept, with those that the costs state; None where there are none.
+    """
 
     chosen: list[int]
     least_time: int | None = None
     launches: Sequence[int] = ()
+    capacity: MemoryCapacity | None = None
 
 
 Chooser: TypeAlias = Callable[[Level], Assignment]
@@ -86,7 +96,7 @@ def by_preference(level: Level) -> Assignment:
     labels = preferred(level)
     if level.capacity is not None and not level.capacity.fits(labels):
         labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
-    return Assignment(labels.tolist())
+    return Assignment(labels.tolist(), capacity=level.capacity)
 
 
 def preferred(level: Level) -> Ints:
@@ -128,6 +138,7 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
+    control_scalars: frozenset[int] = frozenset()
     if program.bodies:
         for number, atom in enumerate(atoms):
             if atom[0] in program.bodies:
@@ -135,11 +146,10 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
                     option.path != site.path and feasibility.supports_whole(atom, option) for option in options
                 ]
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
-        steering = control_scalars_of(
-            program, calls, {atom[0] for atom, choice in chosen if options[choice].path == site.path}
-        )
+        driven = {atom[0] for atom, choice in chosen if options[choice].path == site.path}
+        control_scalars = frozenset(control_scalars_of(program, calls, driven))
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
-        favoured[[number for number, atom in enumerate(atoms) if steering.issuperset(atom)]] = at_home
+        favoured[[number for number, atom in enumerate(atoms) if control_scalars.issuperset(atom)]] = at_home
     values = values_of(program.dataflow(atoms[0] if atoms else ()), owner_array(len(program.body), atoms), len(atoms))
     return Level(
         site=site,
@@ -154,11 +164,12 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         limiter=Limiter(graph.successors, atoms, values),
         capacity=capacity_of(program, site.domain, options, atoms, {}),
         cuts=forced_cuts_of(program, atoms),
+        control_scalars=control_scalars,
     )
 
 
 # Fields of a level that only name its sites and operations, or follow from the others.
-_DERIVED = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity"})
+_DERIVED = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity", "control_scalars"})
 
 
 def decision_inputs(level: Level) -> Iterator[object]:

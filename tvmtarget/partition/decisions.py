@@ -1,0 +1,186 @@
+"""Decision records: what a stage decided about operations, and why. Reports print them and derive nothing again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from tvmtarget.human_units import bytes_text
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.level import Assignment, Level
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
+from tvmtarget.partition.placement.pattern_groups import check_caps
+from tvmtarget.support.strategy import Reject
+from tvmtarget.target.topology import Site
+
+__all__ = [
+    "Decision",
+    "assignment_records",
+    "decisions_about",
+    "limit_records",
+    "preference_records",
+    "unsupported_record",
+]
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One record.
+
+    Attributes:
+        stage: the stage that decided: `assign`, `form` or `check` (see `pipeline.py`).
+        code: what kind of decision it is. MEMORY: the weights of the operation do not fit into the memory of the site,
+            beside those that are there. CONTROL_SCALAR: a driver reads the result to run control flow, so it is
+            computed where the driver's memory is. VETO: the code generator of the site rejects one subgraph of all
+            these operations. SHAPE, MAX_SIZE, MAX_INPUTS, MAX_OUTPUTS: one subgraph of all these operations exceeds a
+            limit of the site. RELEASED_PIN: the site does not meet a preference.
+        ops: the operations that it is about, by number; for a limit, all that one subgraph would have had.
+        site: path of the site that it is about.
+        reason: one line for people.
+    """
+
+    stage: str
+    code: str
+    ops: tuple[int, ...]
+    site: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.code}, {self.reason}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return the record as data, without the operations."""
+        return {"stage": self.stage, "code": self.code, "site": self.site, "reason": self.reason}
+
+
+def decisions_about(decisions: Sequence[Decision], *ops: int) -> Iterator[Decision]:
+    """Yield the records that are about all of some operations.
+
+    Args:
+        decisions: the records of a plan.
+        *ops: operations, by number.
+
+    Yields:
+        Records in the order in which they were made.
+    """
+    wanted = frozenset(ops)
+    return (decision for decision in decisions if wanted.issubset(decision.ops))
+
+
+def assignment_records(program: FlatProgram, level: Level, assignment: Assignment) -> Iterator[Decision]:
+    """Record why atoms are not on sites that they could be on, and which were assigned for their driver.
+
+    Args:
+        program: the flat program.
+        level: the level that was assigned.
+        assignment: the option of every atom.
+
+    Yields:
+        A MEMORY record for each atom and each allowed option whose memory has no capacity left for its weights, and a
+        CONTROL_SCALAR record for each operation whose result the driver reads.
+    """
+    if assignment.capacity is not None:
+        yield from _memory_records(level, assignment.chosen, assignment.capacity)
+    for number, atom in enumerate(level.atoms):
+        option = level.options[assignment.chosen[number]]
+        if level.control_scalars.issuperset(atom) and option.domain == level.site.domain:
+            reason = "a driver reads what it computes to run control flow, and this is the driver's memory"
+            yield Decision("assign", "CONTROL_SCALAR", atom, option.path, reason)
+
+
+def _memory_records(level: Level, chosen: Sequence[int], capacity: MemoryCapacity) -> Iterator[Decision]:
+    memory_of = capacity.memories.tolist()
+    constants: dict[int, list[int]] = {}
+    present: Counter[tuple[int, int]] = Counter()
+    for atom, constant in zip(capacity.atoms.tolist(), capacity.owned.tolist(), strict=True):
+        constants.setdefault(atom, []).append(constant)
+        present[memory_of[chosen[atom]], constant] += 1
+    used: Counter[int] = Counter()
+    for memory, constant in present:
+        used[memory] += int(capacity.sizes[constant])
+    for atom, owned in constants.items():
+        for number, option in enumerate(level.options):
+            memory = memory_of[number]
+            limit = capacity.limits[memory]
+            if limit is None or memory == memory_of[chosen[atom]] or not level.allowed[atom, number]:
+                continue
+            more = sum(int(capacity.sizes[constant]) for constant in owned if not present[memory, constant])
+            if used[memory] + more > limit:
+                reason = (
+                    f"{option.domain!r} holds {bytes_text(limit)} of weights, has {bytes_text(used[memory])}, and this "
+                    f"needs {bytes_text(more)} more"
+                )
+                yield Decision("assign", "MEMORY", level.atoms[atom], option.path, reason)
+
+
+def limit_records(
+    program: FlatProgram, feasibility: Feasibility, level: Level, chosen: Sequence[int], groups: Sequence[Sequence[int]]
+) -> Iterator[Decision]:
+    """Record which limits of code generators divide what could be one subgraph.
+
+    Subgraphs of one site that follow each other without another in between could be one: nothing that one of them
+    reads comes from elsewhere after the first has begun.
+
+    Args:
+        program: the flat program.
+        feasibility: what fits where.
+        level: the level whose subgraphs were formed.
+        chosen: the option of every atom.
+        groups: the subgraphs as lists of atoms, in execution order.
+
+    Yields:
+        One record for each run of such subgraphs that exceeds a limit.
+    """
+    for number, run in groupby(groups, key=lambda group: chosen[group[0]]):
+        joined = [atom for group in run for atom in group]
+        strategy = feasibility.strategy(level.options[number])
+        if level.limits[number].is_unlimited or strategy is None or len(joined) == 1:
+            continue
+        site, calls = level.options[number], level.calls(joined)
+        if strategy.subgraphs == "single":
+            yield Decision("form", "SHAPE", calls, site.path, f"{site.target.kind} takes each operation alone")
+            continue
+        over = check_caps(program, strategy, calls)
+        if over is not None:
+            yield Decision("form", over.code, calls, site.path, f"together they would have {over.message}")
+
+
+def unsupported_record(calls: tuple[int, ...], site: Site, reason: Reject) -> Decision:
+    """Record that a code generator rejects a subgraph as a whole.
+
+    Args:
+        calls: its operations.
+        site: where it would have run.
+        reason: what the code generator answered.
+
+    Returns:
+        The VETO record.
+    """
+    kind = site.target.kind
+    if len(calls) == 1:
+        text = f"{kind} on @{site.path or '.'} refuses a function of it alone: {reason}"
+    else:
+        text = f"{kind} refuses a function of both: {reason}"
+    return Decision("check", "VETO", calls, site.path, text)
+
+
+def preference_records(program: FlatProgram, calls: Sequence[int], site: Site) -> Iterator[Decision]:
+    """Record the preferences of operations that their leaf does not meet.
+
+    Args:
+        program: the flat program.
+        calls: the operations of a subgraph, with those of nested bodies.
+        site: the leaf that it runs on.
+
+    Yields:
+        A RELEASED_PIN record for each operation and preference; the reason is the preference and its origin.
+    """
+    root = program.topology.root
+    for index in calls:
+        for item in program.requirements[index]:
+            if not item.constraint.is_required and not item.constraint.replace(weight=None).check(
+                site.target, site.path, root
+            ):
+                yield Decision("assign", "RELEASED_PIN", (index,), site.path, str(item))
