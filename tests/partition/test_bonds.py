@@ -208,7 +208,7 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
     asked = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}
     plan = tt.decompose(module, FLAT, **asked, max_subgraphs={"b": 0})
     assert [subgraph.ops[0] for subgraph in plan.subgraphs] == ["conv1", "conv2", "conv3"]
-    assert dict(plan.explain("conv2").neighbours) == {"relu1": "BOUNDARY, one is asked for between them"}
+    assert dict(plan.explain("conv2").neighbours) == {"relu1": "BOUNDARY, it is required between them"}
     plan.save(tmp_path / "a.plan")
     loaded = tt.Plan.load(tmp_path / "a.plan")
     assert (loaded.module, loaded.to_json()) == (plan.module, plan.to_json())

@@ -47,17 +47,17 @@ def apart(kind, module=DIAMOND, **options):
 
 def test_neighbours_on_one_site_are_apart_for_what_the_code_generator_takes():
     assert apart("shape-engine", subgraphs="single")["a"] == "SHAPE, shape-engine takes each operation alone"
-    size = "MAX_SIZE, together they would have 2 operations, and it takes at most 1"
+    size = "MAX_SIZE, one subgraph would have 4 operations, and it takes at most 1"
     assert apart("size-engine", max_ops=1)["a"] == size
-    inputs = "MAX_INPUTS, together they would have 3 inputs, and it takes at most 2"
+    inputs = "MAX_INPUTS, one subgraph would have 3 inputs, and it takes at most 2"
     assert apart("inputs-engine", SUMS, max_inputs=2)["d"] == inputs
-    outputs = "MAX_OUTPUTS, together they would have 2 outputs, and it takes at most 1"
+    outputs = "MAX_OUTPUTS, one subgraph would have 2 outputs, and it takes at most 1"
     assert apart("outputs-engine", max_outputs=1)["a"] == outputs
 
     def few(strategy, ops):
         return tt.reject("RULE", "no two together") if len(ops) > 1 else None
 
-    veto = "VETO, veto-engine refuses a function of both: RULE: no two together"
+    veto = "VETO, veto-engine rejects one function of these 3 operations: RULE: no two together"
     assert apart("veto-engine", check_subgraph=few)["d"] == veto
 
 
@@ -70,13 +70,13 @@ def test_an_operation_that_is_refused_even_alone_says_so():
             return tt.reject("RULE", "it takes nothing today")
 
     plan = tt.decompose(DIAMOND, "[npu=refusing-engine,cpu=numpy](host=@cpu)")
-    wanted = "VETO, refusing-engine on @npu refuses a function of it alone: RULE: it takes nothing today"
+    wanted = "VETO, refusing-engine on @npu rejects a function of it alone: RULE: it takes nothing today"
     assert plan.explain("b").reason == wanted
 
 
 def test_a_memory_that_is_full_is_a_reason():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), board(bytes=20000))
-    wanted = "MEMORY, 'sram' holds 20000 bytes of weights, has 1280, and this needs 65792 more"
+    wanted = "MEMORY, 'sram' holds 19.5 KiB of weights, has 1.25 KiB, and this needs 64.2 KiB more"
     assert plan.explain("fc1").reason == wanted
 
 

@@ -22,8 +22,10 @@ __all__ = [
     "decisions_about",
     "limit_records",
     "preference_records",
+    "separating_decision",
     "unsupported_record",
 ]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -67,6 +69,22 @@ def decisions_about(decisions: Sequence[Decision], *ops: int) -> Iterator[Decisi
     """
     wanted = frozenset(ops)
     return (decision for decision in decisions if wanted.issubset(decision.ops))
+
+
+def separating_decision(decisions: Sequence[Decision], first: int, second: int) -> Decision | None:
+    """Return the record that explains best why two operations of one site are in different subgraphs.
+
+    Args:
+        decisions: the records of a plan.
+        first: an operation, by number.
+        second: another operation.
+
+    Returns:
+        Of the records of limits and rejected subgraphs about both, the one about the fewest operations; None if there
+        is none.
+    """
+    records = (one for one in decisions_about(decisions, first, second) if one.stage in ("form", "check"))
+    return min(records, key=lambda one: len(one.ops), default=None)
 
 
 def assignment_records(program: FlatProgram, level: Level, assignment: Assignment) -> Iterator[Decision]:
@@ -144,7 +162,7 @@ def limit_records(
             continue
         over = check_caps(program, strategy, calls)
         if over is not None:
-            yield Decision("form", over.code, calls, site.path, f"together they would have {over.message}")
+            yield Decision("form", over.code, calls, site.path, f"one subgraph would have {over.message}")
 
 
 def unsupported_record(calls: tuple[int, ...], site: Site, reason: Reject) -> Decision:
@@ -160,9 +178,9 @@ def unsupported_record(calls: tuple[int, ...], site: Site, reason: Reject) -> De
     """
     kind = site.target.kind
     if len(calls) == 1:
-        text = f"{kind} on @{site.path or '.'} refuses a function of it alone: {reason}"
+        text = f"{kind} on @{site.path or '.'} rejects a function of it alone: {reason}"
     else:
-        text = f"{kind} refuses a function of both: {reason}"
+        text = f"{kind} rejects one function of these {len(calls)} operations: {reason}"
     return Decision("check", "VETO", calls, site.path, text)
 
 

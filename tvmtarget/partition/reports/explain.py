@@ -1,25 +1,33 @@
-"""Why an operation is where it is."""
+"""Explain one operation of a plan: the records that its stages made, printed in one place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
+from tvmtarget.partition.decisions import decisions_about
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, Outlined, SubgraphRecord
+from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, SubgraphRecord
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.reports.move_delta import move_delta
-from tvmtarget.partition.reports.reasons import reason_for, released, why_driven
 from tvmtarget.partition.reports.separation_reasons import owners_of, separation_reasons
+from tvmtarget.target.topology import Site
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
 
 __all__ = ["Explanation", "explain_op"]
+
+
+_BY_COST = {
+    "latency": "the whole takes least so, with calls and copies, by the costs",
+    "throughput": "the busiest machine is least busy so, with calls and copies, by the costs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,7 @@ def explain_op(plan: Plan, op: str) -> Explanation:
     record = None if driven is not None else outlined.subgraphs[owner[index]]
     sites = {call: outlined.subgraphs[place].site for call, place in owner.items() if place >= 0}
     site, function, reason, members = (
-        _on_site(feasibility, index, record, outlined, estimates, plan.options.objective)
+        (record.site, record.function, _reason(plan, index, record), len(record.ops) + len(record.inner))
         if record is not None
         else _in_driver(program, feasibility, index, driven)
     )
@@ -133,7 +141,7 @@ def explain_op(plan: Plan, op: str) -> Explanation:
         function=function,
         reason=reason,
         verdicts=tuple(_verdicts(feasibility, index, "" if driven is not None else site)),
-        neighbours=tuple(separation_reasons(program, plan.root, index, owner, outlined.subgraphs)),
+        neighbours=tuple(separation_reasons(plan, index, owner)),
         copies=tuple(_copied(copy, estimates) for copy in _caused(program, index, record, outlined.copies)),
         members=members,
         times=() if estimates is None else tuple(_times(feasibility, estimates, index)),
@@ -141,27 +149,77 @@ def explain_op(plan: Plan, op: str) -> Explanation:
         is_driven=driven is not None,
         levels=tuple(_levels(plan.root, index)),
         alone=() if estimates is None else tuple(move_delta(feasibility, estimates, sites, index)),
-        released=() if record is None else released(program, index, program.topology[site]),
+        released=tuple(one.reason for one in decisions_about(plan.decisions, index) if one.code == "RELEASED_PIN"),
     )
 
 
-def _on_site(
-    feasibility: Feasibility,
-    index: int,
-    record: SubgraphRecord,
-    outlined: Outlined,
-    estimates: Estimates | None,
-    objective: str,
-) -> tuple[str, str, str, int]:
-    reason = reason_for(feasibility, index, record, outlined, estimates, objective)
-    return record.site, record.function, reason, len(record.ops) + len(record.inner)
+def _reason(plan: Plan, index: int, record: SubgraphRecord) -> str:
+    """Return why an operation is on the site of its subgraph."""
+    if record.device not in (None, record.site):
+        return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
+    program, feasibility, estimates = plan.program, plan.feasibility, plan.estimates
+    possible = [leaf for leaf in feasibility.leaves if feasibility.unsupported_reason(index, leaf) is None]
+    requirements = program.requirements[index]
+    if len(possible) == 1:
+        required = [str(item) for item in requirements if item.constraint.is_required]
+        return f"it must meet {' and '.join(required)}" if required else "no other site can take it"
+    around = next((outer for outer in record.calls if index in program.nested(outer)), None)
+    if around is not None:
+        return f"it is in a body of {program.body[around].source!r}, which runs there whole"
+    ranks = [sum(item.constraint.rank(leaf.target, leaf.path) for item in requirements) for leaf in possible]
+    best = [leaf for leaf, rank in zip(possible, ranks, strict=True) if rank == max(ranks)]
+    if len(best) < len(possible) and record.site in [leaf.path for leaf in best]:
+        return f"preferred by {' and '.join(map(str, requirements))}"
+    forced = next(_forced(plan, index, record, best), None)
+    if forced is not None:
+        return forced
+    first = "the first site, in order of preference, that can take it"
+    if estimates is not None:
+        known = {leaf.path for leaf in best if estimates.time(index, leaf).time is not None}
+        is_blind = record.site == best[0].path and not (record.site in known and len(known) > 1)
+        return f"{first}, as unknown times do not speak for another" if is_blind else _BY_COST[plan.options.objective]
+    if record.site == best[0].path:
+        return first
+    return "a site that can take it and what was decided together with it"
+
+
+def _forced(plan: Plan, index: int, record: SubgraphRecord, best: Sequence[Site]) -> Iterator[str]:
+    """Yield why an operation is not on a site that comes first by preference, from what the stages recorded."""
+    program = plan.program
+    earlier = [leaf.path for leaf in takewhile(lambda leaf: leaf.path != record.site, best)]
+    group = plan.feasibility.groups.of.get(index)
+    kind = program.topology[record.site].target.kind
+    pattern = None if group is None else group.pattern_of(kind)
+    if group is not None and pattern is not None and len(group.calls) > 1:
+        others = ", ".join(repr(program.body[call].source) for call in group.calls if call != index)
+        yield f"pattern {pattern!r} of {kind} takes it together with {others}"
+    competing = earlier if plan.estimates is None else [leaf.path for leaf in best if leaf.path != record.site]
+    for decision in decisions_about(plan.decisions, index):
+        if decision.code == "CONTROL_SCALAR":
+            yield decision.reason
+        elif decision.site in competing:
+            is_alone = decision.ops == (index,)
+            if decision.code == "MEMORY" or (decision.code == "VETO" and is_alone):
+                yield str(decision)
+    frame = next((frame for frame in program.frames[index] if frame.constraints), None)
+    if frame is not None and earlier:
+        yield f"it stays together with the other operations of function {frame.callee!r}"
+
+
+def _why_driven(program: FlatProgram, feasibility: Feasibility, index: int) -> str:
+    """Say why a driver runs an operation with nested bodies."""
+    if all(feasibility.unsupported_reason(index, leaf) is not None for leaf in feasibility.leaves):
+        return "no site can take it whole, so that its bodies are divided"
+    if index in program.driven:
+        return "a driver held it, and its bodies stay divided"
+    return "its bodies are better divided, by what is preferred or by the costs"
 
 
 def _in_driver(
     program: FlatProgram, feasibility: Feasibility, index: int, driven: DrivenRecord | None
 ) -> tuple[str, str, str, int]:
     site, driver = ("", "") if driven is None else (program.topology[driven.system].host, driven.driver)
-    return site, driver, why_driven(program, feasibility, index), len(tuple(program.nested(index)))
+    return site, driver, _why_driven(program, feasibility, index), len(tuple(program.nested(index)))
 
 
 def _levels(subgraph: PartitionNode, index: int) -> Iterator[tuple[str, str, int]]:

@@ -1,15 +1,17 @@
-"""Why neighbours are in other subgraphs than an operation."""
+"""Print why neighbours of an operation are in other subgraphs: the decision record, or the path of a cycle."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from tvmtarget.partition.decisions import separating_decision
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.partition_node import PartitionNode
-from tvmtarget.partition.placement.pattern_groups import check_caps
-from tvmtarget.support.registry import strategy_at
+
+if TYPE_CHECKING:
+    from tvmtarget.partition.decomposition import Decomposition as Plan
 
 __all__ = ["owners_of", "separation_reasons"]
 
@@ -28,66 +30,49 @@ def owners_of(program: FlatProgram, root: PartitionNode) -> dict[int, int]:
     return owner
 
 
-def separation_reasons(
-    program: FlatProgram, root: PartitionNode, index: int, owner: dict[int, int], subgraphs: Sequence[SubgraphRecord]
-) -> Iterator[tuple[str, str]]:
-    """Yield what an operation reads from or is read by in other subgraphs, by name, each with a code and the reason."""
+def separation_reasons(plan: Plan, index: int, owner: dict[int, int]) -> Iterator[tuple[str, str]]:
+    """Yield why the neighbours of an operation are in other subgraphs.
+
+    Args:
+        plan: the plan.
+        index: the operation, by number.
+        owner: what `owners_of` returns for the plan.
+
+    Yields:
+        The name of each operation in another subgraph that it reads from or that reads from it, and a code with the
+        reason (docs/plans.md).
+    """
+    program = plan.program
     before = list(program.predecessors(index))
-    outputs = program.body[index].outputs
-    after = dict.fromkeys(reader for output in outputs for reader in program.consumers.get(output.name, ()))
-    here = owner[index]
+    after = dict.fromkeys(
+        reader for output in program.body[index].outputs for reader in program.consumers.get(output.name, ())
+    )
     for other in (*before, *after):
-        there = owner[other]
-        if there == here:
-            continue
-        yield program.body[other].source, _why(program, root, (index, other), (here, there), subgraphs, other in before)
+        if owner[other] != owner[index]:
+            yield program.body[other].source, _reason(plan, index, other, owner, is_before=other in before)
 
 
-def _why(
-    program: FlatProgram,
-    root: PartitionNode,
-    pair: tuple[int, int],
-    owners: tuple[int, int],
-    subgraphs: Sequence[SubgraphRecord],
-    is_before: bool,
-) -> str:
-    index, other = pair
-    here, there = owners
+def _reason(plan: Plan, index: int, other: int, owner: dict[int, int], *, is_before: bool) -> str:
+    program, here, there = plan.program, owner[index], owner[other]
     if program.scope_of(other) is not program.scope_of(index):
         return "BODY, it is outside of the body that this one stands in"
     if here < 0 or there < 0:
         return f"CONTROL_FLOW, a driver runs {'this one' if here < 0 else 'it'}"
-    if subgraphs[there].site != subgraphs[here].site:
-        return f"SITE, it runs on @{subgraphs[there].site}"
+    if plan.subgraphs[there].site != plan.subgraphs[here].site:
+        return f"SITE, it runs on @{plan.subgraphs[there].site}"
+    decision = separating_decision(plan.decisions, index, other)
+    if decision is not None:
+        return str(decision)
     first, last = (other, index) if is_before else (index, other)
-    path = _detour(program, _parting(program, root, first, last), first, last)
+    path = _detour(program, _parting(program, plan.root, first, last), first, last)
     if path:
         through = " -> ".join(program.body[step].source for step in path)
         return f"CYCLE, one subgraph of both would wait for itself: {through}"
     if program.is_boundary(first, last):
-        return "BOUNDARY, one is asked for between them"
+        return "BOUNDARY, it is required between them"
     if program.frames[index] != program.frames[other]:
         return "CONSTRAINT, they are in calls of different functions, which stay whole"
-    refusal = _refusal(program, subgraphs[here], subgraphs[there])
-    return refusal or f"WAVE, it runs {'earlier' if is_before else 'later'}"
-
-
-def _refusal(program: FlatProgram, one: SubgraphRecord, other: SubgraphRecord) -> str:
-    """Return why the code generator of a site takes no function with all operations of two; '' if it would."""
-    kind = program.topology[one.site].target.kind
-    strategy = strategy_at(program.topology[one.site].target)
-    if strategy is None:
-        return ""
-    if strategy.subgraphs == "single":
-        return f"SHAPE, {kind} takes each operation alone"
-    calls = tuple(sorted({*one.calls, *other.calls}))
-    over = check_caps(program, strategy, calls)
-    if over is not None:
-        return f"{over.code}, together they would have {over.message}"
-    answer = strategy.check_together([program.op(call) for call in calls])
-    if answer is not None:
-        return f"VETO, {kind} refuses a function of both: {answer}"
-    return ""
+    return f"WAVE, it runs {'earlier' if is_before else 'later'}"
 
 
 def _parting(program: FlatProgram, root: PartitionNode, first: int, last: int) -> PartitionNode:

@@ -12,7 +12,6 @@ from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.partition_node import PartitionNode
-from tvmtarget.partition.reports.reasons import released
 
 if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan
@@ -152,10 +151,9 @@ def _released(plan: Plan) -> Iterator[str]:
     if not any(item.constraint.weight is not None for asked in plan.program.requirements for item in asked):
         return
     lost: dict[str, list[str]] = {}
-    for subgraph in plan.subgraphs:
-        for index in plan.program.with_nested(subgraph.calls):
-            for item in released(plan.program, index, plan.topology[subgraph.site]):
-                lost.setdefault(item, []).append(plan.program.body[index].source)
+    for decision in plan.decisions:
+        if decision.code == "RELEASED_PIN":
+            lost.setdefault(decision.reason, []).append(plan.program.body[decision.ops[0]].source)
     for item, ops in list(lost.items())[:MAX_SHOWN]:
         yield f"  released: {item}, for {len(ops)} ops such as {ops[0]!r}"
     if len(lost) > MAX_SHOWN:
