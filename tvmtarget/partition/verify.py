@@ -1,4 +1,7 @@
-"""The proof of a decomposition, run on every plan: what must hold of its module, whatever made it. O(V + E)."""
+"""Verify the invariants of a partitioned module. Every plan is verified before it is returned. O(V + E).
+
+The checks read the module, not the data structures it was made from, so that they also find faults of outlining.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,24 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 
 __all__ = ["verify_plan"]
 
+# Violations that an error lists.
+MAX_SHOWN = 5
+
 
 def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
-    """Raise `ModelError` unless every invariant holds.
+    """Verify a partitioned module.
 
-    The IR's own rules prove that the graph of subgraphs has no circle, and that what a nested body captures is there
-    before it runs: a subgraph is one call of its driver, and a driver's body is in topological order.
+    The verifier of the IR proves that the graph of subgraphs has no cycle, and that values captured by a region are
+    computed before it runs: a subgraph is one call of its driver, and the body of a driver is in topological order.
+
+    Args:
+        program: the original program.
+        feasibility: which site supports which operation.
+        module: the partitioned module.
+        outlined: records of its subgraphs, drivers and copies.
+
+    Raises:
+        ModelError: with up to five violated invariants.
     """
     module.verify()
     subgraphs = outlined.subgraphs
@@ -31,10 +46,10 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
     problems = [
         *_every_op_runs_once(program, outlined, leaves),
-        *_every_op_is_where_it_may_be(program, feasibility, outlined),
-        *_every_leaf_names_one_leaf(program, leaves),
+        *_every_site_supports_its_ops(program, feasibility, outlined),
+        *_every_function_names_one_leaf(program, leaves),
         *_every_group_is_whole(program, feasibility, subgraphs),
-        *_every_call_is_in_its_body(program, module, subgraphs),
+        *_every_call_is_in_its_region(program, module, subgraphs),
         *_effects_keep_their_order(program, module),
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
@@ -43,7 +58,7 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *_copies_lead_away(program, outlined),
     ]
     if problems:
-        raise ModelError(*problems[:5])
+        raise ModelError(*problems[:MAX_SHOWN])
 
 
 def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
@@ -58,26 +73,27 @@ def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequen
             yield f"function {leaf.name!r} does not hold the ops that its subgraph lists"
 
 
-def _every_op_is_where_it_may_be(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
+def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
     for subgraph in outlined.subgraphs:
         site = program.topology[subgraph.site if subgraph.device is None else subgraph.device]
         for index in subgraph.calls:
-            refusal = feasibility.unsupported_reason(index, site)
-            if refusal is not None:
+            reason = feasibility.unsupported_reason(index, site)
+            if reason is not None:
                 op = program.body[index].source
-                yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {refusal}{_moody(refusal.code)}"
+                hint = _consistency_hint(reason.code)
+                yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {reason}{hint}"
     for driven in outlined.driven:
-        refusal = feasibility.why_not_driven(driven.call, program.topology[driven.system])
-        if refusal is not None:
-            yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {refusal}"
+        reason = feasibility.why_not_driven(driven.call, program.topology[driven.system])
+        if reason is not None:
+            yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {reason}"
 
 
-def _moody(code: str) -> str:
-    """What to say of a strategy that refuses what it took."""
-    return "" if code == "CONSTRAINT" else " (a strategy has to answer alike whenever it is asked)"
+def _consistency_hint(code: str) -> str:
+    """Return a hint for an operation that its strategy supported before."""
+    return "" if code == "CONSTRAINT" else " (a strategy must give the same answer every time)"
 
 
-def _every_leaf_names_one_leaf(program: FlatProgram, leaves: Sequence[Function]) -> Iterator[str]:
+def _every_function_names_one_leaf(program: FlatProgram, leaves: Sequence[Function]) -> Iterator[str]:
     for leaf in leaves:
         path = None if leaf.constraint is None else leaf.constraint.path
         if path is None or path not in program.topology or program.topology[path].is_system:
@@ -87,18 +103,20 @@ def _every_leaf_names_one_leaf(program: FlatProgram, leaves: Sequence[Function])
 def _every_group_is_whole(
     program: FlatProgram, feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
-    """What a pattern takes together is in one function, wherever that runs, or in the bodies of one operation."""
-    owner = {index: place for place, subgraph in enumerate(subgraphs) for index in program.with_nested(subgraph.calls)}
+    """The operations of a pattern match are in one function, on any site, or in the regions of one operation."""
+    owner = {
+        index: number for number, subgraph in enumerate(subgraphs) for index in program.with_nested(subgraph.calls)
+    }
     for group in feasibility.groups.all:
         if len({owner.get(index) for index in group.calls}) > 1:
             names = ", ".join(repr(program.body[index].source) for index in group.calls)
-            yield f"ops {names}, which {group} takes together, are apart"
+            yield f"ops {names}, which {group} matches together, are apart"
 
 
-def _every_call_is_in_its_body(
+def _every_call_is_in_its_region(
     program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
-    """Leaf functions are called in the order of their subgraphs, each from the nested bodies that its ops stand in."""
+    """Leaf functions are called in the order of their subgraphs, each from the regions that its operations are in."""
     order = calls_in_order(module, "main")
     is_leaf = module.main.attr("role") == "leaf"
     entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
@@ -114,7 +132,7 @@ def _every_call_is_in_its_body(
             yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
         for index in subgraph.calls:
             if tuple(program.nesting_path(index)) != path:
-                yield f"op {program.body[index].source!r} of {callee!r} is not called from the body it stands in"
+                yield f"op {program.body[index].source!r} of {callee!r} is not called from its region"
     extra = next(starts, None)
     if extra is not None:
         yield f"function {extra[0]!r} is called once more than there are subgraphs for it"
@@ -125,11 +143,13 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
 
 
 def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterator[str]:
-    """Operations with an effect run as they did in the undivided function, bodies told after what has them."""
-    wanted = list(_effects(program, program.top))
+    """Operations with effects keep their order; those in regions come after the operation that has the region."""
+    expected = list(_effects(program, program.top))
     found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
-    if wanted != found:
-        first = next((a for a, b in zip(wanted, found, strict=False) if a != b), "one of them")
+    if expected != found:
+        first = next(
+            (a for a, b in zip(expected, found, strict=False) if a != b), "one of them"
+        )  # else one list is longer
         yield f"operations with an effect do not keep their order: {first!r} runs elsewhere"
 
 
@@ -156,12 +176,12 @@ def _copies_follow_links(outlined: Outlined) -> Iterator[str]:
     for copy in outlined.copies if graph is not None else ():
         stops = graph.route(copy.src, copy.dst, graph.nbytes(copy.type)).stops if graph is not None else ()
         if stops:
-            way = " -> ".join((copy.src, *stops, copy.dst))
-            yield f"{copy.value!r} is copied from {copy.src!r} straight to {copy.dst!r}, while links lead {way}"
+            route = " -> ".join((copy.src, *stops, copy.dst))
+            yield f"{copy.value!r} is copied from {copy.src!r} directly to {copy.dst!r}, but the route is {route}"
 
 
 def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
-    """No value is copied back to the memory where it was computed by a driver that was running then.
+    """No value is copied back to the memory where it was computed while the same call of a driver runs.
 
     A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
     """

@@ -1,1 +1,1 @@
-"""Operations with nested bodies: which of them a driver can run, and the drivers that do."""
+"""Control flow: operations with regions, and the drivers that run them."""

@@ -1,4 +1,4 @@
-"""Values at the borders of nested bodies that are asked to be in memories: those that cannot be there are refused."""
+"""Check the memories that a program requires for values at the boundaries of regions."""
 
 from __future__ import annotations
 
@@ -14,47 +14,54 @@ __all__ = ["check_boundary_memory"]
 
 
 def check_boundary_memory(program: FlatProgram, root: PartitionNode) -> None:
-    """Raise `InfeasibleError` for values that are asked to be in another memory of the target than they will be.
+    """Check that values at the boundaries of regions can be in their required memories.
 
-    What a loop carries is where that is asked, if a driver runs the loop, and in one memory all the way. All else that
-    crosses the border of a body is in the memory of the driver, or of the leaf that runs the operation whole.
+    A loop-carried value can be in any memory, but in a single one, if a driver runs the loop. All other values at the
+    boundary of a region are in the memory of the driver, or of the leaf that runs the operation whole.
+
+    Args:
+        program: the program.
+        root: its partition.
+
+    Raises:
+        InfeasibleError: with one problem for each value that is required elsewhere.
     """
     if program.bodies:
         domains = program.topology.domains()
-        raise_all(InfeasibleError, [told for region in root.walk() for told in _problems(program, region, domains)])
+        raise_all(InfeasibleError, [problem for node in root.walk() for problem in _problems(program, node, domains)])
 
 
-def _problems(program: FlatProgram, region: PartitionNode, domains: frozenset[str]) -> Iterator[str]:
-    if not region.is_leaf and not region.bodies:
+def _problems(program: FlatProgram, node: PartitionNode, domains: frozenset[str]) -> Iterator[str]:
+    if not node.is_leaf and not node.bodies:
         return
-    path, home = f"@{region.site.path or '.'}", program.topology.home(region.site.path)
-    around = region.calls if region.bodies else program.with_nested(region.calls)
-    for call in (program.body[index] for index in around if index in program.bodies):
+    path, home = f"@{node.site.path or '.'}", program.topology.home(node.site.path)
+    calls = node.calls if node.bodies else program.with_nested(node.calls)
+    for call in (program.body[index] for index in calls if index in program.bodies):
         carried = list(_carried(call))
-        plain = [value for value in _crossing(call) if not any(value in ends for ends in carried)]
+        others = [value for value in _boundary_values(call) if not any(value in ends for ends in carried)]
         for ends in carried:
-            asked = dict.fromkeys(value.scope for value in ends if value.scope in domains)
-            if region.bodies and len(asked) > 1:
-                yield f"op {call.source!r} carries {ends[0].name!r} in one memory, not in {' and '.join(asked)}"
-            plain += () if region.bodies else ends
-        for value in plain:
+            required = dict.fromkeys(value.scope for value in ends if value.scope in domains)
+            if node.bodies and len(required) > 1:
+                yield f"op {call.source!r} carries {ends[0].name!r} in one memory, not in {' and '.join(required)}"
+            others += () if node.bodies else ends
+        for value in others:
             if value.scope in domains and value.scope != home:
                 yield (
-                    f"value {value.name!r} of op {call.source!r} is asked to be in memory {value.scope!r}, but "
-                    f"{'the driver of ' if region.bodies else ''}{path} has it in {home!r}; leave the memory out, or "
+                    f"value {value.name!r} of op {call.source!r} must be in memory {value.scope!r}, but "
+                    f"{'the driver of ' if node.bodies else ''}{path} has it in {home!r}; leave the memory out, or "
                     "place operations of its bodies by 'where'"
                 )
 
 
 def _carried(call: Call) -> Iterator[tuple[Value, ...]]:
-    """Yield, for each value that a loop carries, the parameter of its body and the output."""
+    """Yield the parameter of the body and the output of each loop-carried value."""
     for slot in body_arguments(call):
         for _, body in call.regions:
             yield body.params[slot.param], call.outputs[slot.output]
 
 
-def _crossing(call: Call) -> Iterator[Value]:
-    """Yield the parameters of nested bodies, and what the operation returns."""
+def _boundary_values(call: Call) -> Iterator[Value]:
+    """Yield the parameters of regions and the results of the operation."""
     for _, body in call.regions:
         yield from body.params
     yield from call.outputs

@@ -1,7 +1,6 @@
-"""How a driver runs operations with nested bodies: it chooses one of them, or repeats one.
+"""Control-flow operators that drivers can run: a branch chooses one region, a loop or scan repeats one.
 
-A row for each operator; what it means is in ONNX's own words (Operators.md: If, Loop, Scan), and in those of Relax
-(`relax.expr.If`).
+Sources: the ONNX operator specification (Operators.md: If, Loop, Scan) and Relax (`relax.expr.If`).
 """
 
 from __future__ import annotations
@@ -27,15 +26,21 @@ __all__ = [
     "why_not_driven",
 ]
 
-# How often the body of a loop is taken to run where nothing says so.
+# Assumed number of iterations of a loop whose trip count is not constant.
 DEFAULT_TRIP_COUNT = 10
+
+
+# Version of the ONNX operator set in which Scan had a batch axis.
+_BATCHED_SCAN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ControlFlowForm:
-    """What a driver does: `branch` on its first operand, `loop` with carried values, or `scan` over slices.
+    """How a driver runs an operator.
 
-    `bodies` are the labels of the nested bodies; of a branch, the one to run if the operand is true comes first.
+    Attributes:
+        kind: `branch` on its first operand, `loop` with carried values, or `scan` over slices.
+        bodies: labels of the regions; of a branch, the one to run if the operand is true comes first.
     """
 
     kind: Literal["branch", "loop", "scan"]
@@ -43,7 +48,7 @@ class ControlFlowForm:
 
     @property
     def repeats(self) -> bool:
-        """Whether a body may run more than once for one run of the operation."""
+        """Whether a region may run more than once for one run of the operation."""
         return self.kind != "branch"
 
 
@@ -56,15 +61,26 @@ CONTROL_FLOW_FORMS: Mapping[str, ControlFlowForm] = {
 
 
 def control_flow_form(call: Call) -> ControlFlowForm | None:
-    """Return how a driver runs an operation, or None if no driver can."""
+    """Look up how a driver runs an operation.
+
+    Args:
+        call: the operation.
+
+    Returns:
+        Its form; None if no driver can run it.
+    """
     return CONTROL_FLOW_FORMS.get(call.op)
 
 
 @dataclass(frozen=True, slots=True)
 class BodyArgument:
-    """The places of a value that a loop carries.
+    """The positions of a loop-carried value.
 
-    It begins as an operand, goes on as a parameter and a result of the body, and ends as an output.
+    Attributes:
+        operand: operand of the operation that is the initial value.
+        param: parameter of the body that is the value before an iteration.
+        result: result of the body that is the value after an iteration.
+        output: result of the operation that is the final value.
     """
 
     operand: int
@@ -74,7 +90,14 @@ class BodyArgument:
 
 
 def body_arguments(call: Call) -> tuple[BodyArgument, ...]:
-    """Return the values that an operation carries from one run of its body to the next: of a Scan, its states."""
+    """List the loop-carried values of an operation: of a Scan, its states.
+
+    Args:
+        call: the operation.
+
+    Returns:
+        Their positions; empty for other operations.
+    """
     form = control_flow_form(call)
     if form is not None and form.kind == "loop":
         return tuple(BodyArgument(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
@@ -85,7 +108,14 @@ def body_arguments(call: Call) -> tuple[BodyArgument, ...]:
 
 
 def why_not_driven(op: Op) -> Reject | None:
-    """Return None if a driver can run an operation, else why not."""
+    """Check whether a driver can run an operation.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        None if a driver can run it, else the reason why not.
+    """
     form = control_flow_form(op.call)
     if form is None:
         return reject("CONTROL_FLOW", f"drivers run {', '.join(CONTROL_FLOW_FORMS)}, not {op.call.op}")
@@ -97,19 +127,24 @@ def why_not_driven(op: Op) -> Reject | None:
     return None
 
 
-_BATCHED_SCAN = 8
-
-
 def expected_body_runs(op: Op) -> Fraction:
-    """Return how often a body is expected to run for one run of an operation: branches in equal shares."""
+    """Estimate how often a region runs for one run of its operation.
+
+    Args:
+        op: operation with regions.
+
+    Returns:
+        The trip count of a loop or scan if it is constant, else `DEFAULT_TRIP_COUNT`. The regions of a branch have
+        equal shares.
+    """
     form = control_flow_form(op.call)
     if form is not None and form.kind == "branch":
         return Fraction(1, max(1, len(op.call.regions)))
-    return Fraction(_trips(op, form))
+    return Fraction(_trip_count(op, form))
 
 
-def _trips(op: Op, form: ControlFlowForm | None) -> int:
-    """Return how often the body of a loop runs: what is known of that, else `DEFAULT_TRIP_COUNT`."""
+def _trip_count(op: Op, form: ControlFlowForm | None) -> int:
+    """Return the trip count if constant operands or shapes determine it, else `DEFAULT_TRIP_COUNT`."""
     if form is not None and form.kind == "loop" and not op.operand(1):
         count = op.constant(0)
         if count is not None and count.size == 1:

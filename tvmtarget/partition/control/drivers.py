@@ -1,10 +1,10 @@
-"""What a driver does, step by step, and where it copies values between memories.
+"""Write drivers: the calls of a host function, with all copies between memories that they need.
 
-A value is copied once for each memory in which it is needed: in the innermost body that all who need it there are
-in, before the first of them, but outside of every loop in which the value does not change. It is copied from memory to
-memory by the fastest route for its size (`memory_graph.py`). Constants that a driver gives to functions are copied once
-for all runs. What a loop carries is in the driver's memory, or stays in that where its body computes it, if fewer
-copies are made so.
+A value is copied once for each memory that needs it: in the innermost region that contains all its uses there, before
+the first of them, but outside of every loop in which the value does not change (loop-invariant code motion). It takes
+the fastest route for its size (`memory_graph.py`). Constants that a driver passes to functions are copied once for all
+runs. A loop-carried value is in the driver's memory, or in the memory where the body computes it if that takes fewer
+copies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import TypeAlias
 
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
@@ -21,15 +22,18 @@ from tvmtarget.partition.costs.memory_graph import MemoryGraph
 
 __all__ = ["DriverBlock", "DriverStep", "WrittenCopy", "WrittenDriver", "write_driver"]
 
-# Copies that keeping a carried value in another memory than the driver's may add around a loop.
-AROUND = 2
+# Copies that a loop-carried value in another memory than the driver's adds outside the loop: before and after it.
+COPIES_AROUND_LOOP = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverStep:
-    """A call whose operands and results are in one memory domain, and the nested bodies that the driver runs.
+    """One call of a driver.
 
-    What a loop carries may be in another one.
+    Attributes:
+        call: the call, or an operation with regions that the driver runs.
+        domain: memory domain of its operands and results. Loop-carried values may be in another one.
+        blocks: steps of the regions of the operation.
     """
 
     call: Call
@@ -39,12 +43,17 @@ class DriverStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverBlock:
-    """The steps of a driver, or of a nested body that it runs.
+    """The steps of a driver, or of a region that it runs.
 
-    Parameters and results are in the driver's memory, or where a loop carries them.
+    Parameters and results are in the driver's memory, except for loop-carried values.
 
-    `repeats` says that it may run more than once where it stands, `runs` how often it does, as far as is known,
-    for one run of the program.
+    Attributes:
+        label: label of the region; '' for the driver itself.
+        params: names of the parameters.
+        results: names of the results.
+        steps: steps in execution order.
+        repeats: whether the block may run more than once for one run of the block around it.
+        runs: expected number of runs for one run of the program.
     """
 
     label: str
@@ -55,7 +64,11 @@ class DriverBlock:
     runs: Fraction = Fraction(1)
 
     def used(self) -> Iterator[str]:
-        """Yield the values that the driver reads, or gives to functions: operands and results."""
+        """List all operands and results, also of inner blocks.
+
+        Yields:
+            Names of values, in order of use.
+        """
         for step in self.steps:
             yield from step.call.inputs
             for block in step.blocks:
@@ -65,7 +78,14 @@ class DriverBlock:
 
 @dataclass(frozen=True, slots=True)
 class WrittenCopy:
-    """A copy: of which value, between which memory domains, and how often."""
+    """A copy that a driver makes.
+
+    Attributes:
+        value: name of the value.
+        src: memory domain to copy from.
+        dst: memory domain to copy to.
+        runs: expected number of times for one run of the program; 0 for a constant, which is copied once for all runs.
+    """
 
     value: str
     src: str
@@ -75,7 +95,13 @@ class WrittenCopy:
 
 @dataclass(frozen=True, slots=True)
 class WrittenDriver:
-    """The body of a driver, its results in its own memory, and the copies that it makes in order."""
+    """A finished driver.
+
+    Attributes:
+        body: calls and copies.
+        results: names of the results in the driver's memory.
+        copies: copies in order.
+    """
 
     body: tuple[Call, ...]
     results: tuple[str, ...]
@@ -91,183 +117,200 @@ def write_driver(
     memory_graph: MemoryGraph,
     domains: Container[str],
 ) -> WrittenDriver:
-    """Write the steps of a driver with all copies that they need; names of copies are taken from `names`.
+    """Write the steps of a driver with all copies that they need.
 
-    What a loop carries may be asked to be in one of the `domains` of the target.
+    Args:
+        block: steps of the driver.
+        home: memory domain of the driver.
+        constants: names of constants, which the driver holds in its memory.
+        types: returns the type of a value by name.
+        names: names of values in use; names of copies are added.
+        memory_graph: memories and the links between them.
+        domains: memory domains of the target, in which the program may require loop-carried values.
+
+    Returns:
+        The body, results and copies of the driver.
     """
     writer = _Writer(home, constants, types, names, memory_graph, domains)
-    writer.carry(block)
-    writer.define(block, 0)
-    writer.look(block, ())
-    writer.deliver(block)
-    writer.place()
+    writer.choose_carried_domains(block)
+    writer.define_values(block, 0)
+    writer.collect_uses(block, ())
+    for name in block.results:
+        writer.use(name, home, ((block, len(block.steps)),))
+    writer.place_copies()
     body = writer.write(block)
-    return WrittenDriver(body, writer.delivered(block), tuple(writer.copies))
+    return WrittenDriver(body, tuple(writer.name_in(name, home) for name in block.results), tuple(writer.copies))
+
+
+# Steps that lead to a use: for each block around it, the block and the position in it.
+_Path: TypeAlias = tuple[tuple[DriverBlock, int], ...]
 
 
 @dataclass
 class _Writer:
+    """Writes one driver; the phases run in the order of `write_driver`."""
+
     home: str
     constants: Container[str]
     types: Callable[[str], Type]
     names: Names
     memory_graph: MemoryGraph
     domains: Container[str]
-    where: dict[str, tuple[int, str]] = field(default_factory=dict)  # of a value: depth of its block, and domain
-    carried: dict[DriverStep, dict[BodyArgument, str]] = field(
-        default_factory=dict
-    )  # in which domain a loop carries a value
-    uses: dict[tuple[str, str], list[tuple[tuple[DriverBlock, int], ...]]] = field(default_factory=dict)
+    # Depth of the block that defines each value, and the domain that it is defined in.
+    definitions: dict[str, tuple[int, str]] = field(default_factory=dict)
+    # Domains of loop-carried values that are not in the driver's.
+    carried: dict[DriverStep, dict[BodyArgument, str]] = field(default_factory=dict)
+    # Paths to the uses of a value in a domain where it is not defined.
+    uses: dict[tuple[str, str], list[_Path]] = field(default_factory=dict)
+    # Copies to make before a step: value and domain.
     placed: dict[tuple[DriverBlock, int], list[tuple[str, str]]] = field(default_factory=dict)
+    # Name of the copy of a value in a domain.
     copied: dict[tuple[str, str], str] = field(default_factory=dict)
     copies: list[WrittenCopy] = field(default_factory=list)
 
-    def carry(self, block: DriverBlock) -> None:
-        """Choose where loops carry their values, inner loops first, by the copies that this takes."""
+    def choose_carried_domains(self, block: DriverBlock) -> None:
+        """Choose the domains of loop-carried values, inner loops first."""
         for step in block.steps:
             for body in step.blocks:
-                self.carry(body)
-                times = body.runs / block.runs if block.runs else Fraction(DEFAULT_TRIP_COUNT)
+                self.choose_carried_domains(body)
+                iterations = body.runs / block.runs if block.runs else Fraction(DEFAULT_TRIP_COUNT)
                 found = {
-                    slot: self._asked(step.call, slot) or self._kept(body, slot, times)
-                    for slot in body_arguments(step.call)
+                    argument: self._required_domain(step.call, argument)
+                    or self._cheapest_domain(body, argument, iterations)
+                    for argument in body_arguments(step.call)
                 }
-                self.carried[step] = {slot: domain for slot, domain in found.items() if domain != self.home}
+                self.carried[step] = {argument: domain for argument, domain in found.items() if domain != self.home}
 
-    def define(self, block: DriverBlock, depth: int, carried: Mapping[int, str] | None = None) -> None:
-        """Note where each value is defined; `carried` are the parameters that are not in the driver's memory."""
-        kept = carried or {}
-        self.where |= {name: (depth, kept.get(place, self.home)) for place, name in enumerate(block.params)}
+    def define_values(self, block: DriverBlock, depth: int, carried: Mapping[int, str] | None = None) -> None:
+        """Record the definition of each value; `carried` are the domains of parameters not in the driver's memory."""
+        in_other_domains = carried or {}
+        self.definitions |= {
+            name: (depth, in_other_domains.get(number, self.home)) for number, name in enumerate(block.params)
+        }
         for step in block.steps:
-            outputs = zip(step.call.outputs, self._made_in(step), strict=True)
-            self.where |= {output.name: (depth, domain) for output, domain in outputs}
+            outputs = zip(step.call.outputs, self._output_domains(step), strict=True)
+            self.definitions |= {output.name: (depth, domain) for output, domain in outputs}
             for inner in step.blocks:
-                params = {slot.param: domain for slot, domain in self.carried.get(step, {}).items()}
-                self.define(inner, depth + 1, params)
+                params = {argument.param: domain for argument, domain in self.carried.get(step, {}).items()}
+                self.define_values(inner, depth + 1, params)
 
-    def look(self, block: DriverBlock, path: tuple[tuple[DriverBlock, int], ...]) -> None:
-        """Note who needs which value in which memory; a path are the steps that lead there, each in its block."""
+    def collect_uses(self, block: DriverBlock, path: _Path) -> None:
+        """Record which values are used in which domains; `path` leads to the block."""
         for position, step in enumerate(block.steps):
-            for name, domain in zip(step.call.inputs, self._operands(step), strict=True):
-                self._use(name, domain, (*path, (block, position)))
+            for name, domain in zip(step.call.inputs, self._operand_domains(step), strict=True):
+                self.use(name, domain, (*path, (block, position)))
             for inner in step.blocks:
-                self.look(inner, (*path, (block, position)))
-                for name, domain in zip(inner.results, self._results(step, inner), strict=True):
-                    self._use(name, domain, (*path, (block, position), (inner, len(inner.steps))))
+                self.collect_uses(inner, (*path, (block, position)))
+                for name, domain in zip(inner.results, self._result_domains(step, inner), strict=True):
+                    self.use(name, domain, (*path, (block, position), (inner, len(inner.steps))))
 
-    def _asked(self, call: Call, slot: BodyArgument) -> str:
-        """Return in which memory of the target a loop is asked to carry a value; none where it is not asked for."""
+    def _required_domain(self, call: Call, argument: BodyArgument) -> str:
+        """Return the domain in which the program requires a loop-carried value; '' if it requires none."""
         ((_, body),) = call.regions
-        asked = body.params[slot.param].scope or call.outputs[slot.output].scope
-        return asked if asked in self.domains else ""
+        required = body.params[argument.param].scope or call.outputs[argument.output].scope
+        return required if required in self.domains else ""
 
-    def _kept(self, body: DriverBlock, slot: BodyArgument, times: Fraction) -> str:
-        """Return in which memory a loop carries a value with the fewest copies."""
+    def _cheapest_domain(self, body: DriverBlock, argument: BodyArgument, iterations: Fraction) -> str:
+        """Return the domain of a loop-carried value with the fewest copies: the driver's or that of its result."""
         made = {
             output.name: domain
             for step in body.steps
-            for output, domain in zip(step.call.outputs, self._made_in(step), strict=True)
+            for output, domain in zip(step.call.outputs, self._output_domains(step), strict=True)
         }
-        result = body.results[slot.result]
+        result = body.results[argument.result]
         there = made.get(result, self.home)
-        needed = set(self._needed_in(body, body.params[slot.param]))
-        is_home = body.results.count(result) > 1 or self.home in self._needed_in(body, result)
-        fewer = len(needed - {self.home}) + (not is_home) - len(needed - {there})
-        return there if there != self.home and fewer * times > AROUND else self.home
+        used_in = set(self._domains_of_uses(body, body.params[argument.param]))
+        is_home = body.results.count(result) > 1 or self.home in self._domains_of_uses(body, result)
+        copies_saved = len(used_in - {self.home}) + (not is_home) - len(used_in - {there})
+        return there if there != self.home and copies_saved * iterations > COPIES_AROUND_LOOP else self.home
 
-    def _needed_in(self, block: DriverBlock, name: str) -> Iterator[str]:
-        """Yield the memories in which a block, or one nested in it, needs a value; its own results are not counted."""
+    def _domains_of_uses(self, block: DriverBlock, name: str) -> Iterator[str]:
+        """Yield the domains in which steps of a block and of inner blocks use a value; its own results do not count."""
         for step in block.steps:
-            operands = zip(step.call.inputs, self._operands(step), strict=True)
+            operands = zip(step.call.inputs, self._operand_domains(step), strict=True)
             yield from (domain for operand, domain in operands if operand == name)
             for inner in step.blocks:
-                yield from self._needed_in(inner, name)
-                results = zip(inner.results, self._results(step, inner), strict=True)
+                yield from self._domains_of_uses(inner, name)
+                results = zip(inner.results, self._result_domains(step, inner), strict=True)
                 yield from (domain for result, domain in results if result == name)
 
-    def _operands(self, step: DriverStep) -> list[str]:
-        """Return in which memory each operand of a step is needed."""
-        kept = {slot.operand: domain for slot, domain in self.carried.get(step, {}).items()}
-        return [kept.get(place, step.domain) for place in range(len(step.call.inputs))]
+    def _operand_domains(self, step: DriverStep) -> list[str]:
+        """Return the domain of each operand of a step."""
+        carried = {argument.operand: domain for argument, domain in self.carried.get(step, {}).items()}
+        return [carried.get(number, step.domain) for number in range(len(step.call.inputs))]
 
-    def _made_in(self, step: DriverStep) -> list[str]:
-        """Return in which memory each result of a step is."""
-        kept = {slot.output: domain for slot, domain in self.carried.get(step, {}).items()}
-        return [kept.get(place, step.domain) for place in range(len(step.call.outputs))]
+    def _output_domains(self, step: DriverStep) -> list[str]:
+        """Return the domain of each result of a step."""
+        carried = {argument.output: domain for argument, domain in self.carried.get(step, {}).items()}
+        return [carried.get(number, step.domain) for number in range(len(step.call.outputs))]
 
-    def _results(self, step: DriverStep, body: DriverBlock) -> list[str]:
-        """Return in which memory each result of a nested body is needed."""
-        kept = {slot.result: domain for slot, domain in self.carried.get(step, {}).items()}
-        return [kept.get(place, self.home) for place in range(len(body.results))]
+    def _result_domains(self, step: DriverStep, body: DriverBlock) -> list[str]:
+        """Return the domain of each result of a region."""
+        carried = {argument.result: domain for argument, domain in self.carried.get(step, {}).items()}
+        return [carried.get(number, self.home) for number in range(len(body.results))]
 
-    def deliver(self, block: DriverBlock) -> None:
-        """Note that the results of the driver are needed in its memory."""
-        for name in block.results:
-            self._use(name, self.home, ((block, len(block.steps)),))
-
-    def delivered(self, block: DriverBlock) -> tuple[str, ...]:
-        """Return the names of the results of the driver in its memory."""
-        return tuple(self._at(name, self.home) for name in block.results)
-
-    def _use(self, name: str, domain: str, path: tuple[tuple[DriverBlock, int], ...]) -> None:
-        src = self.place_of(name)[1] if name else domain
+    def use(self, name: str, domain: str, path: _Path) -> None:
+        """Record that a value is used in a domain, and so in all domains on the route to it."""
+        src = self.definition_of(name)[1] if name else domain
         for stop in (*self._stops(name, src, domain), domain) if src != domain else ():
             self.uses.setdefault((name, stop), []).append(path)
 
-    def place(self) -> None:
-        """Decide before which step each copy is made."""
+    def place_copies(self) -> None:
+        """Choose the step before which each copy is made."""
         for (name, domain), paths in self.uses.items():
-            depth = deepest = self.place_of(name)[0]
+            depth = deepest = self.definition_of(name)[0]
             shortest = min(map(len, paths))
             while deepest + 1 < shortest and all(path[deepest + 1][0] is paths[0][deepest + 1][0] for path in paths):
                 deepest += 1
+            # Stay outside the outermost loop below the definition: the value does not change in it.
             looped = (level - 1 for level in range(depth + 1, deepest + 1) if paths[0][level][0].repeats)
             level = next(looped, deepest)
             position = min(path[level][1] for path in paths)
             self.placed.setdefault((paths[0][level][0], position), []).append((name, domain))
 
     def write(self, block: DriverBlock) -> tuple[Call, ...]:
-        """Return the calls of a block, with copies."""
+        """Return the calls of a block with copies."""
         body: list[Call] = []
         for position, step in enumerate(block.steps):
             body += self._copies(block, position)
-            inputs = tuple(map(self._at, step.call.inputs, self._operands(step)))
-            made_in = zip(step.call.outputs, self._made_in(step), strict=True)
-            outputs = tuple(replace(output, scope=domain) for output, domain in made_in)
+            inputs = tuple(map(self.name_in, step.call.inputs, self._operand_domains(step)))
+            domains = zip(step.call.outputs, self._output_domains(step), strict=True)
+            outputs = tuple(replace(output, scope=domain) for output, domain in domains)
             regions = tuple(
-                self._nested(step, inner, region)
+                self._region(step, inner, region)
                 for inner, (_, region) in zip(step.blocks, step.call.regions, strict=True)
             )
             body.append(replace(step.call, inputs=inputs, outputs=outputs, regions=regions))
         body += self._copies(block, len(block.steps))
         return tuple(body)
 
-    def _nested(self, step: DriverStep, block: DriverBlock, region: Function) -> tuple[str, Function]:
+    def _region(self, step: DriverStep, block: DriverBlock, region: Function) -> tuple[str, Function]:
         body = self.write(block)
-        results = tuple(map(self._at, block.results, self._results(step, block)))
-        params = tuple(Value(param.name, param.type, self.where[param.name][1]) for param in region.params)
+        results = tuple(map(self.name_in, block.results, self._result_domains(step, block)))
+        params = tuple(Value(param.name, param.type, self.definitions[param.name][1]) for param in region.params)
         return block.label, region.replace(params=params, body=body, results=results, constants=())
 
     def _copies(self, block: DriverBlock, position: int) -> Iterator[Call]:
         for name, domain in self.placed.get((block, position), ()):
             copy = self.names.fresh(f"{name}.copy")
-            made = self.place_of(name)[1]
-            src = (made, *self._stops(name, made, domain))[-1]
-            source = self._at(name, src)
+            defined_in = self.definition_of(name)[1]
+            src = (defined_in, *self._stops(name, defined_in, domain))[-1]
+            source = self.name_in(name, src)
             self.copied[name, domain] = copy
             self.copies.append(WrittenCopy(name, src, domain, Fraction(0) if name in self.constants else block.runs))
             value = Value(copy, self.types(name), domain)
             yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
 
     def _stops(self, name: str, src: str, dst: str) -> tuple[str, ...]:
-        """Return the memories over which a value is copied, the ends left out."""
+        """Return the domains between two on the route of a value."""
         return self.memory_graph.route(src, dst, self.memory_graph.nbytes(self.types(name))).stops
 
-    def _at(self, name: str, domain: str) -> str:
-        if not name or self.place_of(name)[1] == domain:
+    def name_in(self, name: str, domain: str) -> str:
+        """Return the name of a value, or of its copy, in a domain."""
+        if not name or self.definition_of(name)[1] == domain:
             return name
         return self.copied[name, domain]
 
-    def place_of(self, name: str) -> tuple[int, str]:
-        """Return the depth of the block that defines a value, and its memory: constants are the driver's own."""
-        return (0, self.home) if name in self.constants else self.where[name]
+    def definition_of(self, name: str) -> tuple[int, str]:
+        """Return the depth of the block that defines a value, and its domain; constants belong to the driver."""
+        return (0, self.home) if name in self.constants else self.definitions[name]

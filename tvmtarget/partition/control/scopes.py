@@ -1,4 +1,4 @@
-"""All operations of a function and of its nested bodies, numbered, with names that are unique over all of them."""
+"""Number all operations of a function and its regions, and make their names unique."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import Frame, Inlined
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.types import Border, border_of
+from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.partition.control.control_flow_ops import control_flow_form
 
 __all__ = ["Scope", "Scopes", "scopes_of"]
+
+# Types of the parameters of a loop body that every loop has.
+_TRIP_COUNT = TensorType("int64", ())
+_CONDITION = TensorType("bool", ())
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A flat list of operations: the function's own, or those of a nested body.
+    """The operations of a function itself, or of one region.
 
-    `calls` are their numbers, `owner` is that of the operation that has the body (None for the function itself) and
-    `label` is what it calls it.
+    Attributes:
+        function: the function, or the body of the region.
+        calls: numbers of its operations.
+        owner: number of the operation that has the region; None for the function itself.
+        label: label of the region, such as `then_branch`.
     """
 
     function: Function
@@ -35,10 +42,14 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Scopes:
-    """The operations of all scopes, the function's own first; `bodies[i]` are the nested bodies of operation `i`.
+    """All operations of a function and its regions.
 
-    `sources[i]` is the name that operation `i` had before it was made unique, `frames[i]` are the inlined calls
-    around it.
+    Attributes:
+        body: operations by number, with unique names.
+        sources: names of the operations before they were made unique.
+        frames: inlined calls around each operation, the outermost first.
+        scopes: the function itself, then all regions.
+        bodies: regions of each operation that has some, by its number.
     """
 
     body: tuple[Call, ...]
@@ -48,21 +59,25 @@ class Scopes:
     bodies: Mapping[int, tuple[Scope, ...]]
 
     def types(self) -> Mapping[str, Type]:
-        """Return the types of all values by name."""
+        """Collect the types of all values by name."""
         if len(self.scopes) == 1:
             return self.scopes[0].function.types
         return {name: type_ for scope in self.scopes for name, type_ in scope.function.types.items()}
 
     def constants(self) -> dict[str, Constant]:
-        """Return all constants by name."""
+        """Collect all constants by name."""
         return {constant.name: constant for scope in self.scopes for constant in scope.function.constants}
 
     def producers(self) -> dict[str, int]:
-        """Return the operation that computes each value."""
+        """Map each value to the number of the operation that computes it."""
         return {output.name: index for index, call in enumerate(self.body) for output in call.outputs if output.name}
 
     def readers(self) -> dict[str, tuple[int, ...]]:
-        """Return who reads each value in the scope that defines it, be it by nested bodies."""
+        """Map each value to its readers in the scope that defines it.
+
+        Returns:
+            Numbers of operations by value; an operation whose region reads a value is a reader.
+        """
         if len(self.scopes) == 1:
             return readers_of(self.scopes[0].function)
         found: dict[str, tuple[int, ...]] = {}
@@ -74,16 +89,22 @@ class Scopes:
         return found
 
     def results(self) -> frozenset[str]:
-        """Return the names of all values that the function or a nested body returns."""
+        """Collect the names of all values that the function or a region returns."""
         return frozenset(name for scope in self.scopes for name in scope.function.results)
 
 
 def scopes_of(inlined: Inlined) -> Scopes:
-    """Number the operations of a function; copies between memories are left out, who reads one reads its origin.
+    """Number the operations of a function and its regions.
 
-    Values and operations of nested bodies whose names occur twice get others: an operation is then called by the
-    one around it, the label of the body, and its own name. Values at the border of a nested body that have no
-    type get what follows from the operation.
+    Copies between memories are removed: their readers read the original value. Values and operations of regions whose
+    names occur twice are renamed; such an operation is named `<operation around it>/<label>/<name>`. Values at the
+    boundary of a region that have no type get the type that the operation implies.
+
+    Args:
+        inlined: function whose calls of functions are inlined.
+
+    Returns:
+        All operations, the function's own first.
     """
     numbering = _Numbering(inlined.function)
     numbering.scope(inlined, {}, None)
@@ -97,12 +118,12 @@ def scopes_of(inlined: Inlined) -> Scopes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a nested body stands: the operation that has it, what it calls it, and which types cross its border."""
+class _RegionOwner:
+    """The operation that has a region, its label, and the types that the operation implies at its boundary."""
 
-    owner: int
+    index: int
     label: str
-    border: Border
+    types: _BoundaryTypes
 
 
 @dataclass
@@ -116,27 +137,27 @@ class _Numbering:
 
     @cached_property
     def values(self) -> Names:
-        """Names of values that are taken; only nested bodies ask for others."""
+        """Names of values in use."""
         return Names(self.root.types)
 
     @cached_property
     def names(self) -> Names:
-        """Names of operations that are taken."""
+        """Names of operations in use."""
         return Names(call.source for call in self.root.body)
 
     @cached_property
     def types(self) -> dict[str, Type]:
-        """Types of all values so far."""
+        """Types of all values numbered so far."""
         return dict(self.root.types)
 
-    def scope(self, inlined: Inlined, names: Mapping[str, str], place: _Place | None) -> Scope:
-        """Add the operations of a body; `names` are the new ones of values around it that got others."""
+    def scope(self, inlined: Inlined, names: Mapping[str, str], owner: _RegionOwner | None) -> Scope:
+        """Add the operations of a function or region; `names` are the new names of renamed values around it."""
         number = len(self.scopes)
         function = inlined.function
         self.scopes.append(Scope(function, range(0)))
         kept = [index for index, call in enumerate(function.body) if call.op != COPY]
-        if place is not None:
-            function = self._inferred(place.border.fill(function), names)
+        if owner is not None:
+            function = self._inferred(owner.types.fill(function), names)
             names = {**names, **self._fresh(function)}
             self.types |= {names.get(name, name): type_ for name, type_ in function.types.items()}
         names = {**names, **_origins(function, names)}
@@ -145,28 +166,28 @@ class _Numbering:
         renamed = [_renamed(function.body[index], names) for index in kept]
         self.sources += (call.source for call in renamed)
         self.frames += (inlined.frames[index] for index in kept)
-        self.body += renamed if place is None else map(self._named, renamed, [place] * len(kept))
+        self.body += renamed if owner is None else map(self._with_unique_name, renamed, [owner] * len(kept))
         for index, number_of_call in zip(kept, calls, strict=True):
             if function.body[index].regions:
-                self._nested(number_of_call, inlined.bodies[index], names)
+                self._add_regions(number_of_call, inlined.bodies[index], names)
         function = _with(function, names, tuple(self.body[calls.start : calls.stop]))
-        scope = Scope(function, calls) if place is None else Scope(function, calls, place.owner, place.label)
+        scope = Scope(function, calls) if owner is None else Scope(function, calls, owner.index, owner.label)
         self.scopes[number] = scope
         return scope
 
-    def _nested(self, index: int, bodies: Sequence[Inlined], names: Mapping[str, str]) -> None:
-        """Add the nested bodies of an operation, which then has them with their new names."""
+    def _add_regions(self, index: int, bodies: Sequence[Inlined], names: Mapping[str, str]) -> None:
+        """Add the regions of an operation, and replace it by one that has them with their new names."""
         call = self.body[index]
         found: list[Scope] = []
         for (label, _), body in zip(call.regions, bodies, strict=True):
-            border = border_of(call, label, self.types)
-            found.append(self.scope(body, names, _Place(index, label, border)))
+            types = _boundary_types(call, label, self.types)
+            found.append(self.scope(body, names, _RegionOwner(index, label, types)))
         self.bodies[index] = tuple(found)
         regions = tuple((scope.label, scope.function) for scope in found)
         self.body[index] = replace(call, regions=regions)
 
     def _inferred(self, function: Function, names: Mapping[str, str]) -> Function:
-        """Return a body with types that follow from those around it, where the model's own inference gave up."""
+        """Return a region with types inferred from those around it, where the inference of the model gave up."""
         if all(output.type is not None for call in function.body for output in call.outputs if output.name):
             return function
         around = (Value(name, self.types.get(names.get(name, name))) for name in function.captures())
@@ -177,21 +198,21 @@ class _Numbering:
             return function
 
     def _fresh(self, function: Function) -> dict[str, str]:
-        """Take the names of what a body defines; returns those that had to change."""
+        """Reserve names for the values of a region, and return the new names of those that were in use."""
         copies = {call.outputs[0].name for call in function.body if call.op == COPY}
-        taken = {name: self.values.fresh(name) for name in function.types if name not in copies}
-        return {name: new for name, new in taken.items() if name != new}
+        reserved = {name: self.values.fresh(name) for name in function.types if name not in copies}
+        return {name: new for name, new in reserved.items() if name != new}
 
-    def _named(self, call: Call, place: _Place) -> Call:
-        """Return an operation of a nested body under a name that no other one has."""
+    def _with_unique_name(self, call: Call, owner: _RegionOwner) -> Call:
+        """Return an operation of a region under a unique name."""
         is_free = call.source and call.source not in self.names
-        address = f"{self.body[place.owner].source}/{place.label}/{call.source or call.kind}"
-        source = self.names.fresh(call.source if is_free else address)
+        path = f"{self.body[owner.index].source}/{owner.label}/{call.source or call.kind}"
+        source = self.names.fresh(call.source if is_free else path)
         return call if source == call.source else replace(call, source=source)
 
 
 def _origins(function: Function, names: Mapping[str, str]) -> dict[str, str]:
-    """Return for each copy that a function makes what it is a copy of."""
+    """Map the result of each copy in a function to the value that was copied first."""
     origins: dict[str, str] = {}
     for call in function.body:
         if call.op == COPY:
@@ -201,7 +222,7 @@ def _origins(function: Function, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _renamed(call: Call, names: Mapping[str, str]) -> Call:
-    """Return an operation in new names, its nested bodies as they are."""
+    """Return an operation with renamed operands and results; its regions stay."""
     if not names:
         return call
     inputs = tuple(names.get(name, name) for name in call.inputs)
@@ -214,7 +235,7 @@ def _value(value: Value, names: Mapping[str, str]) -> Value:
 
 
 def _with(function: Function, names: Mapping[str, str], body: tuple[Call, ...]) -> Function:
-    """Return a function with another body and its parameters, constants and results in new names."""
+    """Return a function with another body, and with renamed parameters, constants and results."""
     if not names:
         is_same = len(body) == len(function.body) and all(map(is_, body, function.body))
         return function if is_same else function.replace(body=body)
@@ -227,3 +248,63 @@ def _with(function: Function, names: Mapping[str, str], body: tuple[Call, ...]) 
         ),
         results=tuple(names.get(name, name) for name in function.results),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundaryTypes:
+    """Types that an operation implies for the parameters and results of a region; None where it implies none."""
+
+    params: tuple[Type, ...] = ()
+    results: tuple[Type, ...] = ()
+
+    def fill(self, function: Function) -> Function:
+        """Return a region with these types where it has none, or only an element type that agrees."""
+        implied = dict(zip((param.name for param in function.params), self.params, strict=False))
+        implied |= {
+            name: type_ for name, type_ in zip(function.results, self.results, strict=False) if name not in implied
+        }
+        incomplete = {name for name, type_ in function.types.items() if _is_more_specific(implied.get(name), type_)}
+        if not incomplete:
+            return function
+
+        def filled(value: Value) -> Value:
+            return replace(value, type=implied[value.name]) if value.name in incomplete else value
+
+        body = tuple(
+            replace(call, outputs=tuple(map(filled, call.outputs)))
+            if any(output.name in incomplete for output in call.outputs)
+            else call
+            for call in function.body
+        )
+        return function.replace(params=tuple(map(filled, function.params)), body=body)
+
+
+def _boundary_types(call: Call, label: str, types: Mapping[str, Type]) -> _BoundaryTypes:
+    """Return the types that an operation implies for one of its regions; `types` are those of the values around it.
+
+    Loop-carried values may change their shape between iterations, so that only element types are implied.
+    """
+    form = control_flow_form(call)
+    outputs = tuple(_without_shape(output.type) for output in call.outputs)
+    inputs = tuple(_without_shape(types.get(name)) for name in call.inputs)
+    if form is None or label not in form.bodies:
+        return _BoundaryTypes()
+    if form.kind == "branch":
+        return _BoundaryTypes((), outputs)
+    if form.kind == "loop":
+        return _BoundaryTypes((_TRIP_COUNT, _CONDITION, *inputs[2:]), (_CONDITION, *outputs))
+    return _BoundaryTypes(inputs, outputs)
+
+
+def _is_more_specific(one: Type, other: Type) -> bool:
+    """Whether one type is known where the other is not, or has a shape where the other has only an element type."""
+    if other is None:
+        return one is not None
+    if not isinstance(one, TensorType) or not isinstance(other, TensorType) or one.dtype != other.dtype:
+        return False
+    return other.shape is None and one.shape is not None
+
+
+def _without_shape(type_: Type) -> Type:
+    """Return a type without its shape."""
+    return TensorType(type_.dtype, None) if isinstance(type_, TensorType) else type_

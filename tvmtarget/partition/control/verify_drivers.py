@@ -1,4 +1,4 @@
-"""What must hold of drivers: they read all that they are given, and copy only what they must, once."""
+"""Verify drivers: every argument is read, and every copy is necessary and made once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from tvmtarget.partition.control.control_flow_ops import body_arguments, control
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 
+# The regions around a call, the outermost first: name of the operation, and label of the region.
 Path = tuple[tuple[str, str], ...]
 
 
 def calls_in_order(module: IRModule, name: str) -> Iterator[tuple[Call, str, Path]]:
-    """Yield all calls that a function leads to, in order, their names, and the nested bodies around them.
+    """List all calls that a function leads to, directly or through its callees.
 
-    Operations have the names that they are given where their function is called; a body is told by whose it is, and
-    by its label.
+    Args:
+        module: partitioned module.
+        name: name of the function to start at.
+
+    Yields:
+        Calls in execution order, with their name in the original program, and the path of regions around them.
     """
     yield from _calls_of(module, module[name], (), None)
 
@@ -32,15 +37,24 @@ def _calls_of(
         name = next(names, "") if names is not None and is_named_op(call, module.by_name) else call.source
         yield call, name, around
         if call.callee is not None:
-            given = op_aliases(call)
-            told = iter(given) if names is None and given is not None else names
-            yield from _calls_of(module, module[call.callee], around, told)
+            # A call of a shared function lists the names of its operations; the outermost call counts.
+            aliases = op_aliases(call)
+            inner = iter(aliases) if names is None and aliases is not None else names
+            yield from _calls_of(module, module[call.callee], around, inner)
         for label, region in call.regions:
             yield from _calls_of(module, region, (*around, (name, label)), names)
 
 
 def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
-    """Every callee reads all its parameters, once each, and everything it returns is read."""
+    """Check that callees read all parameters, get each value once, and return only what is read.
+
+    Args:
+        driver: the driver.
+        module: partitioned module.
+
+    Yields:
+        Descriptions of violations.
+    """
     read = Counter(_read(driver))
     for call in _calls(driver):
         if call.callee is None and call.op != COPY:
@@ -73,17 +87,24 @@ def _read(body: Function) -> Iterator[str]:
 
 
 def copies_are_needed(driver: Function, home: str) -> Iterator[str]:
-    """Copies are from where a value is to where it is not, once each, and outside of loops that do not change it.
+    """Check that copies are necessary, made once, and outside of invariant loops.
 
-    All operands and results of a call are in one memory, and all that crosses the border of a driver, or of a nested
-    body that it runs, is in the driver's; but a value that a loop carries may be in another one all the way.
+    All operands and results of a call must be in one memory, and all values at the boundary of the driver, or of a
+    region that it runs, in the driver's. A loop-carried value may be in another memory, but in a single one.
+
+    Args:
+        driver: the driver.
+        home: its memory domain.
+
+    Yields:
+        Descriptions of violations.
     """
     yield from _Copies(driver.name, home).body(driver, ())
 
 
 @dataclass
 class _Copies:
-    """Walks a driver; a value is known by the memory it is in and by how many loops are around its origin."""
+    """Walk over a driver that records the memory of each value, and the number of loops around its definition."""
 
     driver: str
     home: str
@@ -93,32 +114,32 @@ class _Copies:
     made: set[tuple[str, str]] = field(default_factory=set)
 
     def body(self, body: Function, loops: tuple[str, ...], carried: Mapping[int, str] | None = None) -> Iterator[str]:
-        """Walk a body; `carried` are the memories of results that a loop carries."""
+        """Walk over a body; `carried` are the memories of loop-carried results, by position."""
         for param in body.params:
             self._add(param.name, param.scope, loops)
         for constant in body.constants:
             self._add(constant.name, self.home, loops)
         for call in body.body:
             yield from self.call(call, loops)
-        for place, result in enumerate(body.results):
-            there, should = self.scopes.get(result, self.home), (carried or {}).get(place, self.home)
-            if there != should:
-                yield f"result {result!r} of {self.driver!r} is in {there!r}, not in {should!r}"
+        for position, result in enumerate(body.results):
+            actual, expected = self.scopes.get(result, self.home), (carried or {}).get(position, self.home)
+            if actual != expected:
+                yield f"result {result!r} of {self.driver!r} is in {actual!r}, not in {expected!r}"
 
     def call(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
-        form, slots = control_flow_form(call), body_arguments(call)
+        form, arguments = control_flow_form(call), body_arguments(call)
         inside = (*loops, call.source) if form is not None and form.repeats else loops
         for _, region in call.regions:
-            carried = {slot.result: region.params[slot.param].scope for slot in slots}
-            params = {slot.param for slot in slots}
-            for place, param in enumerate(region.params):
-                if place not in params and param.scope != self.home:
+            carried = {argument.result: region.params[argument.param].scope for argument in arguments}
+            params = {argument.param for argument in arguments}
+            for position, param in enumerate(region.params):
+                if position not in params and param.scope != self.home:
                     yield f"parameter {param.name!r} of {self.driver!r} is in {param.scope!r}, not in {self.home!r}"
             yield from self.body(region, inside, carried)
-            for slot in slots:
-                ends = {self.scopes[call.inputs[slot.operand]], call.outputs[slot.output].scope}
-                if ends != {carried[slot.result]}:
-                    yield f"{call.op!r} carries {call.inputs[slot.operand]!r} from one memory to another"
+            for argument in arguments:
+                ends = {self.scopes[call.inputs[argument.operand]], call.outputs[argument.output].scope}
+                if ends != {carried[argument.result]}:
+                    yield f"{call.op!r} carries {call.inputs[argument.operand]!r} from one memory to another"
         for output in call.outputs:
             self._add(output.name, output.scope, loops)
         yield from self._copy(call, loops) if call.op == COPY else self._operands(call)
@@ -140,10 +161,10 @@ class _Copies:
         self.made.add(pair)
 
     def _operands(self, call: Call) -> Iterator[str]:
-        slots = body_arguments(call) if call.regions else ()
-        carried, returned = {slot.operand for slot in slots}, {slot.output for slot in slots}
-        operands = [name for place, name in enumerate(call.inputs) if place not in carried]
-        outputs = [output for place, output in enumerate(call.outputs) if place not in returned]
+        arguments = body_arguments(call) if call.regions else ()
+        carried, returned = {argument.operand for argument in arguments}, {argument.output for argument in arguments}
+        operands = [name for position, name in enumerate(call.inputs) if position not in carried]
+        outputs = [output for position, output in enumerate(call.outputs) if position not in returned]
         domains = {self.scopes[name] for name in operands if name in self.scopes}
         domains |= {output.scope for output in outputs if output.name}
         domains |= {self.home} if call.regions else set()
