@@ -1,4 +1,4 @@
-"""What a valid module is: one table of rules, each of which names function, op and value when it is broken."""
+"""Verification of modules: a table of rules, whose messages name function, op and value."""
 
 from __future__ import annotations
 
@@ -40,20 +40,31 @@ Rule: TypeAlias = "Callable[[Functions, Function], Iterator[str]]"
 
 
 def verify_functions(module: Functions, target: Target | None = None) -> None:
-    """Raise `ModelError` with the first problems if any function breaks any rule, or names no node of the target."""
+    """Check all rules of the IR.
+
+    Args:
+        module: functions by name.
+        target: target tree; with it, paths and memory scopes are checked too.
+
+    Raises:
+        ModelError: rules are broken; the first 5 problems are listed.
+    """
     problems: list[str] = []
-    places = None if target is None else _Places(target)
+    tree = None if target is None else _TargetView(target)
     for function in module.values():
+        # The other rules recurse into nested bodies, so that depth is checked first.
         deep = list(_bodies_are_not_too_deep(module, function))
         problems += [f"{problem} (function {function.name!r})" for problem in deep]
         for rule in () if deep else RULES:
             problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        placed = () if deep or places is None else (rule(function, places) for rule in TARGET_RULES)
-        problems += [f"{problem} (function {function.name!r})" for found in placed for problem in found]
-    is_code = bool(module) and all(function.code is not None for function in module.values())  # which has its symbols
+        if tree is not None and not deep:
+            for target_rule in TARGET_RULES:
+                problems += [f"{problem} (function {function.name!r})" for problem in target_rule(function, tree)]
+    # A library of code needs no entry: it is called by its symbols.
+    is_code = bool(module) and all(function.code is not None for function in module.values())
     if "main" not in module and not is_code and not any(f.attr("global_symbol") for f in module.values()):
         problems.append("the module has no function 'main'")
-    problems += [] if problems else _cycles(module)  # what calls what is clear only where all else holds
+    problems += [] if problems else _cycles(module)  # the call graph is well defined only if all callees exist
     if len(problems) > MAX_SHOWN:
         problems[MAX_SHOWN:] = [f"... and {len(problems) - MAX_SHOWN} more problems"]
     if problems:
@@ -65,7 +76,7 @@ def _values_are_defined_once(_module: Functions, function: Function) -> Iterator
 
 
 def _defined_once(function: Function, seen: set[str]) -> Iterator[str]:
-    """Check a body; `seen` are the values around it, to which its own are added while it is walked."""
+    """Check a body; `seen` holds the values in scope and is restored on return, so that the check takes linear time."""
     added: list[str] = []
 
     def new(name: str, what: str) -> Iterator[str]:
@@ -94,7 +105,7 @@ def _values_are_defined_before_use(_module: Functions, function: Function) -> It
 
 
 def _defined_before_use(function: Function, known: set[str]) -> Iterator[str]:
-    """Check a body; `known` are the values around it, to which its own are added while it is walked."""
+    """Check a body; `known` holds the values in scope and is restored on return."""
     later = set(function.types)
     added = ({param.name for param in function.params} | function.constant_names) - known
     known |= added
@@ -119,7 +130,7 @@ def _op(call: Call) -> str:
 
 
 def _all_calls(function: Function) -> Iterator[tuple[Function, Call]]:
-    """Yield the calls of a function and of its nested bodies, each with the body it stands in."""
+    """Yield the calls of a function and of its nested bodies, each with the body that holds it."""
     for call in function.body:
         yield function, call
         for _, region in call.regions:
@@ -134,13 +145,13 @@ def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[st
             yield f"{_op(call)} calls {call.op!r}, which is not in the module{did_you_mean(call.callee, module)}"
             continue
         callee = module[call.callee]
-        expected, given = (len(callee.params), len(callee.results)), (len(call.inputs), len(call.outputs))
-        if expected != given:
-            fits = f"takes {expected[0]} and returns {expected[1]} values, not {given[0]} and {given[1]}"
-            yield f"{_op(call)} calls {call.op!r}, which {fits}"
+        expected, found = (len(callee.params), len(callee.results)), (len(call.inputs), len(call.outputs))
+        if expected != found:
+            arity = f"takes {expected[0]} and returns {expected[1]} values, not {found[0]} and {found[1]}"
+            yield f"{_op(call)} calls {call.op!r}, which {arity}"
 
 
-def _names_of_ops_fit(module: Functions, function: Function) -> Iterator[str]:
+def _aliases_fit(module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
         if call.callee is None or call.callee not in module:
             continue
@@ -174,7 +185,7 @@ def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
 
 
 def _agree(one: Type, other: Type) -> bool:
-    """Whether two types can be of one value."""
+    """Return whether a value can be of both types."""
     if not isinstance(one, TensorType) or not isinstance(other, TensorType):
         return one == other or type(one) is type(other)
     return one.agrees_with(other)
@@ -187,14 +198,14 @@ def _types_are_known(_module: Functions, function: Function) -> Iterator[str]:
             yield f"value {name!r} has element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
 
 
-def _constants_are_what_they_say(_module: Functions, function: Function) -> Iterator[str]:
+def _constants_have_their_types(_module: Functions, function: Function) -> Iterator[str]:
     for constant in constants_of(function):
         shape, dtype = constant.data.shape, dtype_of(constant.data.dtype)
         if shape != constant.type.shape or dtype != constant.type.dtype:
             yield f"constant {constant.name!r} is {constant.type}, but holds {TensorType(dtype, shape)}"
 
 
-def _names_are_given_once(_module: Functions, function: Function) -> Iterator[str]:
+def _names_are_unique(_module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
         for what, names in (
             ("attribute", [name for name, _ in call.attrs]),
@@ -255,12 +266,12 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
         end, values, others = (
             ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
         )
-        is_told = isinstance(call.attr(end), str) and isinstance(call.attr("order"), int) and call.has_effect
-        if not is_told or len(values) > 1 or others:
+        is_complete = isinstance(call.attr(end), str) and isinstance(call.attr("order"), int) and call.has_effect
+        if not is_complete or len(values) > 1 or others:
             yield f"{_op(call)} is no {end!r} end of a transfer: one value at most, a machine, an order, an effect"
 
 
-def _effects_are_told(module: Functions, function: Function) -> Iterator[str]:
+def _effects_are_marked(module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
         callee = module.get(call.callee or "")
         if not call.has_effect and callee is not None and any(inner.has_effect for inner in callee.body):
@@ -270,35 +281,35 @@ def _effects_are_told(module: Functions, function: Function) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """A target as rules see it."""
+class _TargetView:
+    """A target tree with its memory domains, computed at most once per verification."""
 
     target: Target
 
     @cached_property
     def memories(self) -> frozenset[str] | None:
-        """The memory domains, found once and only if asked for; None if the tree contradicts itself."""
+        """Names of the memory domains; None if the tree is inconsistent."""
         try:
             return Topology(self.target.resolve()).domains()
         except TargetError:
-            return None  # the tree says itself what is wrong with it, where it is used
+            return None  # the error is raised where the tree is used; it is not a fault of the module
 
 
-def _paths_name_nodes(function: Function, places: _Places) -> Iterator[str]:
+def _paths_name_nodes(function: Function, tree: _TargetView) -> Iterator[str]:
     constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         try:
-            places.target.at(path)
+            tree.target.at(path)
         except UnknownNameError as error:
             yield str(error)
 
 
-def _memories_exist(function: Function, places: _Places) -> Iterator[str]:
-    """Check that values are in memory domains of the target, or in memories that code generators have everywhere."""
+def _memories_exist(function: Function, tree: _TargetView) -> Iterator[str]:
+    """Check that scopes are memory domains of the target, or memories that code generators provide everywhere."""
     bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
     values = [value for body in bodies.values() for value in _values(body) if value.scope]
     named = [value for value in values if value.scope.replace(":", ".").split(".")[0] not in _MEMORIES]
-    memories = places.memories if named else None
+    memories = tree.memories if named else None
     if memories is None:
         return
     for value in named:
@@ -313,8 +324,8 @@ def _values(body: Function) -> Iterator[Value]:
         yield from call.outputs
 
 
-# Memories of TVM's code generators that are below any domain (StorageRank in TVM's runtime/thread_storage_scope.h),
-# and `vdevice:0`, a virtual device of a module that came from TVM.
+# Memories within any domain that TVM's code generators use (StorageRank in TVM's runtime/thread_storage_scope.h), and
+# `vdevice:0`, a virtual device of a module that came from TVM.
 _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "m16n8k8", "metal", "amx", "vdevice"})
 
 
@@ -331,28 +342,28 @@ def _domain(call: Call) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    _names_are_given_once,
+    _names_are_unique,
     _values_are_defined_once,
     _values_are_defined_before_use,
     _callees_exist_and_fit,
-    _names_of_ops_fit,
+    _aliases_fit,
     _types_at_calls_fit,
     _types_are_known,
-    _constants_are_what_they_say,
+    _constants_have_their_types,
     _copies_have_ends,
     _transfers_have_ends,
     _opaque_code_is_alone,
     _code_calls_functions_of_the_module,
-    _effects_are_told,
+    _effects_are_marked,
     _opsets_are_stated,
 )
 
-# Rules that hold where the target is known: of a function, on a tree.
-TARGET_RULES: tuple[Callable[[Function, _Places], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
+# Rules that need the target tree.
+TARGET_RULES: tuple[Callable[[Function, _TargetView], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
 
 
 def _cycles(module: Functions) -> Iterator[str]:
-    """Find a circle of calls; code alone may recurse."""
+    """Find a cycle of calls by iterative depth-first search; only code may recurse."""
     calls = {
         function.name: sorted(callees_of(function) & module.keys()) if function.code is None else []
         for function in module.values()
@@ -371,8 +382,8 @@ def _cycles(module: Functions) -> Iterator[str]:
                 path.pop()
                 done.add(name)
             elif following in path:
-                circle = [*path[path.index(following) :], following]
-                yield f"functions call each other in a cycle: {' -> '.join(circle)}"
+                cycle = [*path[path.index(following) :], following]
+                yield f"functions call each other in a cycle: {' -> '.join(cycle)}"
                 return
             elif following not in done:
                 stack.append((following, iter(calls[following])))

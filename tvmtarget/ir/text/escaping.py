@@ -1,4 +1,4 @@
-"""How names, numbers and texts are spelled in the text form of a module; the printer and the parser share it."""
+"""Spelling of names, numbers and strings in the text form of a module, shared by printer and parser."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from math import isinf, isnan, nan
 
 __all__ = ["NAME", "RESERVED", "SYMBOL", "canonical_nan", "is_symbol", "print_float", "print_name", "quote"]
 
-# A name that stands without quotes: letters and digits of any script, `_ . $ / -`, and `::` inside.
+# A name that needs no quotes: letters and digits of any script, `_ . $ / -`, and `::` inside.
 NAME = re.compile(r"[\w.$/\-]+(?:::[\w.$/\-]+)*")
-# A symbolic dimension that stands without quotes.
+# A symbolic dimension that needs no quotes.
 SYMBOL = re.compile(r"[^\W\d][\w.]*")
 # Words of the grammar; as names they are quoted.
 RESERVED = frozenset({"_", "as", "const", "effect", "return"})
 
 
 def quote(text: str) -> str:
-    """Return a JSON string; what cannot be printed is escaped, so that any text survives any file.
+    r"""Return a JSON string literal in which characters that are not printable are escaped.
 
-    >>> print(quote("naïve"), quote("a\\x07"))
-    "naïve" "a\\u0007"
+    Args:
+        text: any text.
+
+    Returns:
+        The literal with its quotes; JSON parses it back to the text.
+
+    >>> print(quote("naïve"), quote("a\x07"))
+    "naïve" "a\u0007"
     """
     plain = json.dumps(text, ensure_ascii=False)
     if plain.isprintable():
@@ -29,22 +35,50 @@ def quote(text: str) -> str:
 
 
 def print_name(name: str) -> str:
-    """Return a name as it is where that is unambiguous, else quoted."""
+    """Print a name, in quotes only if it is ambiguous without.
+
+    Args:
+        name: the name.
+
+    Returns:
+        The name, or a JSON string literal.
+    """
     return name if NAME.fullmatch(name) and name not in RESERVED else quote(name)
 
 
 def is_symbol(text: str) -> bool:
-    """Whether a symbolic dimension needs no quotes."""
+    """Return whether a symbolic dimension needs no quotes.
+
+    Args:
+        text: the symbol.
+
+    Returns:
+        True if it matches `SYMBOL`.
+    """
     return SYMBOL.fullmatch(text) is not None
 
 
 def canonical_nan(value: float) -> float:
-    """Return the number, and of all NaNs the same one: what holds it then is equal to what was written from it."""
+    """Replace any NaN by the one of `math.nan`, which compares equal to itself in tuples and lists.
+
+    Args:
+        value: a number.
+
+    Returns:
+        The number, or `math.nan`.
+    """
     return nan if isnan(value) else value
 
 
 def print_float(value: float) -> str:
-    """Return the shortest decimal that reads back as the same number, never mistaken for a whole number."""
+    """Print the shortest decimal that reads back as the same number, distinct from an integer.
+
+    Args:
+        value: a number.
+
+    Returns:
+        The text, such as `1.0`, `1e-07`, `nan` or `-inf`.
+    """
     if isnan(value):
         return "nan"
     if isinf(value):

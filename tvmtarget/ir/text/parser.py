@@ -1,4 +1,4 @@
-"""The text form of a module, read; `printer.py` writes it.
+"""Parser of the text form of a module; `printer.py` prints it. The grammar in EBNF (ISO 14977):
 
     module    = { "target" , target | "attr" , name , "=" , value } , { "func" , function } ;
     function  = "@" , name , "(" , [ typed , { "," , typed } ] , ")" ,
@@ -22,9 +22,9 @@
     list      = "[" , [ value , { "," , value } ] , "]" ;
     map       = "{" , [ name , "=" , value , { "," , name , "=" , value } ] , "}" ;
 
-A name is a word or a JSON string. A target or a constraint has its own grammar; a target ends with its line. A "#"
-begins a comment. Types may be left out; types of results and captures are checked against what the body says. Large
-constants are named by their digest and given beside the text.
+A name is a word or a JSON string. Targets and constraints have grammars of their own; a target ends with its line. A
+"#" begins a comment. Types may be left out; types of results and captures are checked against the body. Large constants
+are named by digest, and their elements are passed beside the text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _INTEGER = re.compile(r"-?[0-9]+")
 _DIGEST = re.compile(rf"sha256:[0-9a-f]{{{DIGITS},64}}")
 _LINE = re.compile(r"[^\n]*")
 _HEX = re.compile(r'b"([0-9a-f]*)"')
-_MAX_NUMBER = 400  # letters: floats have at most some 330
+_MAX_NUMBER = 400  # characters; a finite float written without an exponent has about 330
 
 _T = TypeVar("_T")
 
@@ -74,16 +74,34 @@ _T = TypeVar("_T")
 def parse_functions(
     text: str, constants: Mapping[str, np.ndarray[Any, Any]]
 ) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
-    """Return functions, target and attributes of a module; `TextError` shows line and column of what is wrong.
+    """Parse the text form of a module.
 
-    `constants` are arrays by digest, for those that the text does not print_name out.
+    Args:
+        text: the text.
+        constants: arrays by SHA-256 digest, for constants that the text names by digest.
+
+    Returns:
+        Functions, target and attributes; not yet verified.
+
+    Raises:
+        TextError: a syntax error, with line and column.
     """
     check_limit("text-bytes", len(text), "the text of a module", TextError)
     return _Parser(text, constants).module()
 
 
 def parse_type(text: str) -> Type:
-    """Return the type that a text spells."""
+    """Parse a type.
+
+    Args:
+        text: text of the type, such as `float32[n,3]`; "?" is an unknown type.
+
+    Returns:
+        The type; None if unknown.
+
+    Raises:
+        TextError: a syntax error.
+    """
     parser = _Parser(text, {})
     found = parser.type(0)
     parser.end()
@@ -91,7 +109,17 @@ def parse_type(text: str) -> Type:
 
 
 def read_attributes(scanner: Scanner) -> dict[str, object]:
-    """Read attributes in braces at the cursor of another grammar, and move it behind them."""
+    """Read attributes in braces within the text of another grammar.
+
+    Args:
+        scanner: scanner at the opening brace; it is moved behind the closing one.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        TextError: a syntax error.
+    """
     parser = _Parser(scanner.text, {})
     parser.at = scanner.at
     found = parser.map(0)
@@ -100,7 +128,7 @@ def read_attributes(scanner: Scanner) -> dict[str, object]:
 
 
 class _Parser(Scanner):
-    """Reads one rule of the grammar with each method."""
+    """A recursive descent parser with a method for each rule of the grammar."""
 
     def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
         super().__init__(text)
@@ -213,10 +241,10 @@ class _Parser(Scanner):
                 )
         except ModelError as error:
             raise self.error(error.problems[0], start) from error
-        return Constant(name, type_, self.given(name, type_))
+        return Constant(name, type_, self.digest(name, type_))
 
-    def given(self, name: str, type_: TensorType) -> np.ndarray[Any, Any]:
-        """Return the array whose digest the text gives."""
+    def digest(self, name: str, type_: TensorType) -> np.ndarray[Any, Any]:
+        """Read a digest and return the array that has it."""
         start = self.at
         found = self.match(_DIGEST)
         if found is None:
@@ -240,7 +268,7 @@ class _Parser(Scanner):
         return self.foreign(Constraint.parse, *self.enclosed())
 
     def foreign(self, parse: Callable[[str], _T], text: str, start: int) -> _T:
-        """Read a text in a grammar of its own; what is wrong with it is shown where it stands."""
+        """Parse a part of the text in another grammar; positions of errors are those in the whole text."""
         try:
             return parse(text)
         except TextError as error:

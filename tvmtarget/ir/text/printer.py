@@ -1,4 +1,4 @@
-"""The text form of a module, as `parser.py` reads it; the grammar is drawn there."""
+"""Printer of the text form of a module; `parser.py` holds the grammar."""
 
 from __future__ import annotations
 
@@ -12,25 +12,41 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["DIGITS", "print_function", "print_module", "print_value"]
 
-DIGITS = 16  # of a digest that the text form shows
+DIGITS = 16  # hexadecimal digits of a digest that are printed
 
 
 def print_module(functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]) -> str:
-    """Print the target, the attributes, and every function in order; `parse_module` gives an equal module."""
+    """Print a module.
+
+    Args:
+        functions: functions in order.
+        target: target tree, or None.
+        attrs: attributes of the module.
+
+    Returns:
+        Text that `parse_functions` reads back as equal values.
+    """
     head = [] if target is None else [f"target {target}"]
     head += [f"attr {print_name(key)} = {print_value(value)}" for key, value in sorted(attrs.items())]
     return "\n\n".join(["\n".join(head)] * bool(head) + [print_function(function) for function in functions])
 
 
 def print_function(function: Function) -> str:
-    """Print one function: signature, constants, then a line per call."""
+    """Print one function: signature, constants, then a line per call.
+
+    Args:
+        function: the function.
+
+    Returns:
+        Text without a final newline.
+    """
     return "\n".join(_lines(function, "func", ""))
 
 
 def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
     params = ", ".join(map(str, function.params))
     results = ", ".join(f"{function.types.get(name) or '?'}" for name in function.results)
-    captures = ", ".join(map(_use, function.captures())) if word != "func" else ""
+    captures = ", ".join(map(_operand, function.captures())) if word != "func" else ""
     opsets = ", ".join(f"{_domain(domain)}={version}" for domain, version in function.opsets)
     notes = [f"captures({captures})"] * bool(captures) + [f"opsets({opsets})"] * bool(opsets)
     notes += _constraint(function.constraint)
@@ -40,7 +56,7 @@ def _lines(function: Function, word: str, indent: str) -> Iterator[str]:
         yield f"{indent}  const {constant} = {_elements(constant)}"
     for call in function.body:
         yield from _call_lines(call, f"{indent}  ")
-    yield f"{indent}  return {', '.join(map(_use, function.results))}".rstrip()
+    yield f"{indent}  return {', '.join(map(_operand, function.results))}".rstrip()
     yield f"{indent}}}"
 
 
@@ -49,19 +65,19 @@ def _call_lines(call: Call, indent: str) -> Iterator[str]:
     operator = f"@{print_name(call.callee)}" if call.callee is not None else print_name(call.op)
     notes = [_attributes(call.attrs)] * bool(call.attrs) + _constraint(call.constraint)
     notes += ["effect"] * call.has_effect + [f"as {print_name(call.source)}"] * bool(call.source)
-    yield " ".join([f"{indent}{outputs} = {operator}({', '.join(map(_use, call.inputs))})", *notes])
+    yield " ".join([f"{indent}{outputs} = {operator}({', '.join(map(_operand, call.inputs))})", *notes])
     for label, region in call.regions:
         yield from _lines(region, print_name(label), f"{indent}  ")
 
 
 def _domain(domain: str) -> str:
-    """Spell a domain; ONNX's own has no name, and is written as the word `onnx`."""
+    """Print a domain; ONNX's own, which has an empty name, is the word `onnx`."""
     if not domain:
         return "onnx"
     return quote(domain) if domain == "onnx" else print_name(domain)
 
 
-def _use(name: str) -> str:
+def _operand(name: str) -> str:
     return f"%{print_name(name)}" if name else "_"
 
 
@@ -78,7 +94,14 @@ def _elements(constant: Constant) -> str:
 
 
 def print_value(value: object) -> str:
-    """Print the value of an attribute; what has no spelling stands in `<>`, which no parser reads."""
+    """Print the value of an attribute.
+
+    Args:
+        value: the value.
+
+    Returns:
+        The text; a value of an unsupported type is printed as `<repr>`, which does not parse.
+    """
     match value:
         case None:
             return "none"
