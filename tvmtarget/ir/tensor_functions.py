@@ -1,9 +1,10 @@
-"""What a tensor function of TVM computes, apart from names: the body of its workload in a tuning log.
+"""Structural key of a TVM tensor function: the body of its workload in a tuning log.
 
-Whoever writes a record of such a function, the tuner or the reader of another tool's file, knows it by this body, so
-that one function has one key. The structure is its TVMScript with the names of its own numbered and without what passes
-write on functions; but one of which an argument is laid out beforehand, as MetaSchedule may, takes another time.
-TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+The tuner and the importers of other tools' files identify a function by this body, so that one function has one key. It
+is the TVMScript with names numbered and without attributes that passes write on functions. A function with arguments in
+a free layout, which MetaSchedule may rewrite beforehand, has another key, since its time differs.
+
+TVM is imported late and has no type annotations: its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -15,28 +16,34 @@ from typing import Any, TypeAlias
 
 __all__ = ["name_of", "script_of", "workload_body"]
 
-Function: TypeAlias = Any
+PrimFunc: TypeAlias = Any
 
-# Names in a script that are TVMScript's or Python's.
+# Names in a script that belong to TVMScript or Python, and so are not renamed.
 _WORDS = frozenset(
     {"Buffer", "False", "None", "T", "True", "and", "def", "else", "for", "func", "if", "in", "main", "not"}
 )
 _WORDS |= {"TypeVar", "or", "range", "return", "while", "with"}
 _TOKEN = re.compile(r'((?:T\.sblock|TypeVar)\()"[^"]*"|("[^"]*")|(?<![\w.])([A-Za-z_]\w*)')
 
-# Arguments that are laid out anew before the function is called, which is not in its time.
+# Attribute that lists arguments whose layout is rewritten before the call, so that its time does not include that.
 _FREE = "layout_free_buffers"
-_DIALECT = "s_tir"  # how TVM spells a function, and no mark
+_DIALECT = "s_tir"  # attribute that selects the dialect of the printed script
 
 
-def workload_body(function: Function, constants: Collection[int] = ()) -> dict[str, object]:
-    """Return the body of a function's workload; `constants` are the arguments that are constants in every call.
+def workload_body(function: PrimFunc, constants: Collection[int] = ()) -> dict[str, object]:
+    """Return the body of a function's workload.
 
-    It has no `shapes` if a size is computed, or an argument is no tensor.
+    Args:
+        function: the TIR function.
+        constants: indices of the arguments that are constant in every call.
+
+    Returns:
+        `structure`, a hash of the script; `shapes` of the arguments, unless one is not a tensor or has a computed size;
+        `constants`, if there are any.
     """
     shapes, text = _shapes(function), script_of(function)
     if free := dict(function.attrs or {}).get(_FREE):
-        text += f"\n# {_FREE} {sorted(int(at) for at in free)}"
+        text += f"\n# {_FREE} {sorted(int(index) for index in free)}"
     body: dict[str, object] = {"structure": f"tvmscript:{hashlib.sha256(text.encode()).hexdigest()[:32]}"}
     if shapes is not None:
         body["shapes"] = shapes
@@ -45,8 +52,15 @@ def workload_body(function: Function, constants: Collection[int] = ()) -> dict[s
     return body
 
 
-def name_of(function: Function) -> str:
-    """Return what a function is called, without a number; if that is `main`, what it computes by its blocks' names."""
+def name_of(function: PrimFunc) -> str:
+    """Return a readable name of a function.
+
+    Args:
+        function: the TIR function.
+
+    Returns:
+        Its symbol without numbers; if that is `main`, the names of its blocks.
+    """
     symbol = str(dict(function.attrs or {}).get("global_symbol", "main"))
     if symbol == "main":
         blocks = re.findall(r'^ *with T\.sblock\("([^"]*)"', function.script(), re.MULTILINE)
@@ -54,8 +68,15 @@ def name_of(function: Function) -> str:
     return re.sub(r"\d+(?=_|$)", "", symbol)
 
 
-def script_of(function: Function) -> str:
-    """Return the script of a function without attributes, its own names numbered in the order of their first use."""
+def script_of(function: PrimFunc) -> str:
+    """Return the normalized script of a function.
+
+    Args:
+        function: the TIR function.
+
+    Returns:
+        TVMScript without attributes; names are numbered in order of first use.
+    """
     for attribute in dict(function.attrs or {}).keys() - {_DIALECT}:
         function = function.without_attr(attribute)
     lines = function.script(show_meta=True).splitlines()
@@ -71,8 +92,11 @@ def script_of(function: Function) -> str:
     return "\n".join(_TOKEN.sub(renamed, line) for line in kept)
 
 
-def _shapes(function: Function) -> list[list[int | str]] | None:
-    """Return the shapes of all arguments, open sizes as s0, s1, ...; None if one is a number or has a computed size."""
+def _shapes(function: PrimFunc) -> list[list[int | str]] | None:
+    """Return the shapes of all arguments; None if an argument is not a tensor or a size is computed.
+
+    Symbolic dimensions become s0, s1, ... in order of first use.
+    """
     import tvm
 
     names: dict[Any, str] = {}

@@ -1,11 +1,11 @@
-"""Which traces of schedules are legal: instructions of MetaSchedule from a closed list, with values from closed lists.
+"""Validation of MetaSchedule traces: an allow list of instructions with allowed values.
 
-A trace is what `tvm.s_tir.schedule.Trace.as_json` writes: instructions, each a name with inputs, attributes and
-results, and the decisions of those that sample. Logs are handed around, and TVM checks neither: an annotation
-`pragma_import_llvm` links the code that it holds into the kernel, and an index map is a program in TVM's JSON. So a
-trace may only hold what the rules, mutators and postprocessors of MetaSchedule write for CPUs and GPUs
-(`src/s_tir/meta_schedule` and the instruction traits in `src/s_tir/schedule/primitive`, TVM 0.27), and nothing that
-is text for a compiler.
+A trace is what `tvm.s_tir.schedule.Trace.as_json` writes: instructions, each with a name, inputs, attributes and
+results, and the decisions of those that sample. Tuning logs are exchanged between people, and TVM checks neither: an
+annotation `pragma_import_llvm` links the code that it holds into the kernel, and an index map is a program in TVM's
+JSON. So a trace may only hold what the rules, mutators and postprocessors of MetaSchedule write for CPUs and GPUs
+(`src/s_tir/meta_schedule` and the instruction traits in `src/s_tir/schedule/primitive`, TVM 0.27), and no text for a
+compiler.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["TRACE_FORMAT", "trace_problem"]
 
 TRACE_FORMAT = "tvm.ms.trace/1"
 
-_MOST = 2**31 - 1  # of a loop that TVM counts
-_MOST_INSTRUCTIONS = 20_000
-_MOST_NAME = 1000  # letters of a block's name
-_MOST_STEPS = 65_536  # that an annotation asks for: of unrolling, of parallel jobs, threads of a block
+_MAX_INT = 2**31 - 1  # largest extent of a loop in TVM (int32)
+_MAX_INSTRUCTIONS = 20_000
+_MAX_NAME = 1000  # characters in the name of a block
+_MAX_COUNT = 65_536  # largest count in an annotation: unroll steps, parallel jobs, threads of a block
 
 _Check = Callable[[object], bool]
 
 _REFERENCE = re.compile(r"[blv][0-9]{1,9}", re.ASCII)
 
 
-def _is_int(value: object, least: int = 0, most: int = _MOST) -> bool:
-    return type(value) is int and least <= value <= most
+def _is_int(value: object, low: int = 0, high: int = _MAX_INT) -> bool:
+    return type(value) is int and low <= value <= high  # bool is no int here
 
 
 def _is_flag(value: object) -> bool:
@@ -41,15 +41,15 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _MOST_NAME
+    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME
 
 
 def _is_count(value: object) -> bool:
-    return _is_int(value, 0, _MOST_STEPS)
+    return _is_int(value, 0, _MAX_COUNT)
 
 
-def _is_place(value: object) -> bool:
-    """Whether a value is an index that may count from the end."""
+def _is_index(value: object) -> bool:
+    """Return whether a value is an index; negative ones count from the end."""
     return _is_int(value, -1000, 1000)
 
 
@@ -57,8 +57,8 @@ def _one_of(*values: object) -> _Check:
     return lambda value: isinstance(value, str) and value in values
 
 
-def _list_of(check: _Check, most: int = 64) -> _Check:
-    return lambda value: isinstance(value, list) and len(value) <= most and all(map(check, value))
+def _list_of(check: _Check, max_length: int = 64) -> _Check:
+    return lambda value: isinstance(value, list) and len(value) <= max_length and all(map(check, value))
 
 
 _is_scope = _one_of(
@@ -67,7 +67,7 @@ _is_scope = _one_of(
 )  # fmt: skip
 _is_thread = _one_of(*(f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"), "vthread")
 
-# Names under which TVM's own modules register tensor intrinsics, all of which they implement themselves.
+# Names of the tensor intrinsics that TVM's own modules register and implement.
 _INTRINSIC = re.compile(
     r"(?:dot_16x4_(?:vnni|avx512)|dot_4x4_[iu]8[iu]8[iu]32_(?:neon|sdot|udot|hdot)|rvv_dot(?:_[a-z0-9]{1,12}){3}"
     r"|dp4a_[su]8[su]8s32|sdot4|wmma_(?:sync|load|fill|store)_[a-zA-Z0-9_]{1,80}"
@@ -84,7 +84,7 @@ def _is_structure(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[SR]{1,16}", value) is not None
 
 
-# What annotations may say, by key; texts stand in quotes of their own there, as JSON within JSON.
+# Allowed annotations and their values. A string value is JSON within JSON: it has quotes of its own.
 _ANNOTATIONS: Mapping[str, _Check] = {
     **dict.fromkeys(
         (
@@ -110,26 +110,32 @@ _ANNOTATIONS: Mapping[str, _Check] = {
     "meta_schedule.auto_tensorize_init": _is_intrinsic,
     "meta_schedule.inline_rule": _one_of("disable"),
 }
-# Annotations that operators bear and a trace takes away.
+# Annotations that a trace may remove: those of operators too.
 _REMOVED = frozenset({*_ANNOTATIONS, "schedule_rule"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What an instruction of a kind has.
+    """Signature of an instruction.
 
-    `inputs` are letters of what it names, which TVM finds or refuses: b a block, l a loop, v a number, x a block or a
-    loop, B and L lists of blocks and of loops, f a factor; a last `*` repeats. `results` are those of what it defines.
+    Letters are types of references, which TVM resolves itself: b a block, l a loop, v a number, x a block or a loop,
+    B and L lists of blocks and of loops, f a factor; a final `*` repeats the letter before it.
+
+    Attributes:
+        inputs: letters of the operands.
+        attributes: a check for each attribute.
+        results: letters of what the instruction defines.
+        optional: how many of the last attributes may be missing, since older versions of TVM do not write them.
     """
 
     inputs: str = ""
     attributes: tuple[_Check, ...] = ()
     results: str = ""
-    optional: int = 0  # of the last attributes, which earlier versions of TVM do not write
+    optional: int = 0
 
 
 _INLINE = _Kind("b")
-_AT = _Kind("bl", (_is_flag, _is_place), optional=1)
+_AT = _Kind("bl", (_is_flag, _is_index), optional=1)
 _NEAR = _Kind("b", results="b*")
 _CACHE = _Kind("bB", (_is_count, _is_scope), "b")
 _LOOP = _Kind("l")
@@ -162,11 +168,11 @@ _KINDS: Mapping[str, _Kind] = {
     "CacheRead": _CACHE,
     "CacheWrite": _CACHE,
     "ReIndex": _Kind("b", (_is_count, _is_flag), "b"),
-    "StorageAlign": _Kind("b", (_is_count, _is_place, _is_count, _is_count)),
+    "StorageAlign": _Kind("b", (_is_count, _is_index, _is_count, _is_count)),
     "SetScope": _Kind("b", (_is_count, _is_scope)),
     "DecomposeReduction": _Kind("bl", results="b"),
     "DecomposePadding": _Kind("bl", results="b"),
-    "RFactor": _Kind("l", (_is_place,), "b"),
+    "RFactor": _Kind("l", (_is_index,), "b"),
     "PadEinsum": _Kind("b", (_list_of(lambda value: _is_int(value, 1)),)),
     "Blockize": _Kind("x", (_is_flag,), "b"),
     "Tensorize": _Kind("x", (_is_intrinsic, _is_flag), optional=1),
@@ -175,7 +181,14 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def trace_problem(trace: object) -> str | None:
-    """Return why a trace, as text or as data, is none that MetaSchedule writes, with the place; None if it is one."""
+    """Return why a trace is not one that MetaSchedule writes.
+
+    Args:
+        trace: a trace as JSON text or as data.
+
+    Returns:
+        The problem and its position; None if the trace is valid.
+    """
     if isinstance(trace, str):
         try:
             trace = json.loads(trace)
@@ -186,8 +199,8 @@ def trace_problem(trace: object) -> str | None:
             pass
         case _:
             return "it is no list of instructions and one of decisions"
-    if max(len(instructions), len(decisions)) > _MOST_INSTRUCTIONS:
-        return f"it has more than {_MOST_INSTRUCTIONS} instructions"
+    if max(len(instructions), len(decisions)) > _MAX_INSTRUCTIONS:
+        return f"it has more than {_MAX_INSTRUCTIONS} instructions"
     for at, instruction in enumerate(instructions):
         problem = _instruction_problem(instruction)
         if problem is not None:
@@ -225,12 +238,12 @@ def _instruction_problem(instruction: object) -> str | None:
     return None if _fits(kind.results, results) else f"{name} does not define {shown(results)}"
 
 
-def _fits(wanted: str, values: Sequence[object]) -> bool:
-    """Whether values are what letters say."""
-    if wanted.endswith("*"):
-        fixed, last = wanted[:-2], wanted[-2]
-        wanted = fixed + last * (len(values) - len(fixed))
-    return len(wanted) == len(values) and all(map(_is_input, wanted, values))
+def _fits(letters: str, values: Sequence[object]) -> bool:
+    """Return whether values match letters of a signature."""
+    if letters.endswith("*"):
+        fixed, last = letters[:-2], letters[-2]
+        letters = fixed + last * (len(values) - len(fixed))
+    return len(letters) == len(values) and all(map(_is_input, letters, values))
 
 
 def _is_input(letter: str, value: object) -> bool:
@@ -260,7 +273,7 @@ def _annotation_problem(
 
 
 def _unquoted(value: object) -> object:
-    """Return a text as it is; in a trace it stands in quotes, without which it would be a name."""
+    """Remove the quotes of a string value; a string without them is a reference, and so becomes None."""
     if not isinstance(value, str) or value[:1] != '"':
         return None if isinstance(value, str) else value
     try:

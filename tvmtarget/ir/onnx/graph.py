@@ -1,4 +1,4 @@
-"""Functions into ONNX's graphs."""
+"""Writer of functions as ONNX graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.onnx.metadata import write_graph_notes
+from tvmtarget.ir.onnx.metadata import write_graph_metadata
 from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import TensorType
@@ -23,10 +23,19 @@ WriteTensor: TypeAlias = "Callable[[Constant], TensorProto]"
 def write_graph(
     function: Function, graph: GraphProto, *, is_nested: bool = False, tensor: WriteTensor = write_tensor
 ) -> None:
-    """Write a function into a graph; values of a nested one need no types. `tensor` writes its constants.
+    """Write a function into a graph.
 
-    A constant that is a result is written as a node. What is no result in ONNX is copied: a parameter of the
-    outermost graph, a value of the graphs around, a result that stands twice.
+    ONNX requires results to be results of nodes. A constant that is returned is written as a Constant node; a returned
+    parameter of the outermost graph, a value of an enclosing graph, and a repeated result are copied by Identity.
+
+    Args:
+        function: the function; calls of functions must be inlined.
+        graph: graph to fill.
+        is_nested: whether this is the body of an operation, whose values need no types.
+        tensor: writes a constant.
+
+    Raises:
+        ModelError: a value has no type, or an operation or attribute has no form in ONNX.
     """
     graph.name = function.name
     for value in function.params:
@@ -47,11 +56,11 @@ def write_graph(
         if written != result:
             graph.node.append(onnx.helper.make_node("Identity", [result], [written], name=written))
         _write_value(Value(written, function.types.get(result)), graph.output.add(), function, is_nested=is_nested)
-    write_graph_notes(function, graph)
+    write_graph_metadata(function, graph)
 
 
 def _results(function: Function, *, is_nested: bool) -> list[str]:
-    """Return the names of results as they are in ONNX; those that are not a function's own get a new one."""
+    """Return the names of results in ONNX; a result that must be copied gets a new name."""
     own = function.types
     taken = set() if is_nested else {param.name for param in function.params}
     stem = f"__{function.name}_out" if is_nested else "__out"
@@ -72,7 +81,7 @@ def _write_value(value: Value, info: onnx.ValueInfoProto, function: Function, *,
 
 
 def _why(name: str, function: Function) -> str:
-    """Return the tail of a message: why ONNX could not type a value, and what to do."""
+    """Return the end of an error message: why ONNX could not type a value, and what to do."""
     call = next((call for call in function.body for output in call.outputs if output.name == name), None)
     source = "" if call is None else f": op {call.source!r} ({call.op}) yields what ONNX's shape inference cannot type"
     return f"{source}; state it with with_types(module, {{{name!r}: 'float32[...]'}})"

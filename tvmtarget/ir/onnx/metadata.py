@@ -1,9 +1,9 @@
-"""What an ONNX model says beside its computation, carried as it is: metadata, documentation, training information.
+"""Metadata of ONNX models beside the computation: documentation, properties, training information.
 
-Two attributes of a function hold it, as bytes of messages that have nothing else in them: `onnx.model` (domain and
-version of the model, metadata, training information, configurations of devices) and `onnx.graph` (documentation and
-metadata of the graph, its nodes, values and tensors, by their names; quantization annotations). What bears a name that
-is still there after a pass gets back what was said of it. Neither enters a structural hash.
+Two attributes of a function hold it as serialized messages with only these fields set: `onnx.model` (domain and version
+of the model, properties, training information, device configurations) and `onnx.graph` (documentation and properties of
+the graph and of its nodes, values and tensors by name; quantization annotations). On writing, every element whose name
+still exists gets its metadata back. Neither attribute enters a structural hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvmtarget.ir.function import Constant, Function
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.types import TensorType
 
-__all__ = ["graph_notes", "model_notes", "write_graph_notes", "write_model_notes"]
+__all__ = ["read_graph_metadata", "read_model_metadata", "write_graph_metadata", "write_model_metadata"]
 
 _GRAPH = "onnx.graph"
 _MODEL = "onnx.model"
@@ -30,46 +30,78 @@ _OF_NODE = ("doc_string", "metadata_props", "device_configurations")
 _OF_NAMED = ("doc_string", "metadata_props")
 
 
-def model_notes(model: ModelProto) -> tuple[tuple[str, Constant], ...]:
-    """Return what a model says beside its graph and functions, as an attribute for the function `main`."""
+def read_model_metadata(model: ModelProto) -> tuple[tuple[str, Constant], ...]:
+    """Collect the metadata of a model, without that of its graph and functions.
+
+    Args:
+        model: the model.
+
+    Returns:
+        An attribute for the function `main`; empty if there is no metadata.
+
+    Raises:
+        ModelError: a field is not UTF-8.
+    """
     notes = ModelProto()
-    _carry(model, notes, _OF_MODEL)
+    _copy_fields(model, notes, _OF_MODEL)
     return _attribute(_MODEL, notes)
 
 
-def graph_notes(
+def read_graph_metadata(
     graph: GraphProto, names: Iterable[str], tensors: Iterable[TensorProto]
 ) -> tuple[tuple[str, Constant], ...]:
-    """Return what a graph says beside its computation.
+    """Collect the metadata of a graph.
 
-    `names` are those that its nodes have in the IR, empty for constants; `tensors` are its initializers.
+    Args:
+        graph: the graph.
+        names: names of its nodes in the IR, in order; "" for constants.
+        tensors: its initializers.
+
+    Returns:
+        An attribute for the function; empty if there is no metadata.
+
+    Raises:
+        ModelError: a field is not UTF-8.
     """
     notes = GraphProto()
-    _carry(graph, notes, _OF_GRAPH)
+    _copy_fields(graph, notes, _OF_GRAPH)
     for name, node in zip(names, graph.node, strict=True):
-        if name and any(_said(node, _OF_NODE)):
-            _carry(node, notes.node.add(name=name), _OF_NODE)
+        if name and any(_set_fields(node, _OF_NODE)):
+            _copy_fields(node, notes.node.add(name=name), _OF_NODE)
     for value in (*graph.input, *graph.output, *graph.value_info):
-        if any(_said(value, _OF_NAMED)):
-            _carry(value, notes.value_info.add(name=value.name), _OF_NAMED)
+        if any(_set_fields(value, _OF_NAMED)):
+            _copy_fields(value, notes.value_info.add(name=value.name), _OF_NAMED)
     for tensor in tensors:
-        if any(_said(tensor, _OF_NAMED)):
-            _carry(tensor, notes.initializer.add(name=tensor.name), _OF_NAMED)
+        if any(_set_fields(tensor, _OF_NAMED)):
+            _copy_fields(tensor, notes.initializer.add(name=tensor.name), _OF_NAMED)
     return _attribute(_GRAPH, notes)
 
 
-def write_model_notes(function: Function, model: ModelProto) -> None:
-    """Put back into a model what it was read with."""
+def write_model_metadata(function: Function, model: ModelProto) -> None:
+    """Write the metadata of a model back.
+
+    Args:
+        function: function with the metadata as an attribute.
+        model: model to fill.
+
+    Raises:
+        ModelError: the metadata refers to external data.
+    """
     found = function.attr(_MODEL)
     if isinstance(found, Constant):
         notes = ModelProto.FromString(found.data.tobytes())
         if tensor := next(external_tensors(notes), None):
             raise ModelError(f"attribute {_MODEL!r} holds tensor {tensor.name!r}, whose data lies in another file")
-        _carry(notes, model, _OF_MODEL)
+        _copy_fields(notes, model, _OF_MODEL)
 
 
-def write_graph_notes(function: Function, graph: GraphProto) -> None:
-    """Put back into a graph what was said of it, and of all in it that has kept its name."""
+def write_graph_metadata(function: Function, graph: GraphProto) -> None:
+    """Write the metadata of a graph back, for every element whose name still exists.
+
+    Args:
+        function: function with the metadata as an attribute.
+        graph: graph to fill.
+    """
     found = function.attr(_GRAPH)
     if not isinstance(found, Constant):
         return
@@ -85,22 +117,23 @@ def write_graph_notes(function: Function, graph: GraphProto) -> None:
     for noted, known, fields in parts:
         for note in noted:
             if note.name in known:
-                _carry(note, known[note.name], fields)
+                _copy_fields(note, known[note.name], fields)
     known_names = {*values, *tensors, *(name for node in graph.node for name in node.output)}
     graph.quantization_annotation.extend(one for one in notes.quantization_annotation if one.tensor_name in known_names)
-    _carry(notes, graph, _OF_NAMED)
+    _copy_fields(notes, graph, _OF_NAMED)
 
 
-def _said(message: Message, fields: tuple[str, ...]) -> Iterator[str]:
-    """Yield those of some fields that say something."""
+def _set_fields(message: Message, fields: tuple[str, ...]) -> Iterator[str]:
+    """Yield the names of fields that are set."""
     return (field for field in fields if getattr(message, field, None))
 
 
-def _carry(message: Message, into: Message, fields: tuple[str, ...]) -> None:
-    for field in _said(message, fields):
+def _copy_fields(message: Message, into: Message, fields: tuple[str, ...]) -> None:
+    """Copy those of some fields that are set."""
+    for field in _set_fields(message, fields):
         value = getattr(message, field)
         if isinstance(value, bytes):
-            raise ModelError(f"what the model says in {field} is not UTF-8: {value!r:.80}")
+            raise ModelError(f"field {field} of the model is not UTF-8: {value!r:.80}")
         if isinstance(value, str | int):
             setattr(into, field, value)
         else:

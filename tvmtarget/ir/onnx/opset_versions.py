@@ -1,7 +1,7 @@
-"""Functions in other versions of operator sets, so that functions of several versions can become one.
+"""Conversion of functions between versions of operator sets, so that functions of several versions can be merged.
 
-An operation whose definition is the same in both versions is left alone. Others are converted one by one, by ONNX's
-version converter, which needs the types of their operands; constraints, effects and names in the model are kept.
+An operation whose definition is the same in both versions is not changed. Others are converted one by one with ONNX's
+version converter, which needs the types of their operands. Constraints, effects and source names are kept.
 """
 
 from __future__ import annotations
@@ -24,25 +24,51 @@ from tvmtarget.ir.types import Type
 
 __all__ = ["convert_opsets", "unify_opsets"]
 
-# Control flow changes between versions by the types that it takes; Scan does since version 9, before it was another.
+# First version since which a control flow operator changed only in the types that it accepts, so that it needs no
+# conversion; Scan had other semantics before version 9.
 _CONTROL = {"If": 1, "Loop": 1, "Scan": 9, "SequenceMap": 17}
 
 
 def unify_opsets(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Return functions in the same versions of operator sets: those of the first where all fit, else the newest."""
+    """Convert functions to the same versions of operator sets.
+
+    Args:
+        functions: the functions.
+
+    Returns:
+        The functions in the versions of the first one if all operations are defined the same there, else in the newest.
+
+    Raises:
+        ModelError: an operation cannot be converted.
+    """
     stated: dict[str, list[int]] = defaultdict(list)
     for function in functions:
         for domain, version in function.opsets:
             stated[domain].append(version)
     chosen: dict[str, int] = {}
     for domain, versions in stated.items():
-        fits = all(_is_same(call, domain, versions[0], function) for function in functions for call in function.body)
+        fits = all(
+            _has_same_definition(call, domain, versions[0], function)
+            for function in functions
+            for call in function.body
+        )
         chosen[domain] = versions[0] if fits else max(versions)
     return tuple(convert_opsets(function, chosen) for function in functions)
 
 
 def convert_opsets(function: Function, opsets: Mapping[str, int]) -> Function:
-    """Return a function in other versions of its operator sets, by domain; `ModelError` names what has no such."""
+    """Convert a function to other versions of its operator sets.
+
+    Args:
+        function: the function.
+        opsets: versions by domain; domains that the function does not use are ignored.
+
+    Returns:
+        The converted function.
+
+    Raises:
+        ModelError: an operation has no form in the other version; the message names it.
+    """
     old = dict(function.opsets)
     for domain, version in opsets.items():
         if domain in old and old[domain] != version:
@@ -51,31 +77,31 @@ def convert_opsets(function: Function, opsets: Mapping[str, int]) -> Function:
     return function.replace(opsets=tuple(sorted(changed.items())))
 
 
-def _split(call: Call) -> tuple[str, str]:
-    """Return domain and name of an operator of ONNX; those of other dialects have a domain that no model states."""
+def _domain_and_kind(call: Call) -> tuple[str, str]:
+    """Return domain and name of an ONNX operator; the domain of another dialect's operator is one that no model has."""
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
     return (domain, kind) if call.op.startswith("onnx.") else (call.op, "")
 
 
-def _since(kind: str, version: int, domain: str) -> int | None:
-    """Return the version in which an operator got the definition that it has in one; None where ONNX has none."""
+def _since_version(kind: str, version: int, domain: str) -> int | None:
+    """Return the version that introduced an operator's definition in `version`; None if ONNX does not know it."""
     try:
         return int(onnx.defs.get_schema(kind, version, domain).since_version)
     except onnx.defs.SchemaError:
         return None
 
 
-def _is_same(call: Call, domain: str, version: int, function: Function) -> bool:
-    """Whether an operation, with its nested bodies, is defined alike in a version and in that of its function."""
+def _has_same_definition(call: Call, domain: str, version: int, function: Function) -> bool:
+    """Return whether an operation and its nested bodies have the same definition in another version."""
     nested = (inner for _, region in call.regions for inner in region.body)
-    if not all(_is_same(inner, domain, version, function) for inner in nested):
+    if not all(_has_same_definition(inner, domain, version, function) for inner in nested):
         return False
     old = dict(function.opsets).get(domain, version)
-    own, kind = _split(call)
+    own, kind = _domain_and_kind(call)
     if own != domain or old == version:
         return True
-    since = _since(kind, version, domain)
-    return since is not None and since == _since(kind, old, domain)
+    since = _since_version(kind, version, domain)
+    return since is not None and since == _since_version(kind, old, domain)
 
 
 class _Converter:
@@ -94,7 +120,7 @@ class _Converter:
         types: Mapping[str, Type] | None = None,
         constants: Mapping[str, Constant] | None = None,
     ) -> Function:
-        """Convert a function or a nested body; types and constants of the functions around are given."""
+        """Convert a function or a nested body, given types and constants of the enclosing functions."""
         known = {**(types or {}), **function.types}
         fixed = {**(constants or {}), **{one.name: one for one in function.constants}}
         body: list[Call] = []
@@ -102,24 +128,24 @@ class _Converter:
         for call in function.body:
             regions = tuple((label, self.convert(region, known, fixed)) for label, region in call.regions)
             new = replace(call, regions=regions) if regions else call
-            if self._stays(call):
+            if self._is_unchanged(call):
                 body.append(new)
             else:
-                converted = self._converted(new, known, fixed)
+                converted = self._convert_call(new, known, fixed)
                 body += converted.body
                 added += converted.constants
         return function.replace(body=tuple(body), constants=(*function.constants, *added))
 
-    def _stays(self, call: Call) -> bool:
-        domain, kind = _split(call)
+    def _is_unchanged(self, call: Call) -> bool:
+        domain, kind = _domain_and_kind(call)
         old, new = self._versions
-        since = _since(kind, old, domain) if domain == self._domain else None
-        if domain != self._domain or (since is not None and since == _since(kind, new, domain)):
+        since = _since_version(kind, old, domain) if domain == self._domain else None
+        if domain != self._domain or (since is not None and since == _since_version(kind, new, domain)):
             return True
         return min(old, new) >= _CONTROL.get(kind, new + old) and not domain
 
-    def _converted(self, call: Call, types: Mapping[str, Type], constants: Mapping[str, Constant]) -> Function:
-        """Convert one operation by ONNX's converter; returns a function whose body and constants stand for it."""
+    def _convert_call(self, call: Call, types: Mapping[str, Type], constants: Mapping[str, Constant]) -> Function:
+        """Convert one operation with ONNX's converter; return a function whose body and constants replace it."""
         old, new = self._versions
         used = call.uses()
         small = tuple(constants[name] for name in used if name in constants and constants[name].data.size <= SMALL)
@@ -137,16 +163,17 @@ class _Converter:
             raise ModelError(
                 f"{what} of operator set {self._domain or 'onnx'!r}, only in version {old}: {reason}"
             ) from error
-        return self._renamed(converted, call, {*held, *(param.name for param in params)})
+        return self._rename(converted, call, {*held, *(param.name for param in params)})
 
-    def _renamed(self, converted: Function, call: Call, kept: set[str]) -> Function:
-        """Give new values fresh names, and to all new operations what was asked of the old one."""
+    def _rename(self, converted: Function, call: Call, kept: set[str]) -> Function:
+        """Rename new values apart, and copy constraint, effect and source name of the operation to its replacements."""
         outputs = {output.name: output for output in call.outputs}
         constants = tuple(one for one in converted.constants if one.name not in kept)
-        made = [one.name for one in constants] + [out.name for inner in converted.body for out in inner.outputs]
-        names = {name: self._names.fresh(name) for name in made if name and name not in outputs}
+        new = [one.name for one in constants] + [out.name for inner in converted.body for out in inner.outputs]
+        names = {name: self._names.fresh(name) for name in new if name and name not in outputs}
         body = []
-        itself = next((inner for inner in converted.body if inner.kind == call.kind), None)
+        # The source name stays with the operation of the same kind; those that the converter adds get derived names.
+        same = next((inner for inner in converted.body if inner.kind == call.kind), None)
         for inner in converted.body:
             body.append(
                 replace(
@@ -157,7 +184,7 @@ class _Converter:
                     ),
                     constraint=call.constraint,
                     has_effect=call.has_effect,
-                    source=call.source if inner is itself else self._sources.fresh(f"{call.source}_{inner.kind}"),
+                    source=call.source if inner is same else self._sources.fresh(f"{call.source}_{inner.kind}"),
                 )
             )
         return converted.replace(

@@ -1,9 +1,8 @@
-"""ONNX models into modules.
+"""Reader of ONNX models.
 
-Operator semantics, schemas and shapes are ONNX's own: the checker and shape inference run on a slim copy of
-the model, without the data of its large initializers, which stay where they are and are referred to. Constant
-nodes are constants like initializers, so that whoever needs an operand to be a constant has one rule for both;
-sparse initializers become Constant nodes, which is what they mean.
+Schemas and shapes are ONNX's own: checker and shape inference run on a slim copy of the model, without the data of
+large initializers, which is referred to and never copied. Constant nodes become constants like initializers, so that
+one rule decides whether an operand is constant. Sparse initializers become Constant nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, V
 from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
-from tvmtarget.ir.onnx.metadata import graph_notes, model_notes
+from tvmtarget.ir.onnx.metadata import read_graph_metadata, read_model_metadata
 from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import check_model, read_type
 from tvmtarget.ir.text.escaping import canonical_nan
@@ -33,7 +32,7 @@ from tvmtarget.untrusted import check_limit, limit, read_bytes
 
 __all__ = ["decode_model", "read_body", "read_model"]
 
-# What protobuf, the checker, shape inference, the inliner and numpy raise on models that are not valid.
+# Exceptions of protobuf, checker, shape inference, inliner and numpy for models that are not valid.
 _INVALID = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
@@ -48,9 +47,19 @@ _INVALID = (
 
 
 def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool = False) -> tuple[Function, ...]:
-    """Read a file, bytes or a loaded model into the function `main`, and those it calls if they are to be kept.
+    """Read a model.
 
-    Functions whose operator sets differ from the model's are kept in any case: they are not ONNX's to inline.
+    Args:
+        source: path of a file, its bytes, or a loaded model.
+        keep_functions: keep model-local functions instead of inlining them. Functions whose operator set versions
+            differ from the model's are kept in any case, since ONNX cannot inline them.
+
+    Returns:
+        The function `main`, and the functions that it calls.
+
+    Raises:
+        ModelError: the model is malformed or not supported.
+        ModelFileError: the file is not a model, or exceeds a limit for untrusted files.
     """
     model, folder, name = _load(source)
     try:
@@ -63,23 +72,30 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
 
 def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
     _check_size(model, name)
-    _opsets_are_known(model, name)
+    _check_opsets(model, name)
     slim = _slim(model)
     _fetch_external(slim, folder, name)
-    differ = any(_differ(model, function) for function in model.functions)
-    _check(slim, name, apart=differ)
-    if slim.functions and not keep_functions and not differ:
+    has_other_opsets = any(_has_other_opsets(model, function) for function in model.functions)
+    _check(slim, name, apart=has_other_opsets)
+    if slim.functions and not keep_functions and not has_other_opsets:
         slim = onnx.inliner.inline_local_functions(slim)
     graph = infer_shapes(slim).graph
     reader = _Reader(folder, name, slim.functions)
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
     local = {function.domain for function in model.functions}
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
-    return main.replace(opsets=opsets, attrs=(*model_notes(model), *main.attrs)), *reader.functions
+    return main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)), *reader.functions
 
 
 def read_body(graph: GraphProto) -> Function:
-    """Read the graph of a model that this library wrote, whose constants are all in it."""
+    """Read the graph of a model that this library wrote, with all constants in it.
+
+    Args:
+        graph: the graph.
+
+    Returns:
+        The function.
+    """
     return _Reader(None, "the model").function(graph, graph.name, {one.name: one for one in graph.initializer})
 
 
@@ -96,11 +112,14 @@ def _domain(domain: str) -> str:
 
 
 def _check_size(model: ModelProto, name: str) -> None:
-    """Refuse a model that nests too deep, or that calls of functions multiply, before ONNX expands and recurses it."""
+    """Check depth and inlined size of a model before ONNX recurses into it or expands its functions.
+
+    Functions that call others several times multiply: a small file can expand to any number of operations.
+    """
     functions = {(one.domain, one.name, one.overload): one for one in model.functions}
     sizes: dict[tuple[str, str, str], int] = {}
     heights: dict[tuple[str, str, str], int] = {}
-    # A function's size is known once those of the functions it calls are: depth first, without recursion.
+    # Iterative depth-first search, since recursion would overflow: the size of a function needs those of its callees.
     open_: dict[tuple[str, str, str], None] = {}
     waiting = list(functions)
     while waiting:
@@ -108,7 +127,7 @@ def _check_size(model: ModelProto, name: str) -> None:
         if key in sizes:
             waiting.pop()
             continue
-        count, depth, called = _measured(functions[key].node, functions)
+        count, depth, called = _measure(functions[key].node, functions)
         check_limit("model-depth", depth, f"function {key[1]!r} of {name}", ModelFileError)
         if missing := [one for one in called if one not in sizes]:
             open_[key] = None
@@ -121,16 +140,16 @@ def _check_size(model: ModelProto, name: str) -> None:
         check_limit("model-operations", sizes[key], f"function {key[1]!r} of {name}", ModelFileError)
         check_limit("model-depth", heights[key], f"function {key[1]!r} of {name}", ModelFileError)
         open_.pop(key, None)
-    count, depth, called = _measured(model.graph.node, functions)
+    count, depth, called = _measure(model.graph.node, functions)
     check_limit("model-depth", depth, name, ModelFileError)
     count += sum(times * sizes[one] for one, times in called.items())
     check_limit("model-operations", count, name, ModelFileError)
 
 
-def _measured(
+def _measure(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
 ) -> tuple[int, int, Mapping[tuple[str, str, str], int]]:
-    """Return the number of nodes with those of nested bodies, how deep these are, and which functions are called."""
+    """Return the number of nodes with those of nested bodies, the depth of nesting, and how often functions are called."""
     count, depth, called = 0, 0, Counter[tuple[str, str, str]]()
     level = list(nodes)
     while level:
@@ -149,11 +168,11 @@ def _measured(
     return count, depth, called
 
 
-def _opsets_are_known(model: ModelProto, name: str) -> None:
-    """Refuse a model that states two versions of an operator set, or operators that this ONNX does not know yet."""
+def _check_opsets(model: ModelProto, name: str) -> None:
+    """Check that a model states one version of each operator set, and none that is newer than the installed ONNX."""
     for proto in (model, *model.functions):
         stated = [_domain(opset.domain) for opset in proto.opset_import]
-        _are_texts(stated)
+        _check_utf8(stated)
         twice = next((domain for domain in stated if stated.count(domain) > 1), None)
         if twice is not None:
             raise ModelError(f"{name} states two versions of operator set {twice or 'onnx'!r}")
@@ -163,14 +182,14 @@ def _opsets_are_known(model: ModelProto, name: str) -> None:
             raise ModelError(f"{name} uses version {version} of ONNX's operators, but the installed {known}")
 
 
-def _differ(model: ModelProto, function: FunctionProto) -> bool:
-    """Whether a function of a model is written in other versions of operator sets."""
+def _has_other_opsets(model: ModelProto, function: FunctionProto) -> bool:
+    """Return whether a function uses other versions of operator sets than its model."""
     stated = dict(_opsets(model))
     return any(stated.get(domain, version) != version for domain, version in _opsets(function))
 
 
 def _check(slim: ModelProto, name: str, *, apart: bool) -> None:
-    """Run ONNX's checker; functions in other versions of operator sets it takes only one by one."""
+    """Run ONNX's checker; with `apart` on each function alone, as it requires if their operator sets differ."""
     if not apart:
         check_model(slim)
         return
@@ -198,7 +217,18 @@ def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | N
 
 
 def decode_model(data: bytes, name: str) -> ModelProto:
-    """Read bytes as a model of at most `model-depth` levels; `ModelFileError` if they are none."""
+    """Decode the bytes of a model.
+
+    Args:
+        data: the bytes.
+        name: description of the model for errors.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelFileError: the bytes are not a model, or exceed a limit for untrusted files.
+    """
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -240,7 +270,7 @@ def _slim(model: ModelProto) -> ModelProto:
 
 
 def _fetch_external(slim: ModelProto, folder: Path | None, name: str) -> None:
-    """Read external data of attributes, functions and nested graphs, which the checker looks for where it runs."""
+    """Read external data of attributes, functions and nested graphs: ONNX would look for it in the working directory."""
     for tensor in external_tensors(slim):
         tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
 
@@ -255,9 +285,9 @@ def _sparse_constants(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 class _Reader:
-    """Reads graphs of one model; operation names are made unique over all of them.
+    """Reads the graphs of one model; operation names are unique over all of them.
 
-    A function of the model has no types; `functions` are what it becomes for the types and attributes of its calls.
+    A model-local function has no types: `functions` holds an instance for each set of operand types and attributes.
     """
 
     def __init__(self, folder: Path | None, name: str, local: Iterable[FunctionProto] = ()) -> None:
@@ -273,7 +303,7 @@ class _Reader:
     def function(self, graph: GraphProto, name: str, data: Mapping[str, TensorProto]) -> Function:
         """Read a graph; `data` holds the initializers with their elements (the graph may be a slim copy)."""
         types = {info.name: read_type(info.type) for info in (*graph.value_info, *graph.output, *graph.input)}
-        _are_texts(types, data)
+        _check_utf8(types, data)
         self._sources |= {node.name for node in graph.node if node.name} if name == "main" else set()
         taken: set[str] = set()
         params = tuple(Value(i.name, types[i.name]) for i in graph.input if i.name not in data)
@@ -293,12 +323,12 @@ class _Reader:
             body=tuple(calls),
             results=tuple(output.name for output in graph.output),
             constants=tuple(self._constant(tensor) for tensor in constants),
-            attrs=graph_notes(graph, names, data.values()),
+            attrs=read_graph_metadata(graph, names, data.values()),
         )
 
     def _call(self, node: NodeProto, index: int, types: Mapping[str, Type], taken: set[str]) -> Call:
         attributes = (attribute.name for attribute in node.attribute)
-        _are_texts((node.name, node.op_type, node.domain, node.overload), node.input, node.output, attributes)
+        _check_utf8((node.name, node.op_type, node.domain, node.overload), node.input, node.output, attributes)
         proto = self._local.get((node.domain, node.op_type, node.overload))
         if proto is not None:
             return self._call_of_function(node, proto, types, self._source(node, index, taken))
@@ -320,7 +350,6 @@ class _Reader:
         )
 
     def _call_of_function(self, node: NodeProto, proto: FunctionProto, types: Mapping[str, Type], source: str) -> Call:
-        given = [name for name in node.input if name]
         arguments = tuple(types.get(name) for name in node.input)
         key = (proto.domain, proto.name, proto.overload, arguments, *map(bool, node.input), *map(repr, node.attribute))
         if key not in self._instances:
@@ -328,17 +357,17 @@ class _Reader:
             self.functions.append(self._instance(node, proto, arguments, self._instances[key]))
         names = [*node.output, *[""] * (len(proto.output) - len(node.output))]
         outputs = tuple(Value(name, types.get(name)) for name in names)
-        return Call(f"@{self._instances[key]}", tuple(given), outputs, source=source)
+        return Call(f"@{self._instances[key]}", tuple(filter(None, node.input)), outputs, source=source)
 
     def _instance(self, node: NodeProto, proto: FunctionProto, types: Sequence[Type], name: str) -> Function:
-        """Read a function of the model for one call of it."""
+        """Instantiate a model-local function for one call."""
         if len(node.input) > len(proto.input):
             raise ModelError(f"a call of function {proto.name!r} of {self._name} has more operands than it takes")
         if self._depth > MAX_DEPTH:
             raise ModelError(f"functions of {self._name} call each other deeper than {MAX_DEPTH}, {proto.name!r} too")
         model = instantiate_function(proto, node, types)
         model.functions.extend(self._local.values())
-        model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _missing(model))
+        model.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in _unstated_domains(model))
         try:
             graph = infer_shapes(model).graph
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
@@ -351,7 +380,7 @@ class _Reader:
         return function.replace(opsets=opsets)
 
     def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
-        """Return the node's name, or one made of its operator and position; never one that is taken."""
+        """Return the name of a node, or a unique one made of its operator and position."""
         name: str = node.name
         if not name or name in taken:
             stem = name or f"{node.op_type}_{index}"
@@ -370,7 +399,7 @@ class _Reader:
         return read_tensor(tensor, self._folder, self._name)
 
     def _attribute(self, attribute: AttributeProto) -> Attribute:
-        """Read an attribute; lists that are empty, but not of integers, are carried as they are."""
+        """Read an attribute; types without a form in the IR, and empty lists other than of integers, become opaque."""
         match attribute.type:
             case AttributeProto.INT:
                 whole: int = attribute.i
@@ -395,14 +424,14 @@ class _Reader:
                 return Opaque(kind, attribute.SerializeToString(deterministic=True))
 
 
-def _missing(model: ModelProto) -> list[str]:
-    """Return the domains of a model's functions whose version it does not state."""
+def _unstated_domains(model: ModelProto) -> list[str]:
+    """Return the domains of model-local functions whose version the model does not state."""
     stated = {opset.domain for opset in model.opset_import}
     return sorted({function.domain for function in model.functions} - stated)
 
 
-def _are_texts(*names: Iterable[object]) -> None:
-    """Refuse names that are no UTF-8: protobuf hands them out as bytes."""
+def _check_utf8(*names: Iterable[object]) -> None:
+    """Check that names are UTF-8: protobuf returns others as bytes."""
     wrong = next((name for some in names for name in some if not isinstance(name, str)), None)
     if wrong is not None:
         raise ModelError(f"a name in the model is not UTF-8: {wrong!r:.80}")

@@ -1,4 +1,4 @@
-"""Tensors between ONNX and the IR; external data is copied from its file, and written beside a model."""
+"""Conversion of tensors between ONNX and the IR; external data is copied from its file, and written beside a model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tvmtarget.untrusted import open_regular, private_copy
 
 __all__ = ["SMALL", "ExternalData", "constant_of", "external_tensors", "is_small", "read_tensor", "write_tensor"]
 
-# Tensors with at most this many elements take part in shape inference by value (shapes, axes, pads, ...).
+# Tensors with at most this many elements are passed to shape inference by value (shapes, axes, pads).
 SMALL = 1024
-# The attributes of Constant that are no tensors themselves, and their element types (onnx/defs/generator/defs.cc).
+# Attributes of Constant that are not tensors, and their element types (onnx/defs/generator/defs.cc).
 _CONSTANT_FORMS = {
     "value_float": TensorProto.FLOAT,
     "value_floats": TensorProto.FLOAT,
@@ -33,14 +33,21 @@ _CONSTANT_FORMS = {
     "value_string": TensorProto.STRING,
     "value_strings": TensorProto.STRING,
 }
-# Where external data of a tensor may begin: at a multiple of so many bytes, so that runtimes can map it.
+# Alignment of external data in its file in bytes, so that runtimes can map it into memory.
 _ALIGNMENT = 4096
 _CHUNK = 1 << 24  # bytes written at once
-_OWN_MAPPING = 1 << 20  # bytes of external data from which it has memory of its own
+_OWN_MAPPING = 1 << 20  # bytes of a tensor from which its external data keeps a memory mapping of its own
 
 
 def is_small(tensor: TensorProto) -> bool:
-    """Whether shape inference sees the elements of a tensor."""
+    """Return whether shape inference sees the elements of a tensor.
+
+    Args:
+        tensor: the tensor.
+
+    Returns:
+        True if it has at most `SMALL` elements, which are in the model.
+    """
     return tensor.data_location != TensorProto.EXTERNAL and _elements(tensor.dims) <= SMALL
 
 
@@ -49,7 +56,14 @@ def _elements(dims: Iterable[int]) -> int:
 
 
 def external_tensors(message: Message) -> Iterator[TensorProto]:
-    """Yield every tensor at any place of a message whose elements lie in another file."""
+    """Yield the tensors in a message whose elements are in another file.
+
+    Args:
+        message: a message, searched at any depth.
+
+    Yields:
+        The tensors.
+    """
     waiting = [message]
     while waiting:
         one = waiting.pop()
@@ -63,9 +77,19 @@ def external_tensors(message: Message) -> Iterator[TensorProto]:
 
 
 def read_tensor(tensor: TensorProto, folder: Path | None, model: str) -> Constant:
-    """Read a tensor, whose external data lies in a folder or below; without a folder it has none.
+    """Read a tensor.
 
-    `model` and the tensor are named in the `ModelError` that says what is wrong with its data."""
+    Args:
+        tensor: the tensor.
+        folder: folder of the model, in which external data must lie; None if there is none.
+        model: description of the model for errors.
+
+    Returns:
+        The constant.
+
+    Raises:
+        ModelError: the element type is not known, or the data is malformed or cannot be read.
+    """
     dtype = dtype_name(tensor.data_type)
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError(f"tensor {tensor.name!r} of {model} has a negative dimension: {list(tensor.dims)}")
@@ -105,7 +129,7 @@ def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarra
     with open_regular(path, f"data of tensor {tensor.name!r} of {model} in", error=ModelError) as stream:
         data = private_copy(stream, offset, size)
     if bits >= 8:
-        # A process has some 65,000 mappings of memory: small ones go where Python has objects.
+        # Linux allows a process about 65,000 mappings (vm.max_map_count), so that small tensors are copied to the heap.
         elements = np.frombuffer(data if size >= _OWN_MAPPING else bytes(data), dtype)
         return elements.reshape(shape)
     packed = TensorProto(data_type=tensor.data_type, dims=tensor.dims)
@@ -115,7 +139,14 @@ def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarra
 
 
 def constant_of(node: NodeProto) -> TensorProto | None:
-    """Return what a Constant node yields, under the name of its result; None for other nodes and sparse tensors."""
+    """Return the value of a Constant node.
+
+    Args:
+        node: a node.
+
+    Returns:
+        The tensor, named as the result of the node; None for other nodes and for sparse tensors.
+    """
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -133,7 +164,14 @@ def constant_of(node: NodeProto) -> TensorProto | None:
 
 
 def write_tensor(constant: Constant) -> TensorProto:
-    """Write a constant with its elements."""
+    """Write a constant with its elements.
+
+    Args:
+        constant: the constant.
+
+    Returns:
+        The tensor.
+    """
     if constant.type.dtype == "string":
         items = constant.data.ravel().tolist()
         values = [item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item for item in items]
@@ -144,7 +182,7 @@ def write_tensor(constant: Constant) -> TensorProto:
 
 
 class ExternalData:
-    """Writes the elements of large constants into one file beside a model, each once."""
+    """Writes the elements of large constants into one file beside a model, each distinct array once."""
 
     def __init__(self, file: BinaryIO, location: str) -> None:
         self._file = file
@@ -152,7 +190,14 @@ class ExternalData:
         self._offsets: dict[str, int] = {}
 
     def write(self, constant: Constant) -> TensorProto:
-        """Write a constant: its elements into the file if they are many, and where they are into the tensor."""
+        """Write a constant: large elements into the file, and a reference to them into the tensor.
+
+        Args:
+            constant: the constant.
+
+        Returns:
+            The tensor; small constants and those of sub-byte types keep their elements.
+        """
         bits = DTYPES[constant.type.dtype][1]
         if bits < 8 or constant.data.size <= SMALL:
             return write_tensor(constant)

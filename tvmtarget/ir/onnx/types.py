@@ -1,4 +1,4 @@
-"""Types between ONNX and the IR, both ways."""
+"""Conversion of types between ONNX and the IR, and ONNX's checker."""
 
 from __future__ import annotations
 
@@ -24,14 +24,34 @@ _NAMES = {number: name for name, (number, _) in DTYPES.items()}
 
 
 def dtype_name(number: int) -> str:
-    """Return the name of an onnx element type; `ModelError` for one this version does not know."""
+    """Return the name of an ONNX element type.
+
+    Args:
+        number: value of `onnx.TensorProto.DataType`.
+
+    Returns:
+        A key of `DTYPES`.
+
+    Raises:
+        ModelError: the number is not known.
+    """
     if number not in _NAMES:
         raise ModelError(f"element type {number} is not known; onnx numbers {min(_NAMES)} to {max(_NAMES)} are")
     return _NAMES[number]
 
 
 def read_type(proto: TypeProto) -> Type:
-    """Read a type; None where nothing is known."""
+    """Convert a type from ONNX.
+
+    Args:
+        proto: the type.
+
+    Returns:
+        The type; None if it is not set.
+
+    Raises:
+        ModelError: an element type is not known, or a symbol is not UTF-8.
+    """
     which = proto.WhichOneof("value")
     if which is None:
         return None
@@ -67,9 +87,15 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 
 
 def check_model(model: onnx.ModelProto) -> None:
-    """Run ONNX's checker, which raises `onnx.checker.ValidationError`.
+    """Run ONNX's checker.
 
-    It insists on shapes of inputs and outputs, which runtimes do not; an unknown rank passes here.
+    The checker requires shapes of inputs and outputs, which runtimes do not; here an unknown rank is valid.
+
+    Args:
+        model: the model.
+
+    Raises:
+        onnx.checker.ValidationError: the model is not valid.
     """
     values = (*model.graph.input, *model.graph.output)
     if any(_lacks_shape(value) for value in values):
@@ -86,7 +112,18 @@ def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
 
 
 def write_type(type_: Type, *, what: str) -> TypeProto:
-    """Write a type; `ModelError` names `what` where nothing is known of it."""
+    """Convert a type to ONNX.
+
+    Args:
+        type_: the type.
+        what: description of the value for the error.
+
+    Returns:
+        The type.
+
+    Raises:
+        ModelError: the type, or a type in it, is not known.
+    """
     proto = TypeProto()
     match type_:
         case None:

@@ -1,4 +1,4 @@
-"""Modules back into ONNX: a function with all it calls becomes one checked, stand-alone model."""
+"""Writer of ONNX models: a function with all that it calls becomes one checked, stand-alone model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,32 @@ from tvmtarget.files import temporary_folder
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx.graph import WriteTensor, write_graph
-from tvmtarget.ir.onnx.metadata import write_model_notes
+from tvmtarget.ir.onnx.metadata import write_model_metadata
 from tvmtarget.ir.onnx.tensors import ExternalData, write_tensor
 from tvmtarget.ir.onnx.types import check_model
 from tvmtarget.ir.types import DTYPES, TensorType
 
 __all__ = ["save_function", "write_function"]
 
-# Versions of the format, each with the last element type it has (onnx/onnx.in.proto).
+# IR versions of ONNX, each with the highest element type that it has (onnx/onnx.in.proto).
 _IR_VERSIONS = ((8, 16), (9, 20), (10, 22), (11, 23), (12, 24), (13, 26))
-# Bytes of constants that one message may hold: protobuf ends at 2 GB, and names and attributes take room too.
+# Bytes of constants in one message: protobuf's limit is 2 GiB, of which 64 MiB are left for names and attributes.
 _MAX_BYTES = (1 << 31) - (1 << 26)
 
 
 def write_function(function: Function, functions: Mapping[str, Function]) -> ModelProto:
-    """Write a function as a model; calls of other functions are inlined, copies become Identity."""
+    """Write a function as a model; calls of other functions are inlined, copies become Identity.
+
+    Args:
+        function: the function.
+        functions: functions that it calls, by name.
+
+    Returns:
+        The checked model.
+
+    Raises:
+        ModelError: the function has no valid form in ONNX, or its constants exceed one message.
+    """
     flat = inline_calls(function, functions).function
     if _bytes_of(flat) > _MAX_BYTES:
         size = f"{_bytes_of(flat) / 1e9:.1f} GB of constants"
@@ -42,9 +53,15 @@ def write_function(function: Function, functions: Mapping[str, Function]) -> Mod
 
 
 def save_function(function: Function, functions: Mapping[str, Function], path: Path) -> None:
-    """Write a function as a file; where that would exceed 2 GB, large constants go into `<path>.data` beside it.
+    """Write a function as a file; files are complete and checked before they take their names.
 
-    The files are complete and checked before they take their names.
+    Args:
+        function: the function.
+        functions: functions that it calls, by name.
+        path: file to write; if it would exceed 2 GB, large constants go into `<path>.data`.
+
+    Raises:
+        ModelError: the function has no valid form in ONNX, or a file cannot be written.
     """
     flat = inline_calls(function, functions).function
     try:
@@ -74,12 +91,12 @@ def _invalid(function: Function, error: Exception) -> ModelError:
 
 
 def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
-    """Write a function without calls of functions, not yet checked."""
+    """Write a function without calls of functions; the model is not yet checked."""
     model = ModelProto(ir_version=_ir_version(flat), producer_name="tvmtarget")
     try:
         model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in flat.opsets)
         write_graph(flat, model.graph, tensor=tensor)
-        write_model_notes(flat, model)
+        write_model_metadata(flat, model)
     except TvmTargetError:
         raise
     except (DecodeError, ValueError, TypeError, OverflowError) as error:
@@ -97,7 +114,7 @@ def _size(constant: Constant) -> int:
 
 
 def _ir_version(function: Function) -> int:
-    """Return the oldest version of the format that has all element types of a function: runtimes refuse new ones."""
+    """Return the oldest IR version that has all element types of a function: runtimes reject versions they predate."""
     numbers = [DTYPES[type_.dtype][0] for type_ in function.types.values() if isinstance(type_, TensorType)]
     newest = max(numbers, default=0)
     return next((version for version, number in _IR_VERSIONS if newest <= number), _IR_VERSIONS[-1][0])
