@@ -20,8 +20,8 @@ from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settin
 from tvmtarget.errors import BackendError, TargetError, did_you_mean, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, constants_of
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.deployed import is_native
-from tvmtarget.ir.relax.leaf import external_text, leaf_text, speaks_relax
+from tvmtarget.ir.relax.leaf_module import external_module_json, leaf_module_json, needs_relax
+from tvmtarget.ir.relax.lowering import is_native
 from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.ir.relax.tvm_library import is_tvm_module
 from tvmtarget.ir.types import TensorType
@@ -291,7 +291,7 @@ def _is_external(plan: Plan, site: str) -> bool:
     """Whether TVM has an external code generator for a leaf all of whose functions are of Relax."""
     kind = plan.topology[site].target.kind
     functions = (plan.module[subgraph.function] for subgraph in plan.subgraphs if subgraph.site == site)
-    if is_native(kind) or not all(map(speaks_relax, functions)):
+    if is_native(kind) or not all(map(needs_relax, functions)):
         return False
     from tvmtarget.backends.tvm.backend import generates
 
@@ -363,7 +363,7 @@ def _compile_all(
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
             whole = with_composites(plan.module, plan.topology)[subgraph.function]
-            part = replace(part, source=external_text(whole, target.kind))
+            part = replace(part, source=external_module_json(whole, target.kind))
         own = build_key(function, part.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
         key = None if is_external else code_key(function, part.target, backend)
         if key is not None and schedules is not None:
@@ -393,8 +393,8 @@ def _repeats(schedules: LogSchedules | None, earlier: Leaf) -> bool:
 
 def _source_of(module: IRModule, name: str) -> bytes:
     """Return a leaf function in the form of its dialect: TVM's JSON for Relax, else an ONNX model."""
-    if speaks_relax(module[name]):
-        return leaf_text(module[name], module.by_name)
+    if needs_relax(module[name]):
+        return leaf_module_json(module[name], module.by_name)
     return bytes(module.to_onnx(name).SerializeToString(deterministic=True))
 
 
@@ -407,7 +407,7 @@ def compile_request(
         BackendError: the program was read from a text or a file, and the function holds more than operators.
     """
     source = _source_of(plan.module, subgraph.function)
-    if not plan.request.module.is_trusted and speaks_relax(plan.module[subgraph.function]):
+    if not plan.request.module.is_trusted and needs_relax(plan.module[subgraph.function]):
         unsafe = next(unsafe_parts(source), None)
         if unsafe is not None:
             raise BackendError(

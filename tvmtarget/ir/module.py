@@ -245,15 +245,15 @@ class IRModule:
             ModelError: a function or binding cannot be represented; the message names it.
             TargetError: the target has no node for what functions and values say; the message names them.
         """
-        from tvmtarget.ir.relax.decisions import restored
+        from tvmtarget.ir.relax.constraint_attributes import read_constraint_attributes
         from tvmtarget.ir.relax.reader import read_tvm_module
-        from tvmtarget.ir.relax.vdevice_constraints import constrained
+        from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 
         tree = Target.parse(target) if isinstance(target, str) else target
         functions, attrs = read_tvm_module(module)
-        functions = restored(functions)
+        functions = read_constraint_attributes(functions)
         if tree is not None:
-            functions = constrained(functions, attrs, Topology(tree.resolve()))
+            functions = constrain_from_tvm(functions, attrs, Topology(tree.resolve()))
         return cls(functions, tree, attrs).verify()
 
     def to_tvm(self) -> tvm.IRModule:
@@ -269,13 +269,13 @@ class IRModule:
         Raises:
             ModelError: an operation is not one of Relax; the message names it.
         """
-        from tvmtarget.ir.relax.decisions import with_decisions
-        from tvmtarget.ir.relax.deployed import deployed_module
+        from tvmtarget.ir.relax.constraint_attributes import write_constraint_attributes
+        from tvmtarget.ir.relax.lowering import lower_decomposed
         from tvmtarget.ir.relax.writer import write_tvm_module
 
-        functions, attrs = deployed_module(self.functions, self.attrs, self.target)
+        functions, attrs = lower_decomposed(self.functions, self.attrs, self.target)
         topology = None if self.target is None else Topology(self.target.resolve())
-        return write_tvm_module(with_decisions(functions, attrs, topology), attrs)
+        return write_tvm_module(write_constraint_attributes(functions, attrs, topology), attrs)
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

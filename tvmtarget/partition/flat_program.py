@@ -16,9 +16,9 @@ from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.partitionable import partitionable
-from tvmtarget.ir.relax.tuples import with_tuples_apart
-from tvmtarget.ir.relax.vdevice_constraints import constrained
+from tvmtarget.ir.relax.canonical_calls import canonicalize_calls
+from tvmtarget.ir.relax.tuples import split_tuples
+from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
@@ -379,14 +379,14 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
         UnknownNameError: if a `where` rule matches nothing, or a constraint names nothing in the tree.
     """
     topology = Topology(target.resolve())
-    functions = constrained(partitionable(module.functions), module.attrs, topology)
+    functions = constrain_from_tvm(canonicalize_calls(module.functions), module.attrs, topology)
     module = module.replace(functions=functions)
     others = _other_functions(module)
     by_name = {function.name: with_op_names(function) for function in module}
     inlined = inline_calls(by_name["main"], by_name)
     # With one leaf nothing is divided, and tuples may stay as they are.
     if len(tuple(topology.leaves())) > 1:
-        inlined = with_tuples_apart(inlined, where)
+        inlined = split_tuples(inlined, where)
     found = scopes_of(inlined)
     codes = {function.name: function.constraint for function in others if function.code is not None}
     _check_input_memories(module.main, topology)

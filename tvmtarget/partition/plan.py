@@ -154,7 +154,7 @@ class Plan(Decomposition):
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: for each external code generator the attributes of its node."""
-        from tvmtarget.ir.relax.deployed import codegen_options
+        from tvmtarget.ir.relax.lowering import codegen_options
 
         return codegen_options(self.module.functions, self.topology.root)
 

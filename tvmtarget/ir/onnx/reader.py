@@ -1,8 +1,8 @@
 """Reader of ONNX models.
 
 Schemas and shapes are ONNX's own: checker and shape inference run on a slim copy of the model, without the data of
-large initializers, which is referred to and never copied. Constant nodes become constants like initializers, so that
-one rule decides whether an operand is constant. Sparse initializers become Constant nodes.
+large initializers, which stays where it is. Constant nodes become constants like initializers, so that one rule decides
+whether an operand is constant. Sparse initializers become Constant nodes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _check_size(model: ModelProto, name: str) -> None:
 def _measure(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
 ) -> tuple[int, int, Mapping[tuple[str, str, str], int]]:
-    """Return the number of nodes with those of nested bodies, the depth of nesting, and how often functions are called."""
+    """Return the number of nodes, nested ones included, the depth of nesting, and how often each function is called."""
     count, depth, called = 0, 0, Counter[tuple[str, str, str]]()
     level = list(nodes)
     while level:
@@ -270,7 +270,7 @@ def _slim(model: ModelProto) -> ModelProto:
 
 
 def _fetch_external(slim: ModelProto, folder: Path | None, name: str) -> None:
-    """Read external data of attributes, functions and nested graphs: ONNX would look for it in the working directory."""
+    """Read external data of attributes, functions and nested graphs, which ONNX would look for where it runs."""
     for tensor in external_tensors(slim):
         tensor.CopyFrom(write_tensor(read_tensor(tensor, folder, name)))
 

@@ -17,7 +17,7 @@ __all__ = [
     "INLINE",
     "RESULT",
     "Binding",
-    "Block",
+    "BindingBlock",
     "bindings_of",
     "blocks_of",
     "canonical_blocks",
@@ -40,7 +40,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BindingBlock:
     """A block: whether it is one of dataflow, and of each binding whether its variable is seen outside."""
 
     is_dataflow: bool
@@ -50,7 +50,7 @@ class Block:
         return f"{'dataflow' if self.is_dataflow else 'plain'} {''.join('o' if out else '.' for out in self.outputs)}"
 
     @classmethod
-    def parse(cls, text: str) -> Block:
+    def parse(cls, text: str) -> BindingBlock:
         """Read what `str` gave."""
         kind, _, letters = text.partition(" ")
         return cls(kind == "dataflow", tuple(letter == "o" for letter in letters))
@@ -85,11 +85,11 @@ def tuple_name(call: Call) -> str:
     return f"\0{call.source}\0{','.join(output.name for output in call.outputs)}"
 
 
-def canonical_blocks(function: Function, *, is_branch: bool = False) -> tuple[Block, ...]:
+def canonical_blocks(function: Function, *, is_branch: bool = False) -> tuple[BindingBlock, ...]:
     """Return the blocks that a function gets where nothing else is known; a branch is one without dataflow."""
     bindings = list(bindings_of(function))
     if is_branch:
-        return (Block(False, (True,) * len(bindings)),) if bindings else ()
+        return (BindingBlock(False, (True,) * len(bindings)),) if bindings else ()
     groups: list[list[int]] = []
     for index, binding in enumerate(bindings):
         if groups and bindings[groups[-1][0]].is_pure == binding.is_pure:
@@ -99,12 +99,12 @@ def canonical_blocks(function: Function, *, is_branch: bool = False) -> tuple[Bl
     return tuple(_block(function, bindings, group) for group in groups)
 
 
-def _block(function: Function, bindings: Sequence[Binding], group: Sequence[int]) -> Block:
+def _block(function: Function, bindings: Sequence[Binding], group: Sequence[int]) -> BindingBlock:
     first, last = group[0], group[-1]
     if not bindings[first].is_pure:
-        return Block(False, (True,) * len(group))
+        return BindingBlock(False, (True,) * len(group))
     outside = _read_outside(function, bindings, first, last)
-    return Block(True, tuple(bindings[index].defines in outside for index in group))
+    return BindingBlock(True, tuple(bindings[index].defines in outside for index in group))
 
 
 def _read_outside(function: Function, bindings: Sequence[Binding], first: int, last: int) -> frozenset[str]:
@@ -115,17 +115,17 @@ def _read_outside(function: Function, bindings: Sequence[Binding], first: int, l
     return frozenset(others).union(inline, captured, ("",) if is_bound else function.results)
 
 
-def blocks_of(function: Function, *, is_branch: bool = False) -> tuple[Block, ...]:
+def blocks_of(function: Function, *, is_branch: bool = False) -> tuple[BindingBlock, ...]:
     """Return how the bindings of a function stand: as they stood in TVM where that still fits, else as new."""
     kept = function.attr(BLOCKS)
     if isinstance(kept, tuple):
-        blocks = tuple(Block.parse(str(text)) for text in kept)
+        blocks = tuple(BindingBlock.parse(str(text)) for text in kept)
         if is_fit(function, blocks):
             return blocks
     return canonical_blocks(function, is_branch=is_branch)
 
 
-def is_fit(function: Function, blocks: Sequence[Block]) -> bool:
+def is_fit(function: Function, blocks: Sequence[BindingBlock]) -> bool:
     """Whether blocks can hold the bindings of a function."""
     bindings = list(bindings_of(function))
     if sum(len(block.outputs) for block in blocks) != len(bindings):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvmtarget.ir.relax.tvm_library import are_same, the_tvm
 
-__all__ = ["CALLEE", "TYPED", "Sites", "buffers_of", "is_pure", "is_tensor_constant"]
+__all__ = ["CALLEE", "TYPED", "CallAnalysis", "buffer_params", "is_pure", "is_tensor_constant"]
 
 CALLEE = "tvm.callee"
 # Operators that are told the type of their results.
@@ -24,7 +24,7 @@ def is_pure(call: Any) -> bool:
     return isinstance(call.op.ty, tvm.relax.FuncType) and bool(call.op.ty.purity)
 
 
-def buffers_of(function: Any) -> list[Any]:
+def buffer_params(function: Any) -> list[Any]:
     """Return the parameters of a TIR function that are buffers."""
     return [param for param in function.params if type(param.ty).__name__ == "BufferType"]
 
@@ -34,7 +34,7 @@ def is_tensor_constant(expr: Any) -> bool:
     return isinstance(expr, the_tvm().ir.GenericConst) and isinstance(expr.value, the_tvm().runtime.Tensor)
 
 
-class Sites:
+class CallAnalysis:
     """All calls of a module, looked at once."""
 
     def __init__(self, module: Any) -> None:
@@ -43,7 +43,7 @@ class Sites:
         self._uses: Counter[Any] = Counter()
         self._results: dict[str, int | None] = {}
         self._whole: set[str] = set()  # functions whose result some call takes as one tuple
-        self._peeled: dict[str, bool] = {}
+        self._result_unpacked: dict[str, bool] = {}
         self._bound: set[Any] = set()  # scalars that are values, not symbols
         functions = {str(var.name_hint): module[var] for var in module.get_global_vars()}
         relax_functions = {n: f for n, f in functions.items() if isinstance(f, self._tvm.relax.Function)}
@@ -55,8 +55,8 @@ class Sites:
             for bindings in self._blocks(function.body):
                 for index, binding in enumerate(bindings):
                     self._look(bindings, index, binding.value)
-        self._peeled = {
-            name: name not in self._whole and self.returned(function.body.body, _last(function.body)) is not None
+        self._result_unpacked = {
+            name: name not in self._whole and self.returned_fields(function.body.body, _last(function.body)) is not None
             for name, function in relax_functions.items()
         }
 
@@ -64,15 +64,15 @@ class Sites:
         """Whether a function is no function of Relax."""
         return name in self._code
 
-    def is_peeled(self, name: str) -> bool:
+    def is_result_unpacked(self, name: str) -> bool:
         """Whether the tuple that a function returns is several results to all its callers."""
-        return self._peeled[name]
+        return self._result_unpacked[name]
 
     def results(self, name: str) -> int | None:
         """Return how many results all calls of code say it has; None where they do not agree, or there are none."""
         return self._results.get(name) if name in self._code else None
 
-    def returned(self, body: Any, last: Any) -> list[Any] | None:
+    def returned_fields(self, body: Any, last: Any) -> list[Any] | None:
         """Return the values in a tuple that is returned, at once or as the last binding, if that is all it is for."""
         ir = self._tvm.ir
         whole = body
@@ -90,7 +90,7 @@ class Sites:
         )
         return fields if is_flat and len(set(fields)) == len(fields) else None
 
-    def taken_apart(self, bindings: Sequence[Any], index: int) -> list[Any] | None:
+    def unpacking_of(self, bindings: Sequence[Any], index: int) -> list[Any] | None:
         """Return the bindings behind a call that take its tuple of tensors apart, if nothing else reads that."""
         ir, relax = self._tvm.ir, self._tvm.relax
         binding = bindings[index]
@@ -98,7 +98,7 @@ class Sites:
         if not isinstance(binding, relax.VarBinding) or not isinstance(value, ir.Call):
             return None
         callee = str(value.op.name_hint) if isinstance(value.op, ir.GlobalVar) else None
-        if callee in self._relax and not self._peeled.get(callee, True):
+        if callee in self._relax and not self._result_unpacked.get(callee, True):
             return None
         fields = var.ty.fields if isinstance(var.ty, ir.TupleType) else ()
         if len(fields) < 2 or not all(isinstance(one, relax.TensorType) for one in fields):
@@ -123,7 +123,7 @@ class Sites:
         callee = str(value.op.name_hint) if isinstance(value.op, ir.GlobalVar) else None
         if callee in self._relax:
             is_tuple = isinstance(value.ty, ir.TupleType)
-            if not is_tuple or self.taken_apart(bindings, index) is None:
+            if not is_tuple or self.unpacking_of(bindings, index) is None:
                 self._whole.add(callee)
         elif callee is not None:
             self._results[callee] = None
@@ -131,7 +131,7 @@ class Sites:
         if isinstance(value.op, ir.Op) and value.op.name == "relax.call_tir" and isinstance(args[1], ir.Tuple):
             name = str(args[0].name_hint)
             count = len(value.ty.fields) if isinstance(value.ty, ir.TupleType) else 1
-            is_apart = not isinstance(value.ty, ir.TupleType) or self.taken_apart(bindings, index) is not None
+            is_apart = not isinstance(value.ty, ir.TupleType) or self.unpacking_of(bindings, index) is not None
             tensors = sum(isinstance(one.ty, self._tvm.relax.TensorType) for one in args[1].fields)
             is_whole = self._buffers(name) == tensors + count and not self._bound.intersection(args[1].fields)
             agreed = count if is_apart and is_whole else None
@@ -142,7 +142,7 @@ class Sites:
 
     def _buffers(self, name: str) -> int:
         function = self._module[name]
-        return len(buffers_of(function)) if isinstance(function, self._tvm.tirx.PrimFunc) else -1
+        return len(buffer_params(function)) if isinstance(function, self._tvm.tirx.PrimFunc) else -1
 
     def _mention(self, expr: Any) -> None:
         """Note a function that is handed on as a value."""

@@ -21,7 +21,7 @@ __all__ = [
     "calls_of_code",
     "code_attrs",
     "code_function",
-    "device_region",
+    "device_scope_of",
     "hide_subroutines",
     "is_prim",
     "read_code",
@@ -99,7 +99,7 @@ def with_calls(code: Any, change: Callable[[Any, CodeCall], Any]) -> Any:
     return code if body.same_as(code.body) else code.with_body(body, code.span)
 
 
-def device_region(code: Any) -> str | None:
+def device_scope_of(code: Any) -> str | None:
     """Return what begins the first device region of a TIR function: the key of an attribute, or `thread_binding`."""
     from tvm_ffi import structural_mutate
 

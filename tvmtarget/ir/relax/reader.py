@@ -12,8 +12,8 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import fields_of, write_blob
-from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, Block, canonical_blocks
-from tvmtarget.ir.relax.calls import CALLEE, TYPED, Sites, buffers_of, is_pure, is_tensor_constant
+from tvmtarget.ir.relax.blocks import BLOCKS, INLINE, RESULT, BindingBlock, canonical_blocks
+from tvmtarget.ir.relax.calls import CALLEE, TYPED, CallAnalysis, buffer_params, is_pure, is_tensor_constant
 from tvmtarget.ir.relax.code import code_function, is_prim, symbols_of
 from tvmtarget.ir.relax.syntax import Printer, Symbols, dtype_name, symbols_in
 from tvmtarget.ir.relax.tvm_library import are_same, checked_module, the_tvm
@@ -36,7 +36,7 @@ class _ModuleReader:
         self.module = module
         self.vdevices = list(module.global_infos.get("vdevice", []))
         self.symbols = Symbols()
-        self.sites = Sites(module)
+        self.calls = CallAnalysis(module)
         self.symbols_called = symbols_of({str(var.name_hint): module[var] for var in module.get_global_vars()})
 
     def read(self) -> tuple[tuple[Function, ...], dict[str, Any]]:
@@ -53,17 +53,19 @@ class _ModuleReader:
     def _function(self, name: str, var: Any) -> Function:
         function = self.module[var]
         if isinstance(function, self.tvm.relax.Function):
-            return _FunctionReader(self, name).function(function, is_peeled=self.sites.is_peeled(name))
+            return _FunctionReader(self, name).function(
+                function, is_result_unpacked=self.calls.is_result_unpacked(name)
+            )
         return self._code(name, function)
 
     def _code(self, name: str, function: Any) -> Function:
         """Return code as an opaque function, whose last buffers are its results if all its calls say so."""
         place = f"function {name!r}"
-        buffers = buffers_of(function) if is_prim(function) else []
+        buffers = buffer_params(function) if is_prim(function) else []
         printer = Printer(Symbols(), (), lambda _: None)
         names = Names()
         values = [Value(names.fresh(str(buffer.name)), _buffer_type(buffer.ty, printer)) for buffer in buffers]
-        first = len(values) - (self.sites.results(name) or 0)
+        first = len(values) - (self.calls.results(name) or 0)
         params, results = tuple(values[:first]), tuple(values[first:])
         made: Function = _located(
             lambda code: code_function(name, code, params, results, self.symbols_called), function, place
@@ -115,7 +117,7 @@ class _FunctionReader:
         self.cast: dict[str, str] = {} if outer is None else outer.cast  # symbols by the value that brought them
         self.is_nested = outer is not None
 
-    def function(self, function: Any, *, is_peeled: bool) -> Function:
+    def function(self, function: Any, *, is_result_unpacked: bool) -> Function:
         """Read a function with its parameters, types and attributes."""
         params = []
         for param in function.params:
@@ -123,24 +125,24 @@ class _FunctionReader:
                 params.append(self._define(param, param.ty))
         shapes = [param.type.shape or () for param in params if isinstance(param.type, TensorType)]
         self.known = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
-        read = self._sequence(function.body, is_peeled=is_peeled)
+        read = self._sequence(function.body, is_result_unpacked=is_result_unpacked)
         attrs = [(str(key), value) for key, value in _located(fields_of, function.attrs, f"function {self.name!r}")]
         attrs += [("tvm.impure", True)] * (not function.is_pure)
         if not are_same(function.ret_ty, function.body.body.ty):
             attrs.append(("tvm.returns", self._printer([]).type(function.ret_ty)))
         return read.replace(params=tuple(params), attrs=(*attrs, *read.attrs))
 
-    def _sequence(self, sequence: Any, *, is_peeled: bool = False, is_branch: bool = False) -> Function:
+    def _sequence(self, sequence: Any, *, is_result_unpacked: bool = False, is_branch: bool = False) -> Function:
         """Read the blocks and the result of a function or a branch."""
         calls: list[Call] = []
-        blocks: list[Block] = []
+        blocks: list[BindingBlock] = []
         for block in sequence.blocks:
             calls += self._block(block.bindings)
             is_dataflow = isinstance(block, self.tvm.relax.DataflowBlock)
             hidden = self.tvm.relax.DataflowVar
-            blocks.append(Block(is_dataflow, tuple(not isinstance(one.var, hidden) for one in block.bindings)))
+            blocks.append(BindingBlock(is_dataflow, tuple(not isinstance(one.var, hidden) for one in block.bindings)))
         last = sequence.blocks[-1].bindings[-1] if blocks and blocks[-1].outputs else None
-        results, attrs = self._result(sequence.body, last, calls, is_peeled=is_peeled)
+        results, attrs = self._result(sequence.body, last, calls, is_result_unpacked=is_result_unpacked)
         constants = () if self.is_nested else tuple(self.held.values())
         read = Function(self.name, (), tuple(calls), results, constants, attrs=attrs)
         if canonical_blocks(read, is_branch=is_branch) != tuple(blocks):
@@ -153,11 +155,11 @@ class _FunctionReader:
         last: Any,
         calls: list[Call],
         *,
-        is_peeled: bool,
+        is_result_unpacked: bool,
     ) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
         """Return the results, and how they stood; a tuple of values that only is returned is several results."""
-        fields = self.module.sites.returned(body, last)
-        if is_peeled and fields is not None:
+        fields = self.module.calls.returned_fields(body, last)
+        if is_result_unpacked and fields is not None:
             results = tuple(self._operand(field) for field in fields)
             if last is not None and body.same_as(last.var):
                 return results, ((RESULT, f"tuple {calls.pop().outputs[0].name}"),)
@@ -175,14 +177,14 @@ class _FunctionReader:
         index = 0
         while index < len(bindings):
             binding = bindings[index]
-            taken = self.module.sites.taken_apart(bindings, index)
+            taken = self.module.calls.unpacking_of(bindings, index)
             with self._at(binding.var):
                 call = self._binding(binding) if taken is None else self._apart(binding, taken)
             yield call
             index += 1 if taken is None else 1 + len(taken)
 
-    def _at(self, var: Any) -> _Place:
-        return _Place(self.name, str(var.name))
+    def _at(self, var: Any) -> _LocatedErrors:
+        return _LocatedErrors(self.name, str(var.name))
 
     def _apart(self, binding: Any, taken: Sequence[Any]) -> Call:
         source = self.names.fresh(str(binding.var.name))
@@ -212,7 +214,7 @@ class _FunctionReader:
             case relax.If():
                 return self._branches(value, var)
             case relax.Function():
-                inner = _FunctionReader(self.module, "function", self).function(value, is_peeled=False)
+                inner = _FunctionReader(self.module, "function", self).function(value, is_result_unpacked=False)
                 return self._made("relax.Function", (), [], var, regions=(("function", inner),))
             case ir.TupleGetItem():
                 arguments = self._arguments([value.tuple_value])
@@ -271,12 +273,12 @@ class _FunctionReader:
         match operator:
             case ir.Op():
                 op = str(operator.name)
-                if op == "relax.call_tir" and self.module.sites.results(str(args[0].name_hint)) is not None:
+                if op == "relax.call_tir" and self.module.calls.results(str(args[0].name_hint)) is not None:
                     op, args = f"@{args[0].name_hint}", list(args[1].fields)
                 attrs += self._fields(call.attrs, str(operator.attrs_type_key))
                 if op == "relax.to_vdevice":
                     attrs = [("dst_vdevice", f"vdevice:{self._printer([]).vdevice(call.attrs.dst_vdevice)}")]
-            case ir.GlobalVar() if not self.module.sites.is_code(str(operator.name_hint)):
+            case ir.GlobalVar() if not self.module.calls.is_code(str(operator.name_hint)):
                 op = f"@{operator.name_hint}"
                 attrs += self._fields(call.attrs, "")
             case relax.ExternFunc():
@@ -386,8 +388,8 @@ def _elements(tensor: Any) -> Any:
     return array
 
 
-class _Place:
-    """Says in which binding of which function something went wrong."""
+class _LocatedErrors:
+    """Context manager that adds function and binding to the message of a ModelError."""
 
     def __init__(self, function: str, binding: str) -> None:
         self._text = f"binding {binding!r} of function {function!r}"

@@ -29,10 +29,10 @@ __all__ = [
     "Reader",
     "Symbols",
     "dtype_name",
-    "fields_of_tuple",
     "on_vdevice",
-    "renamed_symbols",
+    "rename_symbols",
     "symbols_in",
+    "tuple_fields",
     "tvm_dtype",
     "type_of",
     "type_text",
@@ -339,7 +339,7 @@ def symbols_in(text: str) -> list[str]:
     return [name for name in names if name not in _RESERVED and name not in _KEYWORDS]
 
 
-def renamed_symbols(text: str, symbols: Mapping[str, str]) -> str:
+def rename_symbols(text: str, symbols: Mapping[str, str]) -> str:
     """Return a type, an expression or a dimension with other dimensions in the place of symbols."""
     if text in symbols:
         return symbols[text]
@@ -383,7 +383,7 @@ def on_vdevice(text: str, index: int | None) -> str:
     return ast.unparse(tree)
 
 
-def fields_of_tuple(text: str) -> tuple[str, ...]:
+def tuple_fields(text: str) -> tuple[str, ...]:
     """Return the texts of the types in that of a tuple."""
     return tuple(map(ast.unparse, _call(ast.parse(text, mode="eval").body)[1]))
 

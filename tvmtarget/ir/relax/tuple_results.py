@@ -9,13 +9,13 @@ from dataclasses import replace
 from tvmtarget.ir.function import Call, Function, Value, all_names, callees_of
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, RESULT
-from tvmtarget.ir.relax.syntax import fields_of_tuple, type_of
+from tvmtarget.ir.relax.syntax import tuple_fields, type_of
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
-__all__ = ["untupled"]
+__all__ = ["untuple_results"]
 
 
-def untupled(functions: Sequence[Function]) -> tuple[Function, ...]:
+def untuple_results(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return functions that have several results in place of one tuple of tensors, where others call them."""
     known = {function.name: function for function in functions}
     mentioned = {
@@ -96,7 +96,7 @@ def _tensor_fields(type_: Type) -> list[Value] | None:
     """Return values of the types in that of a tuple of tensors, None for other types."""
     if not isinstance(type_, OpaqueType) or not type_.name.startswith("Tuple("):
         return None
-    texts = fields_of_tuple(type_.name)
+    texts = tuple_fields(type_.name)
     if not all(text.startswith("Tensor(") for text in texts):
         return None
     return [Value("", *type_of(text)) for text in texts]

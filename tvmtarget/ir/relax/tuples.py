@@ -16,10 +16,10 @@ from tvmtarget.ir.function import Call, Function, Value, all_names
 from tvmtarget.ir.inline import Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, is_inline
-from tvmtarget.ir.relax.syntax import fields_of_tuple, type_of
+from tvmtarget.ir.relax.syntax import tuple_fields, type_of
 from tvmtarget.ir.types import OpaqueType
 
-__all__ = ["with_tuples_apart"]
+__all__ = ["split_tuples"]
 
 # The names of the values in a tuple, nested as its fields are.
 _Fields: TypeAlias = "str | tuple[_Fields, ...]"
@@ -29,7 +29,7 @@ _ARGS = "tvm.args"
 _WHOLE = frozenset({"relax.match_cast", "relax.If", "relax.Function", "relax.TupleGetItem"})
 
 
-def with_tuples_apart(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
+def split_tuples(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
     """Return a function in which no operation reads a tuple that another one computes, as far as that can be.
 
     Taking a field and making a tuple are no operations then; where a tuple is returned, it is made for that. Fields
@@ -50,7 +50,7 @@ def _calls(function: Function) -> Iterator[Call]:
 def _fields_of(value: Value) -> tuple[str, ...] | None:
     """Return the texts of the types in a tuple, None for what is no tuple."""
     is_tuple = isinstance(value.type, OpaqueType) and value.type.name.startswith("Tuple(")
-    return fields_of_tuple(value.type.name) if is_tuple and isinstance(value.type, OpaqueType) else None
+    return tuple_fields(value.type.name) if is_tuple and isinstance(value.type, OpaqueType) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,19 @@ from typing import Any
 from tvmtarget.errors import TargetError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Call, Function, Opaque, reachable_functions
 from tvmtarget.ir.relax.attributes import TVM, read_blob
-from tvmtarget.ir.relax.partitionable import code_generator
+from tvmtarget.ir.relax.canonical_calls import code_generator
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.reasons import Reason
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["constrained", "site_of_function"]
+__all__ = ["constrain_from_tvm", "leaf_of_function"]
 
 
-def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology) -> tuple[Function, ...]:
+def constrain_from_tvm(
+    functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology
+) -> tuple[Function, ...]:
     """Return the functions with constraints on nodes of a tree for what they say about where they run.
 
     Functions that a decomposition made stay as they are. What a function says is about its own operations: a function
@@ -39,10 +41,10 @@ def constrained(functions: Sequence[Function], attrs: Mapping[str, Any], topolog
     Raises:
         TargetError: no node of the tree is what a function or a value asks for; all of them with the reasons.
     """
-    return _Places(functions, attrs, topology).functions()
+    return _ConstraintReader(functions, attrs, topology).functions()
 
 
-class _Places:
+class _ConstraintReader:
     def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology) -> None:
         self._functions = {function.name: function for function in functions}
         self._topology = topology
@@ -142,7 +144,7 @@ class _Places:
         return _meant(target, self._leaves, self._topology.root)
 
 
-def site_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
+def leaf_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
     """Return the first of the leaves that a function says it is for; None if it says nothing, or none satisfies it."""
     generator, target = code_generator(function), _target_of(function)
     if generator is not None:

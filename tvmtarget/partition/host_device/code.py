@@ -10,7 +10,7 @@ from tvmtarget.ir.function import Function, Value, callees_of, code_callees, rea
 from tvmtarget.ir.relax.attributes import TVM
 from tvmtarget.ir.relax.code import (
     code_function,
-    device_region,
+    device_scope_of,
     is_prim,
     read_code,
     symbols_of,
@@ -18,7 +18,7 @@ from tvmtarget.ir.relax.code import (
     with_variables,
 )
 from tvmtarget.ir.relax.tvm_library import the_tvm
-from tvmtarget.ir.relax.vdevice_constraints import site_of_function
+from tvmtarget.ir.relax.vdevice_constraints import leaf_of_function
 from tvmtarget.ir.types import DTYPES, TensorType, Type
 from tvmtarget.partition.host_device.attributes import SIDE_ATTRS, as_device, as_host, side_of
 from tvmtarget.partition.host_device.tir import is_launched, side_of_prim, split_tir
@@ -118,14 +118,14 @@ def _free(function: Function, topology: Topology) -> str | None:
     """Return the device that a function without a constraint is split for; None for host code of a system."""
     root = topology[""]
     if not root.is_system:
-        return "" if root.host != "" or device_region(read_code(function)) is not None else None
+        return "" if root.host != "" or device_scope_of(read_code(function)) is not None else None
     devices = [leaf for leaf in topology.leaves() if leaf.host != leaf.path]
-    own = site_of_function(function, devices)
+    own = leaf_of_function(function, devices)
     if own is not None:
         return own
     if len(devices) == 1:
         return devices[0].path
-    if device_region(read_code(function)) is None:
+    if device_scope_of(read_code(function)) is None:
         return None
     listed = ", ".join(f"@{leaf.path}" for leaf in devices) or "none"
     raise ModelError(
@@ -179,7 +179,7 @@ def _on_its_side(function: Function, prim: Any, topology: Topology, site: Site) 
         return as_host(function, site.host, site.path)
     path: str | None = site.path
     if own.kind.name != site.target.kind:
-        path = site_of_function(function.replace(constraint=None), tuple(topology.leaves()))
+        path = leaf_of_function(function.replace(constraint=None), tuple(topology.leaves()))
     return as_device(function.replace(constraint=None if path is None else Constraint.at(path)))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, raise_all
-from tvmtarget.ir.relax.code import CodeCall, calls_of_code, device_region, is_prim, with_calls
+from tvmtarget.ir.relax.code import CodeCall, calls_of_code, device_scope_of, is_prim, with_calls
 from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
 from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
 from tvmtarget.target.tree import Target
@@ -78,7 +78,7 @@ def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -
         "T.launch_thread first, as tvm.s_tir.transform.LowerOpaqueBlock does for loops bound to threads"
         for var, function in kept.items()
         if is_prim(function) and side_of_prim(function) == "host" and is_other
-        for subgraph in (device_region(function),)
+        for subgraph in (device_scope_of(function),)
         if subgraph is not None
     ]
     raise_all(ModelError, left)
@@ -182,7 +182,7 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
     for name, side in names:
         made = with_calls(by_name[name], calling(side))
         made = made if names[name, side] == name else tvm.s_tir.renew_defs(made)
-        is_kept = keeps_device_code and side_of_prim(made) == "device" and device_region(made) != "target"
+        is_kept = keeps_device_code and side_of_prim(made) == "device" and device_scope_of(made) != "target"
         bound[variables[name, side]] = _bound(made, side, device, host, is_fixed=name in fixed, is_kept=is_kept)
     return tvm.IRModule(bound, attrs=module.attrs, global_infos=module.global_infos)
 

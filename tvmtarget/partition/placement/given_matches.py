@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tvmtarget.ir.function import Function
-from tvmtarget.ir.relax.partitionable import code_generator
+from tvmtarget.ir.relax.canonical_calls import code_generator
 from tvmtarget.partition.control.scopes import Scopes
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.target.topology import Topology

@@ -16,14 +16,14 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reachable_functions
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
-from tvmtarget.ir.relax.syntax import fields_of_tuple, renamed_symbols
-from tvmtarget.ir.relax.tuple_results import untupled
+from tvmtarget.ir.relax.syntax import rename_symbols, tuple_fields
+from tvmtarget.ir.relax.tuple_results import untuple_results
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
-__all__ = ["code_generator", "partitionable"]
+__all__ = ["canonicalize_calls", "code_generator"]
 
 
-def partitionable(functions: Sequence[Function]) -> tuple[Function, ...]:
+def canonicalize_calls(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return the functions of a module with plain calls in place of Relax's ways to call functions.
 
     Args:
@@ -36,7 +36,7 @@ def partitionable(functions: Sequence[Function]) -> tuple[Function, ...]:
         return tuple(functions)
     direct = _Direct(_lifted(functions)).functions()
     called = frozenset[str]().union(*map(callees_of, direct))
-    made = _Specialized(untupled(direct)).functions()
+    made = _Specialized(untuple_results(direct)).functions()
     own = {function.name for function in functions}
     roots = [name for name in own if name not in called or name == "main"]
     kept = {
@@ -221,7 +221,7 @@ def _shape_symbols(param: Value, given: str | list[str], types: Mapping[str, Typ
 def _dims_of_shape(type_: Type) -> list[str]:
     if not isinstance(type_, OpaqueType) or not type_.name.startswith("Shape("):
         return []
-    return list(fields_of_tuple(type_.name))
+    return list(tuple_fields(type_.name))
 
 
 # Symbols
@@ -292,11 +292,11 @@ def _renamed(function: Function, symbols: Mapping[str, str]) -> Function:
             case TensorType(dtype=dtype, shape=shape) if shape is not None:
                 return replace(value, type=TensorType(dtype, tuple(map(in_dim, shape))))
             case OpaqueType(name=text):
-                return replace(value, type=OpaqueType(renamed_symbols(text, symbols)))
+                return replace(value, type=OpaqueType(rename_symbols(text, symbols)))
         return value
 
     def in_dim(dim: int | str | None) -> int | str | None:
-        new = renamed_symbols(dim, symbols) if isinstance(dim, str) else dim
+        new = rename_symbols(dim, symbols) if isinstance(dim, str) else dim
         return int(new) if isinstance(new, str) and new.isdecimal() else new
 
     def in_attr(name: str, value: Attribute) -> Attribute:
@@ -305,10 +305,10 @@ def _renamed(function: Function, symbols: Mapping[str, str]) -> Function:
         if isinstance(value, tuple):
             start = 1 if name == _SYMBOLS else 0  # of pairs, only what symbols are
             return tuple(
-                renamed_symbols(str(one), symbols) if name != _SYMBOLS or at % 2 == start else str(one)
+                rename_symbols(str(one), symbols) if name != _SYMBOLS or at % 2 == start else str(one)
                 for at, one in enumerate(value)
             )
-        return renamed_symbols(value, symbols) if isinstance(value, str) else value
+        return rename_symbols(value, symbols) if isinstance(value, str) else value
 
     def in_call(call: Call) -> Call:
         return replace(

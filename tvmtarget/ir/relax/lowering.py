@@ -19,16 +19,16 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.code import CodeCall, read_code, with_callees, with_code, without_host
-from tvmtarget.ir.relax.decisions import decided
-from tvmtarget.ir.relax.leaf import loose_symbols
+from tvmtarget.ir.relax.constraint_attributes import assigned_constraint
+from tvmtarget.ir.relax.leaf_module import unbound_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
-from tvmtarget.ir.relax.syntax import fields_of_tuple, on_vdevice
+from tvmtarget.ir.relax.syntax import on_vdevice, tuple_fields
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["codegen_options", "deployed_module", "is_native"]
+__all__ = ["codegen_options", "is_native", "lower_decomposed"]
 
 # Kinds that a code generator of TVM's own serves, with the device type of each in TVM's runtime.
 _NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
@@ -58,7 +58,7 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
     return found
 
 
-def deployed_module(
+def lower_decomposed(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
     """Return functions and attributes as TVM wants them, by their own names; what no one decomposed is as it was."""
@@ -306,7 +306,7 @@ class _Writer:
         elif call.callee is not None:
             call = replace(call, op=f"@{self._code(call.callee, self._devices.target_of(site))}")
         if call.callee not in self._outside:
-            call = replace(call, constraint=decided(call.constraint, site))
+            call = replace(call, constraint=assigned_constraint(call.constraint, site))
         self._body.append(call)
         for output in outputs:
             self._where[output.name] = {scope: output.name}
@@ -336,7 +336,7 @@ class _Writer:
         if "Tensor(" not in text or not text.startswith("Tuple("):
             return value.name
         parts = []
-        for index, field in enumerate(fields_of_tuple(text)):
+        for index, field in enumerate(tuple_fields(text)):
             part = replace(value, type=OpaqueType(field))
             taken = self._made(part, at, "relax.TupleGetItem", (value.name,), (("index", index),))
             parts.append(self._brought(replace(part, name=taken), at, scope))
@@ -348,7 +348,9 @@ class _Writer:
         """Add a call that makes a value of a type on a virtual device, and return the name of that."""
         made = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
         site = self._devices.site_in(scope)
-        self._body.append(Call(op, inputs, (made,), attrs, constraint=decided(None, site), source=made.name))
+        self._body.append(
+            Call(op, inputs, (made,), attrs, constraint=assigned_constraint(None, site), source=made.name)
+        )
         return made.name
 
     def _code(self, name: str, target: Any) -> str:
@@ -364,7 +366,7 @@ class _Writer:
 
     def _with_symbols(self, call: Call, callee: Function) -> Call:
         """Hand on the symbolic dimensions that the callee could not find in the shapes of its parameters."""
-        loose = loose_symbols(callee)
+        loose = unbound_symbols(callee)
         if not loose:
             return call
         operands = (*(f"_{index}" for index in range(len(call.inputs))), f"Shape({', '.join(loose)})")
@@ -374,7 +376,7 @@ class _Writer:
         """Return the function of an external generator as `RunCodegen` finds it."""
         site = self._topology[_leaf_path(function) or ""]
         scope = self._scope(self._devices.of(site))
-        loose = loose_symbols(function)
+        loose = unbound_symbols(function)
         params = function.params
         if loose:
             params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))

@@ -13,15 +13,15 @@ from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.relax.writer import write_tvm_module
 from tvmtarget.ir.types import OpaqueType, TensorType
 
-__all__ = ["external_text", "leaf_text", "loose_symbols", "speaks_relax"]
+__all__ = ["external_module_json", "leaf_module_json", "needs_relax", "unbound_symbols"]
 
 
-def speaks_relax(function: Function) -> bool:
+def needs_relax(function: Function) -> bool:
     """Whether a function has operations of Relax, or calls code, so that ONNX cannot hold it."""
     return any(call.op.startswith("relax.") or call.callee is not None for call in function.body)
 
 
-def leaf_text(function: Function, functions: Mapping[str, Function]) -> bytes:
+def leaf_module_json(function: Function, functions: Mapping[str, Function]) -> bytes:
     """Return a function as `main` of a module in TVM's JSON, with the code that it calls."""
     body = _checked_body(function)
     attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
@@ -30,7 +30,7 @@ def leaf_text(function: Function, functions: Mapping[str, Function]) -> bytes:
     return str(the_tvm().ir.save_json(write_tvm_module((main, *codes), {}))).encode()
 
 
-def external_text(function: Function, kind: str) -> bytes:
+def external_module_json(function: Function, kind: str) -> bytes:
     """Return a module in TVM's JSON whose `main` calls a function as `RunCodegen` hands it to `relax.ext.<kind>`."""
     params = tuple(replace(param, scope="") for param in function.params)
     attrs = (("Codegen", kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
@@ -43,7 +43,7 @@ def external_text(function: Function, kind: str) -> bytes:
 
 def _checked_body(function: Function) -> tuple[Call, ...]:
     """Return the operations without virtual devices; `ModelError` for dimensions that the function cannot know."""
-    loose = loose_symbols(function)
+    loose = unbound_symbols(function)
     if loose:
         raise ModelError(
             f"function {function.name!r} needs dimension {loose[0]!r}, which no parameter of it has by itself; keep "
@@ -54,7 +54,7 @@ def _checked_body(function: Function) -> tuple[Call, ...]:
     )
 
 
-def loose_symbols(function: Function) -> tuple[str, ...]:
+def unbound_symbols(function: Function) -> tuple[str, ...]:
     """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
     known: set[str] = set()
     used: dict[str, None] = {}

@@ -15,14 +15,14 @@ from typing import Any
 
 from tvmtarget.errors import ModelError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Call, Function
-from tvmtarget.ir.relax.partitionable import code_generator
-from tvmtarget.ir.relax.vdevice_constraints import constrained
+from tvmtarget.ir.relax.canonical_calls import code_generator
+from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 from tvmtarget.ir.types import TensorType
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.untrusted import parse_json
 
-__all__ = ["decided", "restored", "with_decisions"]
+__all__ = ["assigned_constraint", "read_constraint_attributes", "write_constraint_attributes"]
 
 CONSTRAINT = "tvmtarget.constraint"
 CONSTRAINTS = "tvmtarget.constraints"
@@ -30,15 +30,15 @@ NAMES = "tvmtarget.names"
 _OTHERS = "*"
 
 
-def decided(own: Constraint | None, site: Site | None) -> Constraint | None:
-    """Return the site of an operation as a constraint, with what else it must meet; preferences are decided with it."""
+def assigned_constraint(own: Constraint | None, site: Site | None) -> Constraint | None:
+    """Return the site of an operation as a constraint, with what else it must meet; preferences are assigned_constraint with it."""
     if site is None:
         return own
     at = Constraint.at(site.path)
     return at if own is None or own.path is not None or not own.is_required else own & at
 
 
-def with_decisions(
+def write_constraint_attributes(
     functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology | None
 ) -> tuple[Function, ...]:
     """Return functions with attributes for constraints and names that reading them back would not find."""
@@ -46,14 +46,14 @@ def with_decisions(
     implied = plain
     if topology is not None:
         try:
-            implied = constrained(plain, attrs, topology)
+            implied = constrain_from_tvm(plain, attrs, topology)
         except TvmTargetError:  # of a module for another tree: then nothing follows from that
             implied = plain
     elsewhere = _elsewhere(functions)
     return tuple(_with_kept(one, other, elsewhere) for one, other in zip(functions, implied, strict=True))
 
 
-def restored(functions: Sequence[Function]) -> tuple[Function, ...]:
+def read_constraint_attributes(functions: Sequence[Function]) -> tuple[Function, ...]:
     """Return functions with the constraints and names that their attributes say, in the place of these.
 
     Raises:
@@ -61,7 +61,7 @@ def restored(functions: Sequence[Function]) -> tuple[Function, ...]:
     """
     problems: list[str] = []
     elsewhere = _elsewhere(functions)
-    found = tuple(_restored(function, elsewhere, problems) for function in functions)
+    found = tuple(_read_attributes(function, elsewhere, problems) for function in functions)
     raise_all(ModelError, problems)
     return found
 
@@ -144,7 +144,7 @@ def _with_kept(function: Function, implied: Function, elsewhere: frozenset[str])
     return function.replace(attrs=(*function.attrs, *attrs)) if attrs else function
 
 
-def _restored(function: Function, elsewhere: frozenset[str], problems: list[str]) -> Function:
+def _read_attributes(function: Function, elsewhere: frozenset[str], problems: list[str]) -> Function:
     kept = {name: value for name, value in function.attrs if name in (CONSTRAINT, CONSTRAINTS, NAMES)}
     if not kept:
         return function
