@@ -12,8 +12,7 @@ import tvmtarget as tt
 from tvmtarget import Call, Function
 from tvmtarget.errors import ModelError, UnknownNameError
 from tvmtarget.ir.def_use import INPUTS, OUTPUTS, boundary, dataflow_graph, detour, readers_of
-from tvmtarget.ir.function import reachable_functions
-from tvmtarget.ir.structure import _callees_first
+from tvmtarget.ir.function import callees_first, reachable_functions
 
 BRANCH = """
 func @main(%x: float32[n,2], %c: bool[]) -> (float32[n,2]) opsets(onnx=17) {
@@ -139,9 +138,9 @@ def test_callees_come_first_unless_the_call_graph_has_a_cycle(made):
     graph = nx.DiGraph({name: [call.callee for call in function.body] for name, function in made.items()})
     if not nx.is_directed_acyclic_graph(graph):
         with pytest.raises(ModelError, match="calls itself"):
-            list(_callees_first(made.values(), made))
+            list(callees_first(made.values(), made))
         return
-    position = {function.name: at for at, function in enumerate(_callees_first(made.values(), made))}
+    position = {function.name: at for at, function in enumerate(callees_first(made.values(), made))}
     assert position.keys() == made.keys()
     assert all(position[callee] < position[caller] for caller, callee in graph.edges)
 

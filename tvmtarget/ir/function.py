@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.tensors import digest_of
 from tvmtarget.ir.text.escaping import print_name, quote
 from tvmtarget.ir.types import TensorType, Type
@@ -49,10 +49,12 @@ __all__ = [
     "Opaque",
     "Value",
     "all_names",
+    "callees_first",
     "callees_of",
     "calls_in",
     "code_callees",
     "constants_of",
+    "map_calls",
     "reachable_functions",
     "with_renamed_callees",
 ]
@@ -341,6 +343,23 @@ def calls_in(function: Function) -> Iterator[Call]:
             yield from calls_in(region)
 
 
+def map_calls(function: Function, change: Callable[[Call], Call]) -> Function:
+    """Change every call of a function and of its nested bodies.
+
+    Args:
+        function: the function.
+        change: maps a call, whose nested bodies are changed already, to a new one.
+
+    Returns:
+        The changed function.
+    """
+    body = []
+    for call in function.body:
+        regions = tuple((label, map_calls(region, change)) for label, region in call.regions)
+        body.append(change(replace(call, regions=regions) if regions else call))
+    return function.replace(body=tuple(body))
+
+
 def callees_of(function: Function) -> frozenset[str]:
     """Return the names of the functions that a function calls.
 
@@ -459,3 +478,46 @@ def reachable_functions(names: Iterable[str], functions: Mapping[str, Function])
             reached[name] = None
             waiting += sorted(callees_of(functions[name]))
     return tuple(reached)
+
+
+def callees_first(
+    roots: Iterable[Function], functions: Mapping[str, Function], *, descending: bool = False
+) -> Iterator[Function]:
+    """Yield functions in topological order of the call graph, callees before callers.
+
+    Callees of code are not followed, since code may recurse.
+
+    Args:
+        roots: functions to begin with.
+        functions: all functions by name.
+        descending: visit the callees of a function in descending order of their names.
+
+    Yields:
+        The functions that the roots reach, each once; of the roots, those that are among `functions`.
+
+    Raises:
+        ModelError: functions of operations call each other in a cycle.
+    """
+
+    def callees(function: Function) -> Iterator[str]:
+        return iter(sorted(callees_of(function), reverse=descending) if function.code is None else ())
+
+    # Iterative depth-first search, since a chain of calls may be longer than Python's recursion limit.
+    done: set[str] = set()
+    for root in roots:
+        stack = [(root.name, callees(root))]
+        path = {root.name}
+        while stack:
+            name, rest = stack[-1]
+            callee = next((other for other in rest if other in functions and other not in done), None)
+            if callee is None:
+                stack.pop()
+                path.discard(name)
+                if name not in done and name in functions:
+                    done.add(name)
+                    yield functions[name]
+            elif callee in path:
+                raise ModelError(f"function {callee!r} calls itself")
+            else:
+                path.add(callee)
+                stack.append((callee, callees(functions[callee])))

@@ -35,6 +35,7 @@ from tvmtarget.ir.function import (
     Constant,
     Function,
     Value,
+    callees_first,
     callees_of,
     code_callees,
     reachable_functions,
@@ -273,36 +274,9 @@ class _Options:
 def _hashes(roots: Iterable[Function], functions: Mapping[str, Function], options: _Options) -> dict[str, str]:
     """Return the hash of each function that the roots call, and of the roots that are among `functions`."""
     hashes: dict[str, str] = {}
-    for function in _callees_first(roots, functions):
+    for function in callees_first(roots, functions):
         hashes[function.name] = _hash(_Writer(options, hashes, functions).function(function))
     return hashes
-
-
-def _called_by_operations(function: Function) -> list[str]:
-    """Return the callees of a function of operations, sorted; callees of code are left out, since code may recurse."""
-    return sorted(callees_of(function)) if function.code is None else []
-
-
-def _callees_first(roots: Iterable[Function], functions: Mapping[str, Function]) -> Iterator[Function]:
-    """Yield functions in topological order of the call graph, callees before callers (iterative depth-first search)."""
-    done: set[str] = set()
-    for root in roots:
-        stack = [(root.name, iter(_called_by_operations(root)))]
-        open_ = {root.name}
-        while stack:
-            name, rest = stack[-1]
-            callee = next((other for other in rest if other in functions and other not in done), None)
-            if callee is None:
-                stack.pop()
-                open_.discard(name)
-                if name not in done and name in functions:
-                    done.add(name)
-                    yield functions[name]
-            elif callee in open_:
-                raise ModelError(f"function {callee!r} calls itself, so that it has no finite structure")
-            else:
-                open_.add(callee)
-                stack.append((callee, iter(_called_by_operations(functions[callee]))))
 
 
 @dataclass(frozen=True, slots=True)

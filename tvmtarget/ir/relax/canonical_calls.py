@@ -9,15 +9,24 @@ that a function returns is several results.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, callees_of, reachable_functions
+from tvmtarget.ir.function import (
+    Attribute,
+    Call,
+    Constant,
+    Function,
+    Value,
+    callees_of,
+    map_calls,
+    reachable_functions,
+)
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.syntax import rename_symbols, tuple_fields
-from tvmtarget.ir.relax.tuple_results import untuple_results
+from tvmtarget.ir.relax.tuples import untuple_results
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["canonicalize_calls", "code_generator"]
@@ -52,15 +61,6 @@ def code_generator(function: Function) -> str | None:
     if isinstance(codegen, str):
         return codegen
     return composite.partition(".")[0] if isinstance(composite, str) and "." in composite else None
-
-
-def _mapped(function: Function, change: Callable[[Call], Call]) -> Function:
-    """Return a function with its calls changed, those in bodies first."""
-    body = []
-    for call in function.body:
-        regions = tuple((label, _mapped(region, change)) for label, region in call.regions)
-        body.append(change(replace(call, regions=regions) if regions else call))
-    return function.replace(body=tuple(body))
 
 
 # Local functions
@@ -137,7 +137,7 @@ class _Direct:
         places = self._shapes[function.name]
         params = tuple(param for place, param in enumerate(function.params) if place not in places)
         types = function.types
-        return _mapped(function, lambda call: self._call(call, function.name, types)).replace(params=params)
+        return map_calls(function, lambda call: self._call(call, function.name, types)).replace(params=params)
 
     def _call(self, call: Call, name: str, types: Mapping[str, Type]) -> Call:
         operands = _operands(call)

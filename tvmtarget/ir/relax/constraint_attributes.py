@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvmtarget.errors import ModelError, TvmTargetError, raise_all
-from tvmtarget.ir.function import Call, Function
+from tvmtarget.ir.function import Call, Function, map_calls
 from tvmtarget.ir.relax.canonical_calls import code_generator
 from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 from tvmtarget.ir.types import TensorType
@@ -31,7 +31,7 @@ _OTHERS = "*"
 
 
 def assigned_constraint(own: Constraint | None, site: Site | None) -> Constraint | None:
-    """Return the site of an operation as a constraint, with what else it must meet; preferences are assigned_constraint with it."""
+    """Return the site."""
     if site is None:
         return own
     at = Constraint.at(site.path)
@@ -77,15 +77,7 @@ def _elsewhere(functions: Sequence[Function]) -> frozenset[str]:
 
 
 def _unconstrained(function: Function) -> Function:
-    return _mapped(function, lambda call: replace(call, constraint=None)).replace(constraint=None)
-
-
-def _mapped(function: Function, change: Any) -> Function:
-    body = []
-    for call in function.body:
-        regions = tuple((label, _mapped(region, change)) for label, region in call.regions)
-        body.append(change(replace(call, regions=regions) if regions else call))
-    return function.replace(body=tuple(body))
+    return map_calls(function, lambda call: replace(call, constraint=None)).replace(constraint=None)
 
 
 def _calls(function: Function) -> Iterator[Call]:
@@ -174,7 +166,7 @@ def _read_attributes(function: Function, elsewhere: frozenset[str], problems: li
         return replace(call, constraint=said.get(name, others), source=names.get(name, call.source))
 
     attrs = tuple(item for item in function.attrs if item[0] not in kept)
-    return _mapped(function, change).replace(attrs=attrs, constraint=own)
+    return map_calls(function, change).replace(attrs=attrs, constraint=own)
 
 
 def _texts(text: object) -> dict[str, str]:

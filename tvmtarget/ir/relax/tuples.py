@@ -8,18 +8,18 @@ be elsewhere. So operations that give tuples give several results, and operation
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tvmtarget.ir.function import Call, Function, Value, all_names
-from tvmtarget.ir.inline import Inlined
+from tvmtarget.ir.function import Call, Function, Value, all_names, callees_first, callees_of, calls_in
+from tvmtarget.ir.inline import Inlined, rename_values
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.relax.blocks import BLOCKS, is_inline
+from tvmtarget.ir.relax.blocks import BLOCKS, RESULT, is_inline
 from tvmtarget.ir.relax.syntax import tuple_fields, type_of
-from tvmtarget.ir.types import OpaqueType
+from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
-__all__ = ["split_tuples"]
+__all__ = ["split_tuples", "untuple_results"]
 
 # The names of the values in a tuple, nested as its fields are.
 _Fields: TypeAlias = "str | tuple[_Fields, ...]"
@@ -35,16 +35,9 @@ def split_tuples(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
     Taking a field and making a tuple are no operations then; where a tuple is returned, it is made for that. Fields
     keep the names under which they are taken, and operations that bear a constraint, or a name in `kept`, stay.
     """
-    if not any(_fields_of(output) is not None for call in _calls(inlined.function) for output in call.outputs):
+    if not any(_fields_of(output) is not None for call in calls_in(inlined.function) for output in call.outputs):
         return inlined
     return _Rewriter(inlined.function, kept).function(inlined, {})
-
-
-def _calls(function: Function) -> Iterator[Call]:
-    for call in function.body:
-        yield call
-        for _, region in call.regions:
-            yield from _calls(region)
 
 
 def _fields_of(value: Value) -> tuple[str, ...] | None:
@@ -67,8 +60,8 @@ class _Rewriter:
     def __init__(self, function: Function, kept: Container[str]) -> None:
         self.kept = kept
         self.names = Names(all_names(function))
-        self.sources = Names(call.source for call in _calls(function))
-        self.types = {output.name: output for call in _calls(function) for output in call.outputs}
+        self.sources = Names(call.source for call in calls_in(function))
+        self.types = {output.name: output for call in calls_in(function) for output in call.outputs}
 
     def function(self, inlined: Inlined, outer: dict[str, _Fields]) -> Inlined:
         """Rewrite a body; `outer` are the tuples around it that are taken apart."""
@@ -285,3 +278,127 @@ def _parsed(node: ast.expr, operands: Sequence[_Fields]) -> _Fields | None:
     found = [_parsed(field, operands) for field in node.elts]
     fields = tuple(field for field in found if field is not None)
     return fields if len(fields) == len(found) else None
+
+
+def untuple_results(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Return functions that have several results in place of one tuple of tensors, where others call them."""
+    known = {function.name: function for function in functions}
+    mentioned = {
+        name for one in functions for call in calls_in(one) if call.callee is None for name in _mentions(call, known)
+    }
+    called = frozenset[str]().union(*map(callees_of, functions))
+    for name in [function.name for function in callees_first(known.values(), known)]:
+        function = known[name]
+        if name not in called or name in mentioned or function.code is not None or function.attr("role") is not None:
+            continue
+        made = _with_results(function)
+        if made is None:
+            continue
+        known[name] = made
+        types = [made.types[result] for result in made.results]
+        for other in list(known.values()):
+            if name in callees_of(other):
+                known[other.name] = _taking_apart(other, name, types)
+    return tuple(known.values())
+
+
+def _mentions(call: Call, names: Mapping[str, Function]) -> list[str]:
+    text = call.attr("tvm.args")
+    return [name for name in names if isinstance(text, str) and f"Global({name!r})" in text]
+
+
+def _with_results(function: Function) -> Function | None:
+    """Return a function with the fields of the tuple that it returns as results; None where it returns none."""
+    if len(function.results) != 1:
+        return None
+    whole = function.results[0]
+    type_ = function.types.get(whole)
+    place = next((at for at, call in enumerate(function.body) if [out.name for out in call.outputs] == [whole]), None)
+    fields = _tensor_fields(type_)
+    if fields is None or place is None:
+        return None
+    call = function.body[place]
+    attrs = tuple(item for item in function.attrs if item[0] not in (RESULT, BLOCKS, "tvm.returns"))
+    body = list(function.body)
+    is_read = any(whole in other.uses() for other in function.body)
+    results = _values_in_tuple(call, function)
+    if results is None:
+        if is_read or call.op in ("relax.match_cast", "relax.If", "relax.TupleGetItem", "relax.value"):
+            return None
+        names = Names(all_names(function))
+        outputs = tuple(replace(field, name=names.fresh(f"{whole}_{at}")) for at, field in enumerate(fields))
+        body[place] = replace(call, outputs=outputs)
+        results = tuple(output.name for output in outputs)
+    elif not is_read:
+        del body[place]
+    return function.replace(body=tuple(body), results=results, attrs=attrs)
+
+
+def _tensor_fields(type_: Type) -> list[Value] | None:
+    """Return values of the types in that of a tuple of tensors, None for other types."""
+    if not isinstance(type_, OpaqueType) or not type_.name.startswith("Tuple("):
+        return None
+    texts = tuple_fields(type_.name)
+    if not all(text.startswith("Tensor(") for text in texts):
+        return None
+    return [Value("", *type_of(text)) for text in texts]
+
+
+def _values_in_tuple(call: Call, function: Function) -> tuple[str, ...] | None:
+    """Return the values that a tuple is made of, None where it is not made here of different values."""
+    text = call.attr("tvm.args")
+    if call.op == "relax.Tuple":
+        names = call.inputs
+    elif call.op == "relax.value" and isinstance(text, str) and text.startswith("("):
+        items = getattr(ast.parse(text, mode="eval").body, "elts", [])
+        if not all(isinstance(item, ast.Name) and item.id[1:].isdecimal() for item in items):
+            return None
+        names = tuple(call.inputs[int(item.id[1:])] for item in items)
+    else:
+        return None
+    if len(set(names)) != len(names) or not set(names) <= function.types.keys():
+        return None
+    return names
+
+
+def _taking_apart(function: Function, callee: str, types: Sequence[Type]) -> Function:
+    """Return a function that calls another with several results in the place of one tuple."""
+    names = Names(all_names(function))
+
+    def change(body: Function) -> Function:
+        new: list[Call] = []
+        renamed: dict[str, str] = {}
+        dropped: set[int] = set()
+        for index, call in enumerate(body.body):
+            if index in dropped:
+                continue
+            regions = tuple((label, change(region)) for label, region in call.regions)
+            call = replace(call, regions=regions) if regions else call
+            if call.callee != callee or len(call.outputs) != 1 or isinstance(call.outputs[0].type, TensorType):
+                new.append(call)
+                continue
+            whole = call.outputs[0]
+            taken: dict[int, str] = {}
+            others = whole.name in body.results
+            for at, other in enumerate(body.body):
+                if whole.name not in other.uses():
+                    continue
+                field = other.attr("index")
+                if other.op != "relax.TupleGetItem" or not isinstance(field, int) or other.attr("tvm.value_type"):
+                    others = True
+                    continue
+                dropped.add(at)
+                name = taken.setdefault(field, other.outputs[0].name)
+                if name != other.outputs[0].name:
+                    renamed[other.outputs[0].name] = name
+            if others:
+                taken = {at: taken.get(at) or names.fresh(f"{whole.name}_{at}") for at in range(len(types))}
+            fields = _tensor_fields(whole.type) or [Value("", type_) for type_ in types]
+            outputs = tuple(replace(field, name=taken.get(at, "")) for at, field in enumerate(fields))
+            new.append(replace(call, outputs=outputs))
+            if others:
+                new.append(Call("relax.Tuple", tuple(taken[at] for at in range(len(types))), (whole,), (), source=""))
+        attrs = tuple(item for item in body.attrs if item[0] != BLOCKS)
+        return rename_values(body.replace(body=tuple(new), attrs=attrs), renamed)
+
+    return change(function)

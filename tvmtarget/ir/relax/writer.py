@@ -9,7 +9,7 @@ import numpy as np
 
 from tvmtarget.errors import ModelError, did_you_mean
 from tvmtarget.ir.entry_function import OWN_NAME
-from tvmtarget.ir.function import Call, Constant, Function, Value
+from tvmtarget.ir.function import Call, Constant, Function, Value, callees_first, callees_of
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
 from tvmtarget.ir.relax.blocks import RESULT, blocks_of, is_inline
 from tvmtarget.ir.relax.calls import CALLEE, TYPED
@@ -43,8 +43,13 @@ class _ModuleWriter:
 
     def write(self) -> Any:
         written: dict[Any, Any] = {}
-        for name in self._callees_first():
-            function = self.functions[name]
+        for function in self.functions.values():
+            for callee in sorted(callees_of(function) - self.functions.keys()) if function.code is None else ():
+                raise ModelError(f"function {function.name!r} calls {callee!r}{did_you_mean(callee, self.functions)}")
+        # Callees first, since the type of a call is taken from its callee. The order of functions enters TVM's JSON and so
+        # the keys of compiled code: it must not change.
+        for function in callees_first(self.functions.values(), self.functions, descending=True):
+            name = function.name
             made = self._code(function) if function.code is not None else _FunctionWriter(self, function).write()
             written[self.variables[name]] = made
             if not made.ty.is_missing():
@@ -58,23 +63,6 @@ class _ModuleWriter:
 
     def _code(self, function: Function) -> Any:
         return read_code(function, self.variables)
-
-    def _callees_first(self) -> list[str]:
-        from tvmtarget.ir.function import callees_of
-
-        order: dict[str, None] = {}
-        stack = list(reversed(self.functions))
-        while stack:
-            name = stack[-1]
-            is_code = name in self.functions and self.functions[name].code is not None  # its variables need no types
-            waiting = [] if is_code else [one for one in sorted(callees_of(self.functions[name])) if one not in order]
-            if name in order or not waiting:
-                order[stack.pop()] = None
-            elif any(one not in self.functions for one in waiting):
-                raise ModelError(f"function {name!r} calls {waiting[0]!r}{did_you_mean(waiting[0], self.functions)}")
-            else:
-                stack += waiting
-        return list(order)
 
 
 class _FunctionWriter:
