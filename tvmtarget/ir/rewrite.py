@@ -67,7 +67,7 @@ def replace_uses(function: Function, values: Mapping[str, str]) -> Function:
 
 
 def remove_dead_code(function: Function) -> Function:
-    """Remove operations without effects whose results are not used, and unused constants; in nested bodies too.
+    """Remove unused operations without effects, and unused constants, in nested bodies too.
 
     Args:
         function: the function.

@@ -124,13 +124,13 @@ def structural_hash(
 
 
 def module_hash(module: IRModule) -> str:
-    """Return the hash of a module: target, attributes, `main`, and functions that nothing calls, by name.
+    """Return the structural hash of a module.
 
     Args:
         module: the module.
 
     Returns:
-        "s1:" and a SHA-256 in hexadecimal.
+        "s1:" and a SHA-256 in hexadecimal of target, attributes, `main`, and functions that nothing calls, by name.
     """
     hashes = _hashes(module.functions, module.by_name, _Options())
     flat: dict[str, object] = {"functions": {name: hashes[name] for name in sorted(_public(module))}}

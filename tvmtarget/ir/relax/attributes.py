@@ -1,7 +1,7 @@
-"""Attributes of TVM's calls, functions and modules as ours, and back.
+"""Conversion of attributes of TVM's calls, functions and modules, in both directions.
 
-Numbers, truths, texts and lists of these are as they are. What else there is stands in TVM's own JSON
-(`opaque "tvm"`), and so does whatever would come back as something else.
+Numbers, booleans, strings and lists of these are plain values. Everything else, and whatever would come back as another
+type, is stored in TVM's own JSON (`opaque "tvm"`).
 """
 
 from __future__ import annotations
@@ -15,27 +15,54 @@ from tvmtarget.ir.relax.tvm_library import the_tvm
 
 __all__ = ["TVM", "fields_of", "node_of", "read_any", "read_blob", "write_any", "write_blob"]
 
-TVM = "tvm"  # the kind of opaque attributes that are TVM's JSON
+TVM = "tvm"  # kind of opaque attributes in TVM's JSON
 
 
 def write_blob(value: Any) -> Opaque:
-    """Return a value in TVM's JSON; `ModelError` for code and other things that have no such form."""
+    """Serialize a value of TVM.
+
+    Args:
+        value: the value.
+
+    Returns:
+        The value in TVM's JSON.
+
+    Raises:
+        ModelError: the value cannot be serialized.
+    """
     try:
         return Opaque(TVM, str(the_tvm().ir.save_json(value)).encode())
-    except Exception as error:  # whatever TVM raises for what it cannot write
+    except Exception as error:  # TVM documents no exception type for values that it cannot serialize
         raise ModelError(f"a {type(value).__name__}, which has no text in TVM, is not carried") from error
 
 
 def read_blob(value: Opaque) -> Any:
-    """Return what `write_blob` was given."""
+    """Deserialize a value of TVM.
+
+    Args:
+        value: result of `write_blob`.
+
+    Returns:
+        The value.
+
+    Raises:
+        ModelError: the bytes are not TVM's JSON.
+    """
     try:
         return the_tvm().ir.load_json(value.data.decode())
-    except Exception as error:  # whatever TVM raises for a text that is none of its own
+    except Exception as error:  # TVM documents no exception type for malformed JSON
         raise ModelError(f"an attribute of kind {value.kind!r} is not TVM's JSON") from error
 
 
 def read_any(value: Any) -> Any:
-    """Return a value of TVM as ours: plain where that says all, else its JSON."""
+    """Convert a value of TVM to an attribute.
+
+    Args:
+        value: the value.
+
+    Returns:
+        A plain value where that loses nothing, else the value in TVM's JSON.
+    """
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
@@ -48,7 +75,14 @@ def read_any(value: Any) -> Any:
 
 
 def write_any(value: Any) -> Any:
-    """Return what `read_any` was given."""
+    """Convert an attribute to a value of TVM.
+
+    Args:
+        value: result of `read_any`.
+
+    Returns:
+        The value.
+    """
     if isinstance(value, Opaque):
         return read_blob(value)
     if isinstance(value, Mapping):
@@ -57,14 +91,32 @@ def write_any(value: Any) -> Any:
 
 
 def fields_of(node: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of an attribute node of TVM, which `node_of` makes of them again."""
+    """Read the fields of a TVM attribute node.
+
+    Args:
+        node: the node.
+
+    Returns:
+        Attributes by name; sorted for DictAttrs, else in order of the node's type.
+    """
     if type(node).__name__ == "DictAttrs":
         return tuple((str(key), read_any(node[key])) for key in sorted(map(str, node.keys())))
     return tuple((name, _read_field(getattr(node, name), kind)) for name, kind in _schema(_key_of(node)).items())
 
 
 def node_of(key: str, fields: Mapping[str, Any]) -> Any:
-    """Return an attribute node by the name of its type; `ModelError` where a field does not fit."""
+    """Build a TVM attribute node.
+
+    Args:
+        key: type key of the node, such as `relax.attrs.Conv2DAttrs`.
+        fields: attributes by name.
+
+    Returns:
+        The node.
+
+    Raises:
+        ModelError: a field is missing or does not fit.
+    """
     tvm = the_tvm()
     if key == "ir.DictAttrs":
         return tvm.ir.make_node(key, **{name: write_any(value) for name, value in fields.items()})
@@ -82,7 +134,7 @@ def _key_of(node: Any) -> str:
 
 
 def _schema(key: str) -> dict[str, str]:
-    """Return the fields of a node by name, with their types as TVM spells them."""
+    """Return the names and type texts of the fields of a node type, from TVM's reflection."""
     import tvm_ffi.core
 
     info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(key)

@@ -1,8 +1,8 @@
-"""Binding blocks: which of TVM's bindings a function has, and how they stand in (dataflow) blocks.
+"""Binding blocks of Relax: the bindings that calls become, and their grouping into (dataflow) blocks.
 
-A program of ours has no blocks. Where TVM's stand as they would be made anew (all that is pure and stands together is
-one dataflow block, whose outputs are what is read outside of it), nothing is kept of them; else the attribute
-`tvm.blocks` of the function says how they stood, a letter for each binding: `o` if its variable is an output.
+The IR has no blocks. Blocks in canonical form (consecutive pure bindings are one dataflow block, whose outputs are the
+variables read outside) are not recorded. Other blocks are recorded in the attribute `tvm.blocks` of the function, with
+a letter for each binding: `o` if its variable is an output.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ __all__ = [
     "RESULT",
     "Binding",
     "BindingBlock",
+    "are_valid",
     "bindings_of",
     "blocks_of",
     "canonical_blocks",
-    "is_fit",
     "is_inline",
 ]
 
 BLOCKS = "tvm.blocks"
-INLINE = "tvm.inline"  # of a call whose value is no binding, but what the function returns
-RESULT = "tvm.result"  # how a function returns several results: `tuple` at once, or `tuple NAME` by a last binding
+INLINE = "tvm.inline"  # attribute of a call whose value is returned without a binding
+RESULT = "tvm.result"  # form of several results: `tuple`, or `tuple NAME` if the last binding NAME builds the tuple
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A binding that a call becomes: what it defines and reads, by name, and whether a dataflow block may hold it."""
+    """A Relax binding.
+
+    Attributes:
+        defines: name of its variable.
+        reads: names of the values that it reads.
+        is_pure: whether a dataflow block may hold it.
+    """
 
     defines: str
     reads: tuple[str, ...]
@@ -41,7 +47,12 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class BindingBlock:
-    """A block: whether it is one of dataflow, and of each binding whether its variable is seen outside."""
+    """A Relax block.
+
+    Attributes:
+        is_dataflow: whether it is a DataflowBlock.
+        outputs: for each binding, whether its variable is visible outside of the block.
+    """
 
     is_dataflow: bool
     outputs: tuple[bool, ...]
@@ -51,13 +62,27 @@ class BindingBlock:
 
     @classmethod
     def parse(cls, text: str) -> BindingBlock:
-        """Read what `str` gave."""
+        """Parse the text form.
+
+        Args:
+            text: result of `str`, such as "dataflow ..o".
+
+        Returns:
+            The block.
+        """
         kind, _, letters = text.partition(" ")
         return cls(kind == "dataflow", tuple(letter == "o" for letter in letters))
 
 
 def bindings_of(function: Function) -> Iterator[Binding]:
-    """Yield the bindings that the calls of a function become, in order."""
+    """Yield the bindings that the calls of a function become.
+
+    Args:
+        function: the function.
+
+    Yields:
+        Bindings in order: one for a call, one for each result of a call with several, and one for a returned tuple.
+    """
     for call in function.body:
         if is_inline(function, call):
             continue
@@ -74,19 +99,42 @@ def bindings_of(function: Function) -> Iterator[Binding]:
 
 
 def is_inline(function: Function, call: Call) -> bool:
-    """Whether the value of a call is no binding, but what the function returns, and nothing else reads it."""
+    """Return whether the value of a call is returned without a binding.
+
+    Args:
+        function: function that holds the call.
+        call: the call.
+
+    Returns:
+        True if the call is marked so, and nothing but the function's result reads its value.
+    """
     if not call.attr(INLINE) or function.results != (call.outputs[0].name,):
         return False
     return not any(call.outputs[0].name in other.uses() for other in function.body)
 
 
 def tuple_name(call: Call) -> str:
-    """Return a name, which no value has, for the tuple of the results of a call."""
+    """Return a name, which no value has, for the tuple of the results of a call.
+
+    Args:
+        call: a call with several results.
+
+    Returns:
+        The name.
+    """
     return f"\0{call.source}\0{','.join(output.name for output in call.outputs)}"
 
 
 def canonical_blocks(function: Function, *, is_branch: bool = False) -> tuple[BindingBlock, ...]:
-    """Return the blocks that a function gets where nothing else is known; a branch is one without dataflow."""
+    """Group the bindings of a function into blocks in canonical form.
+
+    Args:
+        function: the function.
+        is_branch: whether it is a branch, which has one block without dataflow.
+
+    Returns:
+        The blocks in order.
+    """
     bindings = list(bindings_of(function))
     if is_branch:
         return (BindingBlock(False, (True,) * len(bindings)),) if bindings else ()
@@ -116,17 +164,33 @@ def _read_outside(function: Function, bindings: Sequence[Binding], first: int, l
 
 
 def blocks_of(function: Function, *, is_branch: bool = False) -> tuple[BindingBlock, ...]:
-    """Return how the bindings of a function stand: as they stood in TVM where that still fits, else as new."""
-    kept = function.attr(BLOCKS)
-    if isinstance(kept, tuple):
-        blocks = tuple(BindingBlock.parse(str(text)) for text in kept)
-        if is_fit(function, blocks):
+    """Return the blocks of a function as recorded, or canonical ones if the record is not valid.
+
+    Args:
+        function: the function.
+        is_branch: whether it is a branch.
+
+    Returns:
+        The blocks in order.
+    """
+    recorded = function.attr(BLOCKS)
+    if isinstance(recorded, tuple):
+        blocks = tuple(BindingBlock.parse(str(text)) for text in recorded)
+        if are_valid(function, blocks):
             return blocks
     return canonical_blocks(function, is_branch=is_branch)
 
 
-def is_fit(function: Function, blocks: Sequence[BindingBlock]) -> bool:
-    """Whether blocks can hold the bindings of a function."""
+def are_valid(function: Function, blocks: Sequence[BindingBlock]) -> bool:
+    """Return whether blocks can hold the bindings of a function.
+
+    Args:
+        function: the function.
+        blocks: the blocks in order.
+
+    Returns:
+        True if the number of bindings fits, dataflow blocks are pure, and hidden variables are not read outside.
+    """
     bindings = list(bindings_of(function))
     if sum(len(block.outputs) for block in blocks) != len(bindings):
         return False

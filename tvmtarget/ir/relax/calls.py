@@ -1,4 +1,8 @@
-"""Who calls what in a module of TVM: which functions give several results, and which tuples are only taken apart."""
+"""Analysis of the calls in a TVM module: number of results of functions, and tuples that are only unpacked.
+
+The IR has calls with several results where TVM has one tuple. A tuple becomes several results only if it is used for
+nothing but its fields, which takes a look at all calls of the module.
+"""
 
 from __future__ import annotations
 
@@ -11,40 +15,61 @@ from tvmtarget.ir.relax.tvm_library import are_same, the_tvm
 __all__ = ["CALLEE", "TYPED", "CallAnalysis", "buffer_params", "is_pure", "is_tensor_constant"]
 
 CALLEE = "tvm.callee"
-# Operators that are told the type of their results.
+# Operators whose calls state the types of their results.
 TYPED = frozenset({"relax.call_tir", "relax.call_dps_packed"})
 
 
 def is_pure(call: Any) -> bool:
-    """Whether a call has no effect, as its operator or the type of its callee says."""
+    """Return whether a call has no side effects.
+
+    Args:
+        call: a TVM call.
+
+    Returns:
+        The attribute `FPurity` of the operator, or the purity in the type of the callee.
+    """
     tvm = the_tvm()
     if isinstance(call.op, tvm.ir.Op):
-        told = call.op.get_attr("FPurity")
-        return told is None or bool(getattr(told, "value", told))
+        purity = call.op.get_attr("FPurity")
+        return purity is None or bool(getattr(purity, "value", purity))
     return isinstance(call.op.ty, tvm.relax.FuncType) and bool(call.op.ty.purity)
 
 
 def buffer_params(function: Any) -> list[Any]:
-    """Return the parameters of a TIR function that are buffers."""
+    """Return the buffer parameters of a TIR function.
+
+    Args:
+        function: the TIR function.
+
+    Returns:
+        The parameters in order.
+    """
     return [param for param in function.params if type(param.ty).__name__ == "BufferType"]
 
 
 def is_tensor_constant(expr: Any) -> bool:
-    """Whether an expression is a constant tensor."""
+    """Return whether an expression is a constant tensor.
+
+    Args:
+        expr: a TVM expression.
+
+    Returns:
+        True for a constant with a tensor.
+    """
     return isinstance(expr, the_tvm().ir.GenericConst) and isinstance(expr.value, the_tvm().runtime.Tensor)
 
 
 class CallAnalysis:
-    """All calls of a module, looked at once."""
+    """Uses of functions and tuples in a TVM module, collected in one pass over all calls."""
 
     def __init__(self, module: Any) -> None:
         self._tvm = the_tvm()
         self._module = module
         self._uses: Counter[Any] = Counter()
         self._results: dict[str, int | None] = {}
-        self._whole: set[str] = set()  # functions whose result some call takes as one tuple
+        self._whole: set[str] = set()  # functions whose result is used as one tuple somewhere
         self._result_unpacked: dict[str, bool] = {}
-        self._bound: set[Any] = set()  # scalars that are values, not symbols
+        self._bound: set[Any] = set()  # scalars that are values, not symbolic dimensions
         functions = {str(var.name_hint): module[var] for var in module.get_global_vars()}
         relax_functions = {n: f for n, f in functions.items() if isinstance(f, self._tvm.relax.Function)}
         self._code = functions.keys() - relax_functions.keys()
@@ -54,26 +79,55 @@ class CallAnalysis:
         for function in relax_functions.values():
             for bindings in self._blocks(function.body):
                 for index, binding in enumerate(bindings):
-                    self._look(bindings, index, binding.value)
+                    self._visit(bindings, index, binding.value)
         self._result_unpacked = {
             name: name not in self._whole and self.returned_fields(function.body.body, _last(function.body)) is not None
             for name, function in relax_functions.items()
         }
 
     def is_code(self, name: str) -> bool:
-        """Whether a function is no function of Relax."""
+        """Return whether a function is not a Relax function.
+
+        Args:
+            name: name of the function.
+
+        Returns:
+            True for TIR functions and other code.
+        """
         return name in self._code
 
     def is_result_unpacked(self, name: str) -> bool:
-        """Whether the tuple that a function returns is several results to all its callers."""
+        """Return whether all callers of a function only unpack the tuple that it returns.
+
+        Args:
+            name: name of a Relax function.
+
+        Returns:
+            True if its fields can become several results.
+        """
         return self._result_unpacked[name]
 
     def results(self, name: str) -> int | None:
-        """Return how many results all calls of code say it has; None where they do not agree, or there are none."""
+        """Return the number of results of a function of code.
+
+        Args:
+            name: name of the function.
+
+        Returns:
+            Number of trailing buffers that all calls use as results; None if they disagree or there are no calls.
+        """
         return self._results.get(name) if name in self._code else None
 
     def returned_fields(self, body: Any, last: Any) -> list[Any] | None:
-        """Return the values in a tuple that is returned, at once or as the last binding, if that is all it is for."""
+        """Return the fields of a tuple that is built only to be returned.
+
+        Args:
+            body: expression that the function returns.
+            last: last binding of the function, or None.
+
+        Returns:
+            The fields, if they are distinct tensors; None otherwise.
+        """
         ir = self._tvm.ir
         whole = body
         if last is not None and body.same_as(last.var) and self._uses[body] == 1:
@@ -91,7 +145,15 @@ class CallAnalysis:
         return fields if is_flat and len(set(fields)) == len(fields) else None
 
     def unpacking_of(self, bindings: Sequence[Any], index: int) -> list[Any] | None:
-        """Return the bindings behind a call that take its tuple of tensors apart, if nothing else reads that."""
+        """Return the bindings behind a call that unpack its tuple of tensors.
+
+        Args:
+            bindings: bindings of the block.
+            index: index of the call's binding.
+
+        Returns:
+            Bindings of single fields in ascending order; None if anything else reads the tuple.
+        """
         ir, relax = self._tvm.ir, self._tvm.relax
         binding = bindings[index]
         value, var = getattr(binding, "value", None), binding.var
@@ -115,10 +177,10 @@ class CallAnalysis:
             taken.append(one)
         return taken if self._uses[var] == len(taken) else None
 
-    def _look(self, bindings: Sequence[Any], index: int, value: Any) -> None:
+    def _visit(self, bindings: Sequence[Any], index: int, value: Any) -> None:
         ir = self._tvm.ir
         if not isinstance(value, ir.Call):
-            self._mention(value)
+            self._visit_operand(value)
             return
         callee = str(value.op.name_hint) if isinstance(value.op, ir.GlobalVar) else None
         if callee in self._relax:
@@ -138,21 +200,21 @@ class CallAnalysis:
             self._results[name] = agreed if self._results.get(name, agreed) == agreed else None
             args = args[1:]
         for arg in args:
-            self._mention(arg)
+            self._visit_operand(arg)
 
     def _buffers(self, name: str) -> int:
         function = self._module[name]
         return len(buffer_params(function)) if isinstance(function, self._tvm.tirx.PrimFunc) else -1
 
-    def _mention(self, expr: Any) -> None:
-        """Note a function that is handed on as a value."""
+    def _visit_operand(self, expr: Any) -> None:
+        """Record a function that is passed as a value: its callers are unknown."""
         ir = self._tvm.ir
         if isinstance(expr, ir.GlobalVar):
             name = str(expr.name_hint)
             self._whole.add(name)
             self._results[name] = None
         for field in expr.fields if isinstance(expr, ir.Tuple) else ():
-            self._mention(field)
+            self._visit_operand(field)
 
     def _blocks(self, sequence: Any) -> Iterator[Sequence[Any]]:
         for block in sequence.blocks:

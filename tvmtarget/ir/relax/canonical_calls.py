@@ -1,9 +1,9 @@
-"""Relax functions in the form that a decomposition divides.
+"""Canonicalization of calls in Relax functions, so that they can be inlined and partitioned.
 
-TVM writes what a pattern matched as a local function with the attribute `Composite`, hands symbolic dimensions on as
+TVM writes what a pattern matched as a local function with the attribute `Composite`, passes symbolic dimensions as
 operands, and lets functions return tuples. Here a local function that is only called becomes a function of the module,
-so that it is inlined like any other; symbols of a callee become what they are in its caller; and a tuple of tensors
-that a function returns is several results.
+which can be inlined like any other; symbols of a callee become the dimensions that they are in its caller; and a
+returned tuple of tensors becomes several results.
 """
 
 from __future__ import annotations
@@ -33,65 +33,74 @@ __all__ = ["canonicalize_calls", "code_generator"]
 
 
 def canonicalize_calls(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Return the functions of a module with plain calls in place of Relax's ways to call functions.
+    """Replace Relax's forms of calls by plain calls of functions.
 
     Args:
-        functions: all functions of a module; where none has operations of Relax, they stay as they are.
+        functions: all functions of a module; if none has Relax operations, they are returned as they are.
+
+    Returns:
+        The functions, with lifted and specialized ones after them.
 
     Raises:
-        ModelError: a function of an external code generator is called with operands that cannot be carried.
+        ModelError: a function of an external code generator is called with operands that cannot be represented.
     """
     if not any(call.op.startswith("relax.") for function in functions for call in function.body):
         return tuple(functions)
-    direct = _Direct(_lifted(functions)).functions()
+    direct = _ShapeOperandRemover(_lift_composites(functions)).functions()
     called = frozenset[str]().union(*map(callees_of, direct))
-    made = _Specialized(untuple_results(direct)).functions()
+    specialized = _SymbolSpecializer(untuple_results(direct)).functions()
     own = {function.name for function in functions}
     roots = [name for name in own if name not in called or name == "main"]
     kept = {
-        *reachable_functions(roots, {one.name: one for one in made}),
-        *(one.name for one in made if one.code is not None),
+        *reachable_functions(roots, {one.name: one for one in specialized}),
+        *(one.name for one in specialized if one.code is not None),
     }
-    return tuple(one for one in made if one.name in kept)
+    return tuple(one for one in specialized if one.name in kept)
 
 
 def code_generator(function: Function) -> str | None:
-    """Return the external code generator that a function is for: `Codegen`, or what `Composite` begins with."""
+    """Return the external code generator of a function.
+
+    Args:
+        function: the function.
+
+    Returns:
+        Its attribute `Codegen`, or the prefix of `Composite` before the dot; None without both.
+    """
     codegen, composite = function.attr("Codegen"), function.attr("Composite")
     if isinstance(codegen, str):
         return codegen
     return composite.partition(".")[0] if isinstance(composite, str) and "." in composite else None
 
 
-# Local functions
-
-
-def _lifted(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Make functions of the module of local ones that are matches of patterns and only called."""
+def _lift_composites(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Move local functions that are pattern matches and only called to the module."""
     names = Names(function.name for function in functions)
     lifted: list[Function] = []
 
     def lift(function: Function, around: Mapping[str, Type], constants: Mapping[str, Constant], name: str) -> Function:
         types = {**around, **function.types}
         constants = {**constants, **{one.name: one for one in function.constants}}
-        made: dict[str, tuple[str, tuple[str, ...]]] = {}  # by the local value: the function, and what it captures
+        lifted_names: dict[
+            str, tuple[str, tuple[str, ...]]
+        ] = {}  # by local value: the lifted function and its captures
         body = []
         for call in function.body:
             if call.op == "relax.Function" and _is_composite(function, call):
                 (_, region), local = call.regions[0], call.outputs[0].name
                 captured = region.captures()
                 held = tuple(constants[one] for one in captured if one in constants)
-                given = tuple(one for one in captured if one not in constants)
+                captures = tuple(one for one in captured if one not in constants)
                 new = names.fresh(f"{name}_{local}")
-                params = (*region.params, *(Value(one, types[one]) for one in given))
+                params = (*region.params, *(Value(one, types[one]) for one in captures))
                 attrs = tuple(item for item in region.attrs if item[0] != BLOCKS)
                 held = (*held, *region.constants)
                 lifted.append(region.replace(name=new, params=params, constants=held, attrs=attrs))
-                made[local] = new, given
+                lifted_names[local] = new, captures
                 continue
-            if call.op == "relax.Call" and call.inputs and call.inputs[0] in made:
-                new, given = made[call.inputs[0]]
-                call = replace(call, op=f"@{new}", inputs=(*call.inputs[1:], *given), attrs=_plain(call.attrs))
+            if call.op == "relax.Call" and call.inputs and call.inputs[0] in lifted_names:
+                new, captures = lifted_names[call.inputs[0]]
+                call = replace(call, op=f"@{new}", inputs=(*call.inputs[1:], *captures), attrs=_plain(call.attrs))
             regions = tuple((label, lift(region, types, constants, name)) for label, region in call.regions)
             body.append(replace(call, regions=regions) if regions else call)
         return function.replace(body=tuple(body))
@@ -105,7 +114,7 @@ def _plain(attrs: Sequence[tuple[str, Attribute]]) -> tuple[tuple[str, Attribute
 
 
 def _is_composite(function: Function, definition: Call) -> bool:
-    """Whether a local function is a match of a pattern, and nothing is done with it but calls with plain operands."""
+    """Return whether a local function is a pattern match that is only called, with plain operands."""
     local = definition.outputs[0].name
     if definition.regions[0][1].attr("Composite") is None or local in function.results:
         return False
@@ -119,11 +128,8 @@ def _is_composite(function: Function, definition: Call) -> bool:
     )
 
 
-# Operands that are no values
-
-
-class _Direct:
-    """Makes plain calls of calls with shapes as operands: the function finds its symbols in its caller."""
+class _ShapeOperandRemover:
+    """Removes shapes from the operands of calls, and records which dimensions they bind to symbols of the callee."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = {function.name: function for function in functions}
@@ -134,27 +140,27 @@ class _Direct:
         return tuple(self._function(function) for function in self._functions.values())
 
     def _function(self, function: Function) -> Function:
-        places = self._shapes[function.name]
-        params = tuple(param for place, param in enumerate(function.params) if place not in places)
+        indices = self._shapes[function.name]
+        params = tuple(param for index, param in enumerate(function.params) if index not in indices)
         types = function.types
         return map_calls(function, lambda call: self._call(call, function.name, types)).replace(params=params)
 
     def _call(self, call: Call, name: str, types: Mapping[str, Type]) -> Call:
-        operands = _operands(call)
-        if operands is None:
+        found = _operands(call)
+        if found is None:
             return call
-        callee, given = operands
+        callee, operands = found
         function = self._functions.get(callee)
-        if function is None or function.code is not None or len(given) != len(function.params):
+        if function is None or function.code is not None or len(operands) != len(function.params):
             return call
-        places = self._shapes[callee]
+        indices = self._shapes[callee]
         symbols: dict[str, str] = {}
-        for place in places:
-            symbols |= _shape_symbols(function.params[place], given[place], types)
-        kept = [one for place, one in enumerate(given) if place not in places]
+        for index in indices:
+            symbols |= _shape_symbols(function.params[index], operands[index], types)
+        kept = [one for index, one in enumerate(operands) if index not in indices]
         if not all(isinstance(one, str) for one in kept) or not all(symbols.values()):
             generator = code_generator(function)
-            if generator is None and not places:
+            if generator is None and not indices:
                 return call
             what = f"function {callee!r}" + (f" for code generator {generator!r}" if generator else "")
             raise ModelError(
@@ -165,7 +171,9 @@ class _Direct:
         return replace(call, op=f"@{callee}", inputs=tuple(map(str, kept)), attrs=attrs)
 
 
-_SYMBOLS = "symbols"  # of a call, between two steps here: what symbols of the callee are, in pairs
+# Temporary attribute of a call, which `_ShapeOperandRemover` writes and `_SymbolSpecializer` reads: pairs of a symbol
+# of the callee and a dimension.
+_SYMBOLS = "symbols"
 
 
 def _pairs(symbols: Mapping[str, str]) -> list[str]:
@@ -173,19 +181,19 @@ def _pairs(symbols: Mapping[str, str]) -> list[str]:
 
 
 def _shape_params(function: Function) -> tuple[int, ...]:
-    """Return the parameters that only bring symbolic dimensions."""
+    """Return the indices of parameters that only pass symbolic dimensions."""
     if function.code is not None:
         return ()
     read = {name for call in function.body for name in call.uses()} | set(function.results)
     return tuple(
-        place
-        for place, param in enumerate(function.params)
+        index
+        for index, param in enumerate(function.params)
         if isinstance(param.type, OpaqueType) and param.type.name.startswith("Shape(") and param.name not in read
     )
 
 
 def _operands(call: Call) -> tuple[str, list[str | list[str]]] | None:
-    """Return the callee of a call and its operands, values by name and shapes by dimension; None for other calls."""
+    """Return the callee of a call and its operands: names of values and lists of dimensions; None for other calls."""
     if call.callee is not None and call.attr("tvm.args") is None:
         return call.callee, list(call.inputs)
     text = call.attr("tvm.args")
@@ -198,24 +206,24 @@ def _operands(call: Call) -> tuple[str, list[str | list[str]]] | None:
         if not (isinstance(first, ast.Call) and ast.unparse(first.func) == "Global"):
             return None
         callee = str(ast.literal_eval(first.args[0]))
-    given: list[str | list[str]] = []
+    operands: list[str | list[str]] = []
     for item in items:
         if isinstance(item, ast.Name) and item.id[:1] == "_" and item.id[1:].isdecimal():
-            given.append(call.inputs[int(item.id[1:])])
+            operands.append(call.inputs[int(item.id[1:])])
         elif isinstance(item, ast.Call) and ast.unparse(item.func) == "Shape":
-            given.append([ast.unparse(dim) for dim in item.args])
+            operands.append([ast.unparse(dim) for dim in item.args])
         else:
             return None
-    return callee, given
+    return callee, operands
 
 
-def _shape_symbols(param: Value, given: str | list[str], types: Mapping[str, Type]) -> dict[str, str]:
-    """Return what the symbols in the type of a shape are; '' where that is unknown."""
-    wanted = _dims_of_shape(param.type)
-    dims = _dims_of_shape(types.get(given)) if isinstance(given, str) else given
-    if len(dims) != len(wanted):
-        return dict.fromkeys(wanted, "")
-    return {symbol: dim for symbol, dim in zip(wanted, dims, strict=True) if symbol.isidentifier()}
+def _shape_symbols(param: Value, operand: str | list[str], types: Mapping[str, Type]) -> dict[str, str]:
+    """Return the dimensions that a shape operand binds to the symbols of its parameter; "" if unknown."""
+    symbols = _dims_of_shape(param.type)
+    dims = _dims_of_shape(types.get(operand)) if isinstance(operand, str) else operand
+    if len(dims) != len(symbols):
+        return dict.fromkeys(symbols, "")
+    return {symbol: dim for symbol, dim in zip(symbols, dims, strict=True) if symbol.isidentifier()}
 
 
 def _dims_of_shape(type_: Type) -> list[str]:
@@ -224,16 +232,13 @@ def _dims_of_shape(type_: Type) -> list[str]:
     return list(tuple_fields(type_.name))
 
 
-# Symbols
-
-
-class _Specialized:
-    """Gives each call a function whose symbolic dimensions are called as in the caller."""
+class _SymbolSpecializer:
+    """Clones callees, so that their symbolic dimensions have the names of the caller."""
 
     def __init__(self, functions: Sequence[Function]) -> None:
         self._functions = {function.name: function for function in functions}
         self._names = Names(self._functions)
-        self._made: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
+        self._clone_names: dict[tuple[str, tuple[tuple[str, str], ...]], str] = {}
         self._clones: list[Function] = []
 
     def functions(self) -> tuple[Function, ...]:
@@ -258,25 +263,25 @@ class _Specialized:
             return call
         words = iter(map(str, stated if isinstance(stated, tuple) else ()))
         symbols = dict(zip(words, words, strict=True))
-        for param, given in zip(callee.params, call.inputs, strict=False):
-            _unify(param.type, types.get(given), symbols)
+        for param, argument in zip(callee.params, call.inputs, strict=False):
+            _unify(param.type, types.get(argument), symbols)
         changed = tuple(sorted((old, new) for old, new in symbols.items() if old != new))
         if not changed:
             return call
         key = callee.name, changed
-        if key not in self._made:
-            self._made[key] = self._names.fresh(callee.name)
-            self._clones.append(self._function(_renamed(callee, dict(changed)).replace(name=self._made[key])))
-        return replace(call, op=f"@{self._made[key]}")
+        if key not in self._clone_names:
+            self._clone_names[key] = self._names.fresh(callee.name)
+            self._clones.append(self._function(_renamed(callee, dict(changed)).replace(name=self._clone_names[key])))
+        return replace(call, op=f"@{self._clone_names[key]}")
 
 
-def _unify(param: Type, given: Type, symbols: dict[str, str]) -> None:
-    """Note what symbols that stand alone in the type of a parameter are in that of an operand."""
-    if not isinstance(param, TensorType) or not isinstance(given, TensorType):
+def _unify(param: Type, argument: Type, symbols: dict[str, str]) -> None:
+    """Bind symbols that are dimensions of a parameter by themselves to the dimensions of the operand."""
+    if not isinstance(param, TensorType) or not isinstance(argument, TensorType):
         return
-    if param.shape is None or given.shape is None or len(param.shape) != len(given.shape):
+    if param.shape is None or argument.shape is None or len(param.shape) != len(argument.shape):
         return
-    for dim, own in zip(param.shape, given.shape, strict=True):
+    for dim, own in zip(param.shape, argument.shape, strict=True):
         if isinstance(dim, str) and dim.isidentifier() and own is not None:
             symbols.setdefault(dim, str(own))
 
@@ -285,7 +290,7 @@ _TEXTS = frozenset({"tvm.args", "tvm.type", "tvm.value_type", "tvm.types", "tvm.
 
 
 def _renamed(function: Function, symbols: Mapping[str, str]) -> Function:
-    """Return a function with other dimensions in the place of symbols, in types and in expressions."""
+    """Substitute dimensions for symbols in the types and expressions of a function."""
 
     def in_value(value: Value) -> Value:
         match value.type:
@@ -303,7 +308,7 @@ def _renamed(function: Function, symbols: Mapping[str, str]) -> Function:
         if name not in _TEXTS and name != _SYMBOLS:
             return value
         if isinstance(value, tuple):
-            start = 1 if name == _SYMBOLS else 0  # of pairs, only what symbols are
+            start = 1 if name == _SYMBOLS else 0  # the first of each pair is a symbol of another function
             return tuple(
                 rename_symbols(str(one), symbols) if name != _SYMBOLS or at % 2 == start else str(one)
                 for at, one in enumerate(value)

@@ -1,8 +1,8 @@
-"""TIR functions and other code of TVM as opaque functions, and back with their calls of each other.
+"""TIR functions and other code of TVM as functions of code, and back, with their calls of each other.
 
-Code names the functions that it calls by a `GlobalVar`, and the kernels that it launches by their symbols. A function
-read alone from TVM's JSON has variables of its own, so that the attribute `callees` keeps which function of the module
-each name is, and the writer puts the variables of the new module there.
+Code names the functions that it calls by a `GlobalVar`, and the kernels that it launches by symbol. A function read
+from TVM's JSON alone has variables of its own. The attribute `callees` therefore maps each name in the code to a
+function of the module, and the writer substitutes the variables of the new module.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
     "without_host",
 ]
 
-# What begins code of a device in a TIR function: TVM's AnnotateDeviceRegions and BindTarget (src/tir/transforms and
-# src/tirx/transform, v0.18 to v0.27); `device_entry` was called so before v0.27.
+# Attributes that begin device code in a TIR function, from TVM's AnnotateDeviceRegions and BindTarget
+# (src/tir/transforms and src/tirx/transform, v0.18 to v0.27); `device_entry` is the name before v0.27.
 _DEVICE_SCOPES = frozenset({"device_scope", "thread_extent", "virtual_thread", "tirx.device_entry", "device_entry"})
 _BY_SYMBOL = frozenset(
     f"tirx.{name}"
@@ -44,7 +44,13 @@ _BY_SYMBOL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CodeCall:
-    """A call in code: the name it calls, whether in a device region, and the target of the region if it names one."""
+    """A call in code.
+
+    Attributes:
+        name: name that the code uses for the callee.
+        is_device: whether the call is within a device scope.
+        target: TVM target of the innermost device scope that names one, or None.
+    """
 
     name: str
     is_device: bool
@@ -52,45 +58,65 @@ class CodeCall:
 
 
 def is_prim(code: Any) -> bool:
-    """Whether code is a TIR function."""
+    """Return whether code is a TIR function.
+
+    Args:
+        code: a TVM function.
+
+    Returns:
+        True for a PrimFunc.
+    """
     return isinstance(code, the_tvm().tirx.PrimFunc)
 
 
 def calls_of_code(code: Any) -> tuple[CodeCall, ...]:
-    """Return the calls of other functions in a TIR function, in order."""
+    """Return the calls of other functions in a TIR function.
+
+    Args:
+        code: the TIR function.
+
+    Returns:
+        The calls in order.
+    """
     found: list[CodeCall] = []
 
-    def noted(variable: Any, place: CodeCall) -> Any:
-        found.append(place)
+    def record(variable: Any, call: CodeCall) -> Any:
+        found.append(call)
         return variable
 
-    with_calls(code, noted)
+    with_calls(code, record)
     return tuple(found)
 
 
 def with_calls(code: Any, change: Callable[[Any, CodeCall], Any]) -> Any:
-    """Return a TIR function that calls what `change` returns for each variable of a function that it calls.
+    """Replace the functions that a TIR function calls.
 
-    `change` must not raise: TVM turns the exceptions of its callbacks into its own.
+    Args:
+        code: the TIR function.
+        change: maps the variable of a callee, and the call, to another variable or None. It must not raise: TVM turns
+            exceptions of its callbacks into its own.
+
+    Returns:
+        The changed function; the same one if no call changed.
     """
     from tvm_ffi import structural_mutate
 
     tvm = the_tvm()
-    regions: list[Any] = []  # the device regions around: their target, or None
+    scopes: list[Any] = []  # targets of the enclosing device scopes, or None
 
     def scope(node: Any, mutator: Any) -> Any:
-        target, is_region = _region(tvm, node)
-        regions.extend([target] * is_region)
+        target, is_device = _device_scope(tvm, node)
+        scopes.extend([target] * is_device)
         made = mutator.default_mutate(node)
-        del regions[len(regions) - is_region :]
+        del scopes[len(scopes) - is_device :]
         return made
 
     def call(node: Any, mutator: Any) -> Any:
         made = mutator.default_mutate(node)
         if not isinstance(made.op, tvm.ir.GlobalVar):
             return made
-        target = next((one for one in reversed(regions) if one is not None), None)
-        variable = change(made.op, CodeCall(str(made.op.name_hint), bool(regions), target))
+        target = next((one for one in reversed(scopes) if one is not None), None)
+        variable = change(made.op, CodeCall(str(made.op.name_hint), bool(scopes), target))
         if variable is None or variable.same_as(made.op):
             return made
         return tvm.ir.Call(variable, made.args, made.attrs, made.ty_args, made.span, made.ty)
@@ -100,14 +126,21 @@ def with_calls(code: Any, change: Callable[[Any, CodeCall], Any]) -> Any:
 
 
 def device_scope_of(code: Any) -> str | None:
-    """Return what begins the first device region of a TIR function: the key of an attribute, or `thread_binding`."""
+    """Return the start of the first device scope in a TIR function.
+
+    Args:
+        code: the TIR function.
+
+    Returns:
+        Key of the attribute, or `thread_binding` for a loop bound to a thread; None if there is no device code.
+    """
     from tvm_ffi import structural_mutate
 
     tvm = the_tvm()
     found: list[str] = []
 
     def scope(node: Any, mutator: Any) -> Any:
-        if _region(tvm, node)[1]:
+        if _device_scope(tvm, node)[1]:
             found.append("thread_binding" if isinstance(node, tvm.tirx.For) else str(node.attr_key))
         return mutator.default_mutate(node)
 
@@ -115,8 +148,8 @@ def device_scope_of(code: Any) -> str | None:
     return found[0] if found else None
 
 
-def _region(tvm: Any, node: Any) -> tuple[Any, bool]:
-    """Return the target that a statement names for what is in it, and whether that is a device region."""
+def _device_scope(tvm: Any, node: Any) -> tuple[Any, bool]:
+    """Return the target that a statement sets for its body, and whether it begins a device scope."""
     if isinstance(node, tvm.tirx.For):
         return None, bool(node.kind == tvm.tirx.ForKind.THREAD_BINDING)
     if node.attr_key == "target":
@@ -125,7 +158,7 @@ def _region(tvm: Any, node: Any) -> tuple[Any, bool]:
 
 
 def _symbols_called(code: Any) -> list[str]:
-    """Return the symbols by which code calls packed and external functions, kernels among them."""
+    """Return the symbols of the packed and external functions, including kernels, that code calls."""
     from tvm_ffi import structural_mutate
 
     tvm = the_tvm()
@@ -142,13 +175,28 @@ def _symbols_called(code: Any) -> list[str]:
 
 
 def symbols_of(codes: Mapping[str, Any]) -> dict[str, str]:
-    """Return the functions by the symbols under which code can call them."""
+    """Map the symbols under which code can be called to function names.
+
+    Args:
+        codes: TVM functions by name.
+
+    Returns:
+        Names of TIR functions by their `global_symbol`.
+    """
     symbols = {str(code.attrs.get("global_symbol") or ""): name for name, code in codes.items() if is_prim(code)}
     return {symbol: name for symbol, name in symbols.items() if symbol}
 
 
 def code_attrs(code: Any, symbols: Mapping[str, str]) -> tuple[tuple[str, Attribute], ...]:
-    """Return the attributes of the call that is an opaque function: the code, and the functions that it calls."""
+    """Return the attributes of a `tt.code` call.
+
+    Args:
+        code: the TVM function.
+        symbols: result of `symbols_of` for its module.
+
+    Returns:
+        The serialized code, and the functions that it calls.
+    """
     attrs: list[tuple[str, Attribute]] = [("code", write_blob(code))]
     if is_prim(code):
         called = {one.name: one.name for one in calls_of_code(code)}
@@ -167,22 +215,51 @@ def code_function(
     *,
     has_effect: bool = False,
 ) -> Function:
-    """Return an opaque function of code, with its signature; `symbols` are those of the module it stands in."""
+    """Return a function of code.
+
+    Args:
+        name: name of the function.
+        code: the TVM function.
+        params: parameters of its signature.
+        results: results of its signature.
+        symbols: result of `symbols_of` for its module.
+        has_effect: whether the code has side effects.
+
+    Returns:
+        The function.
+    """
     names = tuple(param.name for param in params)
     call = Call(CODE, names, results, code_attrs(code, symbols), source=name, has_effect=has_effect)
     return Function(name, params, (call,), tuple(result.name for result in results))
 
 
 def with_code(function: Function, code: Any, symbols: Mapping[str, str] | None = None) -> Function:
-    """Return an opaque function with other code, which calls functions of the module by their names or by `symbols`."""
+    """Replace the code of a function of code.
+
+    Args:
+        function: the function.
+        code: the new code.
+        symbols: functions by the names that the new code uses; by default those of the old code.
+
+    Returns:
+        The changed function.
+    """
     (call,) = function.body
-    made = code_attrs(code, code_callees(function) if symbols is None else symbols)
-    kept = tuple(item for item in call.attrs if item[0] not in ("code", CALLEES))
-    return function.replace(body=(replace(call, attrs=(*made, *kept)),))
+    new = code_attrs(code, code_callees(function) if symbols is None else symbols)
+    others = tuple(item for item in call.attrs if item[0] not in ("code", CALLEES))
+    return function.replace(body=(replace(call, attrs=(*new, *others)),))
 
 
 def with_callees(function: Function, change: Callable[[str, CodeCall], str]) -> Function:
-    """Return an opaque function whose code calls other functions, call by call; `change` gets callee and call."""
+    """Replace the callees of a function of code, call by call.
+
+    Args:
+        function: the function.
+        change: maps a callee and the call to another function of the module.
+
+    Returns:
+        The changed function.
+    """
     code, callees = read_code(function), code_callees(function)
     if not is_prim(code) or not callees:
         return function
@@ -200,17 +277,30 @@ def with_callees(function: Function, change: Callable[[str, CodeCall], str]) -> 
 
 
 def without_host(target: Any) -> Any:
-    """Return a target of TVM without its host."""
+    """Return a TVM target without its host.
+
+    Args:
+        target: the target.
+
+    Returns:
+        The target.
+    """
     if target.host is None:
         return target
     return the_tvm().target.Target({name: value for name, value in target.export().items() if name != "host"})
 
 
 def hide_subroutines(module: Any) -> Any:
-    """Return a module of TVM in which functions that only TIR functions call have no symbol.
+    """Remove the symbols of TIR functions that only TIR functions call.
 
-    TVM's AttachGlobalSymbol (0.27) gives one to all of them; MakePackedAPI then changes their signature, but not the
-    calls of them.
+    TVM's AttachGlobalSymbol (0.27) gives every function a symbol; MakePackedAPI then changes the signature of those
+    that have one, but not the calls of them.
+
+    Args:
+        module: the TVM module, changed in place.
+
+    Returns:
+        The module.
     """
     tvm = the_tvm()
     called = {call.name for code in module.functions.values() if is_prim(code) for call in calls_of_code(code)}
@@ -229,9 +319,17 @@ def hide_subroutines(module: Any) -> Any:
 
 
 def read_code(function: Function, variables: Mapping[str, Any] | None = None) -> Any:
-    """Return the code of an opaque function; with `variables` of a module, its calls are calls of these.
+    """Deserialize the code of a function of code.
 
-    `ModelError` for code of another compiler, and for a call of a function that is not in the module.
+    Args:
+        function: the function.
+        variables: global variables of a module by name, to be used for calls; by default the code keeps its own.
+
+    Returns:
+        The TVM function.
+
+    Raises:
+        ModelError: the code is not TVM's, or calls a function that is not in the module.
     """
     code = function.code
     if code is None or code.kind != TVM:
@@ -244,7 +342,19 @@ def read_code(function: Function, variables: Mapping[str, Any] | None = None) ->
 
 
 def with_variables(function: Function, code: Any, variables: Mapping[str, Any]) -> Any:
-    """Return the TIR code of a function with calls of the variables of a module; `ModelError` for one it has not."""
+    """Replace the variables that TIR code calls by those of a module.
+
+    Args:
+        function: the function of code, whose `callees` map names to functions.
+        code: its TIR function.
+        variables: global variables of the module by name.
+
+    Returns:
+        The changed TIR function.
+
+    Raises:
+        ModelError: the code calls a function that is not in the module.
+    """
     callees = code_callees(function)
     for call in calls_of_code(code):
         if callees.get(call.name, call.name) not in variables:

@@ -1,8 +1,9 @@
-"""Decisions that TVM has no words for, as attributes of its functions.
+"""Constraints and operation names that TVM cannot express, stored as function attributes.
 
-`tvmtarget.constraint` is the constraint of a function, `tvmtarget.constraints` those of its bindings by name, as JSON
-(`*` for all that are not listed, but calls of functions that say where they run), and `tvmtarget.names` what operations
-are called where that is not the name of the binding. Only what does not follow from TVM's own words is written.
+`tvmtarget.constraint` is the constraint of a function. `tvmtarget.constraints` holds those of its bindings by name, as
+JSON; `*` applies to all that are not listed, except calls of functions with a site of their own. `tvmtarget.names`
+holds the source names of operations that differ from the name of their binding. Only what does not follow from TVM's
+own attributes is written.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ __all__ = ["assigned_constraint", "read_constraint_attributes", "write_constrain
 CONSTRAINT = "tvmtarget.constraint"
 CONSTRAINTS = "tvmtarget.constraints"
 NAMES = "tvmtarget.names"
-_OTHERS = "*"
+_DEFAULT = "*"
 
 
 def assigned_constraint(own: Constraint | None, site: Site | None) -> Constraint | None:
-    """Return the site."""
+    """Return the constraint of an operation after assignment.
+
+    Args:
+        own: constraint of the operation before.
+        site: site that the operation is assigned to, or None.
+
+    Returns:
+        The site as a constraint, combined with what else the operation requires; preferences are resolved by it.
+    """
     if site is None:
         return own
     at = Constraint.at(site.path)
@@ -41,33 +50,51 @@ def assigned_constraint(own: Constraint | None, site: Site | None) -> Constraint
 def write_constraint_attributes(
     functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology | None
 ) -> tuple[Function, ...]:
-    """Return functions with attributes for constraints and names that reading them back would not find."""
+    """Add attributes for constraints and names that TVM's own attributes do not express.
+
+    Args:
+        functions: functions of a module.
+        attrs: attributes of the module.
+        topology: its target tree, or None.
+
+    Returns:
+        The functions.
+
+    Raises:
+        ModelError: a function has constraints on bindings whose names are not unique.
+    """
     plain = tuple(_unconstrained(function) for function in functions)
     implied = plain
     if topology is not None:
         try:
             implied = constrain_from_tvm(plain, attrs, topology)
-        except TvmTargetError:  # of a module for another tree: then nothing follows from that
+        except TvmTargetError:  # TVM's attributes are for another tree, so that nothing follows from them
             implied = plain
-    elsewhere = _elsewhere(functions)
-    return tuple(_with_kept(one, other, elsewhere) for one, other in zip(functions, implied, strict=True))
+    sited = _sited_functions(functions)
+    return tuple(_write_attributes(one, other, sited) for one, other in zip(functions, implied, strict=True))
 
 
 def read_constraint_attributes(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Return functions with the constraints and names that their attributes say, in the place of these.
+    """Replace the attributes for constraints and names by the constraints and names.
+
+    Args:
+        functions: functions of a module.
+
+    Returns:
+        The functions.
 
     Raises:
-        ModelError: an attribute cannot be read, or speaks of a binding that the function has not.
+        ModelError: an attribute is malformed, or names a binding that its function does not have.
     """
     problems: list[str] = []
-    elsewhere = _elsewhere(functions)
-    found = tuple(_read_attributes(function, elsewhere, problems) for function in functions)
+    sited = _sited_functions(functions)
+    found = tuple(_read_attributes(function, sited, problems) for function in functions)
     raise_all(ModelError, problems)
     return found
 
 
-def _elsewhere(functions: Sequence[Function]) -> frozenset[str]:
-    """Return the functions that say where they run: calls of them are where these are."""
+def _sited_functions(functions: Sequence[Function]) -> frozenset[str]:
+    """Return the names of functions with a site of their own, which holds for calls of them."""
     return frozenset(
         one.name
         for one in functions
@@ -81,7 +108,7 @@ def _unconstrained(function: Function) -> Function:
 
 
 def _calls(function: Function) -> Iterator[Call]:
-    """Yield the calls that are bindings wherever TVM's blocks end, in bodies too."""
+    """Yield the calls that are bindings in TVM whatever the blocks are, in nested bodies too."""
     for call in function.body:
         if not _is_returned(function, call):
             yield call
@@ -90,7 +117,7 @@ def _calls(function: Function) -> Iterator[Call]:
 
 
 def _is_returned(function: Function, call: Call) -> bool:
-    """Whether a call only makes the tuple that a function returns, which reading takes apart."""
+    """Return whether a call only builds the tuple that a function returns, which reading splits."""
     if call.op != "relax.Tuple" or function.results != (call.outputs[0].name,):
         return False
     types = (function.types.get(name) for name in call.inputs)
@@ -102,15 +129,16 @@ def _binding(call: Call) -> str:
     return call.outputs[0].name if len(call.outputs) == 1 else call.source
 
 
-def _follows_others(call: Call, elsewhere: frozenset[str]) -> bool:
-    """Whether a call is where all that are not listed are, and not where its function is."""
+def _takes_default(call: Call, sited: frozenset[str]) -> bool:
+    """Return whether the default constraint applies to a call, and not the site of its callee."""
     if call.callee is not None:
-        return call.callee not in elsewhere
+        return call.callee not in sited
     text = call.attr("tvm.args")
     return not (call.op == "relax.Call" and isinstance(text, str) and text.startswith("Global("))
 
 
-def _with_kept(function: Function, implied: Function, elsewhere: frozenset[str]) -> Function:
+def _write_attributes(function: Function, implied: Function, sited: frozenset[str]) -> Function:
+    """Add attributes to a function; `implied` is the function as reading TVM's own attributes would give it."""
     if function.code is not None:
         return function
     attrs: list[tuple[str, Any]] = []
@@ -118,41 +146,40 @@ def _with_kept(function: Function, implied: Function, elsewhere: frozenset[str])
         attrs.append((CONSTRAINT, str(function.constraint)))
     pairs = list(zip(_calls(function), _calls(implied), strict=True))
     if any(call.constraint is not None and call.constraint != other.constraint for call, other in pairs):
-        said = {_binding(call): call.constraint for call, _ in pairs}
-        following = [call.constraint for call, _ in pairs if _follows_others(call, elsewhere)]
-        others = Counter(following).most_common(1)[0][0] if following else None
-        texts = {} if others is None else {_OTHERS: str(others)}
+        bindings = {_binding(call) for call, _ in pairs}
+        constraints = [call.constraint for call, _ in pairs if _takes_default(call, sited)]
+        default = Counter(constraints).most_common(1)[0][0] if constraints else None
+        texts = {} if default is None else {_DEFAULT: str(default)}
         for call, _ in pairs:
-            usual = others if _follows_others(call, elsewhere) else None
-            if call.constraint != usual:
+            if call.constraint != (default if _takes_default(call, sited) else None):
                 texts[_binding(call)] = "" if call.constraint is None else str(call.constraint)
-        if len(said) != len(pairs):
+        if len(bindings) != len(pairs):
             raise ModelError(f"function {function.name!r} has constraints, and operations of one name")
         attrs.append((CONSTRAINTS, json.dumps(texts, ensure_ascii=False, sort_keys=True)))
-    ops = [call for call, _ in pairs if call.source and _follows_others(call, elsewhere)]
+    ops = [call for call, _ in pairs if call.source and _takes_default(call, sited)]
     names = {_binding(call): call.source for call in ops if call.source != _binding(call)}
     if names:
         attrs.append((NAMES, json.dumps(names, ensure_ascii=False, sort_keys=True)))
     return function.replace(attrs=(*function.attrs, *attrs)) if attrs else function
 
 
-def _read_attributes(function: Function, elsewhere: frozenset[str], problems: list[str]) -> Function:
-    kept = {name: value for name, value in function.attrs if name in (CONSTRAINT, CONSTRAINTS, NAMES)}
-    if not kept:
+def _read_attributes(function: Function, sited: frozenset[str], problems: list[str]) -> Function:
+    stored = {name: value for name, value in function.attrs if name in (CONSTRAINT, CONSTRAINTS, NAMES)}
+    if not stored:
         return function
-    place = f"function {function.name!r}"
+    where = f"function {function.name!r}"
     try:
-        own = Constraint.parse(str(kept[CONSTRAINT])) if CONSTRAINT in kept else None
-        texts = _texts(kept.get(CONSTRAINTS))
-        names = _texts(kept.get(NAMES))
-        said = {name: Constraint.parse(text) if text else None for name, text in texts.items()}
+        own = Constraint.parse(str(stored[CONSTRAINT])) if CONSTRAINT in stored else None
+        texts = _read_texts(stored.get(CONSTRAINTS))
+        names = _read_texts(stored.get(NAMES))
+        constraints = {name: Constraint.parse(text) if text else None for name, text in texts.items()}
     except (TvmTargetError, ValueError) as error:
-        problems.append(f"{place}: its attributes 'tvmtarget.*' cannot be read: {error}")
+        problems.append(f"{where}: its attributes 'tvmtarget.*' cannot be read: {error}")
         return function
     known = {_binding(call) for call in _calls(function)}
-    for name in sorted(said.keys() - known - {_OTHERS}):
+    for name in sorted(constraints.keys() - known - {_DEFAULT}):
         problems.append(
-            f"{place} has the constraint {texts[name]!r} for binding {name!r}, which it has not; a pass of TVM renamed "
+            f"{where} has the constraint {texts[name]!r} for binding {name!r}, which it has not; a pass of TVM renamed "
             f"or removed it: take it out of the attribute {CONSTRAINTS!r}, or constrain what is there now"
         )
 
@@ -162,15 +189,15 @@ def _read_attributes(function: Function, elsewhere: frozenset[str], problems: li
         name = _binding(call)
         if name in returned:
             return call
-        others = said.get(_OTHERS) if _follows_others(call, elsewhere) else None
-        return replace(call, constraint=said.get(name, others), source=names.get(name, call.source))
+        default = constraints.get(_DEFAULT) if _takes_default(call, sited) else None
+        return replace(call, constraint=constraints.get(name, default), source=names.get(name, call.source))
 
-    attrs = tuple(item for item in function.attrs if item[0] not in kept)
+    attrs = tuple(item for item in function.attrs if item[0] not in stored)
     return map_calls(function, change).replace(attrs=attrs, constraint=own)
 
 
-def _texts(text: object) -> dict[str, str]:
-    """Read an object of texts; `ValueError` for anything else."""
+def _read_texts(text: object) -> dict[str, str]:
+    """Parse a JSON object of strings; anything else is a `ValueError`."""
     read = {} if text is None else parse_json(str(text), "it")
     if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
         raise ValueError(f"{text!r} is no JSON object of texts")

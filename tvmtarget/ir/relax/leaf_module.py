@@ -1,4 +1,4 @@
-"""One function of Relax by itself, as TVM's own backend compiles it."""
+"""TVM modules of single functions: the input of TVM's own backend and of external code generators."""
 
 from __future__ import annotations
 
@@ -17,12 +17,30 @@ __all__ = ["external_module_json", "leaf_module_json", "needs_relax", "unbound_s
 
 
 def needs_relax(function: Function) -> bool:
-    """Whether a function has operations of Relax, or calls code, so that ONNX cannot hold it."""
+    """Return whether a function cannot be represented in ONNX.
+
+    Args:
+        function: the function.
+
+    Returns:
+        True if it has Relax operations or calls code, so that TVM must compile it.
+    """
     return any(call.op.startswith("relax.") or call.callee is not None for call in function.body)
 
 
 def leaf_module_json(function: Function, functions: Mapping[str, Function]) -> bytes:
-    """Return a function as `main` of a module in TVM's JSON, with the code that it calls."""
+    """Return a function as `main` of a TVM module, with the code that it calls.
+
+    Args:
+        function: the function.
+        functions: functions of its module by name.
+
+    Returns:
+        The module in TVM's JSON.
+
+    Raises:
+        ModelError: the function uses a symbolic dimension that its parameters do not determine.
+    """
     body = _checked_body(function)
     attrs = tuple((key, value) for key, value in function.attrs if key not in ("role", "global_symbol", BLOCKS))
     main = function.replace(name="main", body=body, attrs=(*attrs, ("global_symbol", "main")))
@@ -31,22 +49,33 @@ def leaf_module_json(function: Function, functions: Mapping[str, Function]) -> b
 
 
 def external_module_json(function: Function, kind: str) -> bytes:
-    """Return a module in TVM's JSON whose `main` calls a function as `RunCodegen` hands it to `relax.ext.<kind>`."""
+    """Return a TVM module whose `main` calls a function of an external code generator.
+
+    Args:
+        function: the function.
+        kind: name of the code generator; the function is one that `RunCodegen` passes to `relax.ext.<kind>`.
+
+    Returns:
+        The module in TVM's JSON.
+
+    Raises:
+        ModelError: the function uses a symbolic dimension that its parameters do not determine.
+    """
     params = tuple(replace(param, scope="") for param in function.params)
     attrs = (("Codegen", kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
-    part = function.replace(params=params, body=_checked_body(function), attrs=attrs, constraint=None)
+    external = function.replace(params=params, body=_checked_body(function), attrs=attrs, constraint=None)
     outputs = tuple(Value(name, function.types[name]) for name in function.results)
     call = Call(f"@{function.name}", tuple(param.name for param in params), outputs, source="results")
     main = Function("main", params, (call,), function.results, attrs=(("global_symbol", "main"),))
-    return str(the_tvm().ir.save_json(write_tvm_module((main, part), {}))).encode()
+    return str(the_tvm().ir.save_json(write_tvm_module((main, external), {}))).encode()
 
 
 def _checked_body(function: Function) -> tuple[Call, ...]:
-    """Return the operations without virtual devices; `ModelError` for dimensions that the function cannot know."""
-    loose = unbound_symbols(function)
-    if loose:
+    """Return the operations without virtual devices; unbound symbolic dimensions are an error."""
+    unbound = unbound_symbols(function)
+    if unbound:
         raise ModelError(
-            f"function {function.name!r} needs dimension {loose[0]!r}, which no parameter of it has by itself; keep "
+            f"function {function.name!r} needs dimension {unbound[0]!r}, which no parameter of it has by itself; keep "
             "its operations with one that reads a value of that dimension, by a constraint"
         )
     return tuple(
@@ -55,7 +84,14 @@ def _checked_body(function: Function) -> tuple[Call, ...]:
 
 
 def unbound_symbols(function: Function) -> tuple[str, ...]:
-    """Return the symbols that a function reads but cannot find in the shapes of its parameters, in order."""
+    """Return the symbolic dimensions that a function's parameters do not determine.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The symbols in order of first use. A parameter determines a symbol that is a dimension by itself.
+    """
     known: set[str] = set()
     used: dict[str, None] = {}
     for value in function.params:

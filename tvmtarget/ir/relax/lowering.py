@@ -1,8 +1,8 @@
-"""A decomposed module in TVM's terms.
+"""Lowering of a decomposed module to TVM: virtual devices, copies between them, and external code generators.
 
-Drivers and the parts of TVM's own generators become one function, in which every value bears the virtual device of the
-site that computes it, with `relax.to_vdevice` where another site reads it. Parts of external generators stay functions
-with `Codegen` and `global_symbol`, which `relax.transform.RunCodegen` hands to `relax.ext.<kind>`.
+Drivers and the subgraphs of TVM's own code generators become one function, in which every value has the virtual device
+of the site that computes it, with `relax.to_vdevice` where another site reads it. Subgraphs of external code generators
+stay functions with `Codegen` and `global_symbol`, which `relax.transform.RunCodegen` passes to `relax.ext.<kind>`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,35 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["codegen_options", "is_native", "lower_decomposed"]
 
-# Kinds that a code generator of TVM's own serves, with the device type of each in TVM's runtime.
+# Kinds for which TVM itself generates code.
 _NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
 
 
 def is_native(kind: str) -> bool:
-    """Whether TVM itself generates code for a kind, so that its parts need no function of their own."""
+    """Return whether TVM itself generates code for a kind.
+
+    Args:
+        kind: kind of a target.
+
+    Returns:
+        True if subgraphs of the kind are not left to an external code generator.
+    """
     return kind in _NATIVE
 
 
 def codegen_options(module_functions: Sequence[Function], tree: Target | None) -> dict[str, dict[str, Any]]:
-    """Return what `RunCodegen` is told about each external generator: the attributes of its node in the tree."""
+    """Return the options of external code generators for `RunCodegen`.
+
+    Args:
+        module_functions: functions of a decomposed module.
+        tree: its target tree.
+
+    Returns:
+        Attributes of the target by kind.
+
+    Raises:
+        TargetError: two targets of one kind have different attributes, which TVM cannot express.
+    """
     found: dict[str, dict[str, Any]] = {}
     paths: dict[str, str] = {}
     topology = None if tree is None else Topology(tree.resolve())
@@ -61,36 +79,49 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
 def lower_decomposed(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
-    """Return functions and attributes as TVM wants them, by their own names; what no one decomposed is as it was."""
+    """Lower the decomposed functions of a module to TVM's terms.
+
+    Args:
+        functions: functions of the module.
+        attrs: attributes of the module.
+        tree: its target tree.
+
+    Returns:
+        Functions by their own names and attributes; those that were not decomposed are not changed.
+
+    Raises:
+        TargetError: the target has no site that TVM generates code for.
+        ModelError: a function that is called is neither code nor part of the program.
+    """
     functions = restore_own_names(functions)
-    divided = [function for function in root_functions(functions) if function.attr("role") is not None]
-    if tree is None or not divided:
+    decomposed = [function for function in root_functions(functions) if function.attr("role") is not None]
+    if tree is None or not decomposed:
         return functions, attrs
     by_name = {function.name: function for function in functions}
     others = [function for function in functions if function.attr("role") is None]
     attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
     topology = Topology(tree.resolve())
     names, written = Names(by_name), dict[str, Function]()
-    for root in divided:
-        made, infos = _deployed(root, by_name, names, topology, attrs)
-        written |= {function.name: function for function in made}
+    for root in decomposed:
+        lowered, infos = _lower_root(root, by_name, names, topology, attrs)
+        written |= {function.name: function for function in lowered}
         attrs = {**attrs, **({GLOBALS: infos} if infos else {})}
     return (*written.values(), *(function for function in others if function.name not in written)), attrs
 
 
-def _deployed(
+def _lower_root(
     root: Function, by_name: Mapping[str, Function], names: Names, topology: Topology, attrs: Mapping[str, Any]
 ) -> tuple[list[Function], dict[str, Any]]:
-    """Return the driver of one root with the parts and codes that it calls, and the global infos with its devices."""
+    """Return the driver of one root with the functions and code that it calls, and global infos with its devices."""
     reached = [by_name[name] for name in reachable_functions([root.name], by_name)]
-    outside = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(topology[path].target.kind)}
-    inlined = inline_calls(root, by_name, only=by_name.keys() - outside.keys() - {root.name})
-    placed = _placed(inlined, lambda call, frames: _site_of(call, frames, by_name, topology, root))
-    devices = _Devices(topology, root, list(placed.everywhere()), attrs)
-    writer = _Writer(inlined.function, devices, by_name, names, outside, topology)
-    driver = writer.write(placed)
-    parts = [writer.part(function) for function in outside.values()]
-    return [driver, *parts, *writer.codes.values()], {**(attrs.get(GLOBALS) or {}), **devices.infos()}
+    external = {f.name: f for f in reached if (path := _leaf_path(f)) and not is_native(topology[path].target.kind)}
+    inlined = inline_calls(root, by_name, only=by_name.keys() - external.keys() - {root.name})
+    assigned = _assign(inlined, lambda call, frames: _site_of(call, frames, by_name, topology, root))
+    devices = _Devices(topology, root, list(assigned.all_sites()), attrs)
+    writer = _Writer(inlined.function, devices, by_name, names, external, topology)
+    driver = writer.write(assigned)
+    subgraphs = [writer.external_function(function) for function in external.values()]
+    return [driver, *subgraphs, *writer.codes.values()], {**(attrs.get(GLOBALS) or {}), **devices.infos()}
 
 
 def _is_on_vdevices(function: Function) -> bool:
@@ -99,7 +130,7 @@ def _is_on_vdevices(function: Function) -> bool:
 
 
 def _without_vdevices(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Leave out the virtual devices that a module had, where every value gets one anew."""
+    """Remove the virtual devices of a module, all of whose values get new ones."""
     infos = {key: value for key, value in (attrs.get(GLOBALS) or {}).items() if key != "vdevice"}
     return {key: value for key, value in attrs.items() if key != GLOBALS} | ({GLOBALS: infos} if infos else {})
 
@@ -113,7 +144,7 @@ def _leaf_path(function: Function) -> str | None:
 def _site_of(
     call: Call, frames: Any, by_name: Mapping[str, Function], topology: Topology, main: Function
 ) -> Site | None:
-    """Return the leaf that runs an operation; None for what a driver does."""
+    """Return the leaf that runs an operation; None for one of a driver."""
     around = [call.callee, *(frame.callee for frame in reversed(frames)), main.name]
     paths = (_leaf_path(by_name[name]) for name in around if name in by_name)
     path = next((path for path in paths if path is not None), None)
@@ -121,47 +152,47 @@ def _site_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """A function and the site of each of its operations; `bodies` are those that a driver runs, by operation."""
+class _Assigned:
+    """A function and the site of each operation; `bodies` are nested bodies that a driver runs, by operation."""
 
     function: Function
     sites: tuple[Site | None, ...]
-    bodies: Mapping[int, tuple[_Placed, ...]]
+    bodies: Mapping[int, tuple[_Assigned, ...]]
 
-    def everywhere(self) -> Iterator[Site | None]:
-        """Yield the sites of all operations, those in bodies too."""
+    def all_sites(self) -> Iterator[Site | None]:
+        """Yield the sites of all operations, those in nested bodies too."""
         for index, site in enumerate(self.sites):
             inner = self.bodies.get(index, ())
-            yield from (one for body in inner for one in body.everywhere())
+            yield from (one for body in inner for one in body.all_sites())
             if not inner:
                 yield site
 
 
-def _placed(inlined: Inlined, site_of: Callable[[Call, tuple[Frame, ...]], Site | None]) -> _Placed:
-    """Find the site of each operation; what has bodies and no site of its own is run by a driver."""
+def _assign(inlined: Inlined, site_of: Callable[[Call, tuple[Frame, ...]], Site | None]) -> _Assigned:
+    """Find the site of each operation; one with nested bodies and no site of its own is run by a driver."""
     sites = tuple(map(site_of, inlined.function.body, inlined.frames))
     bodies = {
-        index: tuple(_placed(one, site_of) for one in found)
+        index: tuple(_assign(one, site_of) for one in found)
         for index, found in inlined.bodies.items()
         if sites[index] is None
     }
-    return _Placed(inlined.function, sites, bodies)
+    return _Assigned(inlined.function, sites, bodies)
 
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """A virtual device: its place in the module's list."""
+    """A virtual device, by its index in the module's list."""
 
     index: int
 
     @property
     def scope(self) -> str:
-        """How values say that they are there."""
+        """Memory scope of its values."""
         return f"vdevice:{self.index}"
 
 
 class _Devices:
-    """The virtual devices of the sites that run something: none where all run on one device of TVM's own."""
+    """The virtual devices of the sites in use; there are none if everything runs on one CPU."""
 
     def __init__(
         self, topology: Topology, main: Function, sites: Sequence[Site | None], attrs: Mapping[str, Any]
@@ -189,47 +220,47 @@ class _Devices:
             self._written += [device] * (device not in known)
 
     def _driver(self, site: Site) -> str:
-        """Return the native leaf that a site's values are on: itself, or what drives it."""
-        at = site
+        """Return the native leaf whose memory holds the values of a site: itself, or the host that drives it."""
+        current = site
         for _ in range(64):
-            if not at.is_system and is_native(at.target.kind):
-                return at.path
-            if at.host == at.path:
+            if not current.is_system and is_native(current.target.kind):
+                return current.path
+            if current.host == current.path:
                 break
-            at = self._topology[at.host]
+            current = self._topology[current.host]
         native = [leaf.path for leaf in self._topology.leaves() if is_native(leaf.target.kind)]
         if not native:
             raise TargetError(
-                f"no site of the target is one that TVM generates code for, such as llvm; {at.path!r} is not"
+                f"no site of the target is one that TVM generates code for, such as llvm; {current.path!r} is not"
             )
         return native[0]
 
     def of(self, site: Site | None) -> _Device | None:
-        """Return the virtual device that the values of a site are on."""
+        """Return the virtual device of the values of a site."""
         path = self.home if site is None else self._driver(site)
         return _Device(self._own[path]) if path in self._own else None
 
     def site_in(self, scope: str) -> Site | None:
-        """Return the site whose values bear a virtual device."""
+        """Return the site of a virtual device."""
         return next((self._topology[path] for path, index in self._own.items() if _Device(index).scope == scope), None)
 
     def tvm_target(self, path: str) -> Any:
-        """Return TVM's target of a native leaf, with what drives it."""
+        """Return the TVM target of a native leaf, with its host."""
         site = self._topology[path]
         host = self._topology[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None
         return site.target.replace(name=None, host=host, count=1).to_tvm().load()
 
     def target_of(self, site: Site | None) -> Any:
-        """Return TVM's target of the native leaf that serves a site."""
+        """Return the TVM target of the native leaf that holds the values of a site."""
         return self.tvm_target(self.home if site is None else self._driver(site))
 
     def infos(self) -> dict[str, tuple[Opaque, ...]]:
-        """Return the list of virtual devices for the module."""
+        """Return the global infos with the virtual devices."""
         return {"vdevice": (*self._kept, *self._written)} if self._written else {}
 
 
 class _Writer:
-    """Writes the one driver, and completes the functions of external generators."""
+    """Writes the driver, and completes the functions of external code generators."""
 
     def __init__(
         self,
@@ -237,163 +268,165 @@ class _Writer:
         devices: _Devices,
         by_name: Mapping[str, Function],
         names: Names,
-        outside: Mapping[str, Function],
+        external: Mapping[str, Function],
         topology: Topology,
     ) -> None:
         self._main = main
         self._devices = devices
         self._by_name = by_name
-        self._outside = outside
+        self._external = external
         self._topology = topology
         self._home = self._scope(devices.of(None))
         self._names = Names(all_names(main))
         self._types = dict(main.types)
         self._functions = names
-        self._origin: dict[str, str] = {}
-        self._where: dict[str, dict[str, str]] = {}
+        self._origin: dict[str, str] = {}  # source of each copy that the decomposition inserted
+        self._copies: dict[str, dict[str, str]] = {}  # names of each value by the scopes that it is in
         self._body: list[Call] = []
         self._clones: dict[tuple[str, str], str] = {}
         self.codes: dict[str, Function] = {}
 
-    def write(self, placed: _Placed) -> Function:
-        """Return the entry: operations of TVM's own generators, and calls of the others."""
-        self._where = {name: {"": name} for name in self._main.constant_names}
-        return self._written(placed).replace(constraint=None)
+    def write(self, assigned: _Assigned) -> Function:
+        """Return the entry: operations of native sites, and calls of external functions."""
+        self._copies = {name: {"": name} for name in self._main.constant_names}
+        return self._write_body(assigned).replace(constraint=None)
 
-    def _written(self, placed: _Placed) -> Function:
-        """Return a function, the entry or a body that a driver runs, whose results are on the driver's device."""
-        function, home = placed.function, self._home
+    def _write_body(self, assigned: _Assigned) -> Function:
+        """Return the entry or a nested body that a driver runs; its results are on the driver's device."""
+        function, home = assigned.function, self._home
         params = tuple(_on(param, home) for param in function.params)
-        self._where |= {param.name: {home: param.name} for param in params}
+        self._copies |= {param.name: {home: param.name} for param in params}
         self._types |= function.types
-        for index, (call, site) in enumerate(zip(function.body, placed.sites, strict=True)):
+        for index, (call, site) in enumerate(zip(function.body, assigned.sites, strict=True)):
             if call.op in _COPIES:
                 source = call.inputs[0]
                 self._origin[call.outputs[0].name] = self._origin.get(source, source)
-            elif index in placed.bodies:
-                self._add_driven(call, placed.bodies[index])
+            elif index in assigned.bodies:
+                self._add_driven(call, assigned.bodies[index])
             else:
                 self._add(call, site)
         results = tuple(self._at(name, home) for name in function.results)
         kept = tuple(item for item in function.attrs if item[0] not in ("role", BLOCKS))
         return function.replace(params=params, body=tuple(self._body), results=results, attrs=kept)
 
-    def _add_driven(self, call: Call, bodies: Sequence[_Placed]) -> None:
-        """Add what a driver runs: it reads conditions, and bodies end, where the driver is."""
+    def _add_driven(self, call: Call, bodies: Sequence[_Assigned]) -> None:
+        """Add control flow that a driver runs: conditions and results of bodies are on the driver's device."""
         inputs = tuple(name and self._at(name, self._home) for name in call.inputs)
-        before, known = self._body, self._where
+        before, known = self._body, self._copies
         regions = []
         for (label, _), body in zip(call.regions, bodies, strict=True):
-            self._body, self._where = [], {name: dict(copies) for name, copies in known.items()}
-            regions.append((label, self._written(body)))
-        self._body, self._where = before, known
+            self._body, self._copies = [], {name: dict(copies) for name, copies in known.items()}
+            regions.append((label, self._write_body(body)))
+        self._body, self._copies = before, known
         outputs = tuple(_on(out, self._home) for out in call.outputs)
         self._body.append(replace(call, inputs=inputs, outputs=outputs, regions=tuple(regions), constraint=None))
-        self._where |= {output.name: {self._home: output.name} for output in outputs}
+        self._copies |= {output.name: {self._home: output.name} for output in outputs}
 
     def _add(self, call: Call, site: Site | None) -> None:
         scope = self._scope(self._devices.of(site))
         if call.op == "relax.TupleGetItem":
-            scope = next(iter(self._where.get(call.inputs[0], (scope,))))  # what it takes is where the tuple is
+            scope = next(iter(self._copies.get(call.inputs[0], (scope,))))  # a field is in the memory of its tuple
         read = {name: self._at(name, scope, is_typed=name in _read_with_types(call)) for name in call.uses()}
         regions = tuple((label, _scoped(rename_values(region, read), scope)) for label, region in call.regions)
         inputs = tuple(read.get(name, name) for name in call.inputs)
         outputs = tuple(_on(out, scope) for out in call.outputs)
         attrs = _attrs_on(call.attrs, scope)
         call = replace(call, inputs=inputs, outputs=outputs, attrs=attrs, regions=regions)
-        if call.callee is not None and call.callee in self._outside:
-            call = self._with_symbols(replace(call, constraint=None), self._outside[call.callee])
+        if call.callee is not None and call.callee in self._external:
+            call = self._with_symbols(replace(call, constraint=None), self._external[call.callee])
         elif call.callee is not None:
             call = replace(call, op=f"@{self._code(call.callee, self._devices.target_of(site))}")
-        if call.callee not in self._outside:
+        if call.callee not in self._external:
             call = replace(call, constraint=assigned_constraint(call.constraint, site))
         self._body.append(call)
         for output in outputs:
-            self._where[output.name] = {scope: output.name}
+            self._copies[output.name] = {scope: output.name}
 
     def _scope(self, device: _Device | None) -> str:
         return "" if device is None else device.scope
 
     def _at(self, value: str, scope: str, *, is_typed: bool = False) -> str:
-        """Return the name of a value on a virtual device, to which it is brought once.
+        """Return the name of a value on a virtual device; it is copied there once.
 
-        Constants are where the module begins, though their types do not say so: `is_typed` asks for one that does.
+        Constants are on the entry's device, though their types do not state it: `is_typed` requires a copy that does.
         """
         name = self._origin.get(value, value)
-        copies = self._where.get(name)
+        copies = self._copies.get(name)
         if copies is None or (name in self._main.constant_names and scope == self._home and not is_typed):
             return name
         if scope not in copies:
             at, source = next(iter(copies.items()))
-            copies[scope] = self._brought(Value(source, self._types.get(name)), at, scope)
+            copies[scope] = self._copy(Value(source, self._types.get(name)), at, scope)
         return copies[scope]
 
-    def _brought(self, value: Value, at: str, scope: str) -> str:
-        """Return the name of a tensor, or of a tuple with its tensors, on another virtual device; of others its own."""
+    def _copy(self, value: Value, at: str, scope: str) -> str:
+        """Copy a tensor, or the tensors of a tuple, to another virtual device; other values are not copied."""
         text = value.type.name if isinstance(value.type, OpaqueType) else ""
         if isinstance(value.type, TensorType) or text.startswith("Tensor("):
-            return self._made(value, scope, "relax.to_vdevice", (value.name,), (("dst_vdevice", scope),))
+            return self._append(value, scope, "relax.to_vdevice", (value.name,), (("dst_vdevice", scope),))
         if "Tensor(" not in text or not text.startswith("Tuple("):
             return value.name
         parts = []
         for index, field in enumerate(tuple_fields(text)):
             part = replace(value, type=OpaqueType(field))
-            taken = self._made(part, at, "relax.TupleGetItem", (value.name,), (("index", index),))
-            parts.append(self._brought(replace(part, name=taken), at, scope))
-        return self._made(value, scope, "relax.Tuple", tuple(parts), ())
+            taken = self._append(part, at, "relax.TupleGetItem", (value.name,), (("index", index),))
+            parts.append(self._copy(replace(part, name=taken), at, scope))
+        return self._append(value, scope, "relax.Tuple", tuple(parts), ())
 
-    def _made(
+    def _append(
         self, like: Value, scope: str, op: str, inputs: tuple[str, ...], attrs: tuple[tuple[str, Attribute], ...]
     ) -> str:
-        """Add a call that makes a value of a type on a virtual device, and return the name of that."""
-        made = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
+        """Append a call whose result has the type of `like` on a virtual device; return the name of the result."""
+        result = _on(Value(self._names.fresh(f"{like.name}_copy"), like.type), scope)
         site = self._devices.site_in(scope)
         self._body.append(
-            Call(op, inputs, (made,), attrs, constraint=assigned_constraint(None, site), source=made.name)
+            Call(op, inputs, (result,), attrs, constraint=assigned_constraint(None, site), source=result.name)
         )
-        return made.name
+        return result.name
 
     def _code(self, name: str, target: Any) -> str:
-        """Return the name of code for a target; it and the code that it calls, at any depth, bear that."""
+        """Return the name of a clone of code for a target; the code that it calls is cloned for the target too."""
         key = (name, str(target))
         if key not in self._clones:
             function = self._by_name[name]
             taken = [clone for (known, _), clone in self._clones.items() if known == name]
-            self._clones[key] = self._functions.fresh(name) if taken else name  # known before what it calls: circles
-            made = with_callees(function, lambda callee, call: self._code(callee, _target_of_call(call, target)))
-            self.codes[self._clones[key]] = _with_target(made, self._clones[key], target)
+            # Recorded before the callees are cloned, since code may recurse.
+            self._clones[key] = self._functions.fresh(name) if taken else name
+            clone = with_callees(function, lambda callee, call: self._code(callee, _target_of_call(call, target)))
+            self.codes[self._clones[key]] = _with_target(clone, self._clones[key], target)
         return self._clones[key]
 
     def _with_symbols(self, call: Call, callee: Function) -> Call:
-        """Hand on the symbolic dimensions that the callee could not find in the shapes of its parameters."""
-        loose = unbound_symbols(callee)
-        if not loose:
+        """Pass the symbolic dimensions that the callee's parameters do not determine as a shape operand."""
+        unbound = unbound_symbols(callee)
+        if not unbound:
             return call
-        operands = (*(f"_{index}" for index in range(len(call.inputs))), f"Shape({', '.join(loose)})")
+        operands = (*(f"_{index}" for index in range(len(call.inputs))), f"Shape({', '.join(unbound)})")
         return replace(call, attrs=(*call.attrs, ("tvm.args", ", ".join(operands))))
 
-    def part(self, function: Function) -> Function:
-        """Return the function of an external generator as `RunCodegen` finds it."""
+    def external_function(self, function: Function) -> Function:
+        """Return the function of an external code generator in the form that `RunCodegen` expects."""
         site = self._topology[_leaf_path(function) or ""]
         scope = self._scope(self._devices.of(site))
-        loose = unbound_symbols(function)
+        unbound = unbound_symbols(function)
         params = function.params
-        if loose:
-            params = (*params, Value(Names(function.types).fresh("symbols"), OpaqueType(f"Shape({', '.join(loose)})")))
+        if unbound:
+            shape = OpaqueType(f"Shape({', '.join(unbound)})")
+            params = (*params, Value(Names(function.types).fresh("symbols"), shape))
         attrs = (("Codegen", site.target.kind), ("global_symbol", function.name), ("tvm.own_symbols", True))
         return _scoped(function.replace(params=params, attrs=attrs), scope)
 
 
 def _read_with_types(call: Call) -> frozenset[str]:
-    """Return the values whose types have to say where they are, as a call hands them on as they are."""
-    read = set(call.inputs) if call.op in _HANDING_ON or call.callee is not None else set()
+    """Return the values whose types must state their device, since a call passes them on unchanged."""
+    read = set(call.inputs) if call.op in _PASSING or call.callee is not None else set()
     for _, region in call.regions:
         read.update(region.results, *map(_read_with_types, region.body))
     return frozenset(read)
 
 
 def _scoped(function: Function, scope: str) -> Function:
-    """Return a function all of whose tensors are on one virtual device."""
+    """Put all tensors of a function on one virtual device."""
     body = tuple(
         replace(
             call,
@@ -407,7 +440,7 @@ def _scoped(function: Function, scope: str) -> Function:
 
 
 def _on(value: Value, scope: str) -> Value:
-    """Return a value with its tensors on a virtual device."""
+    """Put the tensors of a value on a virtual device."""
     match value.type:
         case TensorType():
             return replace(value, scope=scope)
@@ -417,7 +450,7 @@ def _on(value: Value, scope: str) -> Value:
 
 
 def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tuple[str, Attribute], ...]:
-    """Return attributes with the types among them on a virtual device."""
+    """Put the types among attributes on a virtual device."""
 
     def on(name: str, value: Attribute) -> Attribute:
         if name == "tvm.types" and isinstance(value, tuple):
@@ -427,8 +460,8 @@ def _attrs_on(attrs: tuple[tuple[str, Attribute], ...], scope: str) -> tuple[tup
     return tuple((name, on(name, value)) for name, value in attrs)
 
 
-_COPIES = (COPY, "relax.to_vdevice")  # made anew where a value is read on another device
-_HANDING_ON = frozenset({"relax.value", "relax.match_cast", "relax.Tuple", "relax.Call"})
+_COPIES = (COPY, "relax.to_vdevice")  # removed; new copies are inserted where a value is read on another device
+_PASSING = frozenset({"relax.value", "relax.match_cast", "relax.Tuple", "relax.Call"})
 _TYPES = ("tvm.type", "tvm.value_type")
 
 
@@ -440,16 +473,16 @@ def _with_target(function: Function, name: str, target: Any) -> Function:
     code = function.code
     if code is None:
         raise ModelError(f"function {function.name!r} is called, but neither code nor part of the program")
-    made = read_code(function)
-    if "target" not in made.attrs.keys():  # noqa: SIM118 - attributes of TVM are no mapping
-        made = made.with_attr("target", target)
-    return with_code(function, made).replace(name=name)
+    prim = read_code(function)
+    if "target" not in prim.attrs.keys():  # noqa: SIM118 - attributes of TVM are no mapping
+        prim = prim.with_attr("target", target)
+    return with_code(function, prim).replace(name=name)
 
 
 def _target_of_call(call: CodeCall, target: Any) -> Any:
-    """Return what a call in code for a target runs on: the device without its host in a device region, else the host.
+    """Return the target of a callee in code: the device without its host within a device scope, else the host.
 
-    A region may name a target of its own.
+    A device scope may name a target of its own.
     """
     if call.target is not None:
         return without_host(call.target)

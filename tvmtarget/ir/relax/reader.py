@@ -1,4 +1,4 @@
-"""TVM's modules as ours: a call for each binding, and whatever has no place of its own in an attribute `tvm.*`."""
+"""Reader of TVM modules: each Relax binding becomes a call, other information an attribute `tvm.*`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ from tvmtarget.ir.types import OpaqueType, TensorType, Type, dtype_of
 
 __all__ = ["read_tvm_module"]
 
-GLOBALS = "tvm.global_infos"
-_GENERIC = "tvm.attrs"
+GLOBALS = "tvm.global_infos"  # attribute of a module: its global infos, such as virtual devices
+_ATTRS_KEY = "tvm.attrs"  # attribute of a call: type key of its attribute node, if that is not the operator's
 
 
 def read_tvm_module(module: Any) -> tuple[tuple[Function, ...], dict[str, Any]]:
-    """Return the functions and attributes of a `tvm.IRModule`; `ModelError` names what is not carried, and where."""
+    """Read a TVM module.
+
+    Args:
+        module: a `tvm.IRModule`.
+
+    Returns:
+        Functions, `main` first and then by name, and attributes of the module.
+
+    Raises:
+        ModelError: something cannot be represented; the message names function and binding.
+    """
     return _ModuleReader(checked_module(module)).read()
 
 
@@ -59,8 +69,8 @@ class _ModuleReader:
         return self._code(name, function)
 
     def _code(self, name: str, function: Any) -> Function:
-        """Return code as an opaque function, whose last buffers are its results if all its calls say so."""
-        place = f"function {name!r}"
+        """Read a function of code; its last buffers are results if all calls of it agree on their number."""
+        where = f"function {name!r}"
         buffers = buffer_params(function) if is_prim(function) else []
         printer = Printer(Symbols(), (), lambda _: None)
         names = Names()
@@ -68,16 +78,16 @@ class _ModuleReader:
         first = len(values) - (self.calls.results(name) or 0)
         params, results = tuple(values[:first]), tuple(values[first:])
         made: Function = _located(
-            lambda code: code_function(name, code, params, results, self.symbols_called), function, place
+            lambda code: code_function(name, code, params, results, self.symbols_called), function, where
         )
         return made
 
 
-def _located(read: Any, value: Any, place: str) -> Any:
+def _located(read: Any, value: Any, where: str) -> Any:
     try:
         return read(value) if value is not None else ()
     except ModelError as error:
-        raise ModelError(*[f"{place}: {problem}" for problem in error.problems]) from error
+        raise ModelError(*[f"{where}: {problem}" for problem in error.problems]) from error
 
 
 def _buffer_type(buffer: Any, printer: Printer) -> Type:
@@ -103,7 +113,7 @@ class _Arguments:
 
 
 class _FunctionReader:
-    """Reads a function or a branch; `outer` is the reader of the function around it, whose names it shares."""
+    """Reads a function or a branch; a nested one shares the names of `outer`, the reader of the enclosing function."""
 
     def __init__(self, module: _ModuleReader, name: str, outer: _FunctionReader | None = None) -> None:
         self.module = module
@@ -114,7 +124,7 @@ class _FunctionReader:
         self.constants: dict[Any, str] = {} if outer is None else outer.constants
         self.held: dict[str, Constant] = {} if outer is None else outer.held
         self.known: set[str] = set() if outer is None else outer.known  # symbols in the shapes of parameters
-        self.cast: dict[str, str] = {} if outer is None else outer.cast  # symbols by the value that brought them
+        self.cast: dict[str, str] = {} if outer is None else outer.cast  # match_cast value that defines each symbol
         self.is_nested = outer is not None
 
     def function(self, function: Any, *, is_result_unpacked: bool) -> Function:
@@ -157,7 +167,7 @@ class _FunctionReader:
         *,
         is_result_unpacked: bool,
     ) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
-        """Return the results, and how they stood; a tuple of values that only is returned is several results."""
+        """Return the results and the attribute for their form; a tuple built only to be returned is several results."""
         fields = self.module.calls.returned_fields(body, last)
         if is_result_unpacked and fields is not None:
             results = tuple(self._operand(field) for field in fields)
@@ -173,26 +183,27 @@ class _FunctionReader:
         return (value.name,), ()
 
     def _block(self, bindings: Sequence[Any]) -> Iterator[Call]:
-        """Yield the calls of a block; a call whose tuple is only taken apart has several results."""
+        """Yield the calls of a block; a call whose tuple is only unpacked has several results."""
         index = 0
         while index < len(bindings):
             binding = bindings[index]
-            taken = self.module.calls.unpacking_of(bindings, index)
+            unpacking = self.module.calls.unpacking_of(bindings, index)
             with self._at(binding.var):
-                call = self._binding(binding) if taken is None else self._apart(binding, taken)
+                call = self._binding(binding) if unpacking is None else self._unpacked(binding, unpacking)
             yield call
-            index += 1 if taken is None else 1 + len(taken)
+            index += 1 if unpacking is None else 1 + len(unpacking)
 
     def _at(self, var: Any) -> _LocatedErrors:
         return _LocatedErrors(self.name, str(var.name))
 
-    def _apart(self, binding: Any, taken: Sequence[Any]) -> Call:
+    def _unpacked(self, binding: Any, unpacking: Sequence[Any]) -> Call:
+        """Read a call with several results, and the bindings that unpack its tuple."""
         source = self.names.fresh(str(binding.var.name))
         call = self._call(binding.value, source, binding.var.ty)
-        by_index = {int(one.value.index): one.var for one in taken}
+        by_index = {int(one.value.index): one.var for one in unpacking}
         outputs = [
-            self._define(by_index[place], field) if place in by_index else self._typed("", field)
-            for place, field in enumerate(binding.var.ty.fields)
+            self._define(by_index[index], field) if index in by_index else self._typed("", field)
+            for index, field in enumerate(binding.var.ty.fields)
         ]
         return replace(call, outputs=tuple(outputs))
 
@@ -215,26 +226,26 @@ class _FunctionReader:
                 return self._branches(value, var)
             case relax.Function():
                 inner = _FunctionReader(self.module, "function", self).function(value, is_result_unpacked=False)
-                return self._made("relax.Function", (), [], var, regions=(("function", inner),))
+                return self._simple_call("relax.Function", (), [], var, regions=(("function", inner),))
             case ir.TupleGetItem():
                 arguments = self._arguments([value.tuple_value])
                 if arguments.is_plain:
                     attrs = [("index", int(value.index)), *self._value_type(value, var.ty)]
-                    return self._made("relax.TupleGetItem", arguments.inputs, attrs, var)
+                    return self._simple_call("relax.TupleGetItem", arguments.inputs, attrs, var)
             case ir.Tuple():
                 arguments = self._arguments(value.fields)
                 if arguments.is_plain:
-                    return self._made("relax.Tuple", arguments.inputs, self._value_type(value, var.ty), var)
+                    return self._simple_call("relax.Tuple", arguments.inputs, self._value_type(value, var.ty), var)
             case ir.Call() if not ir.is_prim_expr(value) or isinstance(value.op, ir.GlobalVar):
                 call = self._call(value, "", var.ty)
                 output = self._define(var, var.ty)
                 return replace(call, outputs=(output,), source=output.name)
         arguments = self._arguments([value])
         attrs = [("tvm.args", arguments.text)] * (not arguments.is_plain)
-        return self._made("relax.value", arguments.inputs, [*attrs, *self._value_type(value, var.ty)], var)
+        return self._simple_call("relax.value", arguments.inputs, [*attrs, *self._value_type(value, var.ty)], var)
 
     def _cast(self, binding: Any) -> Value:
-        """Define the variable of a match_cast; it also defines the symbols that stand alone in its type."""
+        """Define the variable of a match_cast, and the symbols that are dimensions of its type by themselves."""
         output = self._define(binding.var, binding.var.ty)
         dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
         for dim in dims:
@@ -242,7 +253,7 @@ class _FunctionReader:
                 self.cast.setdefault(dim, output.name)
         return output
 
-    def _made(
+    def _simple_call(
         self,
         op: str,
         inputs: tuple[str, ...],
@@ -263,7 +274,7 @@ class _FunctionReader:
             for label, branch in (("then", value.true_branch), ("else", value.false_branch))
         )
         attrs += self._value_type(value, var.ty)
-        return self._made("relax.If", arguments.inputs, attrs, var, regions=regions)
+        return self._simple_call("relax.If", arguments.inputs, attrs, var, regions=regions)
 
     def _call(self, call: Any, source: str, type_: Any) -> Call:
         """Read a call without its results."""
@@ -289,7 +300,7 @@ class _FunctionReader:
                 attrs += self._fields(call.attrs, "")
         arguments = self._arguments(args)
         is_function = isinstance(operator, ir.GlobalVar) and op.startswith("@")
-        if is_function and not arguments.is_plain:  # with operands that are no values of ours
+        if is_function and not arguments.is_plain:  # operands without a name in the IR, such as shapes
             op, arguments = "relax.Call", self._arguments([operator, *args])
         if not arguments.is_plain:
             attrs.append(("tvm.args", arguments.text))
@@ -303,10 +314,10 @@ class _FunctionReader:
     def _fields(self, attrs: Any, expected: str) -> list[tuple[str, Any]]:
         key = "" if attrs is None else str(type(attrs).__tvm_ffi_type_info__.type_key)
         fields = [] if attrs is None else list(fields_of(attrs))
-        return fields if key == expected else [(_GENERIC, key), *fields]
+        return fields if key == expected else [(_ATTRS_KEY, key), *fields]
 
     def _value_type(self, value: Any, expected: Any) -> list[tuple[str, Any]]:
-        """Return an attribute with the type of a value where its variable says less."""
+        """Return an attribute with the type of a value if that differs from the type of its variable."""
         if are_same(value.ty, expected):
             return []
         return [("tvm.value_type", self._printer([]).type(value.ty))]
@@ -315,8 +326,8 @@ class _FunctionReader:
         inputs: list[str] = []
         printer = self._printer(inputs)
         texts = [printer.expression(arg) for arg in args]
-        is_plain = texts == [f"_{place}" for place in range(len(texts))]
-        if not is_plain:  # what a match_cast defines is read where its symbols are
+        is_plain = texts == [f"_{index}" for index in range(len(texts))]
+        if not is_plain:  # a use of a symbol is a use of the match_cast that defines it
             words = {word for text in texts for word in symbols_in(text)}
             inputs += [value for name, value in self.cast.items() if name in words and value not in inputs]
         return _Arguments(tuple(inputs), ", ".join(texts), is_plain)
@@ -380,7 +391,7 @@ def _exact_dim(dim: Any, printer: Printer) -> int | str:
 
 
 def _elements(tensor: Any) -> Any:
-    """Return the elements of a tensor on the CPU, without a copy where numpy has their type."""
+    """Return the elements of a tensor on the CPU, without a copy if numpy has their type."""
     try:
         array = np.from_dlpack(tensor)
     except (TypeError, RuntimeError, BufferError, ValueError):

@@ -1,9 +1,9 @@
-"""Which modules of TVM may be compiled without trust: their JSON, node by node, against closed lists.
+"""Check of untrusted TVM modules: every node of their JSON against allow lists.
 
-TVM's JSON can hold whatever its compiler takes: calls of any symbol of the process (`tirx.call_extern`), of any
-registered function (`relax.call_dps_packed`, `relax.expr.ExternFunc`, `ir.EnvFunc`), pragmas with LLVM IR, external
-modules in attributes, and loops that write anywhere, as TVM does not check indices of TIR. So what comes from strangers
-may only be functions of Relax whose operators TVM implements itself. The text is checked before TVM reads it.
+TVM's JSON can hold everything that its compiler accepts: calls of any symbol of the process (`tirx.call_extern`), of
+any registered function (`relax.call_dps_packed`, `relax.expr.ExternFunc`, `ir.EnvFunc`), pragmas with LLVM IR, external
+modules in attributes, and loops that write anywhere, as TVM does not check indices of TIR. An untrusted module may
+therefore only hold Relax functions with operators that TVM implements itself. The text is checked before TVM parses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvmtarget.target.problems import shown
 
 __all__ = ["unsafe_parts"]
 
-_MOST_NODES = 5_000_000
+_MAX_NODES = 5_000_000
 
 
 def _names(prefix: str, text: str) -> frozenset[str]:
@@ -43,10 +43,9 @@ _NODES = (
         "VarBinding MatchCast Function",
     )
 )
-_ATTRIBUTES = "relax.attrs."  # of operators: numbers, texts and lists
+_ATTRIBUTES = "relax.attrs."  # prefix of operator attributes, which are numbers, strings and lists
 
-# Operators that compute with tensors or shapes alone: none that calls what it is given, prints, or makes a view of
-# memory.
+# Operators that only compute with tensors or shapes: none that calls an operand, prints, or makes a view of memory.
 _OPERATORS = frozenset({"prim.if_then_else"}) | _names(
     "relax.",
     """
@@ -73,7 +72,7 @@ _OPERATORS = frozenset({"prim.if_then_else"}) | _names(
     """,
 )
 
-# Attributes of functions and modules that say nothing to be run; `external_mods` and `Codegen` are none of them.
+# Attributes of functions that cannot name code; `external_mods` and `Codegen` can.
 _KEYS = frozenset(
     {
         *("global_symbol", "num_input", "relax.force_pure", "Primitive", "op_pattern", "operator_name"),
@@ -83,7 +82,14 @@ _KEYS = frozenset(
 
 
 def unsafe_parts(source: bytes | str) -> Iterator[str]:
-    """Yield what in a module in TVM's JSON may only be compiled if its writer is trusted, and what is no such JSON."""
+    """Yield the parts of a TVM module that may only be compiled if its writer is trusted.
+
+    Args:
+        source: module in TVM's JSON.
+
+    Yields:
+        Descriptions, each once; malformed JSON is one too. Nothing for a safe module.
+    """
     try:
         data = json.loads(source)
     except (ValueError, RecursionError):
@@ -94,8 +100,8 @@ def unsafe_parts(source: bytes | str) -> Iterator[str]:
         case _:
             yield "it is no module in TVM's JSON"
             return
-    if len(nodes) > _MOST_NODES:
-        yield f"it has more than {_MOST_NODES} nodes"
+    if len(nodes) > _MAX_NODES:
+        yield f"it has more than {_MAX_NODES} nodes"
     elif not 0 <= root < len(nodes) or _type_of(nodes[root]) != "ir.IRModule":
         yield "it is no module of functions"
     else:
@@ -124,7 +130,7 @@ def _problems(node: object, nodes: Sequence[Any]) -> Iterator[str]:
 
 
 def _keys(kind: str, data: object, nodes: Sequence[Any]) -> Iterator[str]:
-    """Yield what is wrong with the attributes of a function, or with those of a module and its further parts."""
+    """Yield the unsafe attributes of a function, or global information of a module."""
     if not isinstance(data, dict):
         yield f"{shown(data)} are no attributes"
         return
@@ -143,7 +149,7 @@ def _keys(kind: str, data: object, nodes: Sequence[Any]) -> Iterator[str]:
 
 
 def _entries(at: object, nodes: Sequence[Any]) -> list[Any] | None:
-    """Return what a map holds, keys and values by turns, as numbers of nodes; None where there is no map."""
+    """Return the entries of a map node as node indices, keys and values alternating; None if it is not a map."""
     node = nodes[at] if type(at) is int and 0 <= at < len(nodes) else None
     if not isinstance(node, dict) or node.get("type") not in ("ffi.Map", "ffi.Dict"):
         return None

@@ -1,4 +1,4 @@
-"""Relax's types and expressions as text that is written like Python, and back.
+"""Text syntax of Relax types and expressions, printed and parsed. It is a subset of Python's expressions; in EBNF:
 
     type       = "Tensor(" , shape , "," , dtype , [ ", ndim=" , rank ] , [ ", vdevice=" , number ] , ")" |
                  "Shape(" , dims , ")" | "Tuple(" , types , ")" | "Prim(" , dtype , ")" | "Any()" | "Packed()" |
@@ -8,7 +8,7 @@
     dim        = number | symbol | arithmetic on these as in Python ; also truncdiv, truncmod, min, max, Not, Select,
                  Cast(dtype, x), Call(operator, dtype, ...), Imm(dtype, number) ;
 
-Numbers without a type are of type int64. Nothing is simplified on the way, so that what is read is what was written.
+Numbers without a type are int64. Nothing is simplified, so that parsing gives back what was printed.
 """
 
 from __future__ import annotations
@@ -66,14 +66,21 @@ _WORD = re.compile(r"'[^']*'|[^\W\d]\w*")
 
 
 class Symbols:
-    """Names of symbolic variables: one for each variable of a module, so that two variables never share one."""
+    """Unique names of the symbolic variables of a module."""
 
     def __init__(self) -> None:
         self._names = Names(_RESERVED | _KEYWORDS)
         self._known: dict[Any, str] = {}
 
     def name(self, variable: Any) -> str:
-        """Return the name of a variable: its own where that is free and a word."""
+        """Return the name of a variable.
+
+        Args:
+            variable: a TVM variable.
+
+        Returns:
+            Its own name if that is free and an identifier, else a fresh one.
+        """
         if variable not in self._known:
             own = str(variable.name)
             is_word = own.isidentifier() and not keyword.iskeyword(own) and not own.startswith("_")
@@ -82,16 +89,33 @@ class Symbols:
 
 
 class Printer:
-    """Writes types and expressions; `vdevices` are those of the module, and `operand` numbers what is a value."""
+    """Prints Relax types and expressions."""
 
     def __init__(self, symbols: Symbols, vdevices: Sequence[Any], operand: Callable[[Any], int | None]) -> None:
+        """Begin with the context of a function.
+
+        Args:
+            symbols: names of symbolic variables.
+            vdevices: virtual devices of the module.
+            operand: returns the operand number of an expression that is a value, or None.
+        """
         self._tvm = the_tvm()
         self._symbols = symbols
         self._vdevices = vdevices
         self._operand = operand
 
     def type(self, type_: Any) -> str:
-        """Write a type; `ModelError` for one that has no spelling."""
+        """Print a type.
+
+        Args:
+            type_: a Relax type.
+
+        Returns:
+            Its text.
+
+        Raises:
+            ModelError: the type has no text form.
+        """
         relax, ir = self._tvm.relax, self._tvm.ir
         match type_:
             case relax.TensorType():
@@ -126,21 +150,48 @@ class Printer:
         return f"Tensor({shape})" if index is None else f"Tensor({shape}, vdevice={index})"
 
     def vdevice(self, vdevice: Any) -> int:
-        """Return the number of a virtual device."""
+        """Return the index of a virtual device.
+
+        Args:
+            vdevice: the virtual device.
+
+        Returns:
+            Its index in the module's list.
+
+        Raises:
+            ModelError: the module does not list it.
+        """
         for index, known in enumerate(self._vdevices):
             if known == vdevice:
                 return index
         raise ModelError(f"virtual device {vdevice} is not among the module's; add it to global_infos['vdevice']")
 
     def dims(self, values: Sequence[Any]) -> str:
-        """Write dimensions, with commas between them."""
+        """Print dimensions, separated by commas.
+
+        Args:
+            values: the dimensions.
+
+        Returns:
+            Their text.
+        """
         return ", ".join(map(self.scalar, values))
 
     def _several(self, texts: Sequence[str]) -> str:
         return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
 
     def expression(self, expr: Any) -> str:
-        """Write an argument of a call, or what a function returns."""
+        """Print an argument of a call, or the result of a function.
+
+        Args:
+            expr: a Relax expression.
+
+        Returns:
+            Its text.
+
+        Raises:
+            ModelError: the expression has no text form.
+        """
         relax, ir = self._tvm.relax, self._tvm.ir
         number = self._operand(expr)
         if number is not None:
@@ -163,7 +214,17 @@ class Printer:
         raise ModelError(f"{type(expr).__name__} as an operand is not carried; run relax.transform.Normalize first")
 
     def scalar(self, expr: Any) -> str:
-        """Write a number or arithmetic on numbers and symbols; nested arithmetic stands in brackets."""
+        """Print a number, or arithmetic on numbers and symbols.
+
+        Args:
+            expr: a primitive expression.
+
+        Returns:
+            Its text; nested arithmetic is in parentheses.
+
+        Raises:
+            ModelError: the expression has no text form.
+        """
         text = self._scalar(expr)
         return text[1:-1] if type(expr).__name__ in _BINARY else text
 
@@ -216,12 +277,18 @@ _CLASSES = {name: kind for kind, name in _NAMED.items()}
 
 
 class Reader:
-    """Reads what `Printer` wrote; symbols of one name become one variable."""
+    """Parses what `Printer` printed; symbols of one name become one variable."""
 
     def __init__(
         self, vdevices: Sequence[Any], functions: Mapping[str, Any], symbols: dict[str, Any] | None = None
     ) -> None:
-        """Begin with the module's virtual devices, its functions' global variables, and the symbols known so far."""
+        """Begin with the context of a function.
+
+        Args:
+            vdevices: virtual devices of the module.
+            functions: global variables of the module by name.
+            symbols: symbolic variables by name; new ones are added.
+        """
         self._tvm = the_tvm()
         self._prim = self._tvm.tirx
         self._vdevices = vdevices
@@ -229,17 +296,46 @@ class Reader:
         self.symbols: dict[str, Any] = {} if symbols is None else symbols
 
     def symbol(self, name: str, dtype: str = "int64") -> Any:
-        """Return the variable of a name."""
+        """Return the symbolic variable of a name; it is created at first use.
+
+        Args:
+            name: name of the symbol.
+            dtype: element type of a new variable.
+
+        Returns:
+            The variable.
+        """
         if name not in self.symbols:
             self.symbols[name] = self._tvm.tirx.Var(name, dtype)
         return self.symbols[name]
 
     def type(self, text: str) -> Any:
-        """Read a type; `ModelError` where the text is none."""
+        """Parse a type.
+
+        Args:
+            text: its text.
+
+        Returns:
+            The Relax type.
+
+        Raises:
+            ModelError: the text is malformed.
+        """
         return self._read(text, self._type)
 
     def expression(self, text: str, operands: Sequence[Any] = ()) -> Any:
-        """Read an expression on operands."""
+        """Parse an expression.
+
+        Args:
+            text: its text.
+            operands: values of `_0`, `_1`, ...
+
+        Returns:
+            The Relax expression.
+
+        Raises:
+            ModelError: the text is malformed.
+        """
         return self._read(text, lambda node: self._expression(node, operands))
 
     def _read(self, text: str, read: Callable[[ast.expr], Any]) -> Any:
@@ -301,7 +397,17 @@ class Reader:
         return [self._scalar(node) for node in nodes]
 
     def scalar(self, text: str) -> Any:
-        """Read a dimension."""
+        """Parse a number, or arithmetic on numbers and symbols.
+
+        Args:
+            text: its text.
+
+        Returns:
+            The primitive expression.
+
+        Raises:
+            ModelError: the text is malformed.
+        """
         return self._read(text, self._scalar)
 
     def _scalar(self, node: ast.expr) -> Any:
@@ -334,13 +440,28 @@ def _dtype_constant(tvm: Any, name: str) -> Any:
 
 
 def symbols_in(text: str) -> list[str]:
-    """Return the symbols in a type, an expression or a dimension, each as often as it stands there."""
+    """List the symbols in a type, an expression or a dimension.
+
+    Args:
+        text: its text.
+
+    Returns:
+        The symbols in order, each as often as it occurs.
+    """
     names = (word for word in _WORD.findall(text) if word[0] not in "'_")
     return [name for name in names if name not in _RESERVED and name not in _KEYWORDS]
 
 
 def rename_symbols(text: str, symbols: Mapping[str, str]) -> str:
-    """Return a type, an expression or a dimension with other dimensions in the place of symbols."""
+    """Substitute dimensions for symbols in a type, an expression or a dimension.
+
+    Args:
+        text: its text.
+        symbols: text of a dimension by symbol.
+
+    Returns:
+        The changed text; compound dimensions are put in parentheses.
+    """
     if text in symbols:
         return symbols[text]
 
@@ -353,7 +474,17 @@ def rename_symbols(text: str, symbols: Mapping[str, str]) -> str:
 
 
 def type_text(type_: Type) -> str:
-    """Write a type of ours as `Printer.type` writes Relax's; `ModelError` for what Relax has not."""
+    """Print a type of the IR in the syntax of Relax types.
+
+    Args:
+        type_: a type.
+
+    Returns:
+        Its text.
+
+    Raises:
+        ModelError: Relax has no such type.
+    """
     match type_:
         case TensorType(dtype=dtype, shape=shape):
             if shape is None or None in shape:
@@ -367,12 +498,27 @@ def type_text(type_: Type) -> str:
 
 
 def tvm_dtype(name: str) -> str:
-    """Return TVM's name of an element type of ours."""
+    """Return TVM's name of an element type.
+
+    Args:
+        name: name of the element type in the IR.
+
+    Returns:
+        TVM's name, such as `float8_e4m3fn`.
+    """
     return numpy_dtype(name).name if name.startswith(("float8", "float4")) else name
 
 
 def on_vdevice(text: str, index: int | None) -> str:
-    """Return the text of a type with all its tensors on a virtual device, or on none."""
+    """Put all tensors of a type on one virtual device.
+
+    Args:
+        text: text of the type.
+        index: index of the virtual device; None for no device.
+
+    Returns:
+        The changed text.
+    """
     if "Tensor(" not in text:
         return text
     tree = ast.parse(text, mode="eval")
@@ -384,12 +530,26 @@ def on_vdevice(text: str, index: int | None) -> str:
 
 
 def tuple_fields(text: str) -> tuple[str, ...]:
-    """Return the texts of the types in that of a tuple."""
+    """Return the texts of the field types of a tuple type.
+
+    Args:
+        text: text of the tuple type.
+
+    Returns:
+        Texts of the fields in order.
+    """
     return tuple(map(ast.unparse, _call(ast.parse(text, mode="eval").body)[1]))
 
 
 def type_of(text: str) -> tuple[Type, str]:
-    """Return a type of ours for the text of one of Relax, and the virtual device that it is on as a scope."""
+    """Convert the text of a Relax type to a type of the IR.
+
+    Args:
+        text: text of the type.
+
+    Returns:
+        A tensor type, or an opaque type with this text; and the scope of its virtual device, or "".
+    """
     name, args, keys = _call(ast.parse(text, mode="eval").body)
     dtype = dtype_name(str(_literal(args[1]))) if name == "Tensor" and _literal(args[1]) is not None else None
     if dtype is None:
@@ -404,7 +564,14 @@ def type_of(text: str) -> tuple[Type, str]:
 
 
 def dtype_name(name: str) -> str | None:
-    """Return our name of an element type of TVM, or None where we have none."""
+    """Return the IR's name of a TVM element type.
+
+    Args:
+        name: TVM's name.
+
+    Returns:
+        A key of `DTYPES`; None if the IR has no such type.
+    """
     plain = name.replace("_", "")
     plain = {"float4e2m1fn": "float4e2m1", "float8e8m0fnu": "float8e8m0"}.get(plain, plain)
     return plain if plain in DTYPES else None

@@ -1,8 +1,8 @@
-"""Taking tuples of Relax apart, so that what computes a tuple and what reads it can be in different functions.
+"""Elimination of Relax tuples: fields become separate values within a function and at its interface.
 
-A value that is a tuple never leaves its function. Where a tuple is read as a whole and by its fields, or is made to be
-handed to an operation, everything that touches it would have to be in one function, and what lies between could not
-be elsewhere. So operations that give tuples give several results, and operations that take tuples take their fields.
+An operation with a tuple and all its readers would have to be in one subgraph, since a tuple never crosses the boundary
+of a function. So operations that return tuples get several results, operations that take tuples take their fields, and
+functions that return a tuple of tensors return several results.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["split_tuples", "untuple_results"]
 
-# The names of the values in a tuple, nested as its fields are.
+# Names of the values in a tuple, nested like its fields.
 _Fields: TypeAlias = "str | tuple[_Fields, ...]"
 
 _ARGS = "tvm.args"
-# Operations that read a tuple as one value, or that say nothing about what they read.
+# Operations that read a tuple as one value, or whose operands have no types of their own.
 _WHOLE = frozenset({"relax.match_cast", "relax.If", "relax.Function", "relax.TupleGetItem"})
 
 
 def split_tuples(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
-    """Return a function in which no operation reads a tuple that another one computes, as far as that can be.
+    """Split the tuples of a function into their fields as far as possible.
 
-    Taking a field and making a tuple are no operations then; where a tuple is returned, it is made for that. Fields
-    keep the names under which they are taken, and operations that bear a constraint, or a name in `kept`, stay.
+    TupleGetItem and Tuple then are no operations; a tuple that is returned is built only for that.
+
+    Args:
+        inlined: the function with the frames of its operations.
+        kept: source names of operations to keep, besides those with a constraint.
+
+    Returns:
+        The changed function. Fields keep the names under which they were taken.
     """
     if not any(_fields_of(output) is not None for call in calls_in(inlined.function) for output in call.outputs):
         return inlined
@@ -41,14 +47,21 @@ def split_tuples(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
 
 
 def _fields_of(value: Value) -> tuple[str, ...] | None:
-    """Return the texts of the types in a tuple, None for what is no tuple."""
+    """Return the texts of the field types of a tuple; None for other values."""
     is_tuple = isinstance(value.type, OpaqueType) and value.type.name.startswith("Tuple(")
     return tuple_fields(value.type.name) if is_tuple and isinstance(value.type, OpaqueType) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """Who reads the values of a function: by field, as operands that can be fields, as a whole, and as results."""
+    """Uses of the values of a function.
+
+    Attributes:
+        taken: fields that TupleGetItem takes, with the name of each; "" if the operation is kept.
+        inline: values that are operands of operations that can take fields instead.
+        whole: values that are read as one tuple.
+        returned: results of the function and of nested bodies.
+    """
 
     taken: dict[str, dict[int, str]]
     inline: frozenset[str]
@@ -64,14 +77,14 @@ class _Rewriter:
         self.types = {output.name: output for call in calls_in(function) for output in call.outputs}
 
     def function(self, inlined: Inlined, outer: dict[str, _Fields]) -> Inlined:
-        """Rewrite a body; `outer` are the tuples around it that are taken apart."""
+        """Rewrite a body; `outer` holds the fields of tuples of enclosing bodies."""
         function, uses = inlined.function, self._uses(inlined.function)
         env = dict(outer)
         body: list[Call] = []
         frames = []
         bodies = {}
         for index, call in enumerate(function.body):
-            for new in self._rewritten(call, env, uses, function):
+            for new in self._rewrite(call, env, uses, function):
                 if new.regions:
                     inner = tuple(self.function(one, env) for one in inlined.bodies.get(index, ()))
                     labels = (label for label, _ in new.regions)
@@ -95,7 +108,7 @@ class _Rewriter:
             if _is_taking(call):
                 fields = taken.setdefault(call.inputs[0], {})
                 place = int(str(call.attr("index")))
-                fields[place] = fields.get(place) or ("" if self._stays(call) else call.outputs[0].name)
+                fields[place] = fields.get(place) or ("" if self._is_kept(call) else call.outputs[0].name)
             elif _takes_fields(call):
                 inline.update(call.inputs)
             else:
@@ -111,14 +124,14 @@ class _Rewriter:
                 returned |= inner.returned
         return _Uses(taken, frozenset(inline), frozenset(whole), frozenset(returned))
 
-    def _rewritten(self, call: Call, env: dict[str, _Fields], uses: _Uses, function: Function) -> Iterator[Call]:
-        """Yield what becomes of an operation; `env` learns the fields of the tuple that it gives."""
+    def _rewrite(self, call: Call, env: dict[str, _Fields], uses: _Uses, function: Function) -> Iterator[Call]:
+        """Yield the operations that replace one; the fields of its tuple are added to `env`."""
         output = call.outputs[0] if len(call.outputs) == 1 else None
         if output is None or is_inline(function, call):
             yield self._with_fields(call, env)
             return
-        fields = _made_of(call, env)
-        if fields is not None and not self._stays(call):
+        fields = _resolve_fields(call, env)
+        if fields is not None and not self._is_kept(call):
             if isinstance(fields, tuple):
                 env[output.name] = fields
                 if output.name in uses.returned or output.name in uses.whole:
@@ -147,14 +160,14 @@ class _Rewriter:
         else:
             yield new
 
-    def _stays(self, call: Call) -> bool:
-        """Whether taking a field or making a tuple stays an operation, as something is asked of it."""
+    def _is_kept(self, call: Call) -> bool:
+        """Return whether a TupleGetItem or Tuple is kept as an operation."""
         return call.constraint is not None or call.source in self.kept
 
     def _several(
         self, call: Call, output: Value, types: Sequence[str], env: dict[str, _Fields], uses: _Uses
     ) -> Iterator[Call]:
-        """Yield an operation with a result for each field, and its tuple made anew where that is needed."""
+        """Yield an operation with a result for each field, and one that builds the tuple if it is still read."""
         taken = uses.taken.get(output.name, {})
         is_whole = output.name in uses.returned or output.name in uses.whole
         is_all = is_whole or output.name in uses.inline
@@ -167,11 +180,11 @@ class _Rewriter:
         env[output.name] = tuple(value.name for value in values)
         yield replace(call, outputs=tuple(values))
         if is_whole:
-            made = Call("relax.Tuple", (), (output,), source=self.sources.fresh(output.name))
-            yield self._tuple(made, env[output.name])
+            built = Call("relax.Tuple", (), (output,), source=self.sources.fresh(output.name))
+            yield self._tuple(built, env[output.name])
 
     def _taken(self, output: Value, name: str, types: Sequence[str]) -> Generator[Call, None, _Fields]:
-        """Yield operations that take all fields of a tuple, at any depth; returns their names."""
+        """Yield operations that take all fields of a tuple at any depth; return the names of the fields."""
         found: list[_Fields] = []
         for place, text in enumerate(types):
             type_, scope = type_of(text)
@@ -183,7 +196,7 @@ class _Rewriter:
         return tuple(found)
 
     def _tuple(self, call: Call, fields: _Fields) -> Call:
-        """Return the operation that makes a tuple of values."""
+        """Return the operation that builds a tuple."""
         inputs, text = _written(fields)
         attrs = tuple(item for item in call.attrs if item[0] not in (_ARGS, "index"))
         if isinstance(fields, tuple) and all(isinstance(one, str) for one in fields):
@@ -191,7 +204,7 @@ class _Rewriter:
         return replace(call, op="relax.value", inputs=inputs, attrs=((_ARGS, text), *attrs))
 
     def _with_fields(self, call: Call, env: dict[str, _Fields]) -> Call:
-        """Return an operation that reads fields in the place of tuples, and values by the names that they have now."""
+        """Substitute fields for tuples, and new names for values, in the operands of an operation."""
         inputs = tuple(_name(name, env) for name in call.inputs)
         if not _takes_fields(call) or not any(isinstance(env.get(name), tuple) for name in inputs):
             return call if inputs == call.inputs else replace(call, inputs=inputs)
@@ -206,7 +219,7 @@ class _Rewriter:
 
 
 class _Renamer(ast.NodeTransformer):
-    """Puts texts in the place of operands, which are called `_0`, `_1` and so on."""
+    """Substitutes expressions for the operands `_0`, `_1`, ... of an expression."""
 
     def __init__(self, written: Sequence[str]) -> None:
         self.written = written
@@ -218,13 +231,13 @@ class _Renamer(ast.NodeTransformer):
 
 
 def _name(name: str, env: dict[str, _Fields]) -> str:
-    """Return the name that a value has now, if it is no tuple."""
+    """Return the new name of a value that is not a tuple."""
     found = env.get(name)
     return found if isinstance(found, str) else name
 
 
 def _written(fields: _Fields) -> tuple[tuple[str, ...], str]:
-    """Return values, and the expression that makes a tuple of them."""
+    """Return the values in a tuple, and the expression that builds it from them."""
     flat: list[str] = []
     text = _numbered(fields, flat)
     return tuple(flat), text
@@ -247,13 +260,13 @@ def _takes_fields(call: Call) -> bool:
 
 
 def _can_give_several(call: Call) -> bool:
-    """Whether an operation can be written with several results; its type is not stated apart from theirs then."""
+    """Return whether an operation can have several results: it states no type of the whole tuple."""
     is_call = call.callee is None and call.op not in _WHOLE and call.op not in ("relax.value", "relax.Tuple")
     return is_call and call.attr("tvm.value_type") is None and call.attr("tvm.cast") is None
 
 
-def _made_of(call: Call, env: dict[str, _Fields]) -> _Fields | None:
-    """Return the fields of a tuple that is made, or the field that is taken of one; None for other operations."""
+def _resolve_fields(call: Call, env: dict[str, _Fields]) -> _Fields | None:
+    """Return the fields of a tuple that an operation builds, or the field that it takes; None for other operations."""
     if call.attr("tvm.value_type") is not None:
         return None
     fields: tuple[_Fields, ...] = tuple(env.get(name, name) for name in call.inputs)
@@ -264,24 +277,32 @@ def _made_of(call: Call, env: dict[str, _Fields]) -> _Fields | None:
         return whole[int(str(call.attr("index")))] if isinstance(whole, tuple) else None
     if call.op == "relax.value" and _fields_of(call.outputs[0]) is not None:
         text = call.attr(_ARGS)
-        made = None if text is None else _parsed(ast.parse(str(text), mode="eval").body, fields)
-        return fields[0] if text is None and len(fields) == 1 and isinstance(fields[0], tuple) else made
+        parsed = None if text is None else _parse_fields(ast.parse(str(text), mode="eval").body, fields)
+        return fields[0] if text is None and len(fields) == 1 and isinstance(fields[0], tuple) else parsed
     return None
 
 
-def _parsed(node: ast.expr, operands: Sequence[_Fields]) -> _Fields | None:
-    """Return the fields of an expression that is made of operands alone."""
+def _parse_fields(node: ast.expr, operands: Sequence[_Fields]) -> _Fields | None:
+    """Return the fields of an expression that consists of operands and tuples only; None for others."""
     if isinstance(node, ast.Name) and node.id[:1] == "_" and node.id[1:].isdecimal():
         return operands[int(node.id[1:])]
     if not isinstance(node, ast.Tuple):
         return None
-    found = [_parsed(field, operands) for field in node.elts]
+    found = [_parse_fields(field, operands) for field in node.elts]
     fields = tuple(field for field in found if field is not None)
     return fields if len(fields) == len(found) else None
 
 
 def untuple_results(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Return functions that have several results in place of one tuple of tensors, where others call them."""
+    """Give functions several results instead of one tuple of tensors.
+
+    Args:
+        functions: all functions of a module.
+
+    Returns:
+        The functions. Changed are those that are called, never passed as values, and not made by a decomposition; calls
+        of them get several results.
+    """
     known = {function.name: function for function in functions}
     mentioned = {
         name for one in functions for call in calls_in(one) if call.callee is None for name in _mentions(call, known)
@@ -291,14 +312,14 @@ def untuple_results(functions: Sequence[Function]) -> tuple[Function, ...]:
         function = known[name]
         if name not in called or name in mentioned or function.code is not None or function.attr("role") is not None:
             continue
-        made = _with_results(function)
-        if made is None:
+        untupled = _with_results(function)
+        if untupled is None:
             continue
-        known[name] = made
-        types = [made.types[result] for result in made.results]
+        known[name] = untupled
+        types = [untupled.types[result] for result in untupled.results]
         for other in list(known.values()):
             if name in callees_of(other):
-                known[other.name] = _taking_apart(other, name, types)
+                known[other.name] = _with_unpacked_calls(other, name, types)
     return tuple(known.values())
 
 
@@ -308,7 +329,7 @@ def _mentions(call: Call, names: Mapping[str, Function]) -> list[str]:
 
 
 def _with_results(function: Function) -> Function | None:
-    """Return a function with the fields of the tuple that it returns as results; None where it returns none."""
+    """Return a function with the fields of its tuple as results; None if it returns something else."""
     if len(function.results) != 1:
         return None
     whole = function.results[0]
@@ -335,7 +356,7 @@ def _with_results(function: Function) -> Function | None:
 
 
 def _tensor_fields(type_: Type) -> list[Value] | None:
-    """Return values of the types in that of a tuple of tensors, None for other types."""
+    """Return unnamed values with the field types of a tuple of tensors; None for other types."""
     if not isinstance(type_, OpaqueType) or not type_.name.startswith("Tuple("):
         return None
     texts = tuple_fields(type_.name)
@@ -345,7 +366,7 @@ def _tensor_fields(type_: Type) -> list[Value] | None:
 
 
 def _values_in_tuple(call: Call, function: Function) -> tuple[str, ...] | None:
-    """Return the values that a tuple is made of, None where it is not made here of different values."""
+    """Return the values that an operation puts into a tuple; None if it does not, or one occurs twice."""
     text = call.attr("tvm.args")
     if call.op == "relax.Tuple":
         names = call.inputs
@@ -361,8 +382,8 @@ def _values_in_tuple(call: Call, function: Function) -> tuple[str, ...] | None:
     return names
 
 
-def _taking_apart(function: Function, callee: str, types: Sequence[Type]) -> Function:
-    """Return a function that calls another with several results in the place of one tuple."""
+def _with_unpacked_calls(function: Function, callee: str, types: Sequence[Type]) -> Function:
+    """Give the calls of a function several results instead of one tuple."""
     names = Names(all_names(function))
 
     def change(body: Function) -> Function:
@@ -379,24 +400,24 @@ def _taking_apart(function: Function, callee: str, types: Sequence[Type]) -> Fun
                 continue
             whole = call.outputs[0]
             taken: dict[int, str] = {}
-            others = whole.name in body.results
+            is_tuple_read = whole.name in body.results
             for at, other in enumerate(body.body):
                 if whole.name not in other.uses():
                     continue
                 field = other.attr("index")
                 if other.op != "relax.TupleGetItem" or not isinstance(field, int) or other.attr("tvm.value_type"):
-                    others = True
+                    is_tuple_read = True
                     continue
                 dropped.add(at)
                 name = taken.setdefault(field, other.outputs[0].name)
                 if name != other.outputs[0].name:
                     renamed[other.outputs[0].name] = name
-            if others:
+            if is_tuple_read:
                 taken = {at: taken.get(at) or names.fresh(f"{whole.name}_{at}") for at in range(len(types))}
             fields = _tensor_fields(whole.type) or [Value("", type_) for type_ in types]
             outputs = tuple(replace(field, name=taken.get(at, "")) for at, field in enumerate(fields))
             new.append(replace(call, outputs=outputs))
-            if others:
+            if is_tuple_read:
                 new.append(Call("relax.Tuple", tuple(taken[at] for at in range(len(types))), (whole,), (), source=""))
         attrs = tuple(item for item in body.attrs if item[0] != BLOCKS)
         return rename_values(body.replace(body=tuple(new), attrs=attrs), renamed)

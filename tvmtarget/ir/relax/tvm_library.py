@@ -1,4 +1,4 @@
-"""Apache TVM, imported when it is first needed."""
+"""Late import of Apache TVM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ __all__ = ["are_same", "checked_module", "is_tvm_module", "the_tvm"]
 
 
 def the_tvm() -> Any:
-    """Return the package; `MissingExtraError` where it is not installed."""
+    """Import TVM.
+
+    Returns:
+        The package `tvm`, with `tvm.relax` and `tvm.tirx`.
+
+    Raises:
+        MissingExtraError: TVM is not installed.
+    """
     try:
         import tvm
         import tvm.relax
@@ -21,20 +28,45 @@ def the_tvm() -> Any:
 
 
 def are_same(one: Any, other: Any) -> bool:
-    """Whether two values of TVM are structurally equal; a free variable equals only itself."""
+    """Return whether two values of TVM are structurally equal.
+
+    Args:
+        one: a value.
+        other: another value.
+
+    Returns:
+        True if they are the same object or structurally equal; a free variable equals only itself.
+    """
     import tvm_ffi
 
     return bool(one.same_as(other)) or bool(tvm_ffi.structural_equal(one, other))
 
 
 def is_tvm_module(value: object) -> bool:
-    """Whether a value is TVM's IRModule; TVM is not imported to find out."""
+    """Return whether a value is TVM's IRModule, without importing TVM.
+
+    Args:
+        value: any value.
+
+    Returns:
+        True for a `tvm.IRModule`.
+    """
     kind = type(value)
     return kind.__name__ == "IRModule" and kind.__module__.partition(".")[0] == "tvm"
 
 
 def checked_module(value: object) -> Any:
-    """Return a module of TVM as it is; `ModelError` for anything else."""
+    """Check that a value is a module of TVM.
+
+    Args:
+        value: any value.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModelError: the value is of another type.
+    """
     if not is_tvm_module(value):
         raise ModelError(f"{type(value).__name__} is no tvm.IRModule; pass one, or use from_onnx for ONNX")
     return value

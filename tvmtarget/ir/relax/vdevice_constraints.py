@@ -1,8 +1,8 @@
-"""What a module says about where its functions run, in TVM's words, as constraints on a tree.
+"""Placement that TVM expresses (targets, code generators, virtual devices) as constraints on a target tree.
 
-The words are the attribute `target` of a function or of code (a target of TVM, its text or its JSON), `Codegen` and
-`Composite`, which name an external code generator, and the virtual devices of values. A target means the node that
-satisfies it and is most like it; several nodes that are equally like it are a choice.
+TVM's forms are the attribute `target` of a function or of code (a TVM target, its text or its JSON), `Codegen` and
+`Composite`, which name an external code generator, and the virtual devices of values. A target selects the leaves that
+satisfy it and are most similar to it; several equally similar leaves are alternatives.
 """
 
 from __future__ import annotations
@@ -28,23 +28,28 @@ __all__ = ["constrain_from_tvm", "leaf_of_function"]
 def constrain_from_tvm(
     functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology
 ) -> tuple[Function, ...]:
-    """Return the functions with constraints on nodes of a tree for what they say about where they run.
+    """Constrain functions and calls to the nodes that TVM's attributes select.
 
-    Functions that a decomposition made stay as they are. What a function says is about its own operations: a function
-    that it calls, and that says where it runs, runs there.
+    An attribute of a function holds for its own operations; a callee with an attribute of its own runs where that says.
+    Functions that a decomposition made are not changed.
 
     Args:
         functions: all functions of a module.
-        attrs: the attributes of the module, with its virtual devices.
-        topology: the tree.
+        attrs: attributes of the module, with its virtual devices.
+        topology: the target tree.
+
+    Returns:
+        The functions with constraints.
 
     Raises:
-        TargetError: no node of the tree is what a function or a value asks for; all of them with the reasons.
+        TargetError: no node of the tree fits a function or a value; all such problems with their reasons.
     """
     return _ConstraintReader(functions, attrs, topology).functions()
 
 
 class _ConstraintReader:
+    """Reads the placement of the functions of one module; problems are collected."""
+
     def __init__(self, functions: Sequence[Function], attrs: Mapping[str, Any], topology: Topology) -> None:
         self._functions = {function.name: function for function in functions}
         self._topology = topology
@@ -61,7 +66,7 @@ class _ConstraintReader:
         return placed
 
     def _stated(self, function: Function) -> Constraint | None:
-        """Return the nodes that a function says it is for, None if it says nothing."""
+        """Return the constraint that the attributes of a function state; None if there are none."""
         if function.attr("role") is not None:
             return None
         generator = code_generator(function)
@@ -71,7 +76,7 @@ class _ConstraintReader:
         if target is None:
             return None
         try:
-            return Constraint.at_any(self._meant(target))
+            return Constraint.at_any(self._leaves_of(target))
         except TvmTargetError as error:
             self._problems += [f"target of function {function.name!r}: {problem}" for problem in error.problems]
             return None
@@ -84,15 +89,15 @@ class _ConstraintReader:
         called = [name for name in reachable_functions([function.name], self._functions) if name != function.name]
         elsewhere = {name for name in called if name in known and stated[name] not in (None, own)}
         body = function.body
-        if code_generator(function) is None:  # else values are where the host of the code generator has them
+        if code_generator(function) is None:  # values of an external function are in the memory of its driver
             body = tuple(self._call(call, function.name) for call in body)
         if own is not None and elsewhere:
-            body = tuple(_bound(call, own, elsewhere) for call in body)
+            body = tuple(_constrain_call(call, own, elsewhere) for call in body)
             own = None
         return function.replace(body=body, constraint=_both(function.constraint, own))
 
     def _call(self, call: Call, name: str) -> Call:
-        """Return a call at the site of the virtual device that its results are on."""
+        """Constrain a call to the site of the virtual device of its results."""
         regions = tuple(
             (label, region.replace(body=tuple(self._call(inner, name) for inner in region.body)))
             for label, region in call.regions
@@ -105,7 +110,7 @@ class _ConstraintReader:
         return replace(call, constraint=self._vdevice(scopes[0], where))
 
     def _is_external(self, call: Call) -> bool:
-        """Whether a call is of a function that says where it runs, or of one that is given more than values."""
+        """Return whether a call is of an external code generator, or of a function with operands other than values."""
         text = call.attr("tvm.args")
         if call.op == "relax.Call" and isinstance(text, str) and text.startswith("Global("):
             return True
@@ -120,17 +125,17 @@ class _ConstraintReader:
     def _read_vdevice(self, scope: str, where: str) -> Constraint | None:
         index = scope.partition(":")[2]
         if not index.isdecimal() or int(index) >= len(self._vdevices):
-            return None  # of a value of another module; writing refuses it
+            return None  # the module has no such device; the writer reports it
         vdevice = read_blob(self._vdevices[int(index)])
         try:
-            found = self._meant(vdevice.target)
+            found = self._leaves_of(vdevice.target)
         except TvmTargetError as error:
             self._problems += [f"virtual device {index} of {where}: {problem}" for problem in error.problems]
             return None
         return Constraint.at(found[min(int(vdevice.vdevice_id), len(found) - 1)])
 
     def _generator(self, name: str, function: str) -> Constraint | None:
-        """Return the nodes of a code generator's kind."""
+        """Return a constraint on the outermost nodes of a code generator's kind."""
         found = [path for path, node in self._topology.root.walk() if node.kind == name]
         outer = [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
         if not outer:
@@ -140,49 +145,57 @@ class _ConstraintReader:
             return None
         return Constraint.at_any(outer)
 
-    def _meant(self, target: object) -> list[str]:
-        return _meant(target, self._leaves, self._topology.root)
+    def _leaves_of(self, target: object) -> list[str]:
+        return _most_similar_leaves(target, self._leaves, self._topology.root)
 
 
 def leaf_of_function(function: Function, leaves: Sequence[Site]) -> str | None:
-    """Return the first of the leaves that a function says it is for; None if it says nothing, or none satisfies it."""
+    """Return the first leaf that the attributes of a function select.
+
+    Args:
+        function: the function.
+        leaves: leaves of the target tree.
+
+    Returns:
+        Path of the leaf; None if the function states none, or none fits.
+    """
     generator, target = code_generator(function), _target_of(function)
     if generator is not None:
         return next((leaf.path for leaf in leaves if leaf.target.kind == generator), None)
     try:
-        return None if target is None else _meant(target, leaves, None)[0]
+        return None if target is None else _most_similar_leaves(target, leaves, None)[0]
     except TvmTargetError:
         return None
 
 
 def _target_of(function: Function) -> object:
-    """Return the target that a function, or the code that it is, is for; None if it says none."""
+    """Return the attribute `target` of a function or of its code; None without one."""
     if function.code is None or function.code.kind != TVM:
         return function.attr("target")
     own: object = getattr(read_blob(function.code), "attrs", {}).get("target")
     return own
 
 
-def _meant(target: object, leaves: Sequence[Site], root: Target | None) -> list[str]:
-    """Return the leaves that satisfy a target and are most like it; `TargetError` if none does, with reasons."""
-    wanted = _read_target(target)
-    constraint = Constraint.of(wanted)
+def _most_similar_leaves(target: object, leaves: Sequence[Site], root: Target | None) -> list[str]:
+    """Return the leaves that satisfy a target and are most similar to it; `TargetError` with reasons if none does."""
+    requested = _read_target(target)
+    constraint = Constraint.of(requested)
     answers = [(leaf, constraint.check(leaf.target, leaf.path, root)) for leaf in leaves]
-    possible = [(leaf, answer.truth, _likeness(wanted, leaf)) for leaf, answer in answers if answer.is_possible]
+    possible = [(leaf, answer.truth, _similarity(requested, leaf)) for leaf, answer in answers if answer.is_possible]
     if not possible:
         reasons = "; ".join(f"@{leaf.path or '.'}: {_why_not(answer)}" for leaf, answer in answers)
         raise TargetError(f"no leaf of the tree satisfies {str(constraint)!r}: {reasons}")
-    best = max((truth, likeness) for _, truth, likeness in possible)
-    return [leaf.path for leaf, truth, likeness in possible if (truth, likeness) == best]
+    best = max((truth, similarity) for _, truth, similarity in possible)
+    return [leaf.path for leaf, truth, similarity in possible if (truth, similarity) == best]
 
 
 def _why_not(answer: Reason) -> str:
-    """Return what is wrong with a leaf: the conditions that it does not meet, else what it is."""
+    """Return the conditions that a leaf does not meet, else the whole reason."""
     return ", ".join(part.text for part in answer.parts if not part.is_possible) or answer.text
 
 
 def _read_target(target: object) -> Target:
-    """Read a target of TVM, its JSON, its text, or a text of our own."""
+    """Read a TVM target, its JSON or text, or a text of this library."""
     if isinstance(target, Opaque):
         if target.kind != TVM:
             raise TargetError(f"an attribute of kind {target.kind!r} is no target; write its text")
@@ -194,15 +207,15 @@ def _read_target(target: object) -> Target:
     return Target.from_tvm(target)
 
 
-def _likeness(wanted: Target, leaf: Site) -> tuple[int, int]:
-    """Return how many attributes of a target a leaf has with the same values, and less how many others it has."""
-    mine, theirs = wanted.attrs.to_json(), leaf.target.attrs.to_json()
-    equal = sum(theirs.get(name) == value for name, value in mine.items())
-    return equal, -sum(name not in mine for name in theirs)
+def _similarity(requested: Target, leaf: Site) -> tuple[int, int]:
+    """Return the number of attributes that a leaf shares with a target, and the negated number of its other ones."""
+    attrs, leaf_attrs = requested.attrs.to_json(), leaf.target.attrs.to_json()
+    equal = sum(leaf_attrs.get(name) == value for name, value in attrs.items())
+    return equal, -sum(name not in attrs for name in leaf_attrs)
 
 
 def _both(one: Constraint | None, other: Constraint | None) -> Constraint | None:
-    """Return what asks for both; a path that the other allows says all."""
+    """Return the conjunction of two constraints; a path that the other one allows implies it."""
     if one is None or other is None:
         return one or other
     if one.path is not None and (one == other or (other.is_negated and ~one in other.all_of)):
@@ -210,15 +223,15 @@ def _both(one: Constraint | None, other: Constraint | None) -> Constraint | None
     return one if one == other or other in one.all_of else one & other
 
 
-def _bound(call: Call, own: Constraint, elsewhere: set[str]) -> Call:
-    """Return a call with what its function says, unless it calls a function that says something else."""
+def _constrain_call(call: Call, own: Constraint, elsewhere: set[str]) -> Call:
+    """Constrain a call as its function, unless it calls a function with another placement."""
     if call.callee in elsewhere:
         return call
     if any(inner.callee in elsewhere for _, region in call.regions for inner in region.body) or any(
         inner.regions for _, region in call.regions for inner in region.body
     ):
         regions = tuple(
-            (label, region.replace(body=tuple(_bound(inner, own, elsewhere) for inner in region.body)))
+            (label, region.replace(body=tuple(_constrain_call(inner, own, elsewhere) for inner in region.body)))
             for label, region in call.regions
         )
         return replace(call, regions=regions)

@@ -1,8 +1,8 @@
-"""Our modules as TVM's: what `reader.py` read comes back as it was, and what else speaks Relax becomes Relax."""
+"""Writer of TVM modules: the inverse of `reader.py`, and the way to TVM for other functions with Relax operations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,23 @@ from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
 
 __all__ = ["write_tvm_module"]
 
-_OWN = "tvm."  # what begins so is ours to say how something stood in TVM, and no attribute of a call there
-_MODULE = ("role", OWN_NAME)  # attributes of functions that a decomposition writes, and TVM has no use for
+_PREFIX = "tvm."  # prefix of attributes that record TVM's form; they are not attributes in TVM
+_NOT_WRITTEN = ("role", OWN_NAME)  # attributes of functions that have no meaning in TVM
 
 
 def write_tvm_module(functions: Sequence[Function], attrs: Mapping[str, Any]) -> Any:
-    """Return a `tvm.IRModule`; `ModelError` names functions and operations that are not Relax's."""
+    """Write a TVM module.
+
+    Args:
+        functions: functions of the module.
+        attrs: attributes of the module.
+
+    Returns:
+        A `tvm.IRModule`.
+
+    Raises:
+        ModelError: a function or operation has no form in Relax; the message names it.
+    """
     return _ModuleWriter(functions, attrs).write()
 
 
@@ -46,7 +57,7 @@ class _ModuleWriter:
         for function in self.functions.values():
             for callee in sorted(callees_of(function) - self.functions.keys()) if function.code is None else ():
                 raise ModelError(f"function {function.name!r} calls {callee!r}{did_you_mean(callee, self.functions)}")
-        # Callees first, since the type of a call is taken from its callee. The order of functions enters TVM's JSON and so
+        # Callees first, since the type of a call is that of its callee. The order of functions enters TVM's JSON and
         # the keys of compiled code: it must not change.
         for function in callees_first(self.functions.values(), self.functions, descending=True):
             name = function.name
@@ -54,19 +65,19 @@ class _ModuleWriter:
             written[self.variables[name]] = made
             if not made.ty.is_missing():
                 self.tvm.relax.expr._update_type(self.variables[name], made.ty)
-        own = {
-            name.removeprefix(_OWN): write_any(value)
+        module_attrs = {
+            name.removeprefix(_PREFIX): write_any(value)
             for name, value in self.attrs.items()
-            if name.startswith(_OWN) and name != GLOBALS
+            if name.startswith(_PREFIX) and name != GLOBALS
         }
-        return self.tvm.IRModule(written, attrs=own, global_infos=self.infos)
+        return self.tvm.IRModule(written, attrs=module_attrs, global_infos=self.infos)
 
     def _code(self, function: Function) -> Any:
         return read_code(function, self.variables)
 
 
 class _FunctionWriter:
-    """Writes a function or a branch; `outer` is the writer of the function around it, whose values it sees."""
+    """Writes a function or a branch; a nested one sees the values of `outer`, the writer of the enclosing function."""
 
     def __init__(self, module: _ModuleWriter, function: Function, outer: _FunctionWriter | None = None) -> None:
         self.module = module
@@ -84,18 +95,18 @@ class _FunctionWriter:
         function = self.function
         params = [self._variable(param, is_hidden=False) for param in function.params]
         body = self.sequence()
-        attrs = {name: write_any(value) for name, value in function.attrs if not name.startswith(_OWN)}
-        attrs = {name: value for name, value in attrs.items() if name not in _MODULE}
-        told = function.attr("tvm.returns")
-        result = self.reader.type(told) if told is not None else body.body.ty
+        attrs = {name: write_any(value) for name, value in function.attrs if not name.startswith(_PREFIX)}
+        attrs = {name: value for name, value in attrs.items() if name not in _NOT_WRITTEN}
+        returns = function.attr("tvm.returns")
+        result = self.reader.type(returns) if returns is not None else body.body.ty
         is_pure = not function.attr("tvm.impure")
         return self.tvm.relax.Function(params, body, result, is_pure, self.tvm.ir.make_node("ir.DictAttrs", **attrs))
 
     def sequence(self, *, is_branch: bool = False) -> Any:
-        """Return the blocks and the result."""
+        """Return a SeqExpr of the blocks and the result."""
         relax = self.tvm.relax
-        placed = blocks_of(self.function, is_branch=is_branch)
-        kinds = iter([is_out for block in placed for is_out in block.outputs])
+        layout = blocks_of(self.function, is_branch=is_branch)
+        is_output = iter([is_out for block in layout for is_out in block.outputs])
         bindings: list[Any] = []
         result: Any = None
         for call in self.function.body:
@@ -103,13 +114,13 @@ class _FunctionWriter:
                 if is_inline(self.function, call):
                     self.values[call.outputs[0].name] = self._value(call, None)
                 else:
-                    bindings += self._bindings(call, kinds)
+                    bindings += self._bindings(call, is_output)
             except ModelError as error:
-                place = f"op {call.source or call.op!r} of function {self.function.name!r}"
-                raise ModelError(*[f"{place}: {problem}" for problem in error.problems]) from error
-        result = self._result(bindings, kinds)
+                where = f"op {call.source or call.op!r} of function {self.function.name!r}"
+                raise ModelError(*[f"{where}: {problem}" for problem in error.problems]) from error
+        result = self._result(bindings, is_output)
         blocks, first = [], 0
-        for block in placed:
+        for block in layout:
             kind = relax.DataflowBlock if block.is_dataflow else relax.BindingBlock
             blocks.append(kind(bindings[first : first + len(block.outputs)]))
             first += len(block.outputs)
@@ -118,7 +129,8 @@ class _FunctionWriter:
             relax.expr._update_type(sequence, result.ty)
         return sequence
 
-    def _result(self, bindings: list[Any], kinds: Any) -> Any:
+    def _result(self, bindings: list[Any], is_output: Iterator[bool]) -> Any:
+        """Return the expression of the results; a tuple may take a last binding."""
         form = str(self.function.attr(RESULT) or "")
         results = [self.values[name] for name in self.function.results]
         if not form and len(results) == 1:
@@ -126,31 +138,32 @@ class _FunctionWriter:
         whole = self.tvm.ir.Tuple(results)
         if form == "tuple":
             return whole
-        is_out = next(kinds)
+        is_out = next(is_output)
         var = self._new(form.removeprefix("tuple ") or "gv", whole.ty, is_hidden=not is_out)
         bindings.append(self.tvm.relax.VarBinding(var, whole))
         return var
 
-    def _bindings(self, call: Call, kinds: Any) -> list[Any]:
+    def _bindings(self, call: Call, is_output: Iterator[bool]) -> list[Any]:
+        """Return the bindings of a call; `is_output` says of each whether its variable is visible outside its block."""
         relax, ir = self.tvm.relax, self.tvm.ir
-        is_out = next(kinds)
+        is_out = next(is_output)
         if len(call.outputs) != 1:
             types = [self._type(output) for output in call.outputs]
             value = self._value(call, ir.TupleType(types))
             whole = self._new(call.source, value.ty, is_hidden=not is_out)
-            made = [relax.VarBinding(whole, value)]
+            bindings = [relax.VarBinding(whole, value)]
             for index, output in enumerate(call.outputs):
                 if output.name:
-                    is_out = next(kinds)
-                    part = self._variable(output, is_hidden=not is_out)
-                    made.append(relax.VarBinding(part, ir.TupleGetItem(whole, index)))
-            return made
+                    is_out = next(is_output)
+                    field = self._variable(output, is_hidden=not is_out)
+                    bindings.append(relax.VarBinding(field, ir.TupleGetItem(whole, index)))
+            return bindings
         output = call.outputs[0]
         type_ = self._type(output)
         if call.op == "relax.match_cast":
             value = self._arguments(call)[0]
-            told = call.attr("tvm.type")
-            type_ = self.reader.type(str(told)) if told is not None else type_
+            text = call.attr("tvm.type")
+            type_ = self.reader.type(str(text)) if text is not None else type_
             return [relax.MatchCast(self._variable(output, is_hidden=not is_out), value, type_)]
         value = self._value(call, type_)
         if call.attr("tvm.cast"):
@@ -158,10 +171,10 @@ class _FunctionWriter:
         return [relax.VarBinding(self._variable(output, is_hidden=not is_out), value)]
 
     def _value(self, call: Call, type_: Any) -> Any:
-        """Return the expression that a call stands for, with its type where that is not found in it."""
+        """Return the expression of a call, with a type if that does not follow from it."""
         relax, ir = self.tvm.relax, self.tvm.ir
-        told = call.attr("tvm.value_type")
-        type_ = self.reader.type(str(told)) if told is not None else type_
+        text = call.attr("tvm.value_type")
+        type_ = self.reader.type(str(text)) if text is not None else type_
         arguments = self._arguments(call)
         match call.op:
             case "relax.value":
@@ -184,7 +197,7 @@ class _FunctionWriter:
 
     def _call(self, call: Call, arguments: list[Any], type_: Any) -> Any:
         ir = self.tvm.ir
-        fields: dict[str, Any] = {name: value for name, value in call.attrs if not name.startswith(_OWN)}
+        fields: dict[str, Any] = {name: value for name, value in call.attrs if not name.startswith(_PREFIX)}
         if call.op == "relax.to_vdevice":
             fields["dst_vdevice"] = self._vdevice(str(fields.get("dst_vdevice")))
         key, is_typed = "", False
@@ -200,8 +213,8 @@ class _FunctionWriter:
         else:
             operator = self._operator(call.op)
             key, is_typed = str(operator.attrs_type_key), call.op in TYPED
-        told = call.attr("tvm.attrs")
-        key = str(told) if told is not None else key
+        stated_key = call.attr("tvm.attrs")
+        key = str(stated_key) if stated_key is not None else key
         attrs = node_of(key, fields) if key else None
         types = call.attr("tvm.types")
         ty_args = [type_] if is_typed else []

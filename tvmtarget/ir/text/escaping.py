@@ -59,7 +59,7 @@ def is_symbol(text: str) -> bool:
 
 
 def canonical_nan(value: float) -> float:
-    """Replace any NaN by the one of `math.nan`, which compares equal to itself in tuples and lists.
+    """Replace any NaN by `math.nan`, which equals itself within tuples and lists.
 
     Args:
         value: a number.
