@@ -39,7 +39,7 @@ _B = TypeVar("_B", bytes, memoryview)
 
 
 def write_files(path: Path, files: Mapping[str, Bytes], *, form: str = PROGRAM, **facts: Any) -> None:  # noqa: ANN401
-    """Write an archive of files with a manifest of their digests; an old archive stays until the new one is complete.
+    """Write an archive of files atomically, with a manifest of their digests.
 
     Args:
         path: the archive.
@@ -177,7 +177,9 @@ _WRITERS = {
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether a file begins like a saved program: as a zip file whose first member is the manifest.
+    """Whether a file begins like a saved program.
+
+    Such a file is a zip file whose first member is the manifest.
 
     Args:
         path: the file.

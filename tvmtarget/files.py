@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing is locked, so that leftovers cannot be told from files in use and stay
+except ImportError:  # Windows: nothing is locked, so that leftovers look like files in use, and stay
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["atomic_write", "file_identity", "sync_folder", "temporary_folder"]
@@ -63,7 +63,7 @@ def atomic_write(path: Path, staging_name: str = "") -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
             if fcntl is not None:
-                staging.replace(path)  # before the stream is closed, so that nobody removes the file as a leftover
+                staging.replace(path)  # while it is locked, or another process could remove it as a leftover
         if fcntl is None:
             staging.replace(path)  # after the stream is closed: Windows does not rename open files
     except BaseException:

@@ -129,7 +129,7 @@ def _group(group: str) -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def report(problem: str) -> None:
-    """Warn that a plugin cannot be used and is left out; each problem is reported once in a process.
+    """Warn that a plugin cannot be used and is left out, once for each problem.
 
     Args:
         problem: what is wrong, naming the plugin and its owner.

@@ -39,7 +39,9 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def python_environment(**changes: str) -> dict[str, str]:
-    """Return the environment for a Python process, whose own child processes leave out the current folder too.
+    """Return an environment in which Python leaves the current folder out of its path.
+
+    Processes that the Python process starts inherit it.
 
     Args:
         changes: variables to set.
@@ -56,9 +58,10 @@ def path_without_current_folder() -> list[str]:
 
 
 def end_with_parent() -> None:
-    """Kill this process and the others of its group when its parent ends; this process must lead the group.
+    """Kill this process and the others of its group when its parent ends.
 
-    Linux could send a signal instead (PR_SET_PDEATHSIG), but does so when the thread that started the process ends.
+    This process must be the leader of the group. Linux could send a signal instead (PR_SET_PDEATHSIG), but does so when
+    the thread that started the process ends.
     """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
@@ -76,7 +79,7 @@ def is_stopped(pid: int) -> bool:
         pid: process number of the child.
 
     Returns:
-        False also if it has ended, or the system cannot tell.
+        False also if it has ended, or on systems without `os.waitid`.
     """
     if not hasattr(os, "waitid"):
         return False

@@ -166,7 +166,7 @@ def open_regular(
     """
     place = f"{what} {str(path)!r}"
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to never returns.
+        # Without O_NONBLOCK, opening a pipe blocks until a process opens it for writing.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except (OSError, ValueError) as cause:  # ValueError: a NUL in the path
         raise _located(error(_unreadable(place, cause)), path) from cause
@@ -314,7 +314,9 @@ def printable(text: str) -> str:
 
 
 def check_json_size(data: bytes | str, what: str, *, error: type[TvmTargetError] = FileError) -> None:
-    """Raise an error if JSON has more objects and lists than `json-values`; brackets in strings count too.
+    """Raise an error if JSON has more objects and lists than `json-values`.
+
+    Opening brackets are counted, those in strings too, because that costs far less than parsing.
 
     Args:
         data: UTF-8 bytes or text.

@@ -112,7 +112,7 @@ def test_units_are_read_in_targets_too_and_printed_as_plain_numbers():
     assert str(target) == "cuda(clock-mhz=1500,max_shared_memory_per_block=65536)"
     assert Target.parse("cuda -max_shared_memory_per_block=64KiB -clock-mhz=1500MHz") == target
     assert Target("cuda", {"clock-mhz": "1.5GHz", "max_shared_memory_per_block": "65536"}) == target
-    with pytest.raises(TargetError, match="counts no bytes and no MHz, so '4KB' says nothing"):
+    with pytest.raises(TargetError, match="counts no bytes and no MHz, so '4KB' has no meaning"):
         Target("llvm", {"num-cores": "4KB"})
 
 

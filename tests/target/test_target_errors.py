@@ -26,7 +26,7 @@ JSON = [
     ),
     ({"kind": "llvm", "targets": 5}, "'targets' is a list of targets, not 5"),
     ({"kind": "llvm", "targets": [5]}, "a target is a text or an object, not 5 (at 'targets[0]')"),
-    ({"targets": [], "devices": []}, "'targets' and 'devices' are two names of one thing; leave one out"),
+    ({"targets": [], "devices": []}, "'targets' and 'devices' are two names of one field; leave one out"),
     ({"kind": "llvm", "schema": 2}, "target schema 2 is not known here; this version reads schema 1"),
     ({"kind": "llvm", "count": True}, "'count' is a whole number, not True"),
     ({"kind": "llvm", "keys": 5}, "'keys' is a list of words, not 5"),

@@ -66,12 +66,12 @@ _BASE = _table(f"""
     peak-gflops-int4       int>=1  none   -  tt1    the same, of 4-bit integers
 """)
 
-# How many of what a device is made of, where TVM has no name for it.
+# Numbers of units of a device for which TVM has no attribute.
 _UNITS = _table("""
     num-compute-units   int>=1  scale  -  tt1    multiprocessors, compute units or cores of an accelerator
 """)
 
-# What a CPU has beside what TVM asks for.
+# Attributes of a CPU in addition to those of TVM.
 _CPU = _table("""
     threads-per-core    int>=1  scale  -  tt1    hardware threads of a core
     l1d-cache-bytes     int>=1  scale  -  tt1    level 1 data cache of a core
@@ -326,7 +326,7 @@ _SYSTEM_LIB = _table("""
 _DASK = _table("""
     address   str        none  -      tt1  of the scheduler: tls://10.0.0.1:8786; without it, workers on this computer
     workers   list[str]  none  -      tt1  names or addresses of the workers that are the machines, in their order
-    insecure  bool       none  false  tt1  connect without TLS: whoever reaches the cluster may run code as you
+    insecure  bool       none  false  tt1  connect without TLS: everyone who reaches the cluster can run code as you
 """)
 
 
@@ -367,7 +367,7 @@ _TARGETS = (
     _kind("webgpu", "webgpu", "webgpu gpu", _WEBGPU, doc="a GPU, from a browser"),
     _kind("hexagon", "hexagon", "hexagon cpu", _HEXAGON, can_host=True, doc="a Qualcomm Hexagon DSP"),
     _kind("trn", "trn", "", _TRN, doc="an AWS Trainium chip"),
-    _kind("ext_dev", "ext_dev", "", _UNITS, doc="a device of somebody else's, such as VTA"),
+    _kind("ext_dev", "ext_dev", "", _UNITS, doc="a third-party accelerator, such as VTA"),
     _kind("composite", "cpu", "", doc="a system of several targets"),
     _kind("test", "cpu", "", doc="TVM's own tests"),
     _kind("cuda_host", "cpu", "cpu", can_host=True, doc="host functions of CUDA, as CUDA C++"),

@@ -82,7 +82,7 @@ class CompilationConfig(Node):
         )
 
     def model_post_init(self, _context: object) -> None:
-        """Check that there is a default device, and that the tree of this configuration is consistent.
+        """Check that there is a default device, and that the tree is consistent.
 
         Raises:
             TargetError: no target is of the default device type, or the tree contradicts itself.
@@ -145,7 +145,7 @@ class CompilationConfig(Node):
         )
 
     def to_target(self) -> Target:
-        """Return the tree: the only target with its host, or a composite of all targets in their order.
+        """Return the tree: the only target, or a composite of all in their order.
 
         Returns:
             A tree that `from_target` reads back to an equal configuration, given the same fallback device, which a tree
@@ -247,10 +247,10 @@ class CompilationConfig(Node):
         return next((target for target in self.primitive_targets if target.kind == kind), None)
 
     def canonical_target(self, target: Target) -> Target:
-        """Return the target of this configuration that equals a target with the same host or without one.
+        """Return the configuration's own target that equals a given one.
 
         Args:
-            target: the target to look up.
+            target: the target to look up, with the same host or without one.
 
         Returns:
             The configuration's own target, else `target`.

@@ -217,7 +217,7 @@ def _put(root: _N, path: str, node: _N) -> _N:
 
 
 def part(root: _N, path: str) -> _N:
-    """Cut out one node as a tree of its own, with the host, executor and runtime that it has in this tree.
+    """Cut out one node as a tree of its own, with its effective host, executor and runtime.
 
     A host outside the part is written into it, and references to that host name it there. Any other host outside the
     part is copied to the nodes that refer to it.

@@ -62,30 +62,30 @@ class NvidiaArch:
         """Major and minor number."""
         return self.major, self.minor
 
-    def has(self, wanted: NvidiaArch, *, measured: bool) -> bool:
+    def has(self, required: NvidiaArch, *, measured: bool) -> bool:
         """Whether this GPU has all instructions of another architecture.
 
         Args:
-            wanted: the other architecture.
+            required: the other architecture.
             measured: whether this is a measured chip, which has the features of its suffix `a`.
 
         Returns:
-            True if code for `wanted` can use no instruction that is missing here.
+            True if code for `required` can use no instruction that is missing here.
         """
-        if wanted.suffix == "a":
-            return self.capability == wanted.capability and (measured or self.suffix == "a")
-        if wanted.suffix == "f":
+        if required.suffix == "a":
+            return self.capability == required.capability and (measured or self.suffix == "a")
+        if required.suffix == "f":
             is_specific = measured or self.suffix != ""
-            return is_specific and self.major == wanted.major and self.minor >= wanted.minor
-        return self.capability >= wanted.capability
+            return is_specific and self.major == required.major and self.minor >= required.minor
+        return self.capability >= required.capability
 
 
-def has_instructions(actual: str, wanted: str, *, measured: bool = False) -> bool | None:
+def has_instructions(actual: str, required: str, *, measured: bool = False) -> bool | None:
     """Whether a GPU has all instructions of another.
 
     Args:
         actual: name of the present GPU.
-        wanted: name of the required GPU.
+        required: name of the required GPU.
         measured: whether `actual` is a measured chip, which has the features of its suffix `a`.
 
     Returns:
@@ -96,13 +96,13 @@ def has_instructions(actual: str, wanted: str, *, measured: bool = False) -> boo
     >>> has_instructions("sm_103a", "sm_100f"), has_instructions("sm_120a", "sm_100f")
     (True, False)
     """
-    if actual == wanted:
+    if actual == required:
         return True
-    here, there = NvidiaArch.parse(actual), NvidiaArch.parse(wanted)
+    here, there = NvidiaArch.parse(actual), NvidiaArch.parse(required)
     if here is not None and there is not None:
         return here.has(there, measured=measured)
-    if actual.startswith("gfx") and wanted.startswith("gfx"):
-        return actual in _GENERIC.get(wanted, ())
+    if actual.startswith("gfx") and required.startswith("gfx"):
+        return actual in _GENERIC.get(required, ())
     return None
 
 

@@ -96,7 +96,7 @@ def _identity(node: TargetNode, path: str, hosts: dict[str, HostChoice]) -> dict
 
 
 def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
-    """Leave out the attributes that state a default, and empty lists where the kind has no default.
+    """Leave out attributes that equal a default, and empty lists without one.
 
     Args:
         kind: the kind of the node, or None if no installed package registers it.

@@ -37,7 +37,7 @@ LEVELS: tuple[View, ...] = ("kernel", "graph", "executor")
 
 _SPEED: frozenset[AttributeClass] = frozenset({"hard", "isa", "capacity", "scale", "model"})
 
-# Which classes of attributes a leaf shows in a view; attributes of kinds that nobody knows count as hard.
+# The classes of attributes in the views of a leaf; attributes of unregistered kinds count as hard.
 _CLASSES: Mapping[View, frozenset[AttributeClass]] = {
     "codegen": _SPEED | {"soft"},
     "kernel": _SPEED,
@@ -106,9 +106,7 @@ def view_of(node: TargetNode, view: View) -> dict[str, object]:
         TargetError: a composite has no kernel view, because a kernel runs on a leaf.
     """
     if view == "kernel" and node.is_composite:
-        raise TargetError(
-            f"a kernel runs on a leaf, and {node.slot!r} is a system; ask for level 'graph', or for a part"
-        )
+        raise TargetError(f"a kernel runs on a leaf, and {node.slot!r} is a system; use level 'graph', or a part")
     node = share_equal_hosts(node, identity_text)
     return {"view": view} | _view(node, "", view, hosts_by_path(node))
 

@@ -162,7 +162,7 @@ class Kind(_Row):
         Returns:
             The message.
         """
-        return f"kind {self.name!r} has no features, so {', '.join(map(shown, features))} says nothing"
+        return f"kind {self.name!r} has no features, so {', '.join(map(shown, features))} has no meaning"
 
     def normalise(self, attrs: Mapping[str, object]) -> dict[str, Value]:
         """Check attributes against the table, and spell names and values canonically.

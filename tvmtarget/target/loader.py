@@ -61,7 +61,7 @@ class Reader(Generic[_N]):
         self._max_nodes = limit("target-nodes")
 
     def whole(self, root: _N) -> _N:
-        """Write the executor and runtime that historic spellings anywhere in the tree set on its root.
+        """Put settings of the build in historic spellings, from anywhere in a tree, on its root.
 
         Args:
             root: the tree that this reader read.
@@ -254,7 +254,7 @@ def _checked(data: object, depth: int) -> dict[str, object]:
     flat = {str(key): value for key, value in data.items()}
     problems: list[str] = []
     if "devices" in flat and "targets" in flat:
-        problems.append("'targets' and 'devices' are two names of one thing; leave one out")
+        problems.append("'targets' and 'devices' are two names of one field; leave one out")
     elif "devices" in flat:
         flat["targets"] = flat.pop("devices")
     problems += [f"{key!r} is null; leave it out" for key in (*RESERVED, "+", "~") if flat.get(key, key) is None]
@@ -276,7 +276,7 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     """Return the rest of a node's JSON as attributes; those of a known kind are checked when the node is made."""
     features = cast("list[str]", flat.pop("+", []))
     if flat.pop("~", []):
-        raise TargetError(f"nothing to unset in {shown(kind)}; '~' takes back what a tag says")
+        raise TargetError(f"nothing to unset in {shown(kind)}; '~' unsets values of a tag")
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
         raise TargetError(

@@ -21,7 +21,7 @@ __all__ = ["memory_domains"]
 
 
 def memory_domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> dict[str, str]:
-    """Find the memory domain of every site; the tensors of a composite are in the memory of its host.
+    """Find the memory domain of every site; that of a composite is its host's.
 
     Args:
         targets: the sites of a resolved tree by path, in its order.

@@ -1,6 +1,6 @@
 """Addresses of Dask schedulers in a target, which only the user may state.
 
-A scheduler gets all inputs and can run code as the user, so an address in a file of somebody else is rejected.
+A scheduler gets all inputs and can run code as the user, so an address in a file of unknown origin is rejected.
 """
 
 from __future__ import annotations

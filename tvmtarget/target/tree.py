@@ -290,7 +290,7 @@ class Target(TargetNode):
         return printing.write_toml(self.to_json())
 
     def pretty(self) -> str:
-        """Return the one-line form with a line for each node; `Target.parse` reads it back to an equal tree.
+        """Return the one-line form, broken into a line for each node; `parse` reads it back.
 
         >>> print(Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)").pretty())
         composite[
@@ -423,10 +423,10 @@ class Target(TargetNode):
         return reader.whole(edit.override(self, changes, reader.flat))
 
     def merge(self, other: Target | str | Mapping[str, object]) -> Target:
-        """Merge another tree into this one; values that the other states win, and children are merged by name.
+        """Merge another tree into this one; values that the other states win.
 
-        Another kind replaces this one. A composite without children is a partial configuration, such as the tag
-        `config/aot-crt`, whose values override those of a target of any kind.
+        Children are merged by name, and another kind replaces this one. A composite without children is a partial
+        configuration, such as the tag `config/aot-crt`, whose values override those of a target of any kind.
 
         Args:
             other: the other tree.
@@ -457,7 +457,7 @@ class Target(TargetNode):
         return edit.unset(self, path)
 
     def part(self, path: str) -> Target:
-        """Return one node as a tree of its own, with the host, executor and runtime that it has in this tree.
+        """Return one node as a tree of its own, with its effective host, executor and runtime.
 
         Args:
             path: path of the node.
@@ -563,7 +563,7 @@ class Target(TargetNode):
         """Explain why this machine is not what a target or tag describes, or that it is.
 
         Args:
-            wanted: the target or tag.
+            wanted: the described machine.
 
         Returns:
             The verdict with a reason for each fact.

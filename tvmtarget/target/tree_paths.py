@@ -50,8 +50,8 @@ def covers(path: str, site: str) -> bool:
     >>> covers("rack", "rack/node.1/gpu"), covers("rack/node", "rack/node.1/gpu"), covers("rack/node.0", "rack")
     (True, True, False)
     """
-    wanted, actual = path.split("/") if path else [], site.split("/") if site else []
-    return len(wanted) <= len(actual) and all(map(_is_or_has, wanted, actual))
+    required, actual = path.split("/") if path else [], site.split("/") if site else []
+    return len(required) <= len(actual) and all(map(_is_or_has, required, actual))
 
 
 def _is_or_has(slot: str, replica: str) -> bool:

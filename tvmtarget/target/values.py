@@ -139,7 +139,7 @@ def read_quantity(name: str, doc: str, value: object) -> object:
     number, unit = found.groups()
     base = _base_unit(name, doc)
     if base is None:
-        raise ValueError(f"counts no bytes and no MHz, so {shown(value)} says nothing; write a plain number")
+        raise ValueError(f"counts no bytes and no MHz, so {shown(value)} has no meaning; write a plain number")
     if unit not in _FACTORS[base]:
         raise ValueError(f"is in {base}, which {shown(value)} is not; use one of {', '.join(_FACTORS[base])}")
     total = Fraction(number) * _FACTORS[base][unit]  # exact, where floats would round 1.1GHz

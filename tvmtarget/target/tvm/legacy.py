@@ -65,19 +65,20 @@ def as_tvm_meant(flat: Mapping[str, object]) -> dict[str, object]:
     """
     if "kind" not in flat:
         return dict(flat)
-    meant = {f"-{key}" if key in ("executor", "runtime") else key: value for key, value in flat.items()}
-    if meant.get("model") == "unknown":
-        del meant["model"]
-    meant |= {"targets": _named(meant["targets"])} if isinstance(meant.get("targets"), list) else {}
-    libs = meant.get("libs")
+    modern = {f"-{key}" if key in ("executor", "runtime") else key: value for key, value in flat.items()}
+    if modern.get("model") == "unknown":
+        del modern["model"]
+    modern |= {"targets": _named(modern["targets"])} if isinstance(modern.get("targets"), list) else {}
+    libs = modern.get("libs")
     if libs == "mkldnn" or (isinstance(libs, list) and "mkldnn" in libs):
         _warn("'libs=mkldnn'", "libs=dnnl")
-        meant["libs"] = ["dnnl" if lib == "mkldnn" else lib for lib in ([libs] if isinstance(libs, str) else libs)]
-    options = meant.get("llvm-options")
+        modern["libs"] = ["dnnl" if lib == "mkldnn" else lib for lib in ([libs] if isinstance(libs, str) else libs)]
+    options = modern.get("llvm-options")
     if isinstance(options, list) and any("@" in str(option) for option in options):
-        meant["llvm-options"] = modern = [str(option).replace("@", "=") for option in options]
-        _warn("'@' for '=' in 'llvm-options'", ", ".join(modern))
-    return meant
+        replaced = [str(option).replace("@", "=") for option in options]
+        modern["llvm-options"] = replaced
+        _warn("'@' for '=' in 'llvm-options'", ", ".join(replaced))
+    return modern
 
 
 def _named(devices: object) -> list[object]:
@@ -109,7 +110,7 @@ class BuildSettings:
         self._settings: list[_Setting] = []
 
     def modern(self, flat: Mapping[str, object], where: str = "") -> dict[str, object]:
-        """Return the flat JSON of one node in present spelling, and collect its settings of the build.
+        """Convert the flat JSON of one node to present spelling, and collect its build settings.
 
         Args:
             flat: flat JSON of the node.
