@@ -103,9 +103,7 @@ def test_the_order_of_children_does_not_change_the_key_of_a_graph_and_an_executo
 
 
 def test_a_system_has_no_key_of_a_kernel_and_there_is_no_other_level():
-    with pytest.raises(
-        TargetError, match="a kernel runs on a leaf, and 'composite' is a system; use level 'graph'"
-    ):
+    with pytest.raises(TargetError, match="a kernel runs on a leaf, and 'composite' is a system; use level 'graph'"):
         Target.parse("[llvm]").tuning_key()
     with pytest.raises(TargetError, match="unknown level 'krenel'; did you mean 'kernel'"):
         Target.parse("llvm").tuning_key("krenel")

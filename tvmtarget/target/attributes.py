@@ -37,6 +37,7 @@ class Attributes(Mapping[str, Value]):
     _names: dict[str, str]
 
     def __init__(self, items: Mapping[str, Value] | None = None) -> None:
+        # Sorted once, so that printing, hashing and digests need no order of their own.
         ordered = dict(sorted((items or {}).items()))
         object.__setattr__(self, "_items", ordered)
         object.__setattr__(self, "_names", {fold(name): name for name in ordered})

@@ -24,6 +24,7 @@ from tvmtarget.target.virtual_device import VirtualDevice
 __all__ = ["CompilationConfig"]
 
 _CPU = "cpu"
+# Device types that rule B accepts as hosts.
 _HOSTS = (_CPU, "hexagon")
 
 
@@ -62,6 +63,7 @@ class CompilationConfig(Node):
     ) -> None:
         given, host = read_targets(targets), None if target_host is None else read_target(target_host)
         stated = given if host is None else (*given, host)
+        # These come first and alone: with nested targets or references, the checks below would report consequences.
         raise_all(TargetError, [*_flat_problems(given), *_own_host_problems(host, given)])
         chosen_host = _bare(host) if host is not None else _host_of(given)
         problems = [*_host_problems(chosen_host, given), *_kind_problems(given), *_device_problems(given)]
@@ -125,6 +127,7 @@ class CompilationConfig(Node):
         topology = Topology(tree)
         raise_all(TargetError, _inexpressible(tree))
         leaves = [site for site in topology.leaves() if not _is_written_host(tree, site.path)]
+        # A dict, not a set, so that the message lists the hosts in the order of the tree.
         hosts = dict.fromkeys(_bare(topology[site.host].target) for site in leaves)
         if len(hosts) > 1:
             raise TargetError(f"a configuration has one host, and this tree has: {', '.join(map(str, hosts))}")
@@ -133,6 +136,7 @@ class CompilationConfig(Node):
         if given not in (None, host) and any(node.host is not None for _, node in written.walk()):
             raise TargetError(f"the tree has the host {str(host)!r}, and the configuration is given {str(given)!r}")
         devices = list(dict.fromkeys(site.target.device for site in leaves))
+        # Rule F would look for a CPU, which is not among the targets.
         if fallback_device is None and len(devices) > 1 and _CPU not in devices:
             fallback_device = devices[0]
         return cls(
@@ -292,6 +296,7 @@ def _executor(chosen: Executor | str | None) -> Executor | None:
 
 def _host_of(targets: Sequence[Target]) -> Target:
     given = [target.host for target in targets if isinstance(target.host, Target)]
+    # External code generators such as onnxruntime are of the device type cpu too, and cannot host.
     able = [target for target in targets if target.device in _HOSTS and target.can_host]
     return _bare(next(iter([*given, *able]), Target("llvm")))
 

@@ -13,6 +13,7 @@ from tvmtarget.target.problems import shown
 __all__ = ["DEVICE_TYPES", "device_type_of", "read_device_type"]
 
 DEVICE_TYPES = {
+    # TVM had aocl as 5 and sdaccel as 6 before it moved them to 32 and 33.
     1: "cpu",
     2: "cuda",
     3: "cuda_host",

@@ -80,6 +80,7 @@ def _compare_children(path: str, left: dict[str, object], right: dict[str, objec
     for name in dict.fromkeys([*left, *right]):
         yield from _compare(join(path, name), left.get(name), right.get(name))
     orders = [name for name in left if name in right], [name for name in right if name in left]
+    # Order is preference, so that trees that differ in nothing else are not equal.
     if orders[0] != orders[1]:
         yield Difference(join(path, "targets"), *orders)
 

@@ -127,6 +127,7 @@ def _with_attribute(node: _N, name: str, path: str, value: object, origin: Origi
 
 def _merge_features(base: Value | None, new: Value) -> tuple[str, ...]:
     """Add and remove signed features; a later sign overrides an earlier one."""
+    # By feature, so that the sign of a later item replaces that of an earlier one.
     signs = {str(item)[1:]: str(item)[0] for value in (base, new) if isinstance(value, tuple) for item in value}
     return tuple(sorted(sign + feature for feature, sign in signs.items()))
 
@@ -172,6 +173,7 @@ def merge(base: _N, other: _N) -> _N:
     """
     is_partial = other.kind == "composite" and not other.targets
     if other.kind != base.kind and not is_partial:
+        # The name belongs to the slot in the parent, whatever stands in it.
         return other.replace(name=base.name)
     attrs: dict[str, Value] = {**base.attrs, **other.attrs}
     kind = find_kind(base.kind)
@@ -243,6 +245,7 @@ def part(root: _N, path: str) -> _N:
     cut = node.replace(
         name=None,
         tag=f"{root.tag}:{path}" if root.tag else None,
+        # A path with a replica number names one of the replicas.
         count=node.count if segments[-1] == node.slot else 1,
         host=_host_of_part(root, node, slots, hosts.get(slots)),
         executor=executor if configured["executor"].executor is not None else None,

@@ -95,6 +95,7 @@ def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
         executor = node.executor or executor
         if node.runtime is not None:
             runtime = node.runtime
+        # An executor of a plugin is not in the table, so that any runtime may be meant for it.
         elif runtime.kind not in (runtimes_of(executor.kind) or (runtime.kind,)):
             runtime = Runtime(default_runtime(executor))
     return executor, runtime

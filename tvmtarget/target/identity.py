@@ -83,6 +83,7 @@ def _identity(node: TargetNode, path: str, hosts: dict[str, HostChoice]) -> dict
     if path:
         flat["name"] = node.slot
     flat |= authored(kind, node.attrs)
+    # Keys that state the default are omitted like any other default.
     if node.keys is not None and node.written_keys != node.replace(keys=None).written_keys:
         flat["keys"] = list(node.keys)
     if node.count != 1:
@@ -105,6 +106,7 @@ def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]
     Returns:
         JSON values by name.
     """
+    # Derived defaults are not omitted: they depend on other attributes, which may change.
     defaults = {row.name: row.default if row.default is not None else () for row in kind.attributes} if kind else {}
     return {
         name: list(value) if isinstance(value, tuple) else value

@@ -140,6 +140,7 @@ def codegen_groups(root: TargetNode) -> tuple[CodegenGroup, ...]:
     systems = {"": ""}
     for path, node in root.walk():
         above = path.rpartition("/")[0]
+        # Such a node is compiled to a program of its own, with its own interfaces.
         is_system = node.executor is not None or node.runtime is not None
         systems[path] = path if is_system else systems[above]
         if not node.is_composite:
@@ -172,6 +173,7 @@ def _attributes(node: TargetNode, view: View) -> dict[str, object]:
     }
     if is_cpu(node.kind):
         cpu, deltas = _instructions(node)
+        # Aliases of a CPU get one key, and features that the CPU has anyway are left out.
         shown = {name: value for name, value in shown.items() if name not in ("mcpu", "mattr")}
         shown |= ({"mcpu": cpu} if cpu else {}) | ({"mattr": deltas} if deltas else {})
         if "mtriple" in shown and not is_unchecked(node.attrs, "mtriple"):

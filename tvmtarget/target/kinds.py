@@ -146,6 +146,7 @@ class Kind(_Row):
         Returns:
             The message, with the nearest names.
         """
+        # TVM writes derived features as attributes `feature.*`; accepting them would let a text contradict its CPU.
         if fold(str(name)).partition(".")[0] in ("feature", "features"):
             tail = f"; add one to {self.features.name!r}" if self.features is not None else ""
             return f"{shown(name)} is derived from what a target says, never given{tail}"
@@ -209,6 +210,7 @@ class Kind(_Row):
 def _table(role: Role) -> dict[str, Kind]:
     """Return all kinds of a role by name; those of this library first, so that no plugin replaces one."""
     table: dict[str, Kind] = {}
+    # False sorts before True: `builtin` is first, then all others by name.
     for plugin in sorted(plugins.names("tvmtarget.kinds"), key=lambda name: name != "builtin"):
         again: list[str] = []
         for kind in _kinds_of(plugin):

@@ -91,6 +91,7 @@ class Reader(Generic[_N]):
             UnknownNameError: unknown kinds, attributes or tags.
             TargetError: the tree contradicts itself.
         """
+        # JSON is decoded by C code, which reads more in the same time.
         check_limit("text-bytes" if source.lstrip()[:1] == "{" else "target-bytes", len(source), "the text", TextError)
         form = detect(source, self._is_tag)
         found = read(source, form, self._is_tag)
@@ -143,6 +144,7 @@ class Reader(Generic[_N]):
         with problems.collect(where):
             flat = self._settings.modern(_checked(data, depth), where)
         problems.raise_all()
+        # Children are made before their parent, since nodes are frozen.
         children = cast("list[object]", flat.pop("targets", ()))
         self._nodes += len(children)
         if self._nodes > self._max_nodes:
@@ -178,6 +180,7 @@ class Reader(Generic[_N]):
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
         """Look up a tag, and unset, merge and override values as the rest of its JSON says."""
         tree = self._look_up(flat.pop("tag"))
+        # Values are unset before others are set, so that `~a,a=1` sets `a`.
         for path in cast("list[str]", flat.pop("~", ())):
             tree = unset(tree, path)
         if children:
@@ -189,6 +192,7 @@ class Reader(Generic[_N]):
     def _look_up(self, label: object) -> _N:
         if not isinstance(label, str):
             raise TargetError(f"'tag' is the name of a tag, not {shown(label)}")
+        # `name:path` is a part of a tag, unless the whole text is the name of a tag.
         name, _, path = (label, "", "") if label in self._tags else label.partition(":")
         if name not in self._tags:
             tail = did_you_mean(name, self._tags) or "; `tvmtarget tags` lists them"
@@ -205,6 +209,7 @@ class Reader(Generic[_N]):
             with problems.collect():
                 parts.append(self.flat(one, where, allow_unknown=False))
         problems.raise_all()
+        # Code generators come first, so what is left after them must be the device and its host.
         devices = [one for one in parts if not _is_external(one)]
         externals = parts[: len(parts) - len(devices)]
         twice = next(

@@ -38,6 +38,7 @@ class Node(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
+            # Users see one class of errors; pydantic's is its cause.
             raise _own_error(error) or TargetError(
                 *(_describe(type(self), problem) for problem in error.errors())
             ) from error

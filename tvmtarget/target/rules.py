@@ -48,6 +48,7 @@ def _systems_have_children(root: TargetNode, _: Mapping[str, HostChoice]) -> Ite
 def _references_are_found(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
     known = [path for path, _ in root.walk() if path]
     for path, node in root.walk():
+        # A reference that was resolved has lost its '@'.
         if is_reference(node.host) and is_reference(hosts[path].effective):
             tail = did_you_mean(str(node.host)[1:], known, listing="it has") or "; write the host itself: host=llvm"
             yield f"host {shown(node.host)} names no node of the tree{tail}{place(path)}"
@@ -118,6 +119,7 @@ def _devices(node: TargetNode, path: str, system: str | None) -> Iterator[tuple[
 
 def _agree(one: TargetNode, other: TargetNode) -> bool:
     """Whether two hosts can be the same: of one kind, with no attribute of two values."""
+    # Attributes that only one of them states are not known of the other.
     common = one.attrs.keys() & other.attrs.keys()
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 

@@ -54,6 +54,7 @@ def _kind(name: str, role: Role) -> Kind:
 
 def _target(kind: Kind) -> dict[str, object]:
     properties: dict[str, object] = {"kind": {"const": kind.name}, **_fields(), **_attributes(kind)}
+    # An object with `targets` and no kind is a composite.
     required = [] if kind.name == "composite" else ["kind"]
     return {
         "type": "object",

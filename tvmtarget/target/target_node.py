@@ -124,6 +124,7 @@ class TargetNode(Node):
             The origin of the value, else that of the field that holds it, else "code".
         """
         found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
+        # Values that no reader recorded were set by a program.
         return found or CODE
 
     def origins(self) -> Iterator[tuple[str, Origin]]:
@@ -251,6 +252,7 @@ class TargetNode(Node):
             UnknownNameError: there is no such node; the message has the nearest paths.
         """
         site, slots, node = "", "", self  # `slots` is the path without replica numbers
+        # Replica numbers stay in `site`, and `slots` goes by the names in the tree, which have none.
         segments = checked_path(path).split("/") if path else []
         for at, segment in enumerate(segments):
             child = node.child(segment)
@@ -325,6 +327,7 @@ def _link_problems(node: TargetNode) -> Iterator[str]:
     ends = {end for link in node.links for end in (link.src, link.dst)}
     ends |= {owner for memory in node.memory for owner in memory.of}
     slots = {child.slot: child for child in node.targets}
+    # A link may end at the host, which need not be a child.
     known = {*slots, "host"}
     names = Counter(memory.name for memory in node.memory)
     yield from (f"two memories are called {shown(name)}" for name in sorted(names) if names[name] > 1)
@@ -455,6 +458,7 @@ def _stated_host(node: TargetNode, path: str, scopes: tuple[_Scope, ...]) -> str
     if not isinstance(node.host, str):
         return join(path, "host")
     first, *rest = node.host.removeprefix("@").split("/")
+    # Lexical scoping: an inner name shadows an outer one, so that a subtree can be moved with its references.
     for scope_path, scope in reversed(scopes):
         known = _step(scope, first)
         if known is not None:

@@ -41,6 +41,7 @@ class Topology:
     def __init__(self, root: Target) -> None:
         self.root = root
         self._host_choices = hosts_by_path(root)
+        # Counts multiply over the levels, so that a short text can mean billions of sites.
         check_limit("target-sites", _sites(root), "the target", TargetError)
         self._targets: dict[str, Target] = {}
         self._hosts: dict[str, str] = {}
@@ -125,6 +126,7 @@ class Topology:
             for path, node in self.root.walk()
             if path and node.name is not None and (name == node.name or node.has_replica(name))
         ]
+        # A name at a higher level hides equal names below it.
         least = min((path.count("/") for path in found), default=0)
         return tuple(path for path in found if path.count("/") == least)
 
@@ -138,6 +140,7 @@ class Topology:
         for child in node.targets:
             for replica in child.replicas:
                 self._add(join(path, replica), join(slots, child.slot), child)
+        # A host that is written or implied here is a site too; one that is a child was added above.
         host = join(path, "host")
         if self._hosts[path] == host and host not in children:
             self._targets[host] = node.host if isinstance(node.host, Target) else Target("llvm")

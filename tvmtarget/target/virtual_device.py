@@ -130,6 +130,7 @@ class VirtualDevice(Node):
         target = self.target
         if target is None and other.target is not None and other.target.device == device_type:
             target = other.target
+        # Device 0 is a number too, so `or` would lose it.
         number = self.virtual_device_id if self.virtual_device_id is not None else other.virtual_device_id
         return VirtualDevice(
             device_type=device_type,

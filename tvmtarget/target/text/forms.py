@@ -63,6 +63,7 @@ def detect(text: str, is_tag: Callable[[str], bool] = lambda _: False) -> Form:
         return "tag"
     if stripped.startswith("{"):
         return "json"
+    # Before the command line and the one-line form: TOML has commas and '-' too, and neither begins with `word =`.
     if _TOML.match(stripped):
         return "toml"
     top_level = _top_level(stripped)
@@ -89,6 +90,7 @@ def read(text: str, form: Form, is_tag: Callable[[str], bool] = lambda _: False)
     if form == "composition":
         ends = [-1, *_commas(_top_level(stripped)), len(stripped)]
         check_limit("target-nodes", len(ends) - 1, "the text", TextError)
+        # -1 stands before the first part as if it were a comma.
         parts = [stripped[begin + 1 : end] for begin, end in pairwise(ends)]
         if not all(part.strip() for part in parts):
             raise syntax_error("expected a target on both sides of ','", stripped, ends[1])
@@ -139,6 +141,7 @@ def _commas(top_level: str) -> list[int]:
         text = word.group()
         is_option = text.startswith("-")
         at = [word.start() + offset for offset, letter in enumerate(text) if letter == ","]
+        # A comma that ends a word separates targets even after an option: `c -mcpu=x, llvm`.
         found += [one for one in at if not (is_option or expects_value) or one == word.end() - 1]
         expects_value = is_option and "=" not in text and not text.endswith(",")
     return found

@@ -181,6 +181,7 @@ class _Scanner(Cursor):
         self.nodes = 0
         self.max_nodes = limit("target-nodes")
         try:
+            # A lone surrogate would fail only when the target is printed or hashed.
             text.encode()
         except UnicodeEncodeError as error:
             self.at = error.start
@@ -231,6 +232,7 @@ class _Scanner(Cursor):
         self.skip()
         column = self.at
         negated = False
+        # A loop, because recursion over a long run of '!' would exhaust the stack.
         while self.accept("!"):
             negated = not negated
         body = self.body(depth)
@@ -315,6 +317,7 @@ class _Scanner(Cursor):
             return Word(word)
         if start in (",", ")", ""):
             self.fail("expected a value" + self.found())
+        # A word before one of these marks begins a nested target or constraint.
         if start == "'" or (word is not None and self.peek() not in ("(", "[", "|", "?")):
             self.fail("expected ',' or ')'" + self.found() + "; a value with spaces or marks stands in double quotes")
         self.at = begin
@@ -323,6 +326,7 @@ class _Scanner(Cursor):
     def json(self) -> object:
         try:
             decoder = json.JSONDecoder(object_pairs_hook=self.object, parse_constant=_reject_constant)
+            # `raw_decode` stops after the value, so that JSON can be part of a text.
             value, self.at = decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))

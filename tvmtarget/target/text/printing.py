@@ -134,6 +134,7 @@ def write_value(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
+    # An item with '+' would be split when it is read, so such lists are printed as JSON.
     if isinstance(value, list) and value and all(is_plain(str(item)) and "+" not in str(item) for item in value):
         return "+".join(map(str, value))
     if isinstance(value, str) and is_plain(value) and "+" not in value:

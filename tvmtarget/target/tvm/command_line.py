@@ -48,6 +48,7 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
             raise syntax_error("'kind' is set by the first word", text, column)
         if key in flat:
             raise syntax_error(f"{shown(key)} is given twice", text, column)
+        # `-key value`; a word that begins with '-' is the next option, and this one a flag.
         if not equals and at < len(words) and not words[at][1].startswith("-"):
             value = words[at][1]
             at += 1
@@ -55,6 +56,7 @@ def read(text: str, dialect: Dialect = "plain") -> dict[str, object]:
         if not value and row is not None and row.type not in ("bool", "int"):
             raise syntax_error(f"expected a value of {shown(key)}, as in -{key}=...", text, column + len(word))
         flat[key] = _value(kind, key, value or "1", dialect)
+    # TVM's name of `targets`.
     if "devices" in flat:
         flat["targets"] = flat.pop("devices")
     return as_tvm_meant(flat)

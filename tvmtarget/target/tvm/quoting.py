@@ -63,6 +63,7 @@ def split(text: str, separator: str, dialect: Dialect) -> list[tuple[int, str]]:
     """
     parts: list[tuple[int, str]] = []
     begin, part, opened, mark, at = 0, "", -1, "", 0
+    # By index and not by character, because an escape takes two.
     while at < len(text):
         letter = text[at]
         is_escaped = letter == "\\" and _escapes(text[at + 1 : at + 2], mark, dialect)
@@ -155,6 +156,7 @@ def quote(value: str, separator: str, dialect: Dialect) -> str:
         is_plain = separator not in value and not any(letter.isspace() or letter in _MARKS for letter in value)
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return value if is_plain else f'"{escaped}"'
+    # Only this dialect takes one level of backslashes off again.
     if dialect == "v0.10":
         value = value.replace("\\", "\\\\")
     value = value.replace("'", "\\'")

@@ -38,6 +38,7 @@ def main_target(saved: Mapping[str, object]) -> dict[str, object]:
         raise TargetError(f"the nodes of a file of TVM are a list of objects, not {shown(nodes)}")
     graph = _Graph(nodes, is_new="root_index" in saved)
     root = saved.get("root_index", saved.get("root"))
+    # The saved value is the target itself; otherwise a module or a task contains it.
     if isinstance(root, int) and graph.is_target(root):
         return graph.target(root)
     targets = {at: graph.target(at) for at in range(len(nodes)) if graph.is_target(at)}
@@ -81,6 +82,7 @@ class _Graph:
             raise TargetError(f"a file of TVM has {len(self._nodes)} nodes, and no node {number}")
         if number in self._open:
             raise TargetError(f"node {number} of a file of TVM is a part of itself")
+        # The recursion is bounded, as files can come from anyone.
         if len(self._open) > _MAX_NESTED:
             raise TargetError(f"node {number} of a file of TVM is nested deeper than {_MAX_NESTED} nodes")
         read = _READERS.get(self._type_of(number))
@@ -119,6 +121,7 @@ def _text(_: _Graph, node: Mapping[str, object]) -> str:
     """Decode a text: plain in the new form; in the old one printable, or in base64 after its length, or missing."""
     if "repr_b64" in node:
         try:
+            # dmlc's serializer writes the length in 8 bytes before the text.
             return base64.b64decode(str(node["repr_b64"]), validate=True)[8:].decode()
         except (binascii.Error, ValueError) as error:
             raise TargetError(f"{shown(node['repr_b64'])} is no text in base64") from error
