@@ -161,7 +161,7 @@ def test_a_branch_is_divided_over_the_sites_of_the_machine_that_drives_the_clust
 @pytest.mark.parametrize("asked", ["@n0", "@n1", "@n0|@n1"])
 @pytest.mark.parametrize(("relu", "neg"), [("n0", "n1"), ("n1", "n0"), ("n1", "n1")])
 def test_costs_do_not_spread_control_flow_over_machines_that_run_apart(asked, relu, neg):
-    """Else its bodies would need a part of each machine in every turn."""
+    """Otherwise every iteration would need all machines."""
     fast = {"Relu": relu, "Neg": neg}
     ops = [
         {"match": {"op": op}, "site": f"{node}/a", "time": 1 if fast.get(op, "n0") == node else 1000}
@@ -199,14 +199,14 @@ def changed(programs, machine, body):
 
 
 def broken_programs():
-    """Yield programs in which one thing is wrong, and what the proof says of it."""
+    """Yield programs with one fault each, and a part of the error that names it."""
     programs = plan_of(5).programs()
     body = programs["n.1"].main.body
     sends = [place for place, call in enumerate(body) if call.op == SEND]
     first, second = next((a, b) for a, b in pairwise(sends) if b == a + 1)
     swapped = list(body)
     swapped[first], swapped[second] = swapped[second], swapped[first]
-    yield changed(programs, "n.1", swapped), "against the order of all"
+    yield changed(programs, "n.1", swapped), "not in the driver's order"
     yield changed(programs, "n.1", body[: sends[0]] + body[sends[0] + 1 :]), "has 0 sends and 1 receives"
     sent = body[sends[0]]
     wrong = dict(sent.attrs) | {"to": "n.1"}
@@ -219,7 +219,7 @@ def broken_programs():
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_the_proof_refuses_programs_that_do_not_fit(number):
+def test_verification_finds_programs_that_do_not_fit(number):
     plan = plan_of(5)
     programs, problem = list(broken_programs())[number]
     with pytest.raises(ModelError) as caught:

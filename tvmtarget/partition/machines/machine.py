@@ -1,9 +1,9 @@
-"""What the machines of a target are.
+"""Group the children of a target into machines, each of which runs a program of its own.
 
-Two children of the root are in one machine if they share a memory, or if one drives anything in the other; so is the
-host of the root. A GPU is in the machine of the CPU that drives it, and sockets of one board share its memory; nodes
-that drive themselves and are joined by links that are not coherent are machines. Under a distributed runtime, leaves
-share no memory because they are alike, so that `[n0=llvm,n1=llvm](runtime=processes)` is two machines.
+Two children of the root are in one machine if they share a memory, or if one drives anything in the other; the host of
+the root counts as a child. So a GPU is in the machine of the CPU that drives it, and the sockets of one board share its
+memory, while nodes that drive themselves and have links without coherence are machines. Under a distributed runtime,
+equal leaves do not share a memory by default: `[n0=llvm,n1=llvm](runtime=processes)` is two machines.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ __all__ = ["Machine", "Machines", "is_distributed", "undistributable"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Children of the root that share memories and drivers; `path` is that of the first one that drives itself.
+    """Children of the root that share memories or drivers.
 
-    `sites` are those that work may be given to: none for an implied host, which only drives.
+    Attributes:
+        path: path of the first child that drives itself; the identity of the machine.
+        sites: paths of the children that operations can be assigned to; none for an implied host, which only drives.
     """
 
     path: str
@@ -30,16 +32,21 @@ class Machine:
 
 
 class Machines:
-    """The machines of a topology, in the order of their first sites, and to which of them a site or memory belongs."""
+    """The machines of a topology, in the order of their first sites, found by union-find over the root's children."""
 
     def __init__(self, topology: Topology) -> None:
+        """Find the machines.
+
+        Args:
+            topology: sites of a resolved target.
+        """
         self.topology = topology
         self._is_system = topology[""].is_system
         options = [site.path for site in topology.options("")] if self._is_system else [""]
         tops = list(dict.fromkeys([*options, self._top(topology[""].host)]))
         self._leader = {top: top for top in tops}
-        self._place = {top: place for place, top in enumerate(tops)}
-        seen: dict[str, str] = {}
+        self._position = {top: position for position, top in enumerate(tops)}
+        seen: dict[str, str] = {}  # first child with a site in each memory domain
         for top in tops:
             for site in self._inside(top):
                 self._unite(top, seen.setdefault(site.domain, top))
@@ -58,26 +65,40 @@ class Machines:
 
     @property
     def home(self) -> str:
-        """The machine of the root's host, where a program's inputs and results are."""
+        """The machine of the root's host, which has the inputs and results of a program."""
         return self.of_domain(self.topology.home(""))
 
     @property
     def working(self) -> tuple[Machine, ...]:
-        """The machines that work may be given to."""
+        """The machines that operations can be assigned to."""
         return tuple(machine for machine in self if machine.sites)
 
     def of_site(self, path: str) -> str:
-        """Return the machine of a site below the root."""
+        """Find the machine of a site.
+
+        Args:
+            path: path of a site below the root.
+
+        Returns:
+            Path of its machine.
+        """
         return self._machines[self._find(self._top(path))].path
 
     def of_domain(self, domain: str) -> str:
-        """Return the machine that a memory is in."""
+        """Find the machine of a memory.
+
+        Args:
+            domain: memory domain.
+
+        Returns:
+            Path of its machine.
+        """
         return self._domains[domain]
 
     def _machine(self, tops: list[str], options: list[str]) -> Machine:
         sites = tuple(top for top in tops if top in options)
-        driving = (top for top in sites if self._top(self.topology[top].host) == top)
-        return Machine(next(driving, (*sites, *tops)[0]), sites)
+        self_driven = (top for top in sites if self._top(self.topology[top].host) == top)
+        return Machine(next(self_driven, (*sites, *tops)[0]), sites)
 
     def _inside(self, top: str) -> Iterator[Site]:
         site = self.topology[top]
@@ -95,20 +116,32 @@ class Machines:
         return top
 
     def _unite(self, one: str, other: str) -> None:
-        first, last = sorted((self._find(one), self._find(other)), key=self._place.__getitem__)
+        first, last = sorted((self._find(one), self._find(other)), key=self._position.__getitem__)
         self._leader[last] = first
 
 
 def is_distributed(root: Target) -> bool:
-    """Whether the runtime of a resolved target runs each machine in a process of its own."""
+    """Return whether the runtime of a target runs each machine in a process of its own.
+
+    Args:
+        root: resolved target.
+
+    Returns:
+        Whether its runtime is distributed.
+    """
     kind = None if root.runtime is None else find_kind(root.runtime.kind, "runtime")
     return kind is not None and kind.is_distributed
 
 
 def undistributable(topology: Topology, used: Collection[str]) -> Iterator[str]:
-    """Yield why distributed runtimes of a tree cannot be what they say: below the root, or with one machine only.
+    """List the distributed runtimes that cannot work: below the root, or with a single machine.
 
-    `used` are the paths of the nodes that have work, without the numbers of replicas; others are not looked at.
+    Args:
+        topology: sites of a resolved target.
+        used: paths of the nodes with operations, without numbers of replicas; other nodes are not checked.
+
+    Yields:
+        Descriptions of problems.
     """
     for path, node in topology.root.walk():
         if path and path in used and is_distributed(node) and node.runtime is not None:

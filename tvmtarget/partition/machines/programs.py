@@ -1,9 +1,8 @@
-"""One program for each machine of a cluster: what the driver of the root has each of them do, in its order.
+"""Project the driver of a cluster onto its machines: one program for each, with sends and receives.
 
-A value that one machine makes and another one reads is sent by the one and received by the other. All transfers are
-numbered in the order of the root's driver, and every program makes its own in that order. So nothing can wait for
-ever, even if a send waits for its receive: of all transfers that are not done yet, both machines of the first one
-have done everything before it.
+A copy between machines becomes a send on one and a receive on the other. All transfers are numbered in the order of the
+root's driver, and every program makes its own in that order. This cannot deadlock, even if a send waits for its
+receive: the two machines of the first unfinished transfer have finished everything before it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,18 @@ __all__ = ["machines_of_call", "programs_of"]
 
 
 def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
-    """Return the programs of a decomposed module by machine, proven to fit together.
+    """Make the program of each machine and verify that they fit together.
 
-    The one of the machine at home takes the inputs and returns the results; the others have neither. A module that is
-    all on one machine is its program. Raises `ModelError` where one operation of the root's driver, such as a loop,
-    spans machines.
+    Args:
+        module: partitioned module.
+        topology: sites of its target.
+
+    Returns:
+        Programs by path of the machine. The one of the home machine has the inputs and results; the others have
+        neither. A module that is all on one machine is its program.
+
+    Raises:
+        ModelError: a single operation of the root's driver, such as a loop, spans machines.
     """
     machines = Machines(topology)
     if module.main.attr("role") != "driver" or len(machines) == 1:
@@ -37,7 +43,7 @@ def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
 
 
 class _Projection:
-    """The bodies of all programs while the driver of the root is walked."""
+    """The bodies of all programs during a walk over the driver of the root."""
 
     def __init__(self, module: IRModule, machines: Machines) -> None:
         self.module = module
@@ -47,7 +53,7 @@ class _Projection:
         self.last_effect: str | None = None
 
     def add(self, call: Call) -> None:
-        """Add a step of the driver to the program of its machine; a copy between machines to those of both."""
+        """Add a call of the driver to the program of its machine, or a copy between machines to both programs."""
         if call.op == COPY:
             src, dst = (self.machines.of_domain(str(call.attr(end))) for end in ("src", "dst"))
             if src != dst:
@@ -57,6 +63,7 @@ class _Projection:
             return
         machine = self._machine(call)
         if call.has_effect:
+            # A transfer without a value keeps the order of effects on different machines.
             if self.last_effect not in (None, machine):
                 self._transfer(str(self.last_effect), machine, (), (), f"order {call.source}")
             self.last_effect = machine
@@ -69,8 +76,8 @@ class _Projection:
             others = ", ".join(f"@{machine}" for machine in sorted(found - {home}))
             raise ModelError(
                 f"op {call.source!r} has bodies on several machines: the driver on @{home} runs it, and {others} "
-                f"would have a part in every turn; keep all that is in it on one machine, such as @{home}, or choose a "
-                "runtime that is not distributed when the program is divided"
+                f"would take part in every iteration; keep its operations on one machine, such as @{home}, or "
+                "partition the program for a runtime that is not distributed"
             )
         return found.pop()
 
@@ -81,7 +88,7 @@ class _Projection:
         self.bodies[dst].append(Call(RECV, (), received, (("from", src), order), source=source, has_effect=True))
 
     def program(self, machine: str) -> IRModule:
-        """Return the program of a machine: its part of the driver, and the functions that this calls."""
+        """Return the program of a machine: its part of the driver, and the functions that it calls."""
         main, body = self.module.main, tuple(self.bodies[machine])
         is_home = machine == self.machines.home
         used = {name for call in body for name in call.uses()} | (set(main.results) if is_home else set())
@@ -98,7 +105,16 @@ class _Projection:
 
 
 def machines_of_call(call: Call, module: IRModule, machines: Machines) -> set[str]:
-    """Return the machines that have a part in a step of the root's driver, whose host runs nested bodies."""
+    """Find the machines that take part in a call of the root's driver.
+
+    Args:
+        call: the call. The host of the root takes part in operations with regions.
+        module: partitioned module.
+        machines: machines of its target.
+
+    Returns:
+        Paths of machines.
+    """
     found = {machines.home} if call.regions else set()
     if call.callee is not None:
         constraint = module[call.callee].constraint

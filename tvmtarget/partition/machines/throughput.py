@@ -1,7 +1,7 @@
-"""How fast a cluster is, by the estimates: what each machine is busy with, and when one input is through.
+"""Predict the throughput and latency of a cluster from the estimates of the cost model.
 
-Machines work at the same time on inputs that follow each other, so that the busiest one sets the pace. Both machines
-of a transfer are busy with it.
+Machines work on consecutive inputs at the same time, so that the busiest machine, the bottleneck stage, determines the
+throughput. A transfer occupies both of its machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ SECOND = 10**12  # picoseconds
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one machine does for each input, in picoseconds: run, with calls and copies of its own, and transfer."""
+    """The work of one machine per input.
+
+    Attributes:
+        machine: path of the machine.
+        run: picoseconds for calls, and for copies within the machine.
+        transfers: picoseconds for transfers to and from other machines.
+    """
 
     machine: str
     run: int
@@ -34,15 +40,18 @@ class Stage:
 
     @property
     def busy(self) -> int:
-        """All of it, one after the other."""
+        """Picoseconds for all work of the machine."""
         return self.run + self.transfers
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The stages of a cluster, and picoseconds from one input to its results if no other is under way.
+    """The predicted throughput and latency of a cluster.
 
-    `unknown` counts what is reckoned as nothing because nobody knows it; the prediction of the plan lists it.
+    Attributes:
+        stages: one stage for each machine.
+        latency: picoseconds from one input to its results while no other input is processed.
+        unknown: number of calls and copies of unknown time, which count as 0; the prediction of the plan lists them.
     """
 
     stages: tuple[Stage, ...]
@@ -51,21 +60,25 @@ class Throughput:
 
     @property
     def slowest(self) -> Stage:
-        """The stage that sets the pace."""
+        """The bottleneck stage."""
         return max(self.stages, key=lambda stage: stage.busy)
 
     @property
     def inputs_per_second(self) -> float | None:
-        """Inputs a second when they follow each other; None where nothing takes time."""
+        """Inputs per second in a stream; None if nothing takes time."""
         return SECOND / self.slowest.busy if self.slowest.busy else None
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two paces the smaller rank is better: more inputs a second, then less latency."""
+        """Sort key, smaller is better: time of the bottleneck stage, then latency."""
         return self.slowest.busy, self.latency
 
     def lines(self) -> Iterator[str]:
-        """Yield stages, latency and throughput line by line."""
+        """Format stages, latency and throughput for people.
+
+        Yields:
+            One line for each stage, then one for the cluster.
+        """
         for stage in self.stages:
             parts = f"run {microseconds(stage.run)}, transfers {microseconds(stage.transfers)}"
             yield f"  machine @{stage.machine}: busy {microseconds(stage.busy)} ({parts})"
@@ -74,7 +87,7 @@ class Throughput:
         yield f"  one input takes {microseconds(self.latency)}{rate}, as @{self.slowest.machine} allows{beside}"
 
     def to_json(self) -> dict[str, object]:
-        """Return it as data, in microseconds and inputs a second."""
+        """Return stages, latency and throughput as JSON data, in microseconds and inputs per second."""
         stages = {
             stage.machine: {"busy": stage.busy / 10**6, "run": stage.run / 10**6, "transfers": stage.transfers / 10**6}
             for stage in self.stages
@@ -89,21 +102,30 @@ class Throughput:
 
 
 def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) -> Throughput | None:
-    """Return the pace of a decomposed module; None where its target is no cluster, or one machine has all the work."""
+    """Predict the throughput of a partitioned module.
+
+    Args:
+        estimates: cost model of the program.
+        outlined: records of its subgraphs and copies.
+        module: partitioned module.
+
+    Returns:
+        The prediction; None if the target is not a cluster, or a single machine runs everything.
+    """
     machines = Machines(estimates.program.topology)
     if len(machines.working) < 2 or module.main.attr("role") != "driver":
         return None
     times = _Times(estimates, outlined)
     run: dict[str, int] = {machine.path: 0 for machine in machines}
     transfers = dict(run)
-    clock = dict(run)
-    ready: defaultdict[str, int] = defaultdict(int)
+    clock = dict(run)  # when each machine has finished its calls so far, for a single input
+    ready: defaultdict[str, int] = defaultdict(int)  # when each value is available
     for call in module.main.body:
-        arrived = max((ready[name] for name in call.inputs), default=0)
-        took = 0
+        operands_ready = max((ready[name] for name in call.inputs), default=0)
+        duration = 0
         for step in _steps(call):
             time = times.of(step)
-            took += time
+            duration += time
             src, dst = _ends(step, machines, module)
             if src == dst:
                 run[dst] += time
@@ -112,19 +134,20 @@ def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) ->
                 transfers[dst] += time
         if call.op == COPY:
             src, dst = _ends(call, machines, module)
-            clock[src] = max(clock[src], arrived) + took
+            clock[src] = max(clock[src], operands_ready) + duration
+            # A send does not wait for its receiver, so only the receiver waits.
             done = clock[dst] = max(clock[dst], clock[src])
         else:
-            together = machines_of_call(call, module, machines)
-            done = max(arrived, *(clock[machine] for machine in together)) + took
-            clock.update(dict.fromkeys(together, done))
+            involved = machines_of_call(call, module, machines)
+            done = max(operands_ready, *(clock[machine] for machine in involved)) + duration
+            clock.update(dict.fromkeys(involved, done))
         ready.update((output.name, done) for output in call.outputs)
     stages = tuple(Stage(path, run[path], transfers[path]) for path in run)
     return Throughput(stages, max(clock.values()), times.unknown)
 
 
 def _steps(call: Call) -> Iterator[Call]:
-    """Yield the calls and copies of a step of a driver: itself, or those in its nested bodies."""
+    """Yield a call or copy itself, or the calls and copies in its regions."""
     if not call.regions:
         yield call
     for _, body in call.regions:
@@ -140,9 +163,9 @@ def _ends(call: Call, machines: Machines, module: IRModule) -> tuple[str, str]:
 
 
 class _Times:
-    """What the steps of the root's driver take, in picoseconds; counts what nobody knows.
+    """Times of the calls and copies of the root's driver, in picoseconds; counts those of unknown time.
 
-    What nested bodies hold is reckoned as often as the plan expects it to run.
+    Calls and copies in regions count as often as the plan expects them to run.
     """
 
     def __init__(self, estimates: Estimates, outlined: Outlined) -> None:
@@ -156,29 +179,29 @@ class _Times:
         self.unknown = 0
 
     def of(self, call: Call) -> int:
-        """Return what a call or copy of the root's driver takes, as often as it is made."""
+        """Return the time of a call or copy of the root's driver, for all times that it is made."""
         if call.op == COPY:
             src, dst = str(call.attr("src")), str(call.attr("dst"))
-            return int(self._runs(call.inputs[0], src, dst) * self._moved(call.outputs[0].type, src, dst))
-        return 0 if call.callee is None else self._called(call.source)
+            return int(self._runs(call.inputs[0], src, dst) * self._copy_time(call.outputs[0].type, src, dst))
+        return 0 if call.callee is None else self._call_time(call.source)
 
     def _runs(self, name: str, src: str, dst: str) -> Fraction:
-        made = (copy.runs for copy in self.copies[""] if (copy.value, copy.src, copy.dst) == (name, src, dst))
-        return next(made, Fraction(1))
+        runs = (copy.runs for copy in self.copies[""] if (copy.value, copy.src, copy.dst) == (name, src, dst))
+        return next(runs, Fraction(1))
 
-    def _called(self, name: str) -> int:
-        """Return what all calls and copies take that a call of the root's driver leads to."""
-        copies = (int(copy.runs * self._moved(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
-        return sum(copies) + sum(map(self._ran, self.subgraphs[name]))
+    def _call_time(self, name: str) -> int:
+        """Return the time of all calls and copies that a call of the root's driver leads to."""
+        copies = (int(copy.runs * self._copy_time(copy.type, copy.src, copy.dst)) for copy in self.copies[name])
+        return sum(copies) + sum(map(self._subgraph_time, self.subgraphs[name]))
 
-    def _ran(self, subgraph: SubgraphRecord) -> int:
+    def _subgraph_time(self, subgraph: SubgraphRecord) -> int:
         leaf = self.estimates.program.topology[subgraph.site]
-        times = (self._known(self.estimates.time(index, leaf).time) for index in subgraph.calls)
+        times = (self._or_zero(self.estimates.time(index, leaf).time) for index in subgraph.calls)
         return int(subgraph.runs * (self.estimates.launch(leaf) + sum(times)))
 
-    def _moved(self, type_: Type, src: str, dst: str) -> int:
-        return self._known(self.estimates.copy(type_, src, dst))
+    def _copy_time(self, type_: Type, src: str, dst: str) -> int:
+        return self._or_zero(self.estimates.copy(type_, src, dst))
 
-    def _known(self, time: int | None) -> int:
+    def _or_zero(self, time: int | None) -> int:
         self.unknown += time is None
         return time or 0

@@ -1,9 +1,9 @@
-"""The proof that the programs of machines do together what the driver of the root does, and end. O(V + E).
+"""Verify that the programs of machines do together what the driver of the root does, without deadlock. O(V + E).
 
-Every step of the driver is in one program, that of its machine, in the driver's order; every transfer has one send and
-one receive, on the two machines that the driver's copy joins, with the number that is its place among all transfers;
-and each program makes its transfers by rising numbers. By induction over these numbers no machine waits for ever, and
-the messages between any two machines come in the order in which they are read.
+Every call of the driver must be in one program, that of its machine, in the order of the driver. Every transfer must
+have one send and one receive, on the two machines of the driver's copy, with its number among all transfers. Each
+program must make its transfers in ascending order. By induction over these numbers no machine waits forever, and the
+messages between two machines arrive in the order in which they are read.
 """
 
 from __future__ import annotations
@@ -19,18 +19,28 @@ from tvmtarget.partition.machines.machine import Machines
 
 __all__ = ["verify_programs"]
 
+# Violations that an error lists.
 MAX_SHOWN = 5
 
 
 def verify_programs(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> None:
-    """Raise `ModelError` unless the programs of machines are those of a decomposed module, and cannot hang."""
+    """Verify the programs of all machines.
+
+    Args:
+        module: partitioned module.
+        machines: machines of its target.
+        programs: programs by path of the machine.
+
+    Raises:
+        ModelError: with up to five violations.
+    """
     for program in programs.values():
         program.verify()
     problems = [
-        *_every_step_is_done_once(module, machines, programs),
+        *_every_call_is_in_one_program(module, machines, programs),
         *_transfers_match(module, machines, programs),
         *_transfers_are_in_order(programs),
-        *_machines_call_their_own(machines, programs),
+        *_functions_are_on_their_machine(machines, programs),
     ]
     if problems:
         raise ModelError(*problems[:MAX_SHOWN])
@@ -44,8 +54,8 @@ def _crosses(call: Call, machines: Machines) -> bool:
     return call.op == COPY and len({machines.of_domain(str(call.attr(end))) for end in ("src", "dst")}) == 2
 
 
-def _named(calls: Iterable[Call]) -> Iterator[tuple[object, ...]]:
-    """Yield what tells steps of a driver apart: what they do, with which values, and which of those alike it is."""
+def _keys(calls: Iterable[Call]) -> Iterator[tuple[object, ...]]:
+    """Yield a unique key of each call: operator, operands, results, and a number among equal calls."""
     seen: Counter[object] = Counter()
     for call in calls:
         name = (call.op, call.inputs, tuple(output.name for output in call.outputs))
@@ -53,23 +63,25 @@ def _named(calls: Iterable[Call]) -> Iterator[tuple[object, ...]]:
         seen[name] += 1
 
 
-def _every_step_is_done_once(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
-    steps = list(_named(call for call in module.main.body if not _crosses(call, machines)))
-    place = {name: number for number, name in enumerate(steps)}
+def _every_call_is_in_one_program(
+    module: IRModule, machines: Machines, programs: Mapping[str, IRModule]
+) -> Iterator[str]:
+    steps = list(_keys(call for call in module.main.body if not _crosses(call, machines)))
+    position = {name: number for number, name in enumerate(steps)}
     counts: Counter[int] = Counter()
     for machine, program in programs.items():
-        own = list(_named(call for call in program.main.body if not _is_transfer(call)))
-        foreign = next((name for name in own if name not in place), None)
+        own = list(_keys(call for call in program.main.body if not _is_transfer(call)))
+        foreign = next((name for name in own if name not in position), None)
         if foreign is not None:
-            yield f"the program of {machine!r} has a step that the driver has not: {foreign[0]!r}"
+            yield f"the program of {machine!r} has a call that the driver does not have: {foreign[0]!r}"
             continue
-        places = [place[name] for name in own]
-        counts.update(places)
-        if any(later <= earlier for earlier, later in pairwise(places)):
-            yield f"the program of {machine!r} does its steps in another order than the driver"
+        positions = [position[name] for name in own]
+        counts.update(positions)
+        if any(later <= earlier for earlier, later in pairwise(positions)):
+            yield f"the program of {machine!r} makes its calls in another order than the driver"
     for number, (op, *_) in enumerate(steps):
         if counts[number] != 1:
-            yield f"step {op!r} of the driver is in {counts[number]} programs, not in one"
+            yield f"call {op!r} of the driver is in {counts[number]} programs, not in one"
 
 
 def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
@@ -90,14 +102,14 @@ def _transfers_match(module: IRModule, machines: Machines, programs: Mapping[str
         if send.attr("to") != dst or receive.attr("from") != src or src == dst:
             yield f"transfer {order} is sent by {src!r} to {send.attr('to')!r}, and read by {dst!r}"
         if not send.inputs and not receive.outputs:
-            continue  # it says only that something is done
+            continue  # it only keeps the order of effects
         pair = (*send.inputs, *(output.name for output in receive.outputs))
         if pair not in copies:
             yield f"transfer {order} moves {' to '.join(map(repr, pair))}, which the driver does not copy"
         else:
             copies.remove(pair)
     for value, *_ in sorted(copies):
-        yield f"nobody sends {value!r}, which the driver copies to another machine"
+        yield f"no program sends {value!r}, which the driver copies to another machine"
 
 
 def _transfers_are_in_order(programs: Mapping[str, IRModule]) -> Iterator[str]:
@@ -105,10 +117,10 @@ def _transfers_are_in_order(programs: Mapping[str, IRModule]) -> Iterator[str]:
         orders = [int(str(call.attr("order"))) for call in filter(_is_transfer, program.main.body)]
         for earlier, later in pairwise(orders):
             if later <= earlier:
-                yield f"the program of {machine!r} makes transfer {later} after {earlier}, against the order of all"
+                yield f"the program of {machine!r} makes transfer {later} after {earlier}, not in the driver's order"
 
 
-def _machines_call_their_own(machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
+def _functions_are_on_their_machine(machines: Machines, programs: Mapping[str, IRModule]) -> Iterator[str]:
     for machine, program in programs.items():
         for function in program.functions[1:]:
             path = function.constraint.path if function.constraint is not None else None
