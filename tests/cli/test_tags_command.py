@@ -101,7 +101,7 @@ def test_all_problems_of_a_file_are_printed_with_their_places(cli, tmp_path):
     ]
     assert err.splitlines() == [
         f"error: kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'?{places[0]}",
-        f"error: a tag needs a source, of which this has none{places[1]}",
+        f"error: a tag needs a source; this tag has none{places[1]}",
         f"error: unknown tag 'acme/d'; did you mean 'acme/e' or 'acme/c' or 'acme/b'?{places[2]}",
         f"error: a composite has no targets; give it children: composite[cpu=llvm]{places[3]}",
     ]
@@ -126,9 +126,9 @@ def test_a_target_is_added_to_a_new_file(cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["arm/rasp4b"], "tag 'arm/rasp4b' is there already; nothing was written"),
-        (["box"], "'box' is no whole name for a tag; write the vendor too, as in [tag.\"acme/box\"], in tag file"),
-        (["acme/box", "--file", "other.toml"], "'other.toml' holds tags of 'other', and 'acme/box' is none"),
+        (["arm/rasp4b"], "tag 'arm/rasp4b' exists already; nothing was written"),
+        (["box"], "'box' is not a full name of a tag; add the vendor, as in [tag.\"acme/box\"], in tag file"),
+        (["acme/box", "--file", "other.toml"], "'other.toml' holds tags of 'other', not 'acme/box'"),
         (
             ["acme/box", "--file", "/proc/none/x/tvmtarget.toml"],
             "tag file '/proc/none/x/tvmtarget.toml' cannot be writ",

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tvmtarget.tags.compiled import Compiled, compile_tags
+from tvmtarget.tags.compiled import CompiledLayer, compile_tags
 from tvmtarget.tags.discovery import shipped_folder
-from tvmtarget.tags.layers import Files
+from tvmtarget.tags.layers import FileLayer
 from tvmtarget.tags.registry import Registry
 
-AUTHORED = Files("authored", folder=shipped_folder())
-COMPILED = Compiled("compiled", shipped_folder(), is_checked=False)
+AUTHORED = FileLayer("authored", folder=shipped_folder())
+COMPILED = CompiledLayer("compiled", shipped_folder(), is_checked=False)
 
 
 def test_compiled_equals_authored():
@@ -28,7 +28,7 @@ def test_a_namespace_that_changed_since_is_read_from_its_files(tmp_path):
     (folder / "demo.toml").write_text('schema = 1\n[tag.other]\nkind = "c"\n')
     (folder / "new.toml").write_text('schema = 1\n[tag.box]\nkind = "c"\n')
     (folder / "arm.toml").write_text("schema = 2\n")
-    registry = Registry(Compiled("checkout", folder, is_checked=True))
+    registry = Registry(CompiledLayer("checkout", folder, is_checked=True))
     assert registry["demo/other"] == registry["new/box"]
     assert "demo/node" not in registry
     assert registry["aws/c5.large"].at("cpu")["num-cores"] == 1
@@ -47,7 +47,7 @@ def test_a_row_keeps_all_that_a_file_says(tmp_path):
         'kind = "llvm"\n[family.box.sizes]\ns = { "+" = ["+neon"] }\n'
     )
     compile_tags(folder, data)
-    authored, compiled = Files("a", folder=folder), Compiled("c", folder, is_checked=True, data=data)
+    authored, compiled = FileLayer("a", folder=folder), CompiledLayer("c", folder, is_checked=True, data=data)
     for name in ("acme/box", "acme/b,c", "acme/box.s"):
         assert compiled.find(name) == authored.find(name)
     assert compiled.find("acme/box.s").info == replace(authored.find("acme/box.s").info)

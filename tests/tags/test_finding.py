@@ -4,7 +4,7 @@ import pytest
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TvmTargetError
-from tvmtarget.tags.finding import answer, nearest, read_constraint, satisfying
+from tvmtarget.tags.finding import check_target, find_nearest, find_satisfying, read_constraint
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.constraints.reasons import Truth
 
@@ -37,7 +37,7 @@ def registry():
     ],
 )
 def test_tags_satisfy_a_constraint_or_could(registry, text, satisfied, possible):
-    found = satisfying(registry, read_constraint(registry, text))
+    found = find_satisfying(registry, read_constraint(registry, text))
     assert (list(found.satisfied), list(found.possible)) == (satisfied, possible)
 
 
@@ -45,7 +45,7 @@ def test_tags_satisfy_a_constraint_or_could(registry, text, satisfied, possible)
 def test_leaving_out_what_cannot_match_changes_no_answer(text):
     registry, constraint = default_registry(), Constraint.parse(text)
     truths = {name: registry[name].satisfies(constraint).truth for name in registry}
-    found = satisfying(registry, constraint)
+    found = find_satisfying(registry, constraint)
     assert found.satisfied == tuple(name for name, truth in truths.items() if truth is Truth.YES)
     assert found.possible == tuple(name for name, truth in truths.items() if truth is Truth.UNKNOWN)
 
@@ -59,19 +59,19 @@ def test_the_kinds_of_a_tag_are_known_without_its_tree():
 
 def test_the_nearest_tags_are_of_the_vendor_then_of_the_kind_then_least_apart(registry):
     wanted = Constraint.parse("cuda(arch>=sm_80)")
-    assert nearest(registry, wanted, registry["acme/old"]) == ("acme/new", "acme/newer", "acme/bare")
-    assert nearest(registry, wanted, registry["other/vague"], limit=1) == ("other/box",)
-    assert nearest(registry, Constraint.parse("rocm"), Target("llvm")) == ()
+    assert find_nearest(registry, wanted, registry["acme/old"]) == ("acme/new", "acme/newer", "acme/bare")
+    assert find_nearest(registry, wanted, registry["other/vague"], limit=1) == ("other/box",)
+    assert find_nearest(registry, Constraint.parse("rocm"), Target("llvm")) == ()
 
 
 def test_a_refusal_names_the_nearest_tags_that_would_do(registry):
-    assert str(answer(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)"))).splitlines() == [
+    assert str(check_target(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)"))).splitlines() == [
         "NO acme/old does not satisfy cuda(arch>=sm_80)",
         "  NO @gpu: cuda: this is cuda",
         "    NO arch>=sm_80: it is sm_53",
         "nearest tags that satisfy it: acme/new, acme/newer, acme/bare",
     ]
-    assert "nearest" not in str(answer(registry, registry["acme/new"], Constraint.parse("cuda")))
+    assert "nearest" not in str(check_target(registry, registry["acme/new"], Constraint.parse("cuda")))
 
 
 @pytest.mark.parametrize(

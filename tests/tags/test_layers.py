@@ -11,7 +11,7 @@ import pytest
 
 from tvmtarget import Constraint, Target
 from tvmtarget.errors import TargetError, TvmTargetWarning, UnknownNameError
-from tvmtarget.tags.finding import satisfying
+from tvmtarget.tags.finding import find_satisfying
 from tvmtarget.tags.registry import Registry, default_registry
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_a_name_of_two_files_of_one_folder_is_told_with_both_lines(tmp_path):
         (f"schema = 1\nx = {'[' * 9999}{']' * 9999}\n", "is nested too deep"),
         ("schema = true\n", "has schema True; this version reads schema = 1"),
         ("schema = 1\ntag = [1]\n", "'tag' holds tables, not [1]"),
-        ('schema = 1\n[tag.box]\nkind = "llvm"\n', "'box' is no whole name for a tag; write the vendor too"),
+        ('schema = 1\n[tag.box]\nkind = "llvm"\n', "'box' is not a full name of a tag; add the vendor"),
         (
             'schema = 1\n[tag."acme/box"]\nkind = "llvm"\ndoc = 1\n',
             "'doc' is text, not 1, at tag 'acme/box', in tag file",
@@ -176,14 +176,14 @@ def test_what_editors_leave_behind_is_not_read(tmp_path, discover):
 def test_the_name_of_a_file_is_a_namespace(tmp_path, discover):
     path = write(tmp_path / "extra/Acme Box.toml", BOX.format(cores=2))
     assert discover(TVMTARGET_PATH=str(tmp_path / "extra")).problems() == (
-        f"the name of tag file {str(path)!r} is no namespace; use lower-case letters, digits, '-' and '_', "
+        f"the name of tag file {str(path)!r} is not a namespace; use lower-case letters, digits, '-' and '_', "
         "as in acme.toml",
     )
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path, discover):
     registry = discover(TVMTARGET_PATH=str(tmp_path / "nothing"))
-    assert registry.problems() == (f"TVMTARGET_PATH names {str(tmp_path / 'nothing')!r}, which is no folder",)
+    assert registry.problems() == (f"TVMTARGET_PATH names {str(tmp_path / 'nothing')!r}, which is not a folder",)
     assert registry["arm/rasp4b"]
 
 
@@ -228,7 +228,7 @@ def test_a_package_brings_tags(tmp_path):
         ),
         ("math:pi", "entry point 'wrong' of tvmtarget.tags is the path of a folder, not 3.14159"),
         ("os:sep_", "plugin 'wrong' of wrong (os:sep_) does not load: module 'os' has no attribute 'sep_'"),
-        ("os:devnull", "package wrong names '/dev/null', which is no folder"),
+        ("os:devnull", "package wrong names '/dev/null', which is not a folder"),
     ],
 )
 def test_a_package_with_wrong_tags_is_one_clear_error_and_every_other_tag_works(tmp_path, value, problem):
@@ -280,13 +280,13 @@ def test_a_deprecated_tag_works_and_says_what_to_use_instead(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert registry["acme/new"]["num-cores"] == 2
-        assert satisfying(registry, Constraint.parse("llvm")).satisfied == tuple(registry)
+        assert find_satisfying(registry, Constraint.parse("llvm")).satisfied == tuple(registry)
 
 
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ('[tag."acme/a"]\nbase = "acme/b"\n[tag."acme/b"]\nbase = "acme/a"', "tags are made of each other"),
+        ('[tag."acme/a"]\nbase = "acme/b"\n[tag."acme/b"]\nbase = "acme/a"', "tags form a cycle"),
         ('[tag."acme/a"]\nkind = "llvm"\nnum-core = 1', "kind 'llvm' has no attribute 'num-core'"),
         (
             '[tag."acme/a"]\nbase = "arm/rasp4b"\n"cpu/num-cores" = 2\n"llvm/num_cores" = 3',
@@ -326,5 +326,5 @@ def test_a_tag_added_in_code_stands_for_another_only_if_it_is_meant_to():
     with pytest.raises(TargetError, match=r"tag 'arm/rasp4b' is defined twice: in '.*arm.toml', line .* and in 'code'"):
         base.with_tags({"arm/rasp4b": "llvm"})["arm/rasp4b"]
     assert base.with_tags({"arm/rasp4b": "llvm"}, override=True)["arm/rasp4b"] == Target("llvm")
-    with pytest.raises(TargetError, match="'box' is no name for a tag; write the vendor too, as in acme/box"):
+    with pytest.raises(TargetError, match="'box' is not a full name of a tag; add the vendor, as in acme/box"):
         base.with_tags({"box": "llvm"})

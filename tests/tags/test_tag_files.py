@@ -115,7 +115,7 @@ WRONG_FILES = {
     "[source]\nx = 5": "source 'x' is a table, not 5",
     "[source.x]\nurl = 'here'": "source 'x' needs a text 'cite', not None",
     "[tag.Box]\nkind = 'llvm'": (
-        "'Box' is no name for a tag; use lower-case letters, digits, '-', '_' and '.', at tag 'acme/Box'"
+        "'Box' is not a valid name of a tag; use lower-case letters, digits, '-', '_' and '.', at tag 'acme/Box'"
     ),
     "[tag.box]\nkind = 'llvm'\ndoc = 5": "'doc' is text, not 5, at tag 'acme/box'",
     "[tag.box]\nkind = 'llvm'\nabstract = 'yes'": "'abstract' is true or false, not 'yes', at tag 'acme/box'",
@@ -127,13 +127,13 @@ WRONG_FILES = {
         "unknown confidence 'vendors'; did you mean 'vendor'?, at tag 'acme/box'"
     ),
     "[tag.box]\nkind = 'llvm'\nbase = 'acme/x'": (
-        "'kind' stands beside 'base', which says what it is; leave one of them out, at tag 'acme/box'"
+        "'kind' conflicts with 'base', which determines the target; leave one of them out, at tag 'acme/box'"
     ),
     "[tag.box]\nkind = 'llvm'\naliases = ['x']\n[tag.x]\nkind = 'c'": (
         "'acme/x' is defined twice, at tag 'acme/box' and at tag 'acme/x'"
     ),
     "[tag.box]\nkind = 'llvm'\naliases = ['box']": ("'acme/box' is defined twice, at tag 'acme/box'"),
-    "[family.box.sizes]\nsmall = {}": "family 'box' has no tag; define [tag.box], which its sizes build on",
+    "[family.box.sizes]\nsmall = {}": "family 'box' has no tag; define [tag.box], the base of its sizes",
     "[tag.box]\nkind = 'llvm'\n[family.box]\nsmall = {}": "family 'box' holds 'sizes' and nothing else, not small",
     "[tag.box]\nkind = 'llvm'\n[family.box.sizes]\nsmall = 5": "sizes 'small' is a table, not 5",
 }
@@ -150,8 +150,8 @@ def test_a_wrong_file_is_told_with_its_name(read, tmp_path, text, problem):
 WRONG_TAGS = {
     "base = 'acme/nothing'": "unknown tag 'acme/nothing'; did you mean 'acme/box'?",
     "base = 'nobody/nothing'": "unknown tag 'nobody/nothing'; known: acme/box",
-    "base = 'acme/box'": "tags are made of each other: acme/box -> acme/box",
-    "targets = [{ name = 'a', tag = 'acme/box' }]": "tags are made of each other: acme/box -> acme/box",
+    "base = 'acme/box'": "tags form a cycle: acme/box -> acme/box",
+    "targets = [{ name = 'a', tag = 'acme/box' }]": "tags form a cycle: acme/box -> acme/box",
     "nothing = 5": "a target needs a 'kind' or a 'tag'",
     "kind = 'llvm'\nnum-core = 4": "kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'?",
     "kind = 'llvm'\nnum-cores = 1.5": "attribute 'num-cores' of kind 'llvm' is a whole number, not 1.5",
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_told_of_the_tag_where_it_stands(read, tmp_path):
 
 def test_circles_of_bases_are_told(read):
     registry = read(f"{HEAD}[tag.a]\nbase = 'acme/b'\n[tag.b]\nbase = 'acme/c'\n[tag.c]\nbase = 'acme/a'")
-    with pytest.raises(TargetError, match="tags are made of each other: acme/a -> acme/b -> acme/c -> acme/a"):
+    with pytest.raises(TargetError, match="tags form a cycle: acme/a -> acme/b -> acme/c -> acme/a"):
         registry["acme/a"]
 
 
@@ -190,7 +190,7 @@ def test_a_chain_of_bases_ends(read):
     rows = "".join(f"[tag.t{k}]\nbase = 'acme/t{k + 1}'\n" for k in range(20))
     registry = read(f"{HEAD}{rows}[tag.t20]\nkind = 'llvm'")
     assert registry["acme/t15"] == Target("llvm")
-    with pytest.raises(TargetError, match="more than 8 tags are built on each other: acme/t0 -> "):
+    with pytest.raises(TargetError, match="a chain of more than 8 tags: acme/t0 -> "):
         registry["acme/t0"]
 
 

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from tvmtarget.tags.discovery import shipped_folder
-from tvmtarget.tags.files import CONFIDENCES, NOTES
+from tvmtarget.tags.files import CONFIDENCES, METADATA
 from tvmtarget.tags.schema import tag_file_schema
 
 SCHEMA = tag_file_schema()
@@ -46,5 +46,5 @@ def test_a_wrong_file_is_not_valid(text):
 
 def test_the_schema_has_all_that_is_read_of_a_row():
     based = SCHEMA["$defs"]["based"]["properties"]
-    assert set(NOTES) <= set(based)
+    assert set(METADATA) <= set(based)
     assert based["confidence"]["enum"] == list(CONFIDENCES)

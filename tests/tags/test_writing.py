@@ -30,15 +30,17 @@ def add(path, name, tree=BOARD, doc="", source="a test", confidence="assumed", r
 )  # fmt: skip
 def test_a_name_that_the_reader_refuses_is_not_written(name, tmp_path):
     for path in (tmp_path / "tvmtarget.toml", tmp_path / "acme.toml", tmp_path / "pyproject.toml"):
-        with pytest.raises(TargetError, match=r"is no name for a tag; use lower-case letters.*as in acme/my-board"):
+        with pytest.raises(
+            TargetError, match=r"is not a valid name of a tag; use lower-case letters.*as in acme/my-board"
+        ):
             add(path, name)
         assert not path.exists()
 
 
 def _read(path, name):
-    from tvmtarget.tags.layers import Files
+    from tvmtarget.tags.layers import FileLayer
 
-    return Registry(Files("project", files=[path]) if path.name != "acme.toml" else path.parent)[name]
+    return Registry(FileLayer("project", files=[path]) if path.name != "acme.toml" else path.parent)[name]
 
 
 @pytest.mark.parametrize("name", ["acme/box", "acme/a.b", "acme/a-b", "acme/a/b", "acme/0", "acme/tag", "acme/source"])
@@ -82,9 +84,9 @@ def test_every_text_of_a_tag_is_read_back(doc, source, model, libs, word, tmp_pa
 
 
 def _layer(path):
-    from tvmtarget.tags.layers import Files
+    from tvmtarget.tags.layers import FileLayer
 
-    return (Files("project", files=[path]),)
+    return (FileLayer("project", files=[path]),)
 
 
 @pytest.mark.parametrize("name", ["doc", "source", "confidence", "abstract", "aliases", "base", "tvm", "deprecated"])
@@ -96,7 +98,7 @@ def test_attributes_that_are_notes_of_a_tag_are_refused(name, tmp_path):
 def test_a_file_that_has_no_place_for_a_table_stays_as_it_is(tmp_path):
     path = tmp_path / "tvmtarget.toml"
     path.write_text('schema = 1\ntag = {"acme/one" = {kind = "llvm"}}\n')
-    with pytest.raises(TargetError, match="has no place for more tables"):
+    with pytest.raises(TargetError, match="cannot hold more tables"):
         add(path, "acme/box")
     assert path.read_text() == 'schema = 1\ntag = {"acme/one" = {kind = "llvm"}}\n'
 
@@ -110,9 +112,9 @@ def test_a_registry_takes_a_folder_by_its_path(tmp_path):
 @pytest.mark.parametrize(
     ("layer", "problem"),
     [
-        (__file__, "test_writing.py' is no folder; give the one that holds tag files"),
-        ("a\0b", "'a.*b' is no folder"),
-        ("", "'' is no folder"),
+        (__file__, "test_writing.py' is not a folder; name the one with tag files"),
+        ("a\0b", "'a.*b' is not a folder"),
+        ("", "'' is not a folder"),
         (1, "a layer of a registry is a folder of tag files or a Layer, not 1"),
         (None, "or a Layer, not None"),
         ({"acme/box": "llvm"}, "or a Layer, not {'acme/box': 'llvm'}"),
@@ -125,7 +127,7 @@ def test_what_is_no_layer_is_refused(layer, problem):
 
 @pytest.mark.parametrize("name", ["box", ""])
 def test_a_name_without_a_vendor_is_refused_as_by_the_reader(name, tmp_path):
-    with pytest.raises(TargetError, match="is no whole name for a tag; write the vendor too"):
+    with pytest.raises(TargetError, match="is not a full name of a tag; add the vendor"):
         add(tmp_path / "tvmtarget.toml", name)
     with pytest.raises(TargetError, match="holds tags of 'acme'"):
         add(tmp_path / "acme.toml", name)

@@ -35,14 +35,16 @@ def check(
 
     The reason is printed for each constraint. The exit code is 1 if one is not satisfied.
     """
-    from tvmtarget.tags.finding import answer, read_constraint
+    from tvmtarget.tags.finding import check_target, read_constraint
     from tvmtarget.tags.registry import default_registry
 
     tree, registry = read_target(target, edits, context.args), default_registry()
     tree.resolve()
     constraints = {text: read_constraint(registry, text) for text in satisfies or ()}
     measured = target == "native" and not edits and not context.args
-    answers = {text: answer(registry, tree, constraint, measured=measured) for text, constraint in constraints.items()}
+    answers = {
+        text: check_target(registry, tree, constraint, measured=measured) for text, constraint in constraints.items()
+    }
     met = {text: one.reason.is_possible if unknown else bool(one.reason) for text, one in answers.items()}
     if as_json:
         rows = [{"constraint": text, "is_met": met[text], **one.to_json()} for text, one in answers.items()]

@@ -57,7 +57,7 @@ def list_tags(
     from tvmtarget.tags.registry import default_registry
 
     registry = default_registry()
-    for problem in registry.problems_of_others():
+    for problem in registry.problems(shipped=False):
         typer.echo(f"warning: {problem}", err=True)
     names: Iterable[str] = registry.abstract() if abstract else registry
     if constraint is not None:
@@ -93,9 +93,9 @@ def _data(info: TagInfo) -> dict[str, object]:
 
 
 def _satisfying(registry: Registry, text: str) -> tuple[str, ...]:
-    from tvmtarget.tags.finding import read_constraint, satisfying
+    from tvmtarget.tags.finding import find_satisfying, read_constraint
 
-    return satisfying(registry, read_constraint(registry, text)).satisfied
+    return find_satisfying(registry, read_constraint(registry, text)).satisfied
 
 
 @app.command("check")

@@ -71,9 +71,9 @@ def _configure(context: typer.Context, name: str | None) -> str | None:
     """Make the values of a configuration file the defaults of the command's options."""
     if name is None or context.resilient_parsing:
         return name
-    from tvmtarget.tags.configurations import configuration_of, split_configuration
+    from tvmtarget.tags.configurations import load_configuration, split_configuration
 
-    target, executor, runtime, options = split_configuration(configuration_of(name))
+    target, executor, runtime, options = split_configuration(load_configuration(name))
     parameters = {flag: one.name for one in context.command.params for flag in one.opts if one.name != "config"}
     values: dict[str, object] = {}
     problems: list[str] = []
@@ -166,9 +166,9 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
 
 
 def _configured_target(name: str) -> str:
-    from tvmtarget.tags.configurations import configuration_of, split_configuration
+    from tvmtarget.tags.configurations import load_configuration, split_configuration
 
-    target = split_configuration(configuration_of(name))[0]
+    target = split_configuration(load_configuration(name))[0]
     if target is None:
         raise TextError(f"configuration {name!r} has no 'targets', and no target is given")
     return json.dumps(target.to_json())

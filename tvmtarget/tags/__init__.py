@@ -1,1 +1,1 @@
-"""Names for trees: what people deploy to, as data files."""
+"""Tags: names for target trees (instance types, boards, chips), defined in data files."""

@@ -1,4 +1,4 @@
-"""Checking a file of tags as a whole: every row is read, built, resolved, and read back."""
+"""Check a tag file: read, build, resolve and print every row, and read it back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tvmtarget.errors import TvmTargetError, did_you_mean
 from tvmtarget.tags.discovery import shipped_folder
-from tvmtarget.tags.files import at, is_project_file
-from tvmtarget.tags.layers import Files
+from tvmtarget.tags.files import is_project_file, location
+from tvmtarget.tags.layers import FileLayer
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.tree import Target
 
@@ -16,26 +16,34 @@ __all__ = ["check_file"]
 
 
 def check_file(path: Path | str) -> list[str]:
-    """Return all that is wrong with a file, on top of the tags that come with the library."""
+    """Check a tag file together with the tags of the library.
+
+    Args:
+        path: A file of a namespace, or a project's file.
+
+    Returns:
+        All problems, each with its tag, file and line; empty if there are none.
+    """
     path = Path(path)
     layer = _layer(path)
     is_shipped = path.resolve().parent == shipped_folder().resolve()
+    # Only the lowest layer, so that the result does not depend on the user's own tags.
     registry = Registry(*default_registry().layers[:1], *([] if is_shipped else [layer]))
     found = [*layer.problems()]
     for name in layer.names():
-        info = registry.info_anyway(name)
+        info = registry.find_info(name)
         if info is not None and info.name == name:
-            found += _problems(registry, name, f" (tag {name!r} in {at(info)})", is_abstract=info.is_abstract)
+            found += _problems(registry, name, f" (tag {name!r} in {location(info)})", is_abstract=info.is_abstract)
     return list(dict.fromkeys(found))
 
 
-def _layer(path: Path) -> Files:
+def _layer(path: Path) -> FileLayer:
     if is_project_file(path):
-        return Files(str(path), files=[path])
-    return Files(str(path), folder=path.parent, only=path)
+        return FileLayer(str(path), files=[path])
+    return FileLayer(str(path), folder=path.parent, only=path)
 
 
-def _problems(registry: Registry, name: str, place: str, *, is_abstract: bool) -> Iterator[str]:
+def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -> Iterator[str]:
     try:
         tree = registry.tree(name)
     except TvmTargetError as error:
@@ -45,19 +53,19 @@ def _problems(registry: Registry, name: str, place: str, *, is_abstract: bool) -
         return
     info = registry.info(name)
     if not info.sources:
-        yield f"a tag needs a source, of which this has none{place}"
+        yield f"a tag needs a source; this tag has none{where}"
     elif not info.confidence:
-        yield f"a tag needs a confidence: measured, vendor, derived or assumed{place}"
+        yield f"a tag needs a confidence: measured, vendor, derived or assumed{where}"
     try:
         tree.resolve()
     except TvmTargetError as error:
-        yield from (f"{problem}{place}" for problem in error.problems)
+        yield from (f"{problem}{where}" for problem in error.problems)
     if Target.parse(str(tree)) != tree:
-        yield f"its text is not read back as the same tree{place}"
+        yield f"its text does not read back as an equal tree{where}"
     try:
         tree.part((info.tvm or "").removeprefix(":"))
     except TvmTargetError as error:
-        yield from (f"'tvm' names no part: {problem}{place}" for problem in error.problems)
+        yield from (f"'tvm' names no part: {problem}{where}" for problem in error.problems)
     instead = info.deprecated.partition(":")[0]
     if instead and instead not in registry:
-        yield f"'deprecated' names the tag to use instead, not {instead!r}{did_you_mean(instead, registry)}{place}"
+        yield f"'deprecated' names the tag to use instead, not {instead!r}{did_you_mean(instead, registry)}{where}"

@@ -1,7 +1,7 @@
-"""The compiled form of the shipped tags: an index of names and a file of rows, so that no TOML is read to find one.
+"""Compiled form of the shipped tags: an index of names and a file of rows, so that a lookup parses no TOML.
 
 `python -m tvmtarget.tags.compiled` writes both from `tags/`; a test compares them. In a checkout, a namespace whose
-files changed since is read from those files.
+files have changed since is read from these files.
 """
 
 from __future__ import annotations
@@ -16,33 +16,41 @@ from pathlib import Path
 from typing import Any
 
 from tvmtarget.tags.files import TagInfo, TagRow, namespace_of
-from tvmtarget.tags.layers import Files
+from tvmtarget.tags.layers import FileLayer
 
-__all__ = ["Compiled", "compile_tags"]
+__all__ = ["CompiledLayer", "compile_tags"]
 
 FORMAT = 1
 INDEX, ROWS = "index.json", "rows.jsonl"
 DATA = Path(__file__).parent / "data"
 
-# What most tags have not is not written.
-_USUAL = {"doc": "", "confidence": "", "tvm": None, "family": None, "deprecated": "", "overrides": False}
+# Defaults of metadata, which rows omit.
+_DEFAULTS = {"doc": "", "confidence": "", "tvm": None, "family": None, "deprecated": "", "overrides": False}
 
 
-class Compiled:
-    """The compiled tags of a folder; `is_checked` asks whether the folder still says what was compiled."""
+class CompiledLayer:
+    """Layer of compiled tags."""
 
     def __init__(self, label: str, folder: Path, *, is_checked: bool, data: Path = DATA) -> None:
+        """Open the compiled tags of a folder.
+
+        Args:
+            label: The name of the layer, for messages.
+            folder: The folder of the tag files that were compiled.
+            is_checked: Whether to compare the files with the compiled form, and to read those that have changed.
+            data: The folder of the compiled form.
+        """
         self.label = label
         self._folder = folder
         self._data = data
-        self._authored = Files(label, folder=folder)
+        self._authored = FileLayer(label, folder=folder)
         self._is_checked = is_checked
         self._is_fresh: dict[str, bool] = {}
         self._read: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def _index(self) -> dict[str, Any]:
-        """The index: a namespace is text in it, so that those nobody asks for cost next to nothing."""
+        """Index of names; each namespace is a JSON text in it, so that unused namespaces are not parsed."""
         index: dict[str, Any] = json.loads((self._data / INDEX).read_bytes())
         return index
 
@@ -52,16 +60,28 @@ class Compiled:
         return self._read[name]
 
     def find(self, name: str) -> TagRow | None:
-        """Return the row of a name or alias."""
+        """Look up a tag.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            Its row, or None if there is none.
+        """
         namespace, _, short = name.partition("/")
+        # A stale or unknown namespace (of a new file) is read from its files.
         if not self._fresh(namespace):
             return self._authored.find(name)
         of_namespace = self._namespace(namespace)
-        place = of_namespace["tags"].get(of_namespace["aliases"].get(short, short))
-        return None if place is None else self._row(place)
+        location = of_namespace["tags"].get(of_namespace["aliases"].get(short, short))
+        return None if location is None else self._row(location)
 
     def names(self) -> Iterator[str]:
-        """List all names, aliases and abstract tags too."""
+        """List all names.
+
+        Yields:
+            Names, aliases and abstract tags.
+        """
         for namespace in self.namespaces():
             if self._fresh(namespace):
                 of_namespace = self._namespace(namespace)
@@ -70,7 +90,11 @@ class Compiled:
                 yield from (name for name in self._authored.names() if name.partition("/")[0] == namespace)
 
     def listed(self) -> Iterator[str]:
-        """List the names that stand for themselves."""
+        """List the names of concrete tags.
+
+        Yields:
+            Names without aliases and abstract tags.
+        """
         for namespace in self.namespaces():
             if self._fresh(namespace):
                 tags = self._namespace(namespace)["tags"]
@@ -79,11 +103,22 @@ class Compiled:
                 yield from (name for name in self._authored.listed() if name.partition("/")[0] == namespace)
 
     def namespaces(self) -> Iterable[str]:
-        """List what comes before the '/' of its names."""
+        """List the namespaces.
+
+        Returns:
+            The first parts of the names, before '/'.
+        """
         return self._authored.namespaces() if self._is_checked else self._index["namespaces"]
 
     def problems(self, name: str | None = None) -> Sequence[str]:
-        """List what is wrong with the files that are not as they were compiled."""
+        """List the problems of the files that have changed since they were compiled.
+
+        Args:
+            name: A name, to check only the files that could define it.
+
+        Returns:
+            The problems; compiled files have none.
+        """
         namespaces = self.namespaces() if name is None else [name.partition("/")[0]]
         stale = [namespace for namespace in namespaces if not self._fresh(namespace)]
         return [problem for namespace in stale for problem in self._authored.problems(f"{namespace}/")]
@@ -100,29 +135,38 @@ class Compiled:
 
     @cached_property
     def _rows(self) -> mmap.mmap:
-        """All rows, opened once, as whoever lists tags asks for each; one row is read where it stands."""
+        """Memory map of all rows, from which single rows are parsed."""
         with (self._data / ROWS).open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def _row(self, place: Sequence[int]) -> TagRow:
-        row = json.loads(self._rows[place[0] : place[0] + place[1]])
+    def _row(self, location: Sequence[int]) -> TagRow:
+        offset, length, _ = location
+        row = json.loads(self._rows[offset : offset + length])
         cites = self._index["cites"]
-        info = {**_USUAL, **row["info"], "file": self._folder / row["info"]["file"]}
+        info = {**_DEFAULTS, **row["info"], "file": self._folder / row["info"]["file"]}
         info["sources"] = tuple(cites[at] for at in info["sources"])
         info["aliases"] = tuple(info.get("aliases", ()))
         return TagRow(TagInfo(**info), row.get("base"), row["flat"])
 
 
 def compile_tags(folder: Path, data: Path = DATA) -> None:
-    """Write the compiled form of a folder's tags; nothing is written if a row is wrong."""
-    index, rows = _compiled(folder)
+    """Compile the tag files of a folder.
+
+    Args:
+        folder: The folder of tag files.
+        data: The folder to write to, as a whole or not at all.
+
+    Raises:
+        SystemExit: A file or a row has problems.
+    """
+    index, rows = _compile(folder)
     data.mkdir(exist_ok=True)
     (data / ROWS).write_bytes(rows)
     (data / INDEX).write_text(_compact(index) + "\n", encoding="utf-8")
 
 
-def _compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
-    authored = Files("tags", folder=folder)
+def _compile(folder: Path) -> tuple[dict[str, Any], bytes]:
+    authored = FileLayer("tags", folder=folder)
     cites: dict[str, int] = {}
     lines: list[bytes] = []
     offset = 0
@@ -133,6 +177,7 @@ def _compiled(folder: Path) -> tuple[dict[str, Any], bytes]:
             raise SystemExit("\n".join(row.problems if row else [f"{name!r} is not found"]))
         namespace, _, short = name.partition("/")
         if namespace not in namespaces:
+            # Digests instead of times, as installers and version control do not preserve times.
             files = {path.name: _digest(path) for path in _files(folder, namespace)}
             namespaces[namespace] = {"files": files, "tags": {}, "aliases": {}}
         if row.info.name != name:
@@ -154,7 +199,7 @@ def _compact(data: object) -> str:
 
 
 def _line(row: TagRow, cites: dict[str, int]) -> bytes:
-    info = {key: value for key, value in asdict(row.info).items() if _USUAL.get(key, ...) != value and value != ()}
+    info = {key: value for key, value in asdict(row.info).items() if _DEFAULTS.get(key, ...) != value and value != ()}
     info["file"] = row.info.file.name
     info["sources"] = [cites.setdefault(cite, len(cites)) for cite in row.info.sources]
     flat: Mapping[str, object] = {"info": info, "flat": row.flat} | ({"base": row.base} if row.base else {})

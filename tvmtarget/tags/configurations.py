@@ -1,6 +1,6 @@
-"""Configuration files of tvmc: targets, executor and runtime of a build, and options of a command, in JSON.
+"""Read configuration files of tvmc: JSON with targets, executor and runtime of a build, and options of a command.
 
-The form is that of TVM (`python/tvm/driver/tvmc/config_options.py` and `configs/` at v0.18.0):
+The format is that of TVM (`python/tvm/driver/tvmc/config_options.py` and `configs/` at v0.18.0):
 
     {"targets": [{"kind": "cmsis-nn"}, {"kind": "c", "mcpu": "cortex-m55"}],
      "executor": {"kind": "aot", "unpacked-api": true}, "runtime": {"kind": "crt"}, "output": "board.tvmt"}
@@ -19,31 +19,36 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json, read_text
 
-__all__ = ["configuration_of", "read_configuration", "split_configuration"]
+__all__ = ["load_configuration", "read_configuration", "split_configuration"]
 
-# What TVM ships as `configs/host/default.json`.
+# The content of `configs/host/default.json`, which TVM ships.
 _SHIPPED: Mapping[str, Mapping[str, object]] = {"default": {"targets": [{"kind": "llvm"}]}}
 
 _OF_THE_TARGET = ("targets", "executor", "runtime")
 
 
 def read_configuration(source: str | Path | Mapping[str, object]) -> Target:
-    """Return the target of a configuration, with its executor and runtime, as `--config` reads it.
+    """Read the target of a configuration, as `--config` does.
 
     Args:
-        source: a file, the name of one in `$TVM_CONFIGS_JSON_DIR` or beside the user's tags, or what it holds.
+        source: A file, the name of one in `$TVM_CONFIGS_JSON_DIR` or in `configs` beside the user's tags, or the
+            content of a file.
+
+    Returns:
+        The target with its executor and runtime.
 
     Raises:
-        UnknownNameError: there is no such file.
-        TargetError: the configuration has no targets, or holds options of commands, which are arguments in Python.
+        UnknownNameError: There is no such file.
+        TargetError: The configuration has no targets, or contains options of commands, which are arguments in Python.
 
     >>> print(read_configuration({"targets": [{"kind": "llvm", "mcpu": "skylake"}], "executor": {"kind": "vm"}}))
     llvm(mcpu=skylake,executor=vm)
     """
-    data = source if isinstance(source, Mapping) else configuration_of(source)
+    data = source if isinstance(source, Mapping) else load_configuration(source)
     target, executor, runtime, options = split_configuration(data)
     raise_all(
-        TargetError, [f"{name!r} of a configuration is an option of a command; pass it as argument" for name in options]
+        TargetError,
+        [f"{name!r} of a configuration is an option of a command; pass it as an argument" for name in options],
     )
     if target is None:
         raise TargetError("the configuration has no 'targets'")
@@ -53,7 +58,14 @@ def read_configuration(source: str | Path | Mapping[str, object]) -> Target:
 def split_configuration(
     data: Mapping[str, object],
 ) -> tuple[Target | None, Executor | None, Runtime | None, dict[str, object]]:
-    """Return the target, executor and runtime of a configuration, None where it has none, and its other options."""
+    """Split a configuration into its parts.
+
+    Args:
+        data: The content of a configuration file.
+
+    Returns:
+        The target, the executor and the runtime, None for absent ones, and the options of commands.
+    """
     targets, executor, runtime = (data.get(name) for name in _OF_THE_TARGET)
     return (
         None if "targets" not in data else Target.from_list(targets),
@@ -63,8 +75,20 @@ def split_configuration(
     )
 
 
-def configuration_of(source: str | Path, environ: Mapping[str, str] = os.environ) -> Mapping[str, object]:
-    """Return what a configuration file holds, by its path or name, with or without `.json`."""
+def load_configuration(source: str | Path, environ: Mapping[str, str] = os.environ) -> Mapping[str, object]:
+    """Load a configuration file.
+
+    Args:
+        source: The path or the name of the file, with or without `.json`.
+        environ: The environment variables, which determine the folders of names.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        UnknownNameError: No file or several files have the name.
+        TargetError: The file is not a JSON object.
+    """
     name = str(source).strip()
     path = next((path for path in (Path(name), Path(f"{name}.json")) if path.is_file()), None)
     found = [path] if path is not None else sorted(_named(name.removesuffix(".json"), environ))
@@ -73,9 +97,9 @@ def configuration_of(source: str | Path, environ: Mapping[str, str] = os.environ
     if not found:
         shipped = _SHIPPED.get(name.removesuffix(".json"))
         if shipped is None:
-            places = ", ".join(map(str, _folders(environ)))
+            folders = ", ".join(map(str, _folders(environ)))
             raise UnknownNameError(
-                f"unknown configuration {name!r}{did_you_mean(name, _SHIPPED)}; it is neither a file nor in {places}"
+                f"unknown configuration {name!r}{did_you_mean(name, _SHIPPED)}; it is neither a file nor in {folders}"
             )
         return shipped
     data = parse_json(read_text(found[0], "configuration"), f"configuration {str(found[0])!r}")
@@ -85,7 +109,7 @@ def configuration_of(source: str | Path, environ: Mapping[str, str] = os.environ
 
 
 def _named(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the files of a name in the first folder that has one, at any depth."""
+    """Yield the files with a name in the first folder that has one, at any depth."""
     for folder in _folders(environ):
         found = [path for path in folder.rglob("*.json") if name in (path.stem, str(path.relative_to(folder))[:-5])]
         if found:

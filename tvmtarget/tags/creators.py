@@ -1,8 +1,8 @@
-"""TVM's historic functions that made a target of a model's name, reading tags.
+"""TVM's former functions that create a target from the name of a model, based on tags.
 
 TVM had them in `python/tvm/target/target.py` until v0.23; their tables are `tags/micro.toml`, `stm32.toml`, `arm.toml`,
-`riscv.toml`, `qcom.toml` and `generic.toml` here. `options` are words of TVM's command line, a text or a list, which
-override the tag. The model "unknown" is TVM's word for none. What differs from TVM is in `docs/creators.md`.
+`riscv.toml`, `qcom.toml` and `generic.toml` here. `options` are words of TVM's command line, a text or a list. The
+model "unknown" means none, as in TVM. `docs/creators.md` lists the differences from TVM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ Options: TypeAlias = str | Sequence[str]
 
 
 def micro(model: str = UNKNOWN, options: Options = "") -> Target:
-    """Return the CPU of a microcontroller, by generated C.
+    """Create the target of a microcontroller, for generated C.
+
+    Args:
+        model: The name of a tag in `tags/micro.toml`.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        A `c` target.
+
+    Raises:
+        UnknownNameError: There is no such model; the message suggests the nearest names.
 
     >>> print(micro("stm32f746xx"))
     c(march=armv7e-m,mcpu=cortex-m7,model=stm32f746xx)
@@ -46,12 +56,33 @@ def micro(model: str = UNKNOWN, options: Options = "") -> Target:
 
 
 def stm32(series: str = UNKNOWN, options: Options = "") -> Target:
-    """Return the CPU of a series of STM32 microcontrollers: `F4xx` or, as TVM spells it, `stm32F4xx`."""
+    """Create the target of a series of STM32 microcontrollers.
+
+    Args:
+        series: The series, such as `F4xx` or, as TVM spells it, `stm32F4xx`.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        A `c` target.
+
+    Raises:
+        UnknownNameError: There is no such series; the message suggests the nearest names.
+    """
     return _with(_of_model("stm32", series.removeprefix("stm32") or series), options)
 
 
 def arm_cpu(model: str = UNKNOWN, options: Options = "") -> Target:
-    """Return the CPU of a board or phone with Arm cores, as TVM's flat target of that name has it; any, without one.
+    """Create the CPU target of a board or phone with Arm cores.
+
+    Args:
+        model: The name of a tag in `tags/arm.toml`; any Arm CPU by default.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        The `llvm` target that TVM's flat target of the name corresponds to.
+
+    Raises:
+        UnknownNameError: There is no such model; the message suggests the nearest names.
 
     >>> arm_cpu("rasp4b64")["mcpu"]
     'cortex-a72'
@@ -62,48 +93,118 @@ def arm_cpu(model: str = UNKNOWN, options: Options = "") -> Target:
 
 
 def rasp(options: Options = "") -> Target:
-    """Return the CPU of a Raspberry Pi 3 with 32-bit user space."""
+    """Create the CPU target of a Raspberry Pi 3 with 32-bit user space.
+
+    Args:
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `llvm` target.
+    """
     return arm_cpu("rasp3b", options)
 
 
 def riscv_cpu(model: str = "sifive-u54", options: Options = "") -> Target:
-    """Return a RISC-V CPU, or that of a board."""
+    """Create the target of a RISC-V CPU.
+
+    Args:
+        model: The name of a CPU or a board in `tags/riscv.toml`.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `llvm` target.
+
+    Raises:
+        UnknownNameError: There is no such model; the message suggests the nearest names.
+    """
     return _with(_of_model("riscv", model), options)
 
 
 def mali(model: str | None = None, options: Options = "") -> Target:
-    """Return an Arm Mali GPU, by OpenCL."""
+    """Create the target of an Arm Mali GPU.
+
+    Args:
+        model: The name of the model, for tuning logs.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `opencl` target.
+    """
     return _generic("mali", model, options)
 
 
 def bifrost(model: str | None = None, options: Options = "") -> Target:
-    """Return an Arm Mali GPU of the Bifrost family, by OpenCL."""
+    """Create the target of an Arm Mali GPU of the Bifrost family.
+
+    Args:
+        model: The name of the model, for tuning logs.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `opencl` target.
+    """
     return _generic("bifrost", model, options)
 
 
 def adreno(model: str | None = None, options: Options = "") -> Target:
-    """Return a Qualcomm Adreno GPU, by OpenCL."""
+    """Create the target of a Qualcomm Adreno GPU.
+
+    Args:
+        model: The name of the model, for tuning logs.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `opencl` target.
+    """
     return _generic("adreno", model, options)
 
 
 def intel_graphics(model: str | None = None, options: Options = "") -> Target:
-    """Return an Intel GPU, by OpenCL."""
+    """Create the target of an Intel GPU.
+
+    Args:
+        model: The name of the model, for tuning logs.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `opencl` target.
+    """
     return _generic("intel-graphics", model, options)
 
 
 def vta(model: str | None = None, options: Options = "") -> Target:
-    """Return a VTA accelerator: `pynq`, `ultra96`, `de10nano`, `sim`, ..."""
+    """Create the target of a VTA accelerator.
+
+    Args:
+        model: The name of the board: `pynq`, `ultra96`, `de10nano`, `sim`, ...
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        An `ext_dev` target.
+    """
     return _generic("vta", model, options)
 
 
 def cuda(model: str | None = None, arch: str | None = None, options: Options = "") -> Target:
-    """Return an NVIDIA GPU: a tag `nvidia/<model>`, or any model of an `arch`.
+    """Create the target of an NVIDIA GPU.
+
+    Args:
+        model: The name of a tag `nvidia/<model>`; any text if `arch` is given.
+        arch: The compute capability, such as `sm_86`; it overrides that of the tag.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        A `cuda` target.
+
+    Raises:
+        UnknownNameError: There is no such model, and no `arch` is given.
 
     >>> print(cuda("some-card", arch="sm_86"))
     cuda(arch=sm_86,model=some-card)
     """
     facts = {"arch": arch} if arch else {}
     model = None if model == UNKNOWN else model
+    # An `arch` is enough for a card without a tag; TVM accepted any model too.
     if model is None or (arch and f"nvidia/{model}" not in default_registry()):
         target = Target("cuda", {"model": model} if model else {})
     else:
@@ -112,7 +213,18 @@ def cuda(model: str | None = None, arch: str | None = None, options: Options = "
 
 
 def rocm(model: str | None = None, options: Options = "") -> Target:
-    """Return an AMD GPU: a tag `amd/<model>`, or any."""
+    """Create the target of an AMD GPU.
+
+    Args:
+        model: The name of a tag `amd/<model>`; any GPU by default.
+        options: Words of TVM's command line that override the tag.
+
+    Returns:
+        A `rocm` target.
+
+    Raises:
+        UnknownNameError: There is no such model; the message suggests the nearest names.
+    """
     return _with(Target("rocm") if model is None or model == UNKNOWN else _of_kind("rocm", "amd", model), options)
 
 
@@ -126,10 +238,23 @@ def hexagon(
     vtcm_capacity: int | None = None,
     llvm_options: Options = "",
 ) -> Target:
-    """Return a Qualcomm Hexagon by its version: `v68`, `hexagonv68`.
+    """Create the target of a Qualcomm Hexagon DSP.
 
-    `hvx` is the length of vectors in bytes (0 for none), for v68 and later with floats of either kind; `llvm_options`
-    are words, in which `=` is written `@`.
+    Args:
+        cpu_ver: The version, such as `v68` or `hexagonv68`.
+        hvx: The length of vectors in bytes: 0 (none), 64 or 128.
+        use_qfloat: Whether vectors have Qualcomm's floating-point format; for v68 and later.
+        use_ieee_fp: Whether vectors have IEEE floating point; for v68 and later.
+        num_cores: The number of hardware threads to use.
+        vtcm_capacity: The size of the vector memory (VTCM) in bytes; that of the tag by default.
+        llvm_options: Options of LLVM; `=` is stored as `@`, as TVM does.
+
+    Returns:
+        A `hexagon` target.
+
+    Raises:
+        UnknownNameError: There is no such version; the message suggests the nearest names.
+        TargetError: `hvx` is none of the possible lengths.
     """
     tags = default_registry()
     versions = [name.removeprefix("qcom/hexagon-") for name in tags if name.startswith("qcom/hexagon-")]
@@ -139,20 +264,21 @@ def hexagon(
     if hvx not in HVX_LENGTHS:
         raise TargetError(f"'hvx' is one of {', '.join(map(str, HVX_LENGTHS))}, not {hvx!r}")
     features = [f"+hvx{version}", f"+hvx-length{hvx}b"] if hvx else ["-hvx"]
+    # Older versions have no floating point in vectors, so their targets do not state these features.
     if int(version[1:3]) >= 68:
         features += ["+hvx-qfloat" if use_qfloat else "-hvx-qfloat", "+hvx-ieee-fp" if use_ieee_fp else "-hvx-ieee-fp"]
     tag = tags[f"qcom/hexagon-{version}"]
     facts = {**tag.attrs, "mattr": features, "num-cores": num_cores}
-    words, own = _words(llvm_options).replace("=", "@").split(), tag.attrs.get("llvm-options", ())
-    if words and isinstance(own, tuple):
-        facts["llvm-options"] = [*words, *own]
+    words, tag_options = _words(llvm_options).replace("=", "@").split(), tag.attrs.get("llvm-options", ())
+    if words and isinstance(tag_options, tuple):
+        facts["llvm-options"] = [*words, *tag_options]
     if vtcm_capacity is not None:
         facts["vtcm-capacity"] = vtcm_capacity
     return Target("hexagon", facts)
 
 
 def _of_model(namespace: str, model: str) -> Target:
-    """Return what TVM made of a model's name: a tag, or the part of it that stands for TVM's flat target."""
+    """Return the tag of a model, or the part of it that corresponds to TVM's flat target."""
     models = _models(namespace)
     if model not in models:
         raise UnknownNameError(f"unknown model {model!r} of {namespace!r}{did_you_mean(model, models)}")
@@ -163,7 +289,7 @@ def _of_model(namespace: str, model: str) -> Target:
 
 
 def _of_kind(kind: str, namespace: str, model: str) -> Target:
-    """Return the first part of a tag that is of a kind."""
+    """Return the first part of a tag that has a kind."""
     tags = default_registry()
     name = f"{namespace}/{model}"
     parts = [path for path, node in tags[name].walk() if node.kind == kind] if name in tags else []
@@ -175,7 +301,7 @@ def _of_kind(kind: str, namespace: str, model: str) -> Target:
 
 
 def _models(namespace: str) -> list[str]:
-    """List the models of a namespace, aliases too; where TVM had some of them as tags, only these."""
+    """List the models and aliases of a namespace; only those that TVM had as tags, if there are any."""
     tags = default_registry()
     names = [name for name in tags if name.startswith(f"{namespace}/")]
     flat = [name for name in names if tags.info(name).tvm is not None] or names
@@ -188,7 +314,7 @@ def _generic(device: str, model: str | None, options: Options) -> Target:
 
 
 def _with(target: Target, options: Options) -> Target:
-    """Lay text on TVM's command line over a target."""
+    """Merge options of TVM's command line into a target."""
     words = _words(options)
     return target.merge(Target.parse(f"{target.kind} {words}")) if words else target
 

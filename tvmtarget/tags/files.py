@@ -1,9 +1,8 @@
-"""Tag files: TOML, read into rows; `docs/tags.md` describes the format.
+"""Read tag files: TOML files with one row for each tag; `docs/tags.md` describes the format.
 
-A file of a namespace (`nvidia.toml`, `nvidia.geforce.toml`) has short names; a project's own file
-(`tvmtarget.toml`, or `[tool.tvmtarget]` of `pyproject.toml`) has whole ones, such as `[tag."acme/box"]`. What is
-wrong with a row is kept with it, so that the others of its file still work; what the target fields of a row say is
-checked when its tree is built.
+A file of a namespace (`nvidia.toml`, `nvidia.geforce.toml`) has short names; a project's file (`tvmtarget.toml`, or
+`[tool.tvmtarget]` of `pyproject.toml`) has full ones, such as `[tag."acme/box"]`. Problems of a row are stored in it,
+so that the other rows of its file still work. The target fields of a row are checked when its tree is built.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from tvmtarget.untrusted import parse_toml, read_text
 
 __all__ = [
     "CONFIDENCES",
-    "NAME",
-    "NOTES",
+    "METADATA",
+    "NAME_PATTERN",
     "SCHEMA",
     "TagFile",
     "TagInfo",
     "TagRow",
-    "at",
     "is_project_file",
+    "location",
     "namespace_of",
-    "read_file",
-    "rows_of",
+    "parse_tables",
+    "read_tag_file",
 ]
 
 SCHEMA = 1
@@ -38,17 +37,17 @@ SCHEMA = 1
 _SECTIONS = ("schema", "source", "tag", "family")
 CONFIDENCES = ("measured", "vendor", "derived", "assumed")
 _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
-NAME = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}"
+NAME_PATTERN = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}"
 
-# Historic spellings may be anything that can be told from a part, `tag:part`, and from overrides, `tag(...)`.
+# Aliases may have any spelling that does not conflict with parts, `tag:part`, and overrides, `tag(...)`.
 _ALIAS = r"[^\s:()\[\]]+"
 
-# A line of TOML that begins a table or a value, and the keys in it: "quoted", 'quoted' or bare, with dots between.
+# A line of TOML that begins a table or a value, with its keys: "quoted", 'quoted' or bare, separated by dots.
 _KEY = r"""\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*"""
 _KEYS = rf"\s*(?P<header>\[{{1,2}})?(?P<keys>{_KEY}(?:\.{_KEY})*)(?(header)\]|=)"
 
-# What a row says besides its target, and of which type it is.
-NOTES: dict[str, type] = {
+# Metadata keys of a row, which are no fields of its target, with their types.
+METADATA: dict[str, type] = {
     "doc": str,
     "source": list,
     "confidence": str,
@@ -64,11 +63,21 @@ _TYPES: dict[type, str] = {str: "text", bool: "true or false", list: "a list of 
 
 @dataclass(frozen=True, slots=True)
 class TagInfo:
-    """What a file says about a tag besides its tree.
+    """Metadata of a tag.
 
-    `tvm` is the path of the part that stands for TVM's flat tag of this name ("" for the tree itself), `family`
-    the tag that this is a size of, `deprecated` what to use instead, `overrides` whether it may stand for a tag
-    of a lower layer.
+    Attributes:
+        name: The full name.
+        doc: A description for people.
+        sources: Citations of the sources of its facts.
+        confidence: One of `CONFIDENCES`, or empty.
+        aliases: Other full names.
+        is_abstract: Whether the tag is only a base of others or a partial configuration.
+        file: The file that defines it.
+        tvm: The path of the part that corresponds to TVM's flat tag of this name; empty for the whole tree, None if TVM
+            has no such tag.
+        family: The tag of the family that this one is a size of.
+        deprecated: The tag to use instead, with an optional explanation after ':'; empty if not deprecated.
+        overrides: Whether the tag may replace one of a lower layer.
     """
 
     name: str
@@ -86,7 +95,7 @@ class TagInfo:
 
 @dataclass(frozen=True, slots=True)
 class TagRow:
-    """A tag as it is written: a target in flat JSON, or a base and what differs from it, by path."""
+    """A tag as its file states it: a target in flat JSON, or a base and the differences from it by path."""
 
     info: TagInfo
     base: str | None
@@ -96,24 +105,46 @@ class TagRow:
 
 @dataclass(frozen=True, slots=True)
 class TagFile:
-    """The rows of a file by name and alias, and what is wrong with the file as a whole."""
+    """The rows of a file by name and alias, and the problems of the file as a whole."""
 
     rows: Mapping[str, TagRow]
     problems: tuple[str, ...]
 
 
 def is_project_file(path: Path) -> bool:
-    """Whether the names in a file are whole ones: those of a project may be of any namespace."""
+    """Whether a file is a project's, which has full names of any namespace.
+
+    Args:
+        path: The path of a tag file.
+
+    Returns:
+        True for `tvmtarget.toml` and `pyproject.toml`.
+    """
     return path.name in ("tvmtarget.toml", "pyproject.toml")
 
 
 def namespace_of(path: Path) -> str:
-    """Return what the names of a file begin with: `nvidia` for `nvidia.toml` and `nvidia.geforce.toml`."""
+    """Return the namespace of the tags in a file.
+
+    Args:
+        path: The path of a tag file.
+
+    Returns:
+        `nvidia` for `nvidia.toml` and `nvidia.geforce.toml`.
+    """
     return path.name.partition(".")[0]
 
 
-def at(info: TagInfo) -> str:
-    """Return the file of a tag, with the line where its row begins if that is found."""
+def location(info: TagInfo) -> str:
+    """Describe where a tag is defined, for messages.
+
+    Args:
+        info: The metadata of the tag.
+
+    Returns:
+        The quoted file, and the line where the row begins if it can be found.
+    """
+    # TOML parsers do not report lines, so the file is searched for the header of the row; only messages pay for this.
     namespace, _, short = info.name.partition("/")
     paths: set[tuple[str, ...]] = {("tag", short), ("tag", info.name)}
     if info.family is not None:
@@ -125,7 +156,7 @@ def at(info: TagInfo) -> str:
 
 
 def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the lines of a TOML file that begin with a key, and that key with those of the table it is in."""
+    """Yield the numbers of the lines that begin with a key, and the key preceded by those of its table."""
     try:
         lines = read_text(path, most="target-bytes").splitlines()
     except FileError:
@@ -135,7 +166,7 @@ def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
         found = re.match(_KEYS, line)
         if found is None:
             continue
-        keys = tuple(one or other or bare for one, other, bare in re.findall(_KEY, found["keys"]))
+        keys = tuple(double or single or bare for double, single, bare in re.findall(_KEY, found["keys"]))
         if found["header"]:
             table = keys = keys[2:] if keys[:2] == ("tool", "tvmtarget") else keys
             yield number, keys
@@ -143,8 +174,16 @@ def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
             yield number, (*table, *keys)
 
 
-def read_file(path: Path, namespace: str | None) -> TagFile:
-    """Read a file; its names are short, or, without a namespace, whole. What is wrong comes with the file's name."""
+def read_tag_file(path: Path, namespace: str | None) -> TagFile:
+    """Read a tag file.
+
+    Args:
+        path: The file.
+        namespace: The namespace of its short names; None for a file with full names.
+
+    Returns:
+        The rows and the problems, each with the name of the file.
+    """
     try:
         data = _tables_of(path)
     except TvmTargetError as error:
@@ -153,37 +192,47 @@ def read_file(path: Path, namespace: str | None) -> TagFile:
     if type(schema) is not int or schema != SCHEMA:
         problem = f"has schema {schema!r}; this version reads schema = {SCHEMA}"
         return TagFile({}, (f"tag file {str(path)!r} {problem}",))
-    return rows_of(data, path, namespace)
+    return parse_tables(data, path, namespace)
 
 
 def _tables_of(path: Path) -> dict[str, Any]:
-    """Return what a file says to us, for which `pyproject.toml` has a place of its own; editors' BOMs are skipped."""
-    place = f"tag file {str(path)!r}"
+    """Return the tables of a file; those of `pyproject.toml` are in `[tool.tvmtarget]`."""
+    label = f"tag file {str(path)!r}"
     text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
-    data = parse_toml(text, place, error=TargetFileError)
+    data = parse_toml(text, label, error=TargetFileError)
     if path.name != "pyproject.toml":
         return data
     for key in ("tool", "tvmtarget"):
         data = data.get(key, {})
         if not isinstance(data, dict):
-            raise TargetFileError(f"{place} cannot be read: {key!r} is a table, not {shown(data)}", path=str(path))
+            raise TargetFileError(f"{label} cannot be read: {key!r} is a table, not {shown(data)}", path=str(path))
     return {"schema": SCHEMA} | data
 
 
-def rows_of(data: Mapping[str, object], path: Path, namespace: str | None) -> TagFile:
-    """Read the tables of a file."""
+def parse_tables(data: Mapping[str, object], path: Path, namespace: str | None) -> TagFile:
+    """Read rows from the tables of a file.
+
+    Args:
+        data: The parsed TOML.
+        path: The file, for messages.
+        namespace: The namespace of its short names; None for a file with full names.
+
+    Returns:
+        The rows and the problems.
+    """
     if namespace is not None and not re.fullmatch(_SEGMENT, namespace):
-        problem = f"the name of tag file {str(path)!r} is no namespace; use lower-case letters, digits, '-' and '_'"
+        problem = f"the name of tag file {str(path)!r} is not a namespace; use lower-case letters, digits, '-' and '_'"
         return TagFile({}, (f"{problem}, as in acme.toml",))
     file = _File(path, data, namespace)
     rows = dict(file.rows())
+    # Which definition is meant is unknown, so each of the tags has the problem.
     twice = dict(file.defined_twice)
     rows = {name: replace(row, problems=(*row.problems, *twice.get(row.info.name, ()))) for name, row in rows.items()}
     return TagFile(rows, tuple(f"{problem}, in tag file {str(path)!r}" for problem in file.problems))
 
 
 class _File:
-    """One file while it is read; `problems` grows on the way."""
+    """Reader of one file, which collects problems of the file and of its rows."""
 
     def __init__(self, path: Path, data: Mapping[str, object], namespace: str | None) -> None:
         self.path = path
@@ -202,18 +251,18 @@ class _File:
         ]
 
     def rows(self) -> Iterator[tuple[str, TagRow]]:
-        """Yield rows by name and alias; of a name that is defined twice, the first."""
+        """Yield rows by name and alias; only the first of a name that is defined twice."""
         found: dict[str, str] = {}
         for short, table, family in self._all():
             if "/" not in f"{self.prefix}{short}":
-                whole = f'[tag."acme/{short}"]'
-                self.problems.append(f"{short!r} is no whole name for a tag; write the vendor too, as in {whole}")
+                example = f'[tag."acme/{short}"]'
+                self.problems.append(f"{short!r} is not a full name of a tag; add the vendor, as in {example}")
                 continue
             row = self._row(short, table, family)
             for known in (row.info.name, *row.info.aliases):
                 if known in found:
-                    one, other = (f"at tag {name!r}" for name in (found[known], row.info.name))
-                    problem = f"{known!r} is defined twice, {one}" + (f" and {other}" if other != one else "")
+                    first, second = (f"at tag {name!r}" for name in (found[known], row.info.name))
+                    problem = f"{known!r} is defined twice, {first}" + (f" and {second}" if second != first else "")
                     for name in dict.fromkeys([found[known], row.info.name]):
                         self.defined_twice.setdefault(name, []).append(f"{problem}, in tag file {str(self.path)!r}")
                     continue
@@ -225,7 +274,7 @@ class _File:
         for family, table in self.families.items():
             base = self.tags.get(family)
             if base is None:
-                self.problems.append(f"family {family!r} has no tag; define [tag.{family}], which its sizes build on")
+                self.problems.append(f"family {family!r} has no tag; define [tag.{family}], the base of its sizes")
             elif set(table) != {"sizes"}:
                 keys = ", ".join(sorted(table))
                 self.problems.append(f"family {family!r} holds 'sizes' and nothing else, not {keys}")
@@ -233,11 +282,11 @@ class _File:
                 yield from self._sizes(family, base, table)
 
     def _sizes(self, family: str, base: dict[str, Any], table: Mapping[str, object]) -> Iterator[Any]:
-        """Yield the tags of a family: each has the family's tag as its base, and the notes of that."""
+        """Yield the sizes of a family, with the tag of the family as base and its source and confidence."""
         for size, changes in self._tables(table, "sizes").items():
-            notes: dict[str, Any] = {key: base[key] for key in ("source", "confidence") if key in base}
+            inherited: dict[str, Any] = {key: base[key] for key in ("source", "confidence") if key in base}
             doc = f"{base.get('doc', '')} ({size})".strip()
-            row = {"doc": doc, **notes, **changes, "base": f"{self.prefix}{family}"}
+            row = {"doc": doc, **inherited, **changes, "base": f"{self.prefix}{family}"}
             yield f"{family}.{size}", row, f"{self.prefix}{family}"
 
     def _tables(self, data: Mapping[str, object], section: str) -> dict[str, dict[str, Any]]:
@@ -252,51 +301,53 @@ class _File:
 
     def _problems(self, name: str, table: Mapping[str, Any]) -> Iterator[str]:
         short = name.removeprefix(self.prefix)
-        if not re.fullmatch(NAME, name):
-            yield f"{short!r} is no name for a tag; use lower-case letters, digits, '-', '_' and '.'"
+        if not re.fullmatch(NAME_PATTERN, name):
+            yield f"{short!r} is not a valid name of a tag; use lower-case letters, digits, '-', '_' and '.'"
         for key in sorted({"kind", "tag"} & table.keys()) if "base" in table else ():
-            yield f"{key!r} stands beside 'base', which says what it is; leave one of them out"
-        for note, type_ in NOTES.items():
-            value = table.get(note, type_())
+            yield f"{key!r} conflicts with 'base', which determines the target; leave one of them out"
+        for field, type_ in METADATA.items():
+            value = table.get(field, type_())
             if not _is(type_, value):
-                yield f"{note!r} is {_TYPES[type_]}, not {value!r}"
-            elif note == "source":
+                yield f"{field!r} is {_TYPES[type_]}, not {value!r}"
+            elif field == "source":
                 unknown = [key for key in value if key not in self.sources]
                 yield from (f"unknown source {key!r}{did_you_mean(key, self.sources)}" for key in unknown)
-            elif note == "aliases":
+            elif field == "aliases":
                 wrong = [alias for alias in value if not re.fullmatch(_ALIAS, alias)]
-                yield from (f"{alias!r} is no alias; it has no spaces, ':' or brackets" for alias in wrong)
-            elif note == "confidence" and value not in ("", *CONFIDENCES):
+                yield from (f"{alias!r} is not a valid alias; use no spaces, ':' or brackets" for alias in wrong)
+            elif field == "confidence" and value not in ("", *CONFIDENCES):
                 yield f"unknown confidence {value!r}{did_you_mean(value, CONFIDENCES)}"
 
     def _row(self, short: str, table: Mapping[str, Any], family: str | None) -> TagRow:
-        """Make a row; of notes that are wrong, only the problem is kept."""
+        """Make a row; invalid metadata is replaced by its default, and its problem is stored."""
         name = f"{self.prefix}{short}"
         problems = tuple(
             f"{problem}, at tag {name!r}, in tag file {str(self.path)!r}" for problem in self._problems(name, table)
         )
-        notes: dict[str, Any] = {note: table.get(note) for note, type_ in NOTES.items() if _is(type_, table.get(note))}
-        cites = (self.sources.get(key, {}).get("cite") for key in notes.get("source", ()))
+        metadata: dict[str, Any] = {
+            field: table.get(field) for field, type_ in METADATA.items() if _is(type_, table.get(field))
+        }
+        cites = (self.sources.get(key, {}).get("cite") for key in metadata.get("source", ()))
         info = TagInfo(
             name=name,
-            doc=notes.get("doc", ""),
+            doc=metadata.get("doc", ""),
             sources=tuple(cite for cite in cites if isinstance(cite, str)),
-            confidence=notes.get("confidence", ""),
-            aliases=tuple(self._whole(alias) for alias in notes.get("aliases", ())),
-            is_abstract=notes.get("abstract", False),
+            confidence=metadata.get("confidence", ""),
+            aliases=tuple(self._full_name(alias) for alias in metadata.get("aliases", ())),
+            is_abstract=metadata.get("abstract", False),
             file=self.path,
-            tvm=notes.get("tvm"),
+            tvm=metadata.get("tvm"),
             family=family,
-            deprecated=notes.get("deprecated", ""),
-            overrides=notes.get("override", False),
+            deprecated=metadata.get("deprecated", ""),
+            overrides=metadata.get("override", False),
         )
-        flat = {key: value for key, value in table.items() if key not in NOTES}
-        return TagRow(info, notes.get("base"), flat, problems)
+        flat = {key: value for key, value in table.items() if key not in METADATA}
+        return TagRow(info, metadata.get("base"), flat, problems)
 
-    def _whole(self, alias: str) -> str:
+    def _full_name(self, alias: str) -> str:
         return f"{self.prefix}{alias}"
 
 
-def _is(type_: type, value: Any) -> bool:  # noqa: ANN401 - whatever a file holds
+def _is(type_: type, value: Any) -> bool:  # noqa: ANN401 - any TOML value
     is_of_texts = type_ is not list or (isinstance(value, list) and all(isinstance(item, str) for item in value))
     return isinstance(value, type_) and is_of_texts

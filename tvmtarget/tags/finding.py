@@ -1,4 +1,4 @@
-"""Tags by what they can do: those that satisfy a constraint, and those of them that are nearest to a target."""
+"""Search for tags that satisfy a constraint, and for those that are most similar to a target."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 
-__all__ = ["Answer", "Matches", "answer", "nearest", "read_constraint", "satisfying"]
+__all__ = ["ConstraintCheck", "Matches", "check_target", "find_nearest", "find_satisfying", "read_constraint"]
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The names of tags that satisfy a constraint, and of those that state too little to know; both sorted."""
+    """The sorted names of the tags that satisfy a constraint, and of those with unknown answers."""
 
     satisfied: tuple[str, ...]
     possible: tuple[str, ...]
 
 
 def read_constraint(registry: Registry, text: str) -> Constraint:
-    """Read a constraint, or a tag as one: at least that; words that nothing known bears are refused.
+    """Read a constraint, or a tag as the constraint "at least this".
+
+    Args:
+        registry: The registry of tags.
+        text: A constraint, or a tag with optional part and overrides.
+
+    Returns:
+        The constraint.
+
+    Raises:
+        UnknownNameError: A word is no registered kind or key; the message suggests the nearest words.
+        TargetError: The text is no constraint and no tag.
 
     >>> from tvmtarget.tags.registry import default_registry
     >>> print(read_constraint(default_registry(), "gpu(arch>=sm_70)"))
@@ -44,8 +55,17 @@ def read_constraint(registry: Registry, text: str) -> Constraint:
     return constraint
 
 
-def satisfying(registry: Registry, constraint: Constraint) -> Matches:
-    """Return the tags that satisfy a constraint; trees are built of those only whose kinds could."""
+def find_satisfying(registry: Registry, constraint: Constraint) -> Matches:
+    """Find the tags that satisfy a constraint.
+
+    Args:
+        registry: The registry of tags.
+        constraint: The constraint.
+
+    Returns:
+        The tags with the answers yes and unknown.
+    """
+    # The kinds of a tag are known from its row, so most trees are never built.
     found: dict[Truth, list[str]] = {truth: [] for truth in Truth}
     for name in registry:
         if _may_meet(constraint, registry.kinds(name)):
@@ -53,19 +73,28 @@ def satisfying(registry: Registry, constraint: Constraint) -> Matches:
     return Matches(tuple(found[Truth.YES]), tuple(found[Truth.UNKNOWN]))
 
 
-def nearest(registry: Registry, constraint: Constraint, like: Target, *, limit: int = 3) -> tuple[str, ...]:
-    """Return tags that satisfy a constraint, those first that are most like a target.
+def find_nearest(registry: Registry, constraint: Constraint, like: Target, *, limit: int = 3) -> tuple[str, ...]:
+    """Find the tags that satisfy a constraint and are most similar to a target.
 
-    First come those of its vendor, then of its kind, then those that differ least in what the constraint asks,
-    and in everything else that both state.
+    Tags are ordered by vendor, then by kind, then by the distance of the attributes that the constraint names, then by
+    the distance of all attributes that both targets state. A distance is in powers of two for numbers (`doublings`).
+
+    Args:
+        registry: The registry of tags.
+        constraint: The constraint.
+        like: The target to compare with.
+        limit: The maximum number of tags.
+
+    Returns:
+        The names, most similar first.
     """
-    names = satisfying(registry, constraint).satisfied
+    names = find_satisfying(registry, constraint).satisfied
     return tuple(sorted(names, key=lambda name: (*_distance(registry.tree(name), constraint, like), name))[:limit])
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Why a target satisfies a constraint or not; if not, with the nearest tags that do."""
+class ConstraintCheck:
+    """Result of a check, with the nearest tags that satisfy the constraint if the target does not."""
 
     reason: Reason
     nearest: tuple[str, ...]
@@ -75,28 +104,41 @@ class Answer:
         return f"{self.reason}{tags}"
 
     def to_json(self) -> dict[str, object]:
-        """Return it as data."""
+        """Convert the result to JSON data.
+
+        Returns:
+            `reason` (see `Reason.to_json`) and the names `nearest`.
+        """
         return {"reason": self.reason.to_json(), "nearest": list(self.nearest)}
 
 
-def answer(registry: Registry, target: Target, constraint: Constraint, *, measured: bool = False) -> Answer:
-    """Say why a target satisfies a constraint or not, and which tags like it do if not.
+def check_target(
+    registry: Registry, target: Target, constraint: Constraint, *, measured: bool = False
+) -> ConstraintCheck:
+    """Check a target against a constraint.
 
-    `measured` says that the target is a machine as it was measured (`Target.satisfies`).
+    Args:
+        registry: The registry of tags to suggest.
+        target: The target.
+        constraint: The constraint.
+        measured: Whether the target is a machine as it was measured (`Target.satisfies`).
+
+    Returns:
+        The result with its reasons.
     """
     reason = target.satisfies(constraint, measured=measured)
-    return Answer(reason, () if reason else nearest(registry, constraint, target))
+    return ConstraintCheck(reason, () if reason else find_nearest(registry, constraint, target))
 
 
 def _truth(registry: Registry, name: str, constraint: Constraint) -> Truth:
     try:
         return registry.tree(name).satisfies(constraint).truth
-    except TargetError:  # a tag that cannot be built hides no other; `Registry.problems` tells of it
+    except TargetError:  # a tag that cannot be built does not hide others; `Registry.problems` reports it
         return Truth.NO
 
 
 def _may_meet(constraint: Constraint, kinds: frozenset[str] | None) -> bool:
-    """Whether a tree of some kinds could satisfy a constraint; None stands for kinds that are not known yet."""
+    """Whether a tree with some kinds could satisfy a constraint; the kinds are None if they are unknown."""
     if kinds is None or constraint.is_negated or constraint.path is not None:
         return True
     if constraint.any_of:
@@ -113,16 +155,17 @@ def _may_meet(constraint: Constraint, kinds: frozenset[str] | None) -> bool:
 
 def _distance(tree: Target, constraint: Constraint, like: Target) -> tuple[bool, bool, float, float]:
     found = next((context.node for context in walk_contexts(NodeContext(tree)) if meets(constraint, context)), tree)
-    alike = [node for _, node in like.walk() if node.kind == found.kind]
-    other = alike[0] if alike else like
-    asked = {condition.name for condition in _conditions(constraint)}
-    names = [name for name in found.attrs if name in other.attrs]
-    far = [(name, _apart(found.attrs[name], other.attrs[name])) for name in names]
+    same_kind = [node for _, node in like.walk() if node.kind == found.kind]
+    other = same_kind[0] if same_kind else like
+    constrained = {condition.name for condition in _conditions(constraint)}
+    common = [name for name in found.attrs if name in other.attrs]
+    distances = [(name, _value_distance(found.attrs[name], other.attrs[name])) for name in common]
     return (
         _vendor(tree) != _vendor(like),
-        tree.kind != like.kind or not alike,
-        round(sum(distance for name, distance in far if name in asked), 6),
-        round(sum(distance for _, distance in far), 6),
+        tree.kind != like.kind or not same_kind,
+        # Rounded, so that the order of summation does not decide between equal distances.
+        round(sum(distance for name, distance in distances if name in constrained), 6),
+        round(sum(distance for _, distance in distances), 6),
     )
 
 
@@ -136,7 +179,7 @@ def _vendor(target: Target) -> str:
     return (target.tag or "").partition("/")[0]
 
 
-def _apart(one: object, other: object) -> float:
-    """Return how far two values are apart: numbers by doublings, all others by being unequal."""
-    far = doublings(one, other)
-    return float(one != other) if far is None else far
+def _value_distance(left: object, right: object) -> float:
+    """Return the distance of two values: in powers of two for numbers, else 0 or 1."""
+    distance = doublings(left, right)
+    return float(left != right) if distance is None else distance

@@ -1,4 +1,4 @@
-"""Layers of tags: folders of files, a project's own file, and tags given in code; read when they are asked."""
+"""Layers of tags, read on demand: folders of files, a project's file, and tags from code."""
 
 from __future__ import annotations
 
@@ -8,39 +8,73 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from tvmtarget.tags.files import TagFile, TagInfo, TagRow, at, namespace_of, read_file
+from tvmtarget.tags.files import TagFile, TagInfo, TagRow, location, namespace_of, read_tag_file
 
-__all__ = ["Files", "Given", "Layer"]
+__all__ = ["CodeLayer", "FileLayer", "Layer"]
 
 
 @runtime_checkable
 class Layer(Protocol):
-    """Tags that may not be defined twice among each other; the layers of a registry lie over each other."""
+    """One source of tags; a name may be defined only once in it. Higher layers of a registry override lower ones."""
 
     label: str
 
     def find(self, name: str) -> TagRow | None:
-        """Return the row of a name or alias."""
+        """Look up a tag.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            Its row, or None if there is none.
+        """
 
     def names(self) -> Iterable[str]:
-        """List all names, aliases and abstract tags too."""
+        """List all names.
+
+        Returns:
+            Names, aliases and abstract tags.
+        """
 
     def listed(self) -> Iterable[str]:
-        """List the names that stand for themselves: no aliases, no abstract tags, none that is wrong."""
+        """List the names of concrete tags.
+
+        Returns:
+            Names without aliases, abstract tags and tags with problems.
+        """
 
     def namespaces(self) -> Iterable[str]:
-        """List what comes before the '/' of its names."""
+        """List the namespaces.
+
+        Returns:
+            The first parts of the names, before '/'.
+        """
 
     def problems(self, name: str | None = None) -> Sequence[str]:
-        """List what is wrong with the files: with all, or with those in which a name could be."""
+        """List the problems of the files.
+
+        Args:
+            name: A name, to check only the files that could define it.
+
+        Returns:
+            Problems of whole files; those of a single tag are in its row.
+        """
 
 
-class Files:
-    """TOML files: those of a folder by namespace, or some whose tags have their whole names."""
+class FileLayer:
+    """Layer of TOML files: those of a folder by namespace, or a project's file with full names."""
 
     def __init__(
         self, label: str, *, folder: Path | None = None, files: Sequence[Path] = (), only: Path | None = None
     ) -> None:
+        """Collect files without reading them.
+
+        Args:
+            label: The name of the layer, for messages.
+            folder: A folder of files by namespace; a missing one has no files.
+            files: Files with full names.
+            only: A file of a namespace that is used instead of the folder.
+        """
         self.label = label
         self._by_namespace: dict[str | None, list[Path]] = {None: list(files)} if files else {}
         found = [only] if only else folder.glob("[!.]*.toml") if folder else ()
@@ -49,28 +83,54 @@ class Files:
         self._read: dict[str | None, TagFile] = {}
 
     def find(self, name: str) -> TagRow | None:
-        """Return the row of a name or alias; only the files of its namespace are read."""
+        """Look up a tag, reading only the files of its namespace.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            Its row, or None if there is none.
+        """
         return next((found for key in self._keys(name) if (found := self._load(key).rows.get(name))), None)
 
     def names(self) -> Iterator[str]:
-        """List all names; every file is read."""
+        """List all names, reading every file.
+
+        Yields:
+            Names, aliases and abstract tags.
+        """
         for key in self._by_namespace:
             yield from self._load(key).rows
 
     def listed(self) -> Iterator[str]:
-        """List the names that stand for themselves; every file is read."""
+        """List the names of concrete tags, reading every file.
+
+        Yields:
+            Names without aliases, abstract tags and tags with problems.
+        """
         for key in self._by_namespace:
             for name, row in self._load(key).rows.items():
                 if row.info.name == name and not row.info.is_abstract and not row.problems:
                     yield name
 
     def namespaces(self) -> Iterator[str]:
-        """List the namespaces of the folder's files, and those of the tags of the others."""
+        """List the namespaces.
+
+        Yields:
+            Those of the files of a folder, and of the tags in files with full names.
+        """
         for key in self._by_namespace:
             yield from [key] if key is not None else sorted({name.partition("/")[0] for name in self._load(key).rows})
 
     def problems(self, name: str | None = None) -> Sequence[str]:
-        """List what is wrong with the files: with all, or with those in which a name could be."""
+        """List the problems of the files.
+
+        Args:
+            name: A name, to check only the files that could define it.
+
+        Returns:
+            Problems of whole files.
+        """
         keys = self._by_namespace if name is None else self._keys(name)
         return [problem for key in keys for problem in self._load(key).problems]
 
@@ -79,28 +139,50 @@ class Files:
 
     def _load(self, key: str | None) -> TagFile:
         if key not in self._read:
-            self._read[key] = _together([read_file(path, key) for path in self._by_namespace[key]])
+            self._read[key] = _merge_files([read_tag_file(path, key) for path in self._by_namespace[key]])
         return self._read[key]
 
 
-class Given:
-    """Tags that are given in code: rows by name; or none, and why there are none."""
+class CodeLayer:
+    """Layer of rows that exist in memory, or of the problems that prevented a layer from being found."""
 
     def __init__(self, label: str, rows: Mapping[str, TagRow], problems: Sequence[str] = ()) -> None:
+        """Make a layer.
+
+        Args:
+            label: The name of the layer, for messages.
+            rows: Rows by full name.
+            problems: Why the layer has no tags.
+        """
         self.label = label
         self._rows = rows
         self._problems = problems
 
     def find(self, name: str) -> TagRow | None:
-        """Return the row of a name."""
+        """Look up a tag.
+
+        Args:
+            name: A name.
+
+        Returns:
+            Its row, or None if there is none.
+        """
         return self._rows.get(name)
 
     def names(self) -> Iterable[str]:
-        """List all names."""
+        """List all names.
+
+        Returns:
+            The names, in order.
+        """
         return self._rows
 
     def listed(self) -> Iterable[str]:
-        """List all names."""
+        """List the names of concrete tags, which are all.
+
+        Returns:
+            The names, in order.
+        """
         return self._rows
 
     @cached_property
@@ -108,16 +190,27 @@ class Given:
         return sorted({name.partition("/")[0] for name in self._rows})
 
     def namespaces(self) -> Iterable[str]:
-        """List what comes before the '/' of its names."""
+        """List the namespaces.
+
+        Returns:
+            The first parts of the names, sorted.
+        """
         return self._namespaces
 
     def problems(self, name: str | None = None) -> Sequence[str]:
-        """List why there are no tags; whose they would have been is not known."""
+        """List why there are no tags.
+
+        Args:
+            name: Ignored, as the names that the layer would have had are unknown.
+
+        Returns:
+            The problems.
+        """
         return self._problems
 
 
-def _together(files: Sequence[TagFile]) -> TagFile:
-    """Put the rows of several files together; a name that two of them have is a problem of both tags."""
+def _merge_files(files: Sequence[TagFile]) -> TagFile:
+    """Merge the rows of several files; a name in two of them is a problem of both tags."""
     rows: dict[str, TagRow] = {}
     twice: dict[str, str] = {}
     for file in files:
@@ -134,6 +227,15 @@ def _together(files: Sequence[TagFile]) -> TagFile:
     return TagFile(rows, tuple(problem for file in files for problem in file.problems))
 
 
-def defined_twice(name: str, one: TagInfo, other: TagInfo) -> str:
-    """Say that two files define a name."""
-    return f"tag {name!r} is defined twice: in {at(one)} and in {at(other)}"
+def defined_twice(name: str, first: TagInfo, second: TagInfo) -> str:
+    """Write the message that a name is defined twice.
+
+    Args:
+        name: A name or alias.
+        first: The first definition.
+        second: The second definition.
+
+    Returns:
+        The message, with both files and lines.
+    """
+    return f"tag {name!r} is defined twice: in {location(first)} and in {location(second)}"

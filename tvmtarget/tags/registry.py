@@ -1,9 +1,8 @@
-"""The registry: a lazy, immutable mapping from tag names to target trees, in layers.
+"""Registry of tags: a lazy, immutable mapping from names to target trees, in layers.
 
-A tag is a target in flat JSON, or a `base` and overrides by path; `[family.x.sizes]` makes a tag `x.size` of each
-row of overrides. Files are described in `docs/tags.md`, where they are looked for in `discovery.py`. A tag of a
-higher layer stands for one of a lower layer only if it says so (`override = true`). A file or a row that is wrong
-hides no other.
+A tag is a target in flat JSON, or a `base` and overrides by path; `[family.x.sizes]` defines a tag `x.size` for each of
+its rows. `docs/tags.md` describes the files, `discovery.py` finds them. A tag replaces one of a lower layer only with
+`override = true`. Problems of a file or a row do not affect other tags.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all, warn
 from tvmtarget.tags import discovery
-from tvmtarget.tags.files import TagInfo, TagRow, at, is_project_file
-from tvmtarget.tags.layers import Files, Given, Layer, defined_twice
+from tvmtarget.tags.files import TagInfo, TagRow, is_project_file, location
+from tvmtarget.tags.layers import CodeLayer, FileLayer, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import Origin
@@ -27,57 +26,83 @@ __all__ = ["Registry", "TagInfo", "default_registry"]
 
 MAX_BASES = 8
 
-# Fields that hold objects which are no nodes of the tree.
+# Fields whose objects are not nodes of the tree, or are visited separately.
 _FIELDS = frozenset({"executor", "runtime", "links", "memory", "host", "targets"})
 
 
 class Registry(Mapping[str, Target]):
-    """An immutable, lazily loaded mapping of tag names to trees, from layers, the lowest first.
-
-    A layer may be given as a folder of tag files, by its path.
+    """Immutable, lazily loaded mapping from the names of tags to their trees.
 
     >>> default_registry()["nvidia/jetson-nano"].at("gpu")["arch"]
     'sm_53'
     """
 
     def __init__(self, *layers: Layer | Path | str) -> None:
+        """Combine layers.
+
+        Args:
+            layers: Layers or folders of tag files, lowest first.
+
+        Raises:
+            TargetError: A layer is neither.
+        """
         self._layers = tuple(map(_layer_of, layers))
         self._found: dict[str, TagRow] = {}
+        # Rows and trees never change once read, so these caches do not affect the immutability of the registry.
         self._trees: dict[str, Target] = {}
         self._deprecated: dict[str, str] = {}
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, the lowest first."""
+        """Layers, lowest first."""
         return self._layers
 
     @classmethod
     def discover(cls, cwd: Path | str | None, environ: Mapping[str, str]) -> Registry:
-        """Return the registry that is seen from a folder, if any, with the environment's variables."""
-        return cls(*discovery.layers(None if cwd is None else Path(cwd), environ))
+        """Combine the layers that apply in a folder (`discovery.py`).
+
+        Args:
+            cwd: The working folder, where the search for a project starts; None for no project.
+            environ: The environment variables.
+
+        Returns:
+            The registry.
+        """
+        return cls(*discovery.discover_layers(None if cwd is None else Path(cwd), environ))
 
     def with_tags(self, tags: Mapping[str, Target | str | Mapping[str, object]], *, override: bool = False) -> Registry:
-        """Return a registry with a layer of tags on top: trees, texts or flat JSON by name.
+        """Add a layer of tags on top.
+
+        Args:
+            tags: Targets by full name, as trees, texts or flat JSON.
+            override: Whether the tags may replace those of other layers.
+
+        Returns:
+            A new registry.
+
+        Raises:
+            TargetError: A name has no namespace, or a text is not a target.
 
         >>> tags = default_registry().with_tags({"acme/box": "arm/rasp4b(cpu/num-cores=2)"})
         >>> tags["acme/box"].at("cpu")["num-cores"]
         2
         """
         problems = [
-            f"{shown(name)} is no name for a tag; write the vendor too, as in acme/box"
+            f"{shown(name)} is not a full name of a tag; add the vendor, as in acme/box"
             for name in tags
             if "/" not in name
         ]
         raise_all(TargetError, problems)
         rows = {name: self._row_in_code(name, target, overrides=override) for name, target in tags.items()}
-        return Registry(*self._layers, Given("code", rows))
+        return Registry(*self._layers, CodeLayer("code", rows))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        """List all names that stand for themselves, sorted; aliases and abstract tags are left out."""
-        lowest, *others = self._layers or (Given("nothing", {}),)
+        """List the names of all concrete tags, sorted, without aliases and abstract tags."""
+        # Most tags are in the lowest layer, which lists them without reading rows; only the others are looked up.
+        lowest, *others = self._layers or (CodeLayer("nothing", {}),)
         listed = set(lowest.listed())
         for name in {name for layer in others for name in layer.names()}:
             row = self._find(name)
@@ -98,19 +123,51 @@ class Registry(Mapping[str, Target]):
         return f"Registry({', '.join(layer.label for layer in self._layers)})"
 
     def namespaces(self) -> tuple[str, ...]:
-        """List what names begin with, sorted."""
+        """List the namespaces.
+
+        Returns:
+            The first parts of the names, before '/', sorted.
+        """
         return tuple(sorted({namespace for layer in self._layers for namespace in layer.namespaces()}))
 
     def info(self, name: str) -> TagInfo:
-        """Return the notes on a tag; `UnknownNameError` if there is none."""
+        """Return the metadata of a tag.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            The metadata.
+
+        Raises:
+            UnknownNameError: There is no such tag; the message suggests the nearest names.
+        """
         return self._row(name).info
 
     def tree(self, name: str) -> Target:
-        """Return the tree of a tag as `self[name]` does, without a warning where the tag is deprecated."""
+        """Return the tree of a tag like `self[name]`, but without a warning for deprecated tags.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            The tree.
+
+        Raises:
+            UnknownNameError: There is no such tag; the message suggests the nearest names.
+            TargetError: The tag has problems.
+        """
         return self._tree(name, ())
 
     def kinds(self, name: str) -> frozenset[str] | None:
-        """Return the kinds in the tree of a tag, without building it; None where its row alone does not say."""
+        """Return the kinds in the tree of a tag without building it.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            The kinds, or None if the rows of the tag and its bases do not determine them.
+        """
         found: set[str] = set()
         for _ in range(MAX_BASES):
             row = self._row(name)
@@ -121,26 +178,38 @@ class Registry(Mapping[str, Target]):
             name = row.base
         return None
 
-    def info_anyway(self, name: str) -> TagInfo | None:
-        """Return the notes on a tag, even of one that is wrong; None if there is no such name."""
+    def find_info(self, name: str) -> TagInfo | None:
+        """Look up the metadata of a tag, which may have problems.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            The metadata, or None if there is no such tag.
+        """
         row = self._find(name)
         return row.info if row is not None else None
 
     def abstract(self) -> tuple[str, ...]:
-        """List the tags that are no systems, sorted: bases of others, and partial configurations."""
+        """List the abstract tags: bases of others, and partial configurations.
+
+        Returns:
+            The names, sorted.
+        """
         names = {name for layer in self._layers for name in layer.names()}
         rows = ((name, self._find(name)) for name in names)
         return tuple(sorted(name for name, row in rows if row and row.info.name == name and row.info.is_abstract))
 
-    def problems_of_others(self) -> tuple[str, ...]:
-        """List what is wrong with the layers above the lowest, which comes with the library and is tested."""
-        return self._problems(self._layers[1:])
+    def problems(self, *, shipped: bool = True) -> tuple[str, ...]:
+        """Read all layers and list their problems.
 
-    def problems(self) -> tuple[str, ...]:
-        """Read everything and list what is wrong: files, rows, and names that two layers have."""
-        return self._problems(self._layers)
+        Args:
+            shipped: Whether to include the lowest layer, which the library ships and its tests check.
 
-    def _problems(self, layers: tuple[Layer, ...]) -> tuple[str, ...]:
+        Returns:
+            Problems of files and rows, and names that two layers define.
+        """
+        layers = self._layers if shipped else self._layers[1:]
         found = [problem for layer in layers for problem in layer.problems()]
         for layer in layers:
             for name in layer.names():
@@ -157,17 +226,18 @@ class Registry(Mapping[str, Target]):
         return row
 
     def _find(self, name: str) -> TagRow | None:
-        """Return the row of the highest layer that has a name; what stands for another must say so."""
+        """Return the row of a name from the highest layer that defines it."""
+        # Without a namespace it is a kind or a word, and no file needs to be read.
         if "/" not in name:
             return None
         if name not in self._found:
-            row = self._look_through(name)
+            row = self._search_layers(name)
             if row is None:
                 return None
             self._found[name] = row
         return self._found[name]
 
-    def _look_through(self, name: str) -> TagRow | None:
+    def _search_layers(self, name: str) -> TagRow | None:
         rows = [row for layer in reversed(self._layers) if (row := layer.find(name)) is not None]
         if len(rows) < 2 or rows[0].info.overrides:
             return rows[0] if rows else None
@@ -180,7 +250,7 @@ class Registry(Mapping[str, Target]):
         return TagRow(info, None, tree.to_json() if isinstance(tree, Target) else tree)
 
     def _tree(self, name: str, below: tuple[str, ...]) -> Target:
-        """Return the tree of a tag; `below` are the tags that are being built from it."""
+        """Return the tree of a tag; `below` are the tags under construction that use it."""
         if name not in self._trees:
             row = self._row(name)
             if row.info.deprecated:
@@ -189,42 +259,43 @@ class Registry(Mapping[str, Target]):
         return self._trees[name]
 
     def _build(self, row: TagRow, below: tuple[str, ...]) -> Target:
-        """Lay what a row says over its base, or read it as flat JSON, in which there may be tags again."""
+        """Build the tree of a row: its base with overrides, or flat JSON, which may contain other tags."""
         name = row.info.name
         chain = " -> ".join([*below, name])
         try:
             raise_all(TargetError, row.problems)
             if name in below:
-                raise TargetError(f"tags are made of each other: {chain}")
+                raise TargetError(f"tags form a cycle: {chain}")
             if len(below) >= MAX_BASES:
-                raise TargetError(f"more than {MAX_BASES} tags are built on each other: {chain}")
-            tags = _Below(self, (*below, name))
+                raise TargetError(f"a chain of more than {MAX_BASES} tags: {chain}")
+            tags = _RegistryUnderConstruction(self, (*below, name))
             flat = row.flat if row.base is None else {**row.flat, "tag": row.base}
             origin = Origin("tag", f"{name} in {row.info.file.name}")
             tree = Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
+            # The user may not have reviewed the repository of a project, so it must not name machines to connect to.
             if is_project_file(row.info.file):
                 base = addresses(tags[row.base]) if row.base is not None else frozenset()
                 reject_addresses(tree, f"tag {name!r}", base)
             return tree
         except TvmTargetError as error:
-            place = f" (tag {name!r} in {at(row.info)})"
-            raise TargetError(*(_placed(problem, place) for problem in error.problems)) from error
+            where = f" (tag {name!r} in {location(row.info)})"
+            raise TargetError(*(_with_location(problem, where) for problem in error.problems)) from error
 
 
 def _layer_of(given: object) -> Layer:
-    """Return a layer, or that of a folder, which may be missing; `TargetError` for anything else."""
+    """Return a layer as it is, or the layer of a folder, which may be missing."""
     if not isinstance(given, str | Path):
         if not isinstance(given, Layer):
             raise TargetError(f"a layer of a registry is a folder of tag files or a Layer, not {shown(given)}")
         return given
     folder = Path(given)
     if "\0" in str(given) or not str(given) or (folder.exists() and not folder.is_dir()):
-        raise TargetError(f"{str(given)!r} is no folder; give the one that holds tag files such as acme.toml")
-    return Files(str(folder), folder=folder)
+        raise TargetError(f"{str(given)!r} is not a folder; name the one with tag files such as acme.toml")
+    return FileLayer(str(folder), folder=folder)
 
 
 def _collect_kinds(flat: Mapping[str, object], found: set[str]) -> bool:
-    """Add the kinds in flat JSON; False where a text or a tag stands for a part of it."""
+    """Add the kinds in flat JSON to `found`; return False if a part is a text or a tag."""
     kind, children = flat.get("kind"), flat.get("targets", ())
     if kind is not None:
         found.add(str(kind))
@@ -233,22 +304,21 @@ def _collect_kinds(flat: Mapping[str, object], found: set[str]) -> bool:
     found |= {"composite"} if children and kind is None else set()
     below = [*children, *(value for key, value in flat.items() if key == "host" and not _is_reference(value))]
     below += [value for key, value in flat.items() if key not in _FIELDS and isinstance(value, Mapping)]
-    return all(isinstance(one, Mapping) and _collect_kinds(one, found) for one in below)
+    return all(isinstance(node, Mapping) and _collect_kinds(node, found) for node in below)
 
 
 def _is_reference(value: object) -> bool:
     return isinstance(value, str) and value.startswith("@")
 
 
-def _placed(problem: str, place: str) -> str:
-    """Add the place to a problem, unless it has one: of the tag in which it was found, or of the file."""
-    return (
-        problem if " (tag '" in problem or " in tag file " in problem or "defined twice" in problem else problem + place
-    )
+def _with_location(problem: str, where: str) -> str:
+    """Append the location to a problem, unless it has the location of an inner tag or of a file."""
+    has_location = " (tag '" in problem or " in tag file " in problem or "defined twice" in problem
+    return problem if has_location else problem + where
 
 
-class _Below(Mapping[str, Target]):
-    """The registry as a tag sees it that is being built: who asks is remembered, so that a circle ends."""
+class _RegistryUnderConstruction(Mapping[str, Target]):
+    """Registry for the construction of a tag, which remembers the tags under construction to detect cycles."""
 
     def __init__(self, registry: Registry, below: tuple[str, ...]) -> None:
         self._registry = registry
@@ -269,9 +339,13 @@ class _Below(Mapping[str, Target]):
 
 @cache
 def default_registry() -> Registry:
-    """Return the registry that is seen from the folder in which this process first asked for it."""
+    """Return the registry of the folder in which this process first called this function.
+
+    Returns:
+        The registry, the same at every call.
+    """
     try:
         cwd = Path.cwd()
-    except FileNotFoundError:  # somebody removed it while we are in it
+    except FileNotFoundError:  # the working folder was removed
         return Registry.discover(None, os.environ)
     return Registry.discover(cwd, os.environ)

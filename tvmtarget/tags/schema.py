@@ -1,14 +1,14 @@
-"""JSON Schema of tag files, made of the rows of the kinds and of what is read of a row, for editors and other checks.
+"""JSON Schema of tag files, generated from the registered kinds and the metadata of rows, for editors and checkers.
 
-As with targets (`target/schema.py`) it is the canonical spelling; what needs other tags, no schema can say: which
-paths a base has, and whether the tree that is made is consistent.
+As for targets (`target/schema.py`), it describes the canonical spelling. It cannot check what depends on other tags:
+the paths of a base, and the consistency of the resulting tree.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
 
-from tvmtarget.tags.files import CONFIDENCES, NAME, NOTES, SCHEMA
+from tvmtarget.tags.files import CONFIDENCES, METADATA, NAME_PATTERN, SCHEMA
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.schema import json_schema
 
@@ -24,7 +24,10 @@ _CHANGES = {"$ref": "#/$defs/changes"}
 
 
 def tag_file_schema() -> dict[str, object]:
-    """Return the schema of a file of tags, with the kinds that are registered here.
+    """Generate the schema of a tag file with the kinds that are registered here.
+
+    Returns:
+        A JSON Schema document.
 
     >>> tag_file_schema()["properties"]["tag"]["additionalProperties"]
     {'$ref': '#/$defs/row'}
@@ -32,14 +35,17 @@ def tag_file_schema() -> dict[str, object]:
     targets = json_schema()
     definitions = cast("dict[str, Any]", targets["$defs"])
     kinds = [f"tag of {name}" for name in kind_names()]
-    rows = {name: _with_notes(definitions[name.removeprefix("tag of ")]) for name in kinds}
+    rows = {name: _with_metadata(definitions[name.removeprefix("tag of ")]) for name in kinds}
     fields = definitions["composite"]["properties"]
     changes = {name: fields[name] for name in ("count", "links", "memory", "executor", "runtime")}
     definitions |= {
         **rows,
-        "changes": {"type": "object", "description": "what differs from a base, by path", "properties": changes},
-        "based": _with_notes({**definitions["tagged"], "properties": changes | {"kind": False, "tag": False}}, "base"),
-        "tag of a tag": _with_notes(definitions["tagged"]),
+        "changes": {"type": "object", "description": "differences from a base, by path", "properties": changes},
+        "based": _with_metadata(
+            {**definitions["tagged"], "properties": changes | {"kind": False, "tag": False}}, "base"
+        ),
+        "tag of a tag": _with_metadata(definitions["tagged"]),
+        # A base determines the kind, so rows with and without one have different fields.
         "row": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in ("based", "tag of a tag", *rows)]},
     }
     return {
@@ -49,7 +55,7 @@ def tag_file_schema() -> dict[str, object]:
         "properties": {
             "schema": {"const": SCHEMA},
             "source": _tables({"type": "object", "properties": {"cite": _TYPES[str]}, "required": ["cite"]}),
-            "tag": {**_tables(_ROW), "propertyNames": {"pattern": f"^{NAME}$"}},
+            "tag": {**_tables(_ROW), "propertyNames": {"pattern": f"^{NAME_PATTERN}$"}},
             "family": _tables(
                 {
                     "type": "object",
@@ -69,11 +75,11 @@ def _tables(of: dict[str, Any]) -> dict[str, object]:
     return {"type": "object", "additionalProperties": of}
 
 
-def _with_notes(definition: dict[str, Any], *required: str) -> dict[str, object]:
-    """Return the definition of a target with what a row says besides it."""
-    notes = {name: _TYPES[type_] for name, type_ in NOTES.items()}
-    notes["confidence"] = {"enum": list(CONFIDENCES)}
+def _with_metadata(definition: dict[str, Any], *required: str) -> dict[str, object]:
+    """Add the metadata of a row to the definition of a target."""
+    metadata = {name: _TYPES[type_] for name, type_ in METADATA.items()}
+    metadata["confidence"] = {"enum": list(CONFIDENCES)}
     if not required:
-        del notes["base"]
-    properties = {**definition["properties"], **notes}
+        del metadata["base"]
+    properties = {**definition["properties"], **metadata}
     return {**definition, "properties": properties, "required": list(required or definition["required"])}
