@@ -1,9 +1,10 @@
-"""The tuning log beside MetaSchedule's JSONDatabase: the same records, opened, asked and added to, at growing sizes.
+"""The tuning log compared with MetaSchedule's JSONDatabase: the same records, opened, queried and added to.
 
-Records are of 50 workloads on 20 llvm targets, a trace of real length each. A question is "the best for this workload
-on this target". JSONDatabase does not look at targets, so it is asked twice: for what it answers (its best, often of
-another target), and for the right answer (all it has, filtered by target). Every row is a process of its own, all in
-one run; times are of the processor, medians. Ratios and goals are printed below the rows, then what only a log does.
+Records are of 50 workloads on 20 llvm targets, each with a trace of realistic length. A query is "the best for this
+workload on this target". JSONDatabase does not look at targets, so it is queried twice: for what it returns (its best,
+often of another target), and for the right record (all records, filtered by target). Every row is a process of its own,
+all in one run; times are processor times, medians. Ratios and goals are printed below the rows, then what only a log
+can do.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TRACE = [
     [[at, [2, 4, 2, 8]] for at in range(2, 9)],
 ]
 
-# What is printed: a heading, the name in what a side tells, and the format of a cell.
+# The columns: heading, name in the figures of a side, format of a cell.
 COLUMNS = (
     ("commit us", "commit", ">10.1f"),
     ("open ms", "open_ms", ">11.1f"),
@@ -52,7 +53,7 @@ COLUMNS = (
     ("gzip B", "packed", ">8.0f"),
 )
 
-# For a log in a database with the most records: what is at most so much, or its ratio to JSONDatabase's.
+# Limits for a database with the most records, and for its ratios to JSONDatabase.
 GOALS = (
     ("open ms", "open_ms", 20),
     ("MB after the lookups", "rss_mb", 30),
@@ -65,27 +66,27 @@ RATIOS = (("open ms", "open_ms", 1000), ("right us", "right", 400))
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """Return how long one call takes of the processor."""
+    """Return the processor time of one call."""
     begin = time.process_time()
     work()
     return (time.process_time() - begin) * 1e3
 
 
 def rows(count: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (workload, target, cost in picoseconds), the same for every side."""
+    """Yield workload, target and cost in picoseconds of each record, the same for every side."""
     rng = random.Random(0)
     for at in range(count):
         yield at // TARGETS % WORKLOADS, at % TARGETS, int(10 ** rng.uniform(6, 11))
 
 
 def print_measured(path: Path, count: int, times: Mapping[str, Sequence[float]], **found: float) -> None:
-    """Print one side's figures as JSON: times of calls, given in milliseconds, as medians in microseconds."""
-    middle = {name: sorted(some)[len(some) // 2] * 1e3 for name, some in times.items()}
+    """Print the figures of one side as JSON: times of calls, in milliseconds, become medians in microseconds."""
+    medians = {name: sorted(some)[len(some) // 2] * 1e3 for name, some in times.items()}
     late = sorted(times["right"])[int(0.95 * len(times["right"]))] * 1e3
     size = path.stat().st_size / count
     if path.suffix != ".db":
         found["packed"] = len(gzip.compress(path.read_bytes(), 6)) / count
-    print(json.dumps({**found, "right_p95": late, "bytes": size, **middle}))
+    print(json.dumps({**found, "right_p95": late, "bytes": size, **medians}))
 
 
 def megabytes() -> float:
@@ -94,7 +95,7 @@ def megabytes() -> float:
 
 
 class Rows:
-    """What a log of the benchmark is made of."""
+    """The targets, workloads and trials of the benchmark's logs."""
 
     def __init__(self, targets: int = TARGETS) -> None:
         from tvmtarget import Target
@@ -109,7 +110,7 @@ class Rows:
         self.known = [*lines, *self.workloads, self.env]
 
     def trial(self, at: int, workload: int, target: int, cost: int) -> Trial:
-        """Return a trial; `at` makes its candidate another one."""
+        """Return a trial; each `at` is another candidate."""
         from tvmtarget.autotune.log.records import Candidate, Measurement, Trial
 
         trace = [TRACE[0], [*TRACE[1], [9, [at, 1]]]]
@@ -124,32 +125,38 @@ class Rows:
 
 
 def elsewhere(target: Target) -> Target:
-    """Return a target that is near, and of which there are no records."""
+    """Return a near target without records."""
     return target.override({"mcpu": "znver5"})
 
 
-def ours(folder: Path, suffix: str, count: int, questions: int) -> None:
-    """Measure a log in a file."""
+def ours(folder: Path, suffix: str, count: int, queries: int) -> None:
+    """Measure a log: a database, or the file of lines that it exports, which is only read."""
     from tvmtarget import TuningLog
 
-    made, path = Rows(), folder / f"log{suffix}"
-    commit = in_a_child(lambda: fill(path, made, count))
+    made, database = Rows(), folder / "log.db"
+    path = folder / f"log{suffix}"
+    commit = in_a_child(lambda: fill(database, made, count))
+    if path != database:
+        in_a_child(lambda: TuningLog(str(database)).export(path))
     before = megabytes()
     opened: list[TuningLog] = []
     opening = milliseconds(lambda: opened.append(TuningLog(str(path))))
     (log,), rng = opened, random.Random(1)
-    asked = [(rng.choice(made.workloads), rng.choice(made.targets)) for _ in range(questions)]
-    times = {"right": [milliseconds(lambda one=one: log.lookup(*one, env=made.env).require("exact")) for one in asked]}
+    pairs = [(rng.choice(made.workloads), rng.choice(made.targets)) for _ in range(queries)]
+    times = {"right": [milliseconds(lambda one=one: log.lookup(*one, env=made.env).require("exact")) for one in pairs]}
     memory = megabytes() - before
-    near = [(workload, elsewhere(target)) for workload, target in asked]
+    near = [(workload, elsewhere(target)) for workload, target in pairs]
     times["near"] = [milliseconds(lambda one=one: log.lookup(*one, env=made.env).require("near")) for one in near]
-    fresh = [made.trial(10**9 + at, 0, 0, 10**12) for at in range(questions)]
+    if path != database:
+        print_measured(path, count, times, open_ms=opening, rss_mb=memory)
+        return
+    fresh = [made.trial(10**9 + at, 0, 0, 10**12) for at in range(queries)]
     times["append"] = [milliseconds(lambda one=one: log.append(one)) for one in fresh]
-    print_measured(path, count + questions, times, commit=commit, open_ms=opening, rss_mb=memory)
+    print_measured(path, count + queries, times, commit=commit, open_ms=opening, rss_mb=memory)
 
 
 def fill(path: Path, made: Rows, count: int) -> float:
-    """Write a log, 64 records a commit; return the microseconds for one, its key, checks and digest among them."""
+    """Write a database, 64 records a commit; return the microseconds of one, including its key and digest."""
     from tvmtarget import TuningLog
 
     took, left = 0.0, enumerate(rows(count))
@@ -161,52 +168,54 @@ def fill(path: Path, made: Rows, count: int) -> float:
 
 
 def in_a_child(work: Callable[[], float]) -> float:
-    """Return what some work returns in a process of its own, so that this one keeps no memory of it."""
+    """Run a function in a process of its own, so that this one keeps none of its memory; return the result."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.write(writing, repr(work()).encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        found = float(told.read())
+    with os.fdopen(reading) as result:
+        found = float(result.read())
     os.waitpid(child, 0)
     return found
 
 
-def only_ours(folder: Path, count: int, questions: int) -> None:
-    """Measure what JSONDatabase does not do: carrying records over, taking in files, many writers."""
+def only_ours(folder: Path, count: int, queries: int) -> None:
+    """Measure what JSONDatabase cannot do: carrying records over, reading and merging lines, several writers."""
     from tvmtarget import TuningLog
 
     made = Rows(200)
-    questions = min(questions, 200)
+    queries = min(queries, 200)
     with TuningLog("memory:") as log:
         log.extend([*made.known, *(made.trial(at, 0, at, 10**9 + at) for at in range(200))])
-        asked = [elsewhere(made.targets[at % 200]) for at in range(questions)]
-        times = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in asked]
-        again = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in asked]
+        targets = [elsewhere(made.targets[at % 200]) for at in range(queries)]
+        times = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in targets]
+        again = [milliseconds(lambda one=one: log.lookup(made.workloads[0], one, env=made.env)) for one in targets]
         first, second = (sorted(some)[len(some) // 2] for some in (times, again))
-        print(f"near lookup among 200 targets: {first:.2f} ms for a new target, {second:.2f} ms for one asked before")
+        print(
+            f"near lookup among 200 targets: {first:.2f} ms for a new target, {second:.2f} ms for one looked up before"
+        )
     lines, database = folder / "log.jsonl", folder / "log.db"
     with lines.open("w") as file:
         trials = (made.trial(at, *row).text for at, row in enumerate(rows(count)))
         file.writelines(f"{text}\n" for text in chain((one.text for one in made.known), trials))
-    kept: list[TuningLog] = []
-    took = milliseconds(lambda: kept.append(TuningLog(str(lines)))) / 1e3
+    opened: list[TuningLog] = []
+    took = milliseconds(lambda: opened.append(TuningLog(str(lines)))) / 1e3
     print(f"a file of {count} lines read and checked: {took:.2f} s of the processor, {took / count * 1e6:.1f} us each")
     pairs = [(workload, target) for workload in made.workloads for target in made.targets[:TARGETS]]
-    took += milliseconds(lambda: [kept[0].top_k(*pair, 1) for pair in pairs]) / 1e3
-    print(f"and the best of it told for {len(pairs)} pairs of workload and target: {took:.2f} s (goal 2 s for 100,000)")
-    took = milliseconds(lambda: TuningLog(str(database)).merge(kept[0])) / 1e3
+    took += milliseconds(lambda: [opened[0].top_k(*pair, 1) for pair in pairs]) / 1e3
+    print(f"and its best for {len(pairs)} pairs of workload and target: {took:.2f} s (goal 2 s for 100,000)")
+    took = milliseconds(lambda: TuningLog(str(database)).merge(opened[0])) / 1e3
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"and merged into a database in {took:.2f} s, {took / count * 1e6:.1f} us each; {peak} MB at most")
     for batch, each in ((1, 500), (BATCH, 8000)):
-        told = told_of_writers(folder, made, batch, each)
-        print(f"{WRITERS} writers of one database, {batch} records a commit: {told}")
+        outcome = write_at_once(folder, made, batch, each)
+        print(f"{WRITERS} writers of one database, {batch} records a commit: {outcome}")
 
 
-def told_of_writers(folder: Path, made: Rows, batch: int, each: int) -> str:
-    """Let processes write into one database at once, and say how fast they were and what was lost."""
+def write_at_once(folder: Path, made: Rows, batch: int, each: int) -> str:
+    """Let processes write into one database at once; return how fast they were and what was lost."""
     from tvmtarget import TuningLog
 
     path = folder / f"many{batch}.db"
@@ -233,8 +242,8 @@ def _write(path: Path, made: Rows, numbers: range, batch: int) -> int:
     os._exit(0)
 
 
-def theirs(folder: Path, count: int, questions: int) -> None:
-    """Measure TVM's database in its two files; they are written by hand where it would take long."""
+def theirs(folder: Path, count: int, queries: int) -> None:
+    """Measure TVM's database in its two files, of which most records are written directly to save time."""
     import tvm
     from tvm import te
     from tvm.s_tir import meta_schedule as ms
@@ -260,27 +269,27 @@ def theirs(folder: Path, count: int, questions: int) -> None:
     records = [ms.database.TuningRecord(trace, known[0], [1.0] * 3, target, arguments) for target in targets]
     begin = time.process_time()
     for record in records:
-        for _ in range(questions // TARGETS):
+        for _ in range(queries // TARGETS):
             database.commit_tuning_record(record)
-    commit = (time.process_time() - begin) / (questions // TARGETS * TARGETS) * 1e6
-    spelled = [json.loads(line)[1] for line in Path(names[1]).read_text().splitlines()[:: questions // TARGETS]]
+    commit = (time.process_time() - begin) / (queries // TARGETS * TARGETS) * 1e6
+    encoded = [json.loads(line)[1] for line in Path(names[1]).read_text().splitlines()[:: queries // TARGETS]]
     with open(names[1], "w") as file:
         for workload, target, cost in rows(count):
-            trace, _, *rest = spelled[target]
+            trace, _, *rest = encoded[target]
             file.write(json.dumps([workload, [trace, [cost / 1e12] * 3, *rest]], separators=(",", ":")) + "\n")
     before = megabytes()
     opened: list[object] = []
     opening = milliseconds(lambda: opened.append(ms.database.JSONDatabase(*names)))
     (database,), rng = opened, random.Random(1)
-    asked = [(rng.choice(known), rng.choice(targets)) for _ in range(min(questions, 60))]
+    pairs = [(rng.choice(known), rng.choice(targets)) for _ in range(min(queries, 60))]
 
     def right(workload: object, target: object) -> object:
         found = database.get_top_k(workload, count)
         return next(one for one in found if str(one.target) == str(target))
 
     times = {
-        "any": [milliseconds(lambda one=one: database.get_top_k(one[0], 1)) for one in asked],
-        "right": [milliseconds(lambda one=one: right(*one)) for one in asked],
+        "any": [milliseconds(lambda one=one: database.get_top_k(one[0], 1)) for one in pairs],
+        "right": [milliseconds(lambda one=one: right(*one)) for one in pairs],
     }
     memory = megabytes() - before
     print_measured(Path(names[1]), count, times, commit=commit, open_ms=opening, rss_mb=memory)
@@ -290,42 +299,42 @@ def main() -> None:
     """Print a row for each size and side, then ratios, growth and goals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--side", choices=(*SIDES, "only ours"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.side:
+    options = parser.parse_args()
+    if options.side:
         with tempfile.TemporaryDirectory() as folder:
-            measure(Path(folder), given.side, given.sizes[0], given.questions)
+            measure(Path(folder), options.side, options.sizes[0], options.queries)
         return
     widths = [form.split(".")[0].strip(">") for _, _, form in COLUMNS]
     heading = "".join(f"{name:>{width}}" for (name, _, _), width in zip(COLUMNS, widths, strict=True))
     print(f"{'records':>8} {'':<15}{heading}")
     found: dict[tuple[str, int], dict[str, float]] = {}
-    for size in given.sizes:
+    for size in options.sizes:
         for side in SIDES if importlib.util.find_spec("tvm") else SIDES[:2]:
-            found[side, size] = told = json.loads(run(side, size, given.questions).splitlines()[-1])
+            found[side, size] = figures = json.loads(run(side, size, options.queries).splitlines()[-1])
             cells = [
-                f"{told[name]:{form}}" if name in told else f"{'-':>{width}}"
+                f"{figures[name]:{form}}" if name in figures else f"{'-':>{width}}"
                 for (_, name, form), width in zip(COLUMNS, widths, strict=True)
             ]
             print(f"{size:>8} {side:<15}{''.join(cells)}", flush=True)
-    print_verdict(found, given.sizes)
-    print(f"\n{run('only ours', given.sizes[-1], given.questions)}", end="")
+    print_verdict(found, options.sizes)
+    print(f"\n{run('only ours', options.sizes[-1], options.queries)}", end="")
 
 
-def measure(folder: Path, side: str, size: int, questions: int) -> None:
+def measure(folder: Path, side: str, size: int, queries: int) -> None:
     """Measure one side in this process."""
     if side == "JSONDatabase":
-        theirs(folder, size, questions)
+        theirs(folder, size, queries)
     elif side == "only ours":
-        only_ours(folder, size, questions)
+        only_ours(folder, size, queries)
     else:
-        ours(folder, Path(side).suffix, size, questions)
+        ours(folder, Path(side).suffix, size, queries)
 
 
-def run(side: str, size: int, questions: int) -> str:
+def run(side: str, size: int, queries: int) -> str:
     """Measure one side in a process of its own; return what it printed."""
-    options = ["--side", side, "--sizes", str(size), "--questions", str(questions)]
+    options = ["--side", side, "--sizes", str(size), "--queries", str(queries)]
     command = [sys.executable, "-m", "benchmarks", "tuning", *options]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 

@@ -11,7 +11,8 @@
     ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
     │   ├── ArtifactError    a saved program that is damaged, of another format or too new
     │   ├── LogError         a tuning log that is damaged or foreign, cannot be written, or has no matching record
-    │   │   └── NewerLogError   a tuning log that a newer version wrote
+    │   │   ├── NewerLogError   a tuning log that a newer version wrote
+    │   │   └── ReadOnlyLogError   a file of lines that was to be written
     │   ├── ModelFileError   a model file that is damaged or too large; also a ModelError
     │   └── TargetFileError  a file of targets, tags, costs or machines that is damaged; also a TargetError
     └── MissingExtraError    an optional package that is not installed
@@ -46,6 +47,7 @@ __all__ = [
     "ModelFileError",
     "NewerLogError",
     "PluginWarning",
+    "ReadOnlyLogError",
     "RunError",
     "TargetError",
     "TargetFileError",
@@ -157,6 +159,10 @@ class LogError(FileError):
 
 class NewerLogError(LogError):
     """A tuning log that a newer version of this library wrote; it is not changed."""
+
+
+class ReadOnlyLogError(LogError):
+    """A change of a file of lines, which is only read; databases are written."""
 
 
 class MissingExtraError(TvmTargetError, ImportError):

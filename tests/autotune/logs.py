@@ -39,6 +39,11 @@ def known(*targets, workloads=(MATMUL,)):
     return [*(TargetRecord(key=target.digest, body=identity_of(target)) for target in targets), *workloads, HERE]
 
 
+def write_file(path, records):
+    """Write a file of lines, as an export does."""
+    path.write_text("".join(f"{record.text}\n" for record in records))
+
+
 def with_mounted(mount, code, path):
     """Run code on a path after a mount, which a process may do in a name space of its own if the system allows it."""
     unshare = shutil.which("unshare")

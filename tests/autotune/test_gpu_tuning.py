@@ -22,7 +22,7 @@ HERE, OTHER = "cuda", "cuda(arch=sm_75)"
 @pytest.mark.slow
 def test_a_kernel_is_tuned_for_this_gpu_and_for_no_other(tmp_path):
     needs_gpu()
-    log = f"{tmp_path / 'log.jsonl'}"
+    log = f"{tmp_path / 'log.db'}"
     result = tt.tune(tt.IRModule.from_onnx(NET), HERE, log=log, trials=6, levels=("kernel",))
     assert [(finding.level, finding.is_confirmed) for finding in result.findings] == [("kernel", True)]
     x = np.random.default_rng(1).normal(size=(1, 32, 28, 28)).astype("float32")

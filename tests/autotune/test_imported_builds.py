@@ -88,7 +88,7 @@ def test_records_of_metaschedule_are_those_of_the_kernels_of_a_build(tmp_path):
     (program,) = tasks(product())
     named = tvm.IRModule({"main": program["main"].with_attr({"global_symbol": "other", "op_pattern": 4})})
     folder = database(tmp_path / "db", [program, named], factors=(4, 8))
-    log = tt.TuningLog(tmp_path / "log.jsonl")
+    log = tt.TuningLog(tmp_path / "log.db")
     import_metaschedule(log, folder, targets=[CPU])
     assert [workload.payload["name"] for workload in log.workloads()] == ["matmul"]
     for target, tier in ((CPU, "exact"), (SPELLED, "equal")):

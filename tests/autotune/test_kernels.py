@@ -45,7 +45,7 @@ def kernel_trials(log):
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     """Return the URL of a log in which a convolution was tuned, and the result."""
-    url = str(tmp_path_factory.mktemp("tuned") / "log.jsonl")
+    url = str(tmp_path_factory.mktemp("tuned") / "log.db")
     module = tt.IRModule.from_onnx(convolution())
     return url, tt.tune(module, NATIVE, log=url, trials=5, levels=["kernel"])
 
@@ -105,7 +105,7 @@ def test_a_kernel_with_a_poor_default_is_faster_in_a_new_process_as_the_log_says
     """
     monkeypatch.setenv("TVM_NUM_THREADS", "1")
     rows = small(helper.make_node("ReduceMean", ["x"], ["y"], axes=[1]), shape=(4000, 160))
-    target, url = NATIVE.override({"num-cores": 1}), str(tmp_path / "log.jsonl")
+    target, url = NATIVE.override({"num-cores": 1}), str(tmp_path / "log.db")
     result = tt.tune(tt.IRModule.from_onnx(rows), target, log=url, trials=8, levels=["kernel"])
     (finding,) = result.findings
     assert finding.is_confirmed
@@ -309,11 +309,11 @@ def test_the_same_seed_searches_the_same_way(worker):
 
     def proposals(seed):
         search = BlockSearch(space, seed, lambda candidates: worker.legal(space.kernel.key, candidates))
-        search.tell(tuple(space.default), 1000)
+        search.report(tuple(space.default), 1000)
         found = []
         for cost in range(900, 890, -1):
             found.append(search.propose())
-            search.tell(found[-1], cost)
+            search.report(found[-1], cost)
         return found
 
     assert proposals(1) == proposals(1) != proposals(2)

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial
+from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial, write_file
 
 from tvmtarget import Constraint, Target, TuningLog
 from tvmtarget.autotune.log.distance import distance
@@ -207,13 +207,13 @@ def test_the_best_are_each_there_once_and_legal_and_of_use():
     illegal = trial(4, 1, requires={"kind": "llvm", "num-cores": {"ge": 64}})
     log = log_of(other, trial(1, 10), trial(1, 12, env=other.key), trial(2, 20), trial(3, 30), illegal)
     assert [match.record for match in log.top_k(MATMUL, ZNVER4, 9)] == [trial(1, 10), trial(2, 20), trial(3, 30)]
-    best = log.top_k(MATMUL, ZNVER4, 1, refuses=lambda one: None if one.body["mb"] > 1 else "too few")
+    best = log.top_k(MATMUL, ZNVER4, 1, unusable=lambda one: None if one.body["mb"] > 1 else "too few")
     assert [match.record for match in best] == [trial(2, 20)]
 
 
 def test_of_thousands_that_are_of_no_use_none_hides_the_one_that_is():
     log = log_of(*(trial(at, 1000) for at in range(5000)), trial(5000, 2000))
-    match = log.lookup(MATMUL, ZNVER4, env=HERE, refuses=lambda one: None if one.body["mb"] == 5000 else "no")
+    match = log.lookup(MATMUL, ZNVER4, env=HERE, unusable=lambda one: None if one.body["mb"] == 5000 else "no")
     assert match.candidate == knobs(mb=5000)
     assert len(match.tried) == 5000
     assert len(match.explain().splitlines()) < 60
@@ -236,10 +236,10 @@ def test_p8_what_who_asks_cannot_use_makes_way_for_the_next_best_a_pin_too():
     def is_odd(candidate):
         return f"{candidate.body['mb']} is even" if candidate.body["mb"] % 2 == 0 else None
 
-    match = log.lookup(MATMUL, ZNVER4, env=HERE, refuses=is_odd)
+    match = log.lookup(MATMUL, ZNVER4, env=HERE, unusable=is_odd)
     assert (match.tier, match.candidate) == ("exact", knobs(mb=1))
     assert [(one.tier, one.what, one.reason) for one in match.tried] == [("pin", pin.digest, "0 is even")]
-    assert log.lookup(MATMUL, ZNVER4, env=HERE, refuses=lambda _: "no").tier == "default"
+    assert log.lookup(MATMUL, ZNVER4, env=HERE, unusable=lambda _: "no").tier == "default"
 
 
 def test_p8_settings_that_do_not_fit_make_way_for_the_next_best():
@@ -331,8 +331,7 @@ def test_other_sizes_serve_only_the_formats_that_allow_it():
 
 
 def test_layers_are_searched_tier_by_tier_and_the_first_wins_a_tie(tmp_path):
-    with TuningLog(str(tmp_path / "site.jsonl")) as site:
-        site.extend([*known(ZNVER4), trial(1, 1000)])
+    write_file(tmp_path / "site.jsonl", [*known(ZNVER4), trial(1, 1000)])
     near = ZNVER4.override({"num-cores": 12})
     with TuningLog(str(tmp_path / "user.db"), layers=[str(tmp_path / "site.jsonl")]) as log:
         log.extend([*known(near), trial(2, 1, target=near)])

@@ -86,7 +86,7 @@ def test_a_search_proposes_no_trace_twice_and_ends_with_its_space():
     search = TraceSearch(0, ask)
     found = []
     while (trace := search.propose()) is not None:
-        search.tell(trace, 10 - len(found))
+        search.report(trace, 10 - len(found))
         found.append(trace)
     assert found == ["a", "b", "c", "d"]
     assert told[-1] == [("d", 7), ("c", 8), ("b", 9), ("a", 10)]

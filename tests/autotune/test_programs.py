@@ -150,10 +150,10 @@ tt.tune(tt.IRModule.from_onnx(sys.argv[1]), sys.argv[2], log=sys.argv[3], levels
 
 def test_a_program_that_hangs_ends_with_the_tuner_that_is_killed(hostile, tmp_path):
     hostile("hang deaf to alarms in run")
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "log.db"
     command = [sys.executable, "-c", TUNE, str(DIGITS), str(TREE), str(log)]
     process = subprocess.Popen(command)
-    wait(lambda: log.exists() and '"t":"trial"' in log.read_text())  # the next one hangs
+    wait(lambda: log.exists() and any(isinstance(record, Trial) for record in tt.TuningLog(log)))  # the next one hangs
     started = processes(parent=process.pid)
     process.kill()
     process.wait()

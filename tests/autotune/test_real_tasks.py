@@ -105,10 +105,10 @@ def test_t1_generated_c_is_tuned_found_in_a_new_process_and_three_times_as_fast_
 ):
     if shutil.which("gcc") is None or "avx2" not in Target.detect().features:
         pytest.skip("wants gcc and AVX2")
-    lines, target = str(tmp_path / "log.jsonl"), Target.parse("llvm(mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=2)")
-    arrays = tuned_c(tmp_path, lines, target)
+    local, target = str(tmp_path / "local.db"), Target.parse("llvm(mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=2)")
+    arrays = tuned_c(tmp_path, local, target)
     url = str(tmp_path / "log.db")
-    with TuningLog(url) as log, TuningLog(lines) as known:
+    with TuningLog(url) as log, TuningLog(local) as known:
         log.merge(known)
     found = looked_up(url, str(target))
     assert found["tier"] == "exact"
@@ -188,7 +188,7 @@ def test_t3_the_faster_of_two_leaves_is_found_logged_for_the_composite_and_place
 def test_t3_threads_and_chunks_of_two_c_kernels_are_tuned_and_set_in_a_new_process(tmp_path, record_property):
     if shutil.which("gcc") is None:
         pytest.skip("wants gcc")
-    url, script = str(tmp_path / "log.jsonl"), Path(__file__).parent / "rows_in_c.py"
+    url, script = str(tmp_path / "log.db"), Path(__file__).parent / "rows_in_c.py"
     found = {}
     for what in ("tune", "build"):
         command = [sys.executable, str(script), what, url]

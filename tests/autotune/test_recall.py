@@ -14,7 +14,7 @@ from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Tri
 from tvmtarget.autotune.search.candidates import BlockSearch
 from tvmtarget.autotune.search.kernel import TunedKernel
 from tvmtarget.autotune.search.measuring import Worker
-from tvmtarget.autotune.search.warm_start import HINTS, recall
+from tvmtarget.autotune.search.warm_start import MAX_HINTS, warm_start
 from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 
@@ -58,9 +58,9 @@ def tiles(worker):
     opened, space = worker
     search = BlockSearch(space, 1, partial(opened.legal, space.kernel.key))
     found = []
-    for _ in range(HINTS + 2):
+    for _ in range(MAX_HINTS + 2):
         found.append(search.propose())
-        search.tell(found[-1], None)
+        search.report(found[-1], None)
     return [Candidate(format=FORMAT, body={"blocks": list(map(dict, one))}) for one in found if one != space.default]
 
 
@@ -72,7 +72,7 @@ def seen(log, kernel, target, candidate, cost, beside=None, **options):
 
 
 def hints(log, kernel, space="auto"):
-    recall(log, kernel, space)
+    warm_start(log, kernel, space)
     return [kernel.candidate(choices).key for choices in kernel.hints]
 
 
@@ -93,7 +93,7 @@ def test_at_most_so_many_are_tried_in_all_runs_together_so_that_the_search_has_i
     for at, candidate in enumerate(tiles, 1):
         seen(log, kernel, NEAR, candidate, 50 * at, beside=today)
     first = hints(log, kernel)
-    assert first == keys(tiles[:HINTS])
+    assert first == keys(tiles[:MAX_HINTS])
     for candidate in tiles[:3]:
         seen(log, kernel, CPU, candidate, 5, beside=today, search={"tuner": "log"})
     kernel.search = BlockSearch(kernel.space, 0, partial(kernel.worker.legal, kernel.space.kernel.key))
@@ -108,7 +108,7 @@ def test_what_was_measured_beside_the_default_of_today_on_an_equal_target_is_kno
         seen(site, kernel, target, tiles[0], 500, beside=kernel.space.kernel.default)
         seen(site, kernel, target, tiles[1], 10, beside="s1:of-then")
     log = tt.TuningLog("memory:", layers=[tmp_path / "site.db"])
-    assert recall(log, kernel, "auto") == 1
+    assert warm_start(log, kernel, "auto") == 1
     assert kernel.search.best() == [(kernel.read(tiles[0]), 500_000_000)]
     assert keys(map(kernel.candidate, kernel.hints)) == keys(tiles[1:2])
 

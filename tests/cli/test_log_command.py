@@ -2,6 +2,7 @@
 
 import io
 import json
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -22,9 +23,15 @@ SYSTEM = f"[cpu={TARGET}](host=@cpu)"
 
 @pytest.fixture
 def log(tmp_path):
-    path = tmp_path / "log.jsonl"
-    TuningLog(str(path)).extend([*known(ZNVER4), trial(1, 1000), trial(2, 900)])
+    path = tmp_path / "log.db"
+    with TuningLog(str(path)) as opened:
+        opened.extend([*known(ZNVER4), trial(1, 1000), trial(2, 900)])
     return path
+
+
+def lines_of(log):
+    with TuningLog(str(log)) as opened:
+        return list(opened.lines())
 
 
 def test_stats_count(cli, log):
@@ -107,12 +114,14 @@ def test_import_prints_rejected_lines(cli, log, tmp_path):
 
 
 def test_merge_and_export_warn_about_the_lines_that_they_skip(cli, log, tmp_path):
-    with log.open("a") as file:
+    lines = tmp_path / "lines.jsonl"
+    TuningLog(str(log)).export(lines)
+    with lines.open("a") as file:
         file.write("{bad\n")
-    for words in (["merge", tmp_path / "new.db", log], ["export", log, tmp_path / "out.jsonl"]):
+    for words in (["merge", tmp_path / "new.db", lines], ["export", lines, tmp_path / "out.jsonl"]):
         code, out, err = cli("log", *words)
         assert (code, out[:2]) == (0, "5 ")
-        assert err.startswith(f"warning: {log}: line 6 (byte ")
+        assert err.startswith(f"warning: {lines}: line 6 (byte ")
 
 
 def test_repair_accepts_the_url_of_a_database(cli, tmp_path):
@@ -127,14 +136,33 @@ def test_repair_accepts_the_url_of_a_database(cli, tmp_path):
 
 def test_verify_and_repair(cli, log):
     assert cli("log", "verify", log) == (0, "no problems found\n", "")
-    with log.open("a") as file:
-        file.write('{"t":"tri')
+    with sqlite3.connect(log) as connection:
+        connection.execute("UPDATE kept SET said = replace(said, '\"mb\":2', '\"mb\":3')")
+    connection.close()
     code, out, _ = cli("log", "verify", log)
-    assert (code, "line 6" in out, "cut short" in out) == (1, True, True)
+    assert (code, "record 5: " in out, "it was changed or cut" in out) == (1, True, True)
     assert cli("log", "repair", log)[1] == "1 line moved\n"
     assert cli("log", "verify", log)[0] == 0
     log.write_bytes(b"PK")
     assert cli("log", "verify", log)[0] == 2
+
+
+def test_a_file_of_lines_is_verified_and_its_whole_lines_are_exported(cli, log, tmp_path):
+    lines = tmp_path / "lines.jsonl"
+    assert cli("log", "export", log, lines)[0] == 0
+    assert cli("log", "verify", lines)[0] == 0
+    with lines.open("a") as file:
+        file.write('{"t":"tri')
+    code, out, _ = cli("log", "verify", lines)
+    assert (code, "line 6" in out, "cut short" in out) == (1, True, True)
+    code, _, err = cli("log", "repair", lines)
+    assert (code, "`tvmtarget log export` writes its whole lines to a new file" in err) == (1, True)
+    code, _, err = cli("log", "retract", lines, trial(2, 900).digest, "--why", "x")
+    assert (code, "is a file of lines, which is only read" in err) == (1, True)
+    assert cli("log", "export", lines, tmp_path / "whole.jsonl")[0] == 0
+    assert cli("log", "verify", tmp_path / "whole.jsonl")[0] == 0
+    lines.write_bytes(b"PK")
+    assert cli("log", "verify", lines)[0] == 2
 
 
 def test_retract_and_compact(cli, log):
@@ -164,10 +192,10 @@ def test_a_candidate_is_pinned(cli, log, candidate):
 
 @pytest.mark.parametrize("candidate", ["d1:ff", "d", "{", "{}", '{"format": "x", "body": 1.5}'])
 def test_an_invalid_candidate_is_not_pinned(cli, log, candidate):
-    before = log.read_bytes()
+    before = lines_of(log)
     code, _, err = cli("log", "pin", log, "w1:", "-t", TARGET, "--candidate", candidate, "--why", "x")
     assert (code, err[:7]) == (1, "error: "), err
-    assert log.read_bytes() == before
+    assert lines_of(log) == before
 
 
 def test_lines_are_read_from_and_written_to_pipes(cli, log, tmp_path, monkeypatch):
@@ -190,11 +218,11 @@ def test_a_kernel_is_looked_up_and_pinned_on_the_only_leaf_of_a_system(cli, log)
 
 
 def test_a_kernel_is_not_pinned_on_a_system_of_several_leaves(cli, log):
-    before = log.read_bytes()
+    before = lines_of(log)
     for words in (["lookup", log, "w1:"], ["pin", log, "w1:", "--candidate", trial(1, 1000).digest, "--why", "x"]):
         code, _, err = cli("log", *words, "-t", "nvidia/jetson-nano")
         assert (code, "name one: nvidia/jetson-nano:gpu or nvidia/jetson-nano:cpu" in err) == (1, True), err
-    assert log.read_bytes() == before
+    assert lines_of(log) == before
 
 
 def test_an_export_for_tvm_without_records_gives_the_reason(cli, log, tmp_path):
@@ -204,8 +232,8 @@ def test_an_export_for_tvm_without_records_gives_the_reason(cli, log, tmp_path):
         "error: no record of the log can be written for MetaSchedule",
         "error: 2 trials: it is no trace of MetaSchedule, but of format 'knobs/1'",
     ]
-    TuningLog(str(tmp_path / "empty.jsonl")).append(known(ZNVER4)[0])
-    assert cli("log", "export", tmp_path / "empty.jsonl", tmp_path / "tvm", "--format", "metaschedule")[0] == 1
+    TuningLog(str(tmp_path / "empty.db")).append(known(ZNVER4)[0])
+    assert cli("log", "export", tmp_path / "empty.db", tmp_path / "tvm", "--format", "metaschedule")[0] == 1
 
 
 def test_an_export_for_tvm_counts_the_trials_that_it_skips(cli, log, tmp_path):

@@ -73,7 +73,7 @@ def test_costs_are_measured_on_request_and_can_be_saved(cli, tmp_path):
 
 
 def test_explain_shows_the_placement_in_a_log(cli, tmp_path):
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "log.db"
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOTH)
     everything = Candidate(format=PLACEMENT, body={"sites": [["cpu", len(plan.program.body)]]})
     with tt.TuningLog(str(log)) as opened:

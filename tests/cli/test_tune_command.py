@@ -54,7 +54,7 @@ def test_explain_lists_the_records_of_a_model(cli, tmp_path):
 
 
 def test_tune_prints_json(cli, tmp_path):
-    log = tmp_path / "log.jsonl"
+    log = tmp_path / "log.db"
     code, out, _ = cli("tune", DIGITS, "-t", "onnxruntime", "--log", log, "--level", "executor", "--json")
     found = json.loads(out)
     assert code == 0
@@ -63,7 +63,7 @@ def test_tune_prints_json(cli, tmp_path):
 
 
 def test_a_target_that_cannot_be_built_is_an_error_and_not_an_empty_result(cli, tmp_path):
-    log = tmp_path / "x.jsonl"
+    log = tmp_path / "x.db"
     for words, problem in {
         ("-t", "c"): "@. cannot be compiled: no backend for kind 'c' is installed; allow_interpreter=True",
         ("-t", "llvm", "--executor", "aot", "--runtime", "cpp"): "executor 'aot' of @. cannot be built for yet",
@@ -100,14 +100,14 @@ def test_tune_has_the_options_of_build(tmp_path):
 
 
 def test_tune_accepts_allow_interpreter(cli, tmp_path):
-    words = "tune", DIGITS, "-t", "[a=c,b=onnxruntime]", "--log", tmp_path / "x.jsonl", "--level", "placement"
+    words = "tune", DIGITS, "-t", "[a=c,b=onnxruntime]", "--log", tmp_path / "x.db", "--level", "placement"
     code, out, err = cli(*words, "--trials", 2, "--allow-interpreter", "--json")
     assert code == 0, err
     assert json.loads(out)["statuses"]["ok"] >= 2
 
 
 def test_errors_are_one_line_each(cli, tmp_path):
-    log = tmp_path / "x.jsonl"
+    log = tmp_path / "x.db"
     code, _, err = cli("tune", DIGITS, "-t", "llvm", "--log", log, "--level", "kernle")
     assert (code, err) == (1, "error: unknown level 'kernle'; did you mean 'kernel'?\n")
     none = str(tmp_path / "none.json")
@@ -119,7 +119,7 @@ def test_errors_are_one_line_each(cli, tmp_path):
 
 
 def test_the_placement_by_costs_is_measured_second(cli, tmp_path):
-    costs, log = tmp_path / "costs.json", tmp_path / "log.jsonl"
+    costs, log = tmp_path / "costs.json", tmp_path / "log.db"
     slow = {"launch": 1, "flops": {"float32": 1e6}, "mem_bw": 1e6}
     fast = {"launch": 1, "flops": {"float32": 1e12}, "mem_bw": 1e12}
     costs.write_text(json.dumps({"schema": "tvmtarget.cost/1", "sites": {"ort": slow, "np": fast}}))
@@ -127,6 +127,7 @@ def test_the_placement_by_costs_is_measured_second(cli, tmp_path):
     words = ["tune", DIGITS, "-t", tree, "--log", log, "--level", "placement", "--trials", 2, "--costs", costs]
     code, _, err = cli(*words)
     assert code == 0, err
-    trials = [line for line in map(json.loads, log.read_text().splitlines()) if line["t"] == "trial"]
+    with tt.TuningLog(log) as opened:
+        trials = [json.loads(record.text) for record in opened if record.type == "trial"]
     sites = [[site for site, _ in trial["cand"]["body"]["sites"]] for trial in trials if trial["m"]["kind"] == "search"]
     assert sites == [["ort"], ["np"]]

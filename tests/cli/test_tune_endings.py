@@ -62,7 +62,7 @@ def trials(log):
     ],
 )
 def test_after_a_signal_it_prints_the_result_and_how_to_continue_and_leaves_no_worker(model, numbers, code):
-    log = model.with_name("log.jsonl")
+    log = model.with_name("log.db")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)
     for number in numbers:
@@ -82,7 +82,7 @@ def test_after_a_signal_it_prints_the_result_and_how_to_continue_and_leaves_no_w
 @pytest.mark.slow
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_a_closed_terminal_ends_it_unless_sighup_is_ignored(model, is_ignored):
-    log = model.with_name("log.jsonl")
+    log = model.with_name("log.db")
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
@@ -101,7 +101,7 @@ def test_a_closed_terminal_ends_it_unless_sighup_is_ignored(model, is_ignored):
 
 @pytest.mark.slow
 def test_tuning_finishes_without_a_reader_of_its_output(model):
-    log = model.with_name("log.jsonl")
+    log = model.with_name("log.db")
     process = subprocess.Popen(words(model, log, 6), stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stderr.close()
     process.stdout.close()
@@ -111,7 +111,7 @@ def test_tuning_finishes_without_a_reader_of_its_output(model):
 
 @pytest.mark.slow
 def test_on_a_full_disk_the_log_stays_valid_and_lost_trials_are_reported(model):
-    log = model.with_name("log.jsonl")
+    log = model.with_name("log.db")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 500,) * 2)
@@ -130,7 +130,7 @@ def test_on_a_full_disk_the_log_stays_valid_and_lost_trials_are_reported(model):
 
 @pytest.mark.slow
 def test_after_a_kill_no_worker_runs_the_log_is_valid_and_the_same_command_continues(cli, model):
-    log = model.with_name("log.jsonl")
+    log = model.with_name("log.db")
     process = started(model, log)
     workers = processes(WORKER, parent=process.pid)
     process.kill()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -90,9 +90,9 @@ def lookup_kernel(
         return refuses(candidate) if problem is None else f"the trace may not be applied: {problem}"
 
     ask = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
-    found = [ask(kernel_workload(kernel), refuses=partial(refused, None))]
+    found = [ask(kernel_workload(kernel), unusable=partial(refused, None))]
     for format_, body in kernel.alike.items():
-        found.append(ask(Workload.of(body, payload={"name": kernel.name}), refuses=partial(refused, format_)))
+        found.append(ask(Workload.of(body, payload={"name": kernel.name}), unusable=partial(refused, format_)))
     return min(found, key=lambda match: TIERS.index(match.tier))
 
 
@@ -146,7 +146,7 @@ def lookup_program(
         root,
         policy=policy,
         default=placement_key(plan) if is_default else None,
-        refuses=lambda candidate: refuses(candidate, {}),
+        unusable=lambda candidate: refuses(candidate, {}),
     )
     if match.tier != "default":
         return match
@@ -158,10 +158,10 @@ def lookup_program(
             source,
             policy=policy,
             default=_identity(sites) if is_default else None,
-            refuses=partial(_refused_as, refuses, paths),
+            unusable=partial(_refused_as, refuses, paths),
         )
         if found.tier in ("pin", "exact", "equal"):
-            return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier)
+            return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier, paths=paths)
     return match
 
 
@@ -204,21 +204,24 @@ class TunedChoices:
     def _whole(
         self, plan: Plan, level: Level, format_: str, read: Callable[[object, Mapping[str, str]], _Read]
     ) -> _Read | None:
-        """Return what is read of the best candidate that can be, and remember what the log said."""
-        known: dict[str, _Read] = {}
+        """Parse the best candidate that can be parsed, and record the match in `applied`."""
+
+        @cache  # parsing a placement plans the program again
+        def parsed(candidate: Candidate, paths: tuple[tuple[str, str], ...]) -> _Read:
+            return read(candidate.body, dict(paths))
 
         def reason(candidate: Candidate, paths: Mapping[str, str]) -> str | None:
             if candidate.format != format_:
                 return f"the candidate is of format {candidate.format!r}, not {format_!r}"
             try:
-                known[candidate.key] = read(candidate.body, paths)
+                parsed(candidate, tuple(paths.items()))
             except (TvmTargetError, ValueError) as error:
                 return str(error).splitlines()[0]
             return None
 
         match = lookup_program(self.log, plan, level, self.policy, reason)
         self.applied.append(Applied.of("whole program", match.workload.key, match))
-        return None if match.candidate is None else known[match.candidate.key]
+        return None if match.candidate is None else parsed(match.candidate, tuple(match.paths.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def tune(
     partition: PartitionArguments,
     log: Annotated[
         str,
-        typer.Option("--log", help="The tuning log to write: a .jsonl or .db file, or a URL.", show_default=False),
+        typer.Option("--log", help="The tuning log to write: a .db file, or a URL.", show_default=False),
     ],
     trials: Annotated[
         int | None,

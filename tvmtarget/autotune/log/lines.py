@@ -1,7 +1,7 @@
-"""Reading lines: one record each, and for every line that is none, where it is and why.
+"""Parse lines into records, and report every line that is none with its place and reason.
 
-A bad line costs itself only. Blank lines and those that begin with '#' say nothing; a byte order mark and
-Windows' line ends are passed over. What stands behind the last line end was cut short, unless it is whole.
+A bad line affects itself only. Blank lines and those that begin with '#' are skipped, and so are a byte order mark and
+Windows line ends. Bytes after the last line end are a line that was cut short, unless they are a whole record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["MAX_LINE", "Line", "RawLine", "parse_record", "raw_lines"]
 
 MAX_LINE = 1 << 20  # bytes
 
-_SIGN = f',"d":"d1:{"0" * 32}"}}'  # what stands behind all that a line says
+_SUFFIX = f',"d":"d1:{"0" * 32}"}}'  # as long as the end of a line, its digest
 
 _TYPES: dict[str, type[Record]] = {
     record.type: record for record in (TargetRecord, Workload, Environment, Trial, Pin, Retraction, Alias)
@@ -41,7 +41,17 @@ _TYPES: dict[str, type[Record]] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file: its number from 1, the byte it begins at, its end, and the record or what is wrong."""
+    """A line of a file: where it is, and its record or its problem.
+
+    Attributes:
+        number: the number of the line, from 1.
+        offset: the byte at which it begins.
+        end: the byte after it.
+        record: the record, None if the line is none.
+        problem: why it is none, empty if it is one.
+        is_ended: whether it has a line end.
+        looks_like_json: whether it begins like an object.
+    """
 
     number: int
     offset: int
@@ -56,30 +66,39 @@ class Line:
 
 
 def parse_record(text: str, *, known: str | None = None) -> Record:
-    """Read one line; a `LogError` says what is wrong with it.
+    """Parse one line.
 
-    With the digest that it is `known` by, a line in our spelling is checked by its bytes, which is faster.
+    Args:
+        text: the line without its line end.
+        known: the digest that the line must have. A line in canonical spelling is then checked by its bytes, which is
+            faster than by encoding the record again.
+
+    Returns:
+        The record; one of an unknown type or newer version is `Foreign`.
+
+    Raises:
+        LogError: the line is not a record, or does not match its digest.
     """
     flat = _load(text)
     type_, version, digest = flat.pop("t", None), flat.pop("v", None), flat.pop("d", None)
     if not isinstance(type_, str) or not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise LogError("a record has a type in 't' and a version in 'v'")
-    kind = _TYPES.get(type_)
-    if kind is None or version > kind.version:
+    model = _TYPES.get(type_)
+    if model is None or version > model.version:
         return Foreign(line=text)
     try:
-        record = kind(**flat)
-        computed = record.digest if known is None else digest_of(f"{text[: -len(_SIGN)]}}}")
+        record = model(**flat)
+        computed = record.digest if known is None else digest_of(f"{text[: -len(_SUFFIX)]}}}")
     except TvmTargetError as error:
         raise LogError(*error.problems) from error
-    if (digest != computed and not _is_digest(digest, text)) or digest != (known or digest):
-        said = shown(digest) if known is None else repr(known)
-        raise LogError(f"the digest of the line is {computed!r}, and it says {said}: it was changed or cut")
+    if (digest != computed and not _is_canonical_digest(digest, text)) or digest != (known or digest):
+        stated = shown(digest) if known is None else repr(known)
+        raise LogError(f"the digest of the line is {computed!r}, and it says {stated}: it was changed or cut")
     return record
 
 
-def _is_digest(digest: object, text: str) -> bool:
-    """Whether a digest is that of what a line says, with nothing said that goes without saying."""
+def _is_canonical_digest(digest: object, text: str) -> bool:
+    """Whether a digest is that of the canonical JSON of a line without the defaults that this version adds."""
     flat = _load(text)
     flat.pop("d", None)
     try:
@@ -89,7 +108,16 @@ def _is_digest(digest: object, text: str) -> bool:
 
 
 class RawLine(NamedTuple):
-    """A line before it is read: where it stands, and its bytes, which are left out where it is too long."""
+    """A line of a file before it is parsed.
+
+    Attributes:
+        number: the number of the line, from 1.
+        offset: the byte at which it begins.
+        size: its length in bytes, with the line end.
+        data: its bytes; empty if it is longer than `MAX_LINE`.
+        is_ended: whether it has a line end.
+        looks_like_json: whether it begins like an object.
+    """
 
     number: int
     offset: int
@@ -100,11 +128,18 @@ class RawLine(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The byte behind it."""
+        """The byte after the line."""
         return self.offset + self.size
 
     def text(self) -> str:
-        """Return the line without its end; a `LogError` says what is wrong with its bytes."""
+        """Decode the line.
+
+        Returns:
+            The text without its line end.
+
+        Raises:
+            LogError: the line is too long or is not UTF-8.
+        """
         if not self.data:
             raise LogError(f"{self.size} bytes long; a line has at most {MAX_LINE}")
         try:
@@ -113,26 +148,42 @@ class RawLine(NamedTuple):
             raise LogError(f"not UTF-8 at byte {self.offset + error.start}") from error
 
     def read(self) -> Line:
-        """Return the line with its record, or with what is wrong."""
+        """Parse the line.
+
+        Returns:
+            The line with its record, or with what is wrong.
+        """
         try:
             record = parse_record(self.text())
         except LogError as error:
-            return self.bad("; ".join(error.problems))
+            return self.rejected("; ".join(error.problems))
         return Line(self.number, self.offset, self.end, record, "", self.is_ended)
 
-    def bad(self, problem: str) -> Line:
-        """Return the line with what is wrong with it."""
-        cut = "" if self.is_ended else "cut short: "
-        return Line(self.number, self.offset, self.end, None, cut + problem, self.is_ended, self.looks_like_json)
+    def rejected(self, problem: str) -> Line:
+        """Return the line as one that is no record.
+
+        Args:
+            problem: what is wrong with it.
+
+        Returns:
+            The line without a record.
+        """
+        prefix = "" if self.is_ended else "cut short: "
+        return Line(self.number, self.offset, self.end, None, prefix + problem, self.is_ended, self.looks_like_json)
 
 
-def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator[RawLine]:
-    """Yield the lines of a stream that say something, in little memory however long one is.
+def raw_lines(stream: BinaryIO) -> Iterator[RawLine]:
+    """Split a stream into lines, in little memory however long a line is.
 
-    The stream stands at line `number` and byte `offset`.
+    Args:
+        stream: a binary stream at its beginning.
+
+    Yields:
+        The lines that are neither blank nor comments.
     """
+    number, offset = 1, 0
     while data := stream.readline(MAX_LINE + 2):
-        if data == b"\n":  # files of millions of them exist
+        if data == b"\n":  # files with millions of blank lines exist
             number, offset = number + 1, offset + 1
             continue
         size, is_ended = len(data), data.endswith(b"\n")
@@ -145,18 +196,18 @@ def raw_lines(stream: BinaryIO, *, number: int = 1, offset: int = 0) -> Iterator
             size, is_ended = size + len(more), more.endswith(b"\n")
         if size > len(data) or (size > MAX_LINE and len(data.rstrip(b"\r\n")) > MAX_LINE):
             data = b""
-        if looks_like_json or not data or _says_something(data, offset):
+        if looks_like_json or not data or _has_content(data, offset):
             yield RawLine(number, offset, size, data, is_ended, looks_like_json)
         number, offset = number + 1, offset + size
 
 
-def _says_something(data: bytes, offset: int) -> bool:
-    said = data if offset else data.removeprefix(codecs.BOM_UTF8)
-    return bool(said.strip()) and not said.startswith(b"#")
+def _has_content(data: bytes, offset: int) -> bool:
+    content = data if offset else data.removeprefix(codecs.BOM_UTF8)
+    return bool(content.strip()) and not content.startswith(b"#")
 
 
 def _load(text: str) -> dict[str, object]:
-    if not isinstance(text, str):  # from a database that was damaged
+    if not isinstance(text, str):  # a damaged database may hold other types
         raise LogError(f"a line is text, not {shown(text)}")
     try:
         flat = json.loads(text)

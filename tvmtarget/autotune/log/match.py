@@ -1,9 +1,9 @@
-"""What a lookup answers: the candidate, how good the match is, and why."""
+"""The result of a lookup: the candidate, how well it matches, and why it was taken."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tvmtarget.autotune.log.distance import NAME, Term
@@ -18,17 +18,22 @@ Tier: TypeAlias = Literal["pin", "exact", "equal", "near", "workload-near", "def
 TIERS: tuple[Tier, ...] = ("pin", "exact", "equal", "near", "workload-near", "default")
 
 _PPB = 10**9
-_MOST_TOLD = 50  # records that were not taken, in the text of an explanation
+_MAX_SHOWN = 50  # rejected records in the text of an explanation
 
 
 @dataclass(frozen=True)
 class Policy:
     """How far a lookup may go.
 
-    `max_distance` bounds `near` and `workload-near`; 0 leaves them out. A `strict` environment takes only what was
-    measured under the versions of here. Costs within `tie_percent` of the best count as equal: the oldest is kept.
-    `formats` name the formats whose candidates may serve other sizes, each with a function that says whether a
-    candidate's body fits the sizes asked for.
+    Attributes:
+        max_distance: the limit of the tiers `near` and `workload-near`; 0 excludes them.
+        strict: take only what was measured in an environment like this one.
+        tie_percent: costs within this of the best count as equal, and the oldest candidate wins.
+        formats: the formats whose candidates may serve other sizes, each with a function of a candidate's body and the
+            needed sizes that returns whether they fit.
+
+    Raises:
+        LogError: a limit is negative or no number.
     """
 
     max_distance: float = 8.0
@@ -37,15 +42,22 @@ class Policy:
     formats: Mapping[str, Callable[[object, tuple[tuple[object, ...], ...]], bool]] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what bounds nothing."""
-        given = {"max_distance": self.max_distance, "tie_percent": self.tie_percent}
-        wrong = [name for name, value in given.items() if not (isinstance(value, int | float) and value >= 0)]
+        """Reject limits that are negative or no numbers."""
+        limits = {"max_distance": self.max_distance, "tie_percent": self.tie_percent}
+        wrong = [name for name, value in limits.items() if not (isinstance(value, int | float) and value >= 0)]
         raise_all(LogError, [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong])
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A record, or a target with records, that was looked at: its tier, and why it was not taken."""
+    """A record, or a target with records, that a lookup considered and rejected.
+
+    Attributes:
+        tier: the tier that was searched.
+        what: the digest of the record, or the target.
+        reason: why it was rejected.
+        distance: how far it is, None if that does not matter.
+    """
 
     tier: Tier
     what: str
@@ -59,11 +71,22 @@ class Tried:
 
 @dataclass(frozen=True)
 class Match:
-    """The best that a log knows for a workload on a target.
+    """The best record of a log for a workload on a target.
 
-    `source` is the target that it was measured on, `distance` the sum of the `terms` between the two. `stale` says
-    what was installed otherwise there, `tried` what was looked at before. `is_default` where the record says that the
-    default is as good.
+    Attributes:
+        tier: how well the record matches.
+        workload: the workload of the lookup.
+        target: the target of the lookup.
+        record: the trial or pin, None in tier `default`.
+        source: the target that the record was measured on.
+        distance: the sum of the costs of `terms`.
+        limit: the largest distance that the policy allows.
+        terms: the differences between `source` and `target` that count.
+        stale: the versions that differ between the record's environment and this one.
+        tried: the records that were considered before and rejected.
+        log: the URL of the layer with the record.
+        is_default: whether the default is as good as the record, and is used instead.
+        paths: paths in `target` by the paths that the candidate uses; empty if they are the same.
     """
 
     tier: Tier
@@ -78,27 +101,38 @@ class Match:
     tried: tuple[Tried, ...] = ()
     log: str = ""
     is_default: bool = False
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def candidate(self) -> Candidate | None:
-        """What to use; None where that is the default of the level."""
+        """The candidate to use; None for the default of the level."""
         return None if self.record is None or self.is_default else self.record.candidate
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """What is otherwise where the record was made, and does not matter; empty where all of it is in `terms`."""
+        """The differences between `source` and `target` that do not count; empty if all are in `terms`."""
         if self.source is None or self.terms:
             return ()
         return tuple(map(str, self.source.diff(self.target)))
 
     @property
     def ratio(self) -> float | None:
-        """Its cost over that of the baseline where it was measured; less than one is faster."""
+        """The cost over that of the baseline where it was measured; less than one is faster."""
         found = self.record.measured.ratio_ppb if isinstance(self.record, Trial) else None
         return None if found is None else found / _PPB
 
     def require(self, tier: Tier) -> Match:
-        """Return this match, or raise a `LogError` with the explanation if it is of a later tier."""
+        """Require a tier.
+
+        Args:
+            tier: the last tier that is acceptable.
+
+        Returns:
+            This match.
+
+        Raises:
+            LogError: the match is of a later tier; the error has the explanation.
+        """
         if tier not in TIERS:
             raise LogError(f"unknown tier {tier!r}{did_you_mean(tier, TIERS, listing='there are')}")
         if TIERS.index(self.tier) > TIERS.index(tier):
@@ -106,7 +140,11 @@ class Match:
         return self
 
     def explain(self) -> str:
-        """Say what was found, how far it is, and why nothing nearer was taken."""
+        """Explain which record was found, how far it is, and why no nearer one was taken.
+
+        Returns:
+            Several lines of text.
+        """
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -116,9 +154,9 @@ class Match:
         if self.ignored:
             yield f"  ignored: {', '.join(self.ignored)}"
         yield from (f"  stale: {change}" for change in self.stale)
-        yield from (f"  not taken: {tried}" for tried in self.tried[:_MOST_TOLD])
-        if len(self.tried) > _MOST_TOLD:
-            yield f"  not taken: {len(self.tried) - _MOST_TOLD} others, which the explanation as data tells"
+        yield from (f"  not taken: {tried}" for tried in self.tried[:_MAX_SHOWN])
+        if len(self.tried) > _MAX_SHOWN:
+            yield f"  not taken: {len(self.tried) - _MAX_SHOWN} others, which the explanation as data lists"
         if self.is_default:
             yield "  note: no better than the default beside it, so the default of today is used"
         elif self.tier in ("near", "workload-near"):
@@ -138,7 +176,11 @@ class Match:
         return f"{self.record.digest} on {self.source}, {cost} {self.record.measured.unit}{faster}"
 
     def to_json(self) -> dict[str, object]:
-        """Return the same as data."""
+        """Return the explanation as data.
+
+        Returns:
+            An object of JSON.
+        """
         candidate = self.candidate
         return {
             "tier": self.tier,
@@ -166,7 +208,14 @@ class Match:
 
 
 def describe(workload: Workload) -> str:
-    """Return a workload in a few words: its level, operator and sizes."""
+    """Return a short name of a workload.
+
+    Args:
+        workload: the workload.
+
+    Returns:
+        Its level, operators and sizes.
+    """
     ops = workload.body.get("op") or workload.body.get("ops") or (workload.payload or {}).get("name") or "function"
     name = "+".join(sorted(ops)) if isinstance(ops, dict) else str(ops)
     sizes = "".join(f"[{','.join(map(str, shape))}]" for shape in workload.shapes[:4])
@@ -175,7 +224,15 @@ def describe(workload: Workload) -> str:
 
 
 def changes(was: Environment, now: Environment) -> tuple[str, ...]:
-    """Return what two environments say otherwise, name by name."""
+    """List the differences between two environments.
+
+    Args:
+        was: the environment of a record.
+        now: this environment.
+
+    Returns:
+        `NAME OLD -> NEW` for each difference but that of the machine.
+    """
     names = sorted({*was.body, *now.body} - {"host"})
     pairs = [(name, was.body.get(name), now.body.get(name)) for name in names]
     return tuple(f"{name} {before or 'none'} -> {after or 'none'}" for name, before, after in pairs if before != after)

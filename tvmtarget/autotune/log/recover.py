@@ -1,8 +1,8 @@
-"""What is left in a database that SQLite cannot use any more: its whole lines, found without SQLite.
+"""Recovery of the whole lines of a database that SQLite cannot read any more.
 
-A line that was damaged fails by its digest, so that whatever looks like one can be tried. Pages are read as the format
-of SQLite has them (https://www.sqlite.org/fileformat2.html), those of the write-ahead log too. Lines that compaction
-dropped may be found again, as with a copy that was not compacted.
+Pages are parsed as the file format documents them (https://www.sqlite.org/fileformat2.html), those of the write-ahead
+log too. A damaged line does not match its digest, so everything that looks like a line can be tried. Lines that
+compaction deleted may be found again, as in a merge with a copy that was not compacted.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from tvmtarget.autotune.log.entries import packed, spelled
+from tvmtarget.autotune.log.entries import packed, unpacked
 from tvmtarget.autotune.log.lines import parse_record
 from tvmtarget.autotune.log.sqlite_store import PAGE, SqliteStore
-from tvmtarget.errors import LogError, NewerLogError
+from tvmtarget.errors import LogError, NewerLogError, ReadOnlyLogError
 from tvmtarget.untrusted import read_bytes
 
 __all__ = ["is_damage", "recover"]
 
-_LEAF = 0x0D  # of a table
-_HEADER = 100  # bytes before the first page's own
-_FRAME = 24  # bytes before a page in the write-ahead log, and 32 before the first frame
+_LEAF = 0x0D  # type of a leaf page of a table
+_HEADER = 100  # bytes of the file's header, before that of the first page
+_WAL_HEADER = 32  # bytes before the first frame of the write-ahead log
+_FRAME = 24  # bytes before a page in the write-ahead log
 
-# What SQLite reports of files that may be whole: full, locked, not to be read or written.
+# Errors of SQLite with files that may be intact: the disk is full, the file is locked, or may not be read or written.
 _NO_DAMAGE = frozenset({
     sqlite3.SQLITE_AUTH, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY,
@@ -34,21 +35,32 @@ _NO_DAMAGE = frozenset({
 
 
 def is_damage(error: LogError) -> bool:
-    """Whether an error of a log may come from a damaged database, so that reading it without SQLite is worth trying.
+    """Return whether an error may come from a damaged database, so that `recover` is worth trying.
 
-    A short read is damage; other errors of the disk are not, nor is a version that this one does not know.
+    Args:
+        error: the error with which a log could not be opened or repaired.
+
+    Returns:
+        True also for a short read; False for other errors of the disk, newer versions and files of lines.
     """
     cause = error.__cause__
     if isinstance(cause, sqlite3.Error):
         code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         return code == sqlite3.SQLITE_IOERR_SHORT_READ or code & 0xFF not in _NO_DAMAGE
-    return not isinstance(cause, OSError) and not isinstance(error, NewerLogError)
+    return not isinstance(cause, OSError) and not isinstance(error, NewerLogError | ReadOnlyLogError)
 
 
 def recover(path: Path) -> tuple[int, Path]:
-    """Make a database anew of its whole lines; return how many those are, and where the damaged file is now.
+    """Replace a damaged database by a new one with its whole lines.
 
-    Nobody else may have it open. A `LogError` if there is no line in it; then it is left as it is.
+    Args:
+        path: the database, which no other process may have open.
+
+    Returns:
+        How many lines were recovered, and the path of the damaged file, `NAME.damaged`.
+
+    Raises:
+        LogError: no line was found, so that the file was left as it is; or it cannot be read or written.
     """
     lines = list(dict.fromkeys(_lines(path)))
     if not lines:
@@ -58,7 +70,7 @@ def recover(path: Path) -> tuple[int, Path]:
     try:
         fresh.unlink(missing_ok=True)
         store = SqliteStore(fresh, durable=True)
-        store.take(lines)
+        store.extend_lines(lines)
         store.close()
         for end in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
@@ -73,9 +85,9 @@ def recover(path: Path) -> tuple[int, Path]:
 def _lines(path: Path) -> Iterator[str]:
     main = read_bytes(path, "tuning log", most="unpacked-log-bytes", error=LogError)
     ahead = Path(f"{path}-wal")
-    frames = read_bytes(ahead, most="unpacked-log-bytes", error=LogError)[32:] if ahead.exists() else b""
-    said = int.from_bytes(main[16:18])
-    size = said if said in (512, 1024, 2048, 4096, 8192, 16384, 32768) else PAGE
+    frames = read_bytes(ahead, most="unpacked-log-bytes", error=LogError)[_WAL_HEADER:] if ahead.exists() else b""
+    stated = int.from_bytes(main[16:18])
+    size = stated if stated in (512, 1024, 2048, 4096, 8192, 16384, 32768) else PAGE
     pages = {at // size + 1: main[at : at + size] for at in range(0, len(main), size)}
     newer = dict(pages)
     written = []
@@ -90,7 +102,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _lines_in(page: bytes, begin: int, size: int, files: tuple[Mapping[int, bytes], ...]) -> Iterator[str]:
-    """Yield the whole lines of a page; `files` are the pages, by number, in which long ones may go on."""
+    """Yield the whole lines of a page; `files` are the pages by number, which long lines overflow into."""
     if page[begin : begin + 1] != bytes([_LEAF]):
         return
     for at in range(int.from_bytes(page[begin + 3 : begin + 5])):
@@ -102,7 +114,7 @@ def _lines_in(page: bytes, begin: int, size: int, files: tuple[Mapping[int, byte
 
 
 def _payload(page: bytes, at: int, size: int, pages: Mapping[int, bytes]) -> bytes:
-    """Return what a cell holds, with what of it is in other pages."""
+    """Return the payload of a cell, including its overflow pages."""
     length, at = _number(page, at)
     _, at = _number(page, at)
     most, least = size - 35, (size - 12) * 32 // 255 - 23
@@ -117,7 +129,7 @@ def _payload(page: bytes, at: int, size: int, pages: Mapping[int, bytes]) -> byt
 
 
 def _line(payload: bytes) -> str:
-    """Return the line in a row of the table of lines; an error if it is another row, or was damaged."""
+    """Return the line in a row of the table of lines; an error if the row is of another table, or was damaged."""
     end, at = _number(payload, 0)
     values, begin = [], end
     while at < end:
@@ -125,10 +137,10 @@ def _line(payload: bytes) -> str:
         length = (kind - 12) // 2 if kind >= 12 else 0
         values.append(payload[begin : begin + length])
         begin += length
-    _, digest, type_, said = values
-    text = said.decode()
-    if type_ and len(digest) == 17:  # older versions have the digest in the line
-        text = f'{text[:-1]},"d":"{spelled(digest)}"}}'
+    _, digest, type_, stored = values
+    text = stored.decode()
+    if type_ and len(digest) == 17:  # older schemas store the digest in the line
+        text = f'{text[:-1]},"d":"{unpacked(digest)}"}}'
     record = parse_record(text)
     if record.type != type_.decode() or (not type_ and packed(record.digest) != digest):
         raise LogError("it is another line")
@@ -136,7 +148,7 @@ def _line(payload: bytes) -> str:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of variable length, and where it ends."""
+    """Return a number of variable length (a varint), and where it ends."""
     value = 0
     for byte in range(9):
         one = data[at + byte]

@@ -1,4 +1,7 @@
-"""A log in one SQLite file: many writers and readers at once, nothing acknowledged is lost when one is killed."""
+"""A log in one SQLite file, which many processes read and write at once.
+
+What `extend` acknowledged survives the death of the process.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,48 @@ from typing import Self
 from tvmtarget.autotune.log.entries import read_entry
 from tvmtarget.autotune.log.index import Index
 from tvmtarget.autotune.log.lines import MAX_LINE
-from tvmtarget.autotune.log.tables import APPLICATION, BUSY_TIMEOUT, SCHEMA, damage, explained, patiently
+from tvmtarget.autotune.log.tables import (
+    APPLICATION,
+    BUSY_TIMEOUT,
+    LINES,
+    SCHEMA,
+    corruption_error,
+    retry_while_locked,
+    translated_errors,
+)
 from tvmtarget.errors import LogError, NewerLogError
 from tvmtarget.files import file_identity
 
 __all__ = ["PAGE", "SqliteStore"]
 
-_MOST_BYTES = 16 * MAX_LINE  # of a value; no line is longer, and a foreign schema could compute endless ones
-_MOST_SCHEMAS = 1000  # a number beyond is no version but damage
+_MAX_VALUE = 16 * MAX_LINE  # bytes; no line is longer, and a foreign schema could compute endless ones
+_MAX_SCHEMA = 1000  # a larger number is damage, not a version
 PAGE = 8192  # bytes: several lines with a trace to a page, so that little of it stays empty
 
 
 class SqliteStore(Index):
-    """A file with write-ahead logging; opened to be read only where it cannot be written.
+    """A database file with write-ahead logging, opened read-only if it cannot be written.
 
-    Not for network file systems, where SQLite's locks do not hold: keep `.jsonl` there. `durable` waits for the
-    disk at each commit; without it, only a machine that loses power can lose what was written last.
+    Not for network file systems, where SQLite's locks do not hold: tune into a local file and export it there.
+
+    Args:
+        path: the file, created if it is missing; its directory has to exist.
+        durable: wait for the disk at each commit. Otherwise a loss of power can lose the last commits, and nothing
+            else can.
+
+    Raises:
+        LogError: the file is something else, damaged, or was written by a newer version.
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
         try:
-            with explained(str(path)):
+            with translated_errors(str(path)):
                 connection = _connect(path)
         except OSError as error:
             raise LogError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         super().__init__(str(path), connection)
-        self._path = path.absolute()
-        self._place = None if self.url == ":memory:" else _place(self._path)
+        self._path = path.absolute()  # the working directory may change
+        self._file_id = None if self.url == ":memory:" else _file_id(self._path)
         try:
             self._prepare(durable=durable)
         except BaseException:
@@ -47,41 +65,49 @@ class SqliteStore(Index):
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Return a log that ends with the process."""
+        """Return a log that ends with the process.
+
+        Returns:
+            An empty store.
+        """
         return cls(Path(":memory:"))
 
-    def _check_place(self) -> None:
-        """Refuse to write to a file that was taken away, and would take with it what is written."""
-        if self._place is not None and _place(self._path) != self._place:
+    def _check_writable(self) -> None:
+        # A deleted file can still be written through the open connection, and all of that would be lost.
+        if self._file_id is not None and _file_id(self._path) != self._file_id:
             raise LogError(f"the log {self.url!r} was deleted or replaced since it was opened; open it again")
 
-    def mend(self) -> int:
-        """Put lines that cannot be read aside, and make all else anew from the others; return how many those were.
+    def repair(self) -> int:
+        """Move unreadable lines to `NAME.rejected`, and rebuild all that is derived from the others.
 
-        Damage beyond indexes, which are rebuilt, is a `LogError`: `salvage` reads such a file without SQLite.
+        Returns:
+            How many lines were moved.
+
+        Raises:
+            LogError: more than indexes is damaged; `recover` reads such a file without SQLite.
         """
-        if beyond := [problem for problem in self.damages() if " index " not in f" {problem} "]:
-            with explained(self.url):
-                raise damage(beyond[0])
+        if beyond := [problem for problem in self.corruptions() if " index " not in f" {problem} "]:
+            with translated_errors(self.url):
+                raise corruption_error(beyond[0])
         with self._transaction():
-            bad = list(self._unreadable())
-            if bad:
-                _put_aside(Path(f"{self.url}.rejected"), [line for _, line in bad])
-            self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in bad])
-            self.remake()
-        return len(bad)
+            unreadable = list(self._unreadable())
+            if unreadable:
+                _append_rejected(Path(f"{self.url}.rejected"), [line for _, line in unreadable])
+            self._connection.executemany("DELETE FROM kept WHERE id = ?", [(number,) for number, _ in unreadable])
+            self.rebuild()
+        return len(unreadable)
 
     def _unreadable(self) -> Iterator[tuple[int, bytes]]:
-        rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # it may be no text any more
-        while some := rows.fetchmany(1000):
-            for number, line in some:
+        rows = self._connection.execute("SELECT id, CAST(text AS BLOB) FROM line")  # damaged text may not decode
+        while chunk := rows.fetchmany(1000):
+            for number, line in chunk:
                 try:
                     read_entry((line or b"").decode())
                 except (LogError, UnicodeDecodeError):
                     yield number, line or b""
 
     def _prepare(self, *, durable: bool) -> None:
-        with explained(self.url):
+        with translated_errors(self.url):
             if self.is_empty() and not self._pragma("query_only"):
                 self._connection.execute(f"PRAGMA page_size = {PAGE}")
                 self.create()
@@ -89,8 +115,8 @@ class SqliteStore(Index):
             if application != APPLICATION and not self.is_empty():
                 raise LogError(f"{self.url!r} is a database of something else, not a tuning log")
             self._check_schema()
-            if not 0 <= schema < _MOST_SCHEMAS:
-                raise damage(f"its schema is {schema}")
+            if not 0 <= schema < _MAX_SCHEMA:
+                raise corruption_error(f"its schema is {schema}")
             if schema > SCHEMA:
                 raise NewerLogError(
                     f"{self.url!r} was written by a newer version: schema {schema}, and this reads {SCHEMA}"
@@ -99,43 +125,36 @@ class SqliteStore(Index):
                 raise LogError(f"{self.url!r} was written by an older version; open it once where it can be written")
             if self._pragma("query_only"):
                 return
-            self._write_ahead()
+            # SQLite itself does not wait for others that read or begin at this moment.
+            retry_while_locked(lambda: self._connection.execute("PRAGMA journal_mode = WAL"), self.url)
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         if schema < SCHEMA:
             self.upgrade()
-        self.rekey()
+        self.update_target_keys()
 
     def _check_schema(self) -> None:
-        """Refuse a database with triggers, foreign views or computed columns: reading it would run what they say."""
-        for type_, name, sql in self._all("SELECT type, name, coalesce(sql, '') FROM sqlite_master"):
+        """Reject triggers, foreign views and computed columns: reading the database would run them."""
+        for type_, name, sql in self._query("SELECT type, name, coalesce(sql, '') FROM sqlite_master"):
             is_plain = type_ in ("table", "index") and not _COMPUTED.search(sql)
-            if not is_plain and _words(sql) not in map(_words, self._LINES.split(";")):
+            if not is_plain and sql.split() not in map(str.split, LINES.split(";")):
                 raise LogError(
                     f"{self.url!r} is no tuning log as this library writes them: it has the {type_} {name!r}"
                 )
-
-    def _write_ahead(self) -> None:
-        """Begin write-ahead logging; SQLite itself does not wait for others that read or begin at that moment."""
-        patiently(lambda: self._connection.execute("PRAGMA journal_mode = WAL"), self.url)
 
 
 # What makes SQLite evaluate expressions of the schema (https://www.sqlite.org/security.html).
 _COMPUTED = re.compile(r"\bVIRTUAL\b|\bGENERATED\b|\bCHECK\b|\bDEFAULT\b|\bAS\s*\(|\bSELECT\b", re.IGNORECASE)
 
 
-def _words(sql: str) -> list[str]:
-    return sql.split()
-
-
-def _place(path: Path) -> tuple[int, int] | None:
-    """Return which file a path is; None while there is none."""
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return the identity of the file at a path, None if there is none."""
     try:
         return file_identity(path.stat())
     except OSError:
         return None
 
 
-def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
+def _append_rejected(path: Path, lines: Sequence[bytes]) -> None:
     try:
         with path.open("ab") as rejected:
             rejected.writelines(line + b"\n" for line in lines)
@@ -146,14 +165,14 @@ def _put_aside(path: Path, lines: Sequence[bytes]) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = _opened(path)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+    connection = _open(path)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     return connection
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     options = {"timeout": BUSY_TIMEOUT, "isolation_level": None, "check_same_thread": False}
     if str(path) == ":memory:":
         return sqlite3.connect(":memory:", **options)  # type: ignore[call-overload, no-any-return]
@@ -161,20 +180,20 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise LogError(f"there is no directory {str(path.parent)!r}")
     if path.exists() and not path.is_file():
         raise LogError(f"{str(path)!r} is {'a directory' if path.is_dir() else 'no regular file'}")
-    place = path.absolute().as_uri()
+    uri = path.absolute().as_uri()
     if not path.exists() or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-        return sqlite3.connect(place, uri=True, **options)  # type: ignore[call-overload, no-any-return]
-    # Readers of a write-ahead log write beside it. Where that is not allowed, they can read one that is there already;
-    # where there is none, all is in the file itself.
-    ahead = path.with_name(f"{path.name}-wal")
-    is_ahead = ahead.exists() and ahead.stat().st_size > 0
-    mode = "mode=ro" if is_ahead or os.access(path.parent, os.W_OK) else "immutable=1"
-    connection = sqlite3.connect(f"{place}?{mode}", uri=True, **options)  # type: ignore[call-overload]
+        return sqlite3.connect(uri, uri=True, **options)  # type: ignore[call-overload, no-any-return]
+    # Readers of a write-ahead log create files beside it. If that is not allowed, an existing write-ahead log can still
+    # be read; without one, all data is in the database itself, and it can be opened as immutable.
+    write_ahead = path.with_name(f"{path.name}-wal")
+    has_write_ahead = write_ahead.exists() and write_ahead.stat().st_size > 0
+    mode = "mode=ro" if has_write_ahead or os.access(path.parent, os.W_OK) else "immutable=1"
+    connection = sqlite3.connect(f"{uri}?{mode}", uri=True, **options)  # type: ignore[call-overload]
     try:
         connection.execute("PRAGMA query_only = 1")
         connection.execute("SELECT 1 FROM sqlite_master").fetchall()
     except sqlite3.OperationalError as error:
-        if not is_ahead or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
+        if not has_write_ahead or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN:
             raise
         raise LogError(f"{str(path)!r} was not closed; open it once where it can be written") from error
     return connection  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a log is kept in: the protocol that files and servers share, and who opens which URL."""
+"""The protocol of what keeps the lines of a log, and the opening of a store by its URL."""
 
 from __future__ import annotations
 
@@ -23,24 +23,29 @@ DATABASES = (".db", ".sqlite", ".sqlite3")
 
 
 class Store(Protocol):
-    """Where records are kept. A plugin of group `tvmtarget.logs` is called by its scheme and returns one for a URL."""
+    """A store of lines, with the queries that a lookup needs.
+
+    A plugin of group `tvmtarget.logs` is called with a URL of its scheme and returns a store. Workloads and
+    environments are named by their keys, targets and lines by their digests. `index.Index` documents arguments and
+    results.
+    """
 
     url: str
 
     def extend(self, records: Iterable[Record]) -> int:
         """Add records, all or none; return how many were new. They are safe once this returns."""
 
-    def take(self, texts: Iterable[str]) -> int:
+    def extend_lines(self, texts: Iterable[str]) -> int:
         """Add lines of another log, all or none; return how many were new. They are safe once this returns."""
 
     def texts(self, type_: str = "") -> Iterator[str]:
-        """Yield all lines, or those of a type."""
+        """Yield all lines, or those of a type, in the order in which they were added."""
 
     def problems(self) -> Sequence[Line]:
         """Return the lines that cannot be read."""
 
     def best(self, workload: str, target: str, limit: int) -> list[RankedCandidate]:
-        """Return the best candidates for a workload on exactly one target, by its digest."""
+        """Return the best candidates for a workload on exactly one target, the best first."""
 
     def trials(self, workload: str, target: str) -> list[str]:
         """Return the lines of all trials of a workload on exactly one target that were not retracted, as added."""
@@ -52,7 +57,7 @@ class Store(Protocol):
         """List the targets with a tuning key."""
 
     def targets_by_family(self, level: Level, family: str, workload: str) -> list[str]:
-        """List the targets of a family for which something of a workload can be chosen."""
+        """List the targets of a family on which a candidate for a workload ran."""
 
     def workloads_by_family(self, family: str) -> list[str]:
         """List the workloads of a family."""
@@ -64,49 +69,58 @@ class Store(Protocol):
         """Return the target, workload or environment of a key."""
 
     def get(self, digest: str) -> Record | None:
-        """Return a line by its digest; a `LogError` says that it was damaged."""
+        """Return the record of a digest; a damaged line is a `LogError`."""
 
-    def find(self, digest: str) -> list[str]:
-        """List the digests that begin so, at most three."""
+    def digests_with_prefix(self, prefix: str) -> list[str]:
+        """List the digests that begin with a prefix, at most three."""
 
     def size(self) -> int:
-        """Return how many lines there are."""
+        """Count the lines."""
 
     def sorted_texts(self) -> Iterator[str]:
-        """Yield all lines by type and text."""
+        """Yield all lines sorted by type and text."""
 
-    def tally(self) -> dict[str, dict[str, int]]:
-        """Count lines by type, trials by status, and the names that trials refer to."""
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Count lines by type, trials by status, and the distinct names that trials refer to."""
 
     def digests(self) -> list[str]:
         """List the digests of all lines."""
 
     def pairs(self) -> list[tuple[str, str]]:
-        """List the workloads and targets, by key, for which something can be chosen."""
+        """List the workloads and targets for which a candidate ran."""
 
-    def beyond(self, best: int) -> list[str]:
-        """List the trials, by digest, that are not of the best candidates for their workload and target."""
+    def beyond_best(self, count: int) -> list[str]:
+        """List the trials of all but the best candidates for each workload and target."""
 
-    def dangling(self) -> list[str]:
-        """List the keys that trials and pins refer to and no line explains."""
+    def unresolved_keys(self) -> list[str]:
+        """List the keys that trials and pins refer to and that no line defines."""
 
     def check(self) -> list[str]:
-        """Return what is wrong with what the lines are kept in."""
+        """Return what is wrong with lines, and with what is derived from them."""
 
-    def mend(self) -> int:
-        """Put lines that cannot be read aside, and make all else anew; return how many those were."""
+    def repair(self) -> int:
+        """Move unreadable lines aside, and rebuild what is derived from the others; return how many were moved."""
 
-    def drop(self, digests: Iterable[str]) -> None:
-        """Forget lines for good."""
+    def delete(self, digests: Iterable[str]) -> None:
+        """Delete lines for good."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release files and connections."""
 
 
 def open_store(url: str, *, durable: bool = False) -> Store:
-    """Open `name.jsonl` (or `.jsonl.gz`, only to be read), `name.db`, `sqlite:name`, `file:name`, or `memory:`.
+    """Open the store of a URL.
 
-    Another scheme is asked of the plugin of that name in group `tvmtarget.logs`.
+    Args:
+        url: `NAME.db` or `sqlite:NAME` for a database; `NAME.jsonl` or `NAME.jsonl.gz` for a file of lines, which is
+            only read; `file:` before such a name; `memory:`; or the scheme of a plugin of group `tvmtarget.logs`.
+        durable: wait for the disk at each commit.
+
+    Returns:
+        The store.
+
+    Raises:
+        LogError: the URL names no log, or the log cannot be opened.
     """
     if not isinstance(url, str) or "\0" in url or any("\ud800" <= letter <= "\udfff" for letter in url):
         raise LogError(f"the URL of a log is text that a file can be named by, not {shown(url)}")
@@ -123,12 +137,19 @@ def open_store(url: str, *, durable: bool = False) -> Store:
     if path is not None and (scheme == "sqlite" or suffix in DATABASES):
         return SqliteStore(path, durable=durable)
     if path is not None and (suffix in (".jsonl", ".json") or path.name.lower().endswith(".jsonl.gz")):
-        return JsonLinesStore(path, durable=durable)
-    raise LogError(f"{url!r} is no log: a log is NAME.jsonl, NAME.db, sqlite:NAME or memory:")
+        return JsonLinesStore(path)
+    raise LogError(f"{url!r} is no log: a log is NAME.db, sqlite:NAME, memory: or, only to be read, NAME.jsonl")
 
 
 def path_of(url: str) -> Path | None:
-    """Return the file that a URL of a log names, `~` being the user's folder; None where it names none."""
+    """Return the file that the URL of a log names.
+
+    Args:
+        url: a URL, or a path with `~` for the user's folder.
+
+    Returns:
+        The path; None if the URL names no file.
+    """
     scheme, _, rest = url.partition(":")
     if scheme == "sqlite":
         name = rest.removeprefix("///")
@@ -137,4 +158,4 @@ def path_of(url: str) -> Path | None:
         name = unquote(rest[2:]) if rest.startswith("//") else rest
     else:
         name = "" if "://" in url or url == "memory:" else url
-    return Path(os.path.expanduser(name)) if name else None  # pathlib's own raises where there is no such user
+    return Path(os.path.expanduser(name)) if name else None  # `Path.expanduser` raises for an unknown user

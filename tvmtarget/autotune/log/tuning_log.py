@@ -1,10 +1,10 @@
-"""The tuning log: one place to write to, and layers below it to look things up in."""
+"""The tuning log: one store to write to, and read-only layers that lookups search as well."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from tvmtarget.autotune.log.distance import family_of
 from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.log.keys import workload_of
 from tvmtarget.autotune.log.lines import Line, parse_record
-from tvmtarget.autotune.log.lookup import Lookup, Memory
+from tvmtarget.autotune.log.lookup import Lookup, LookupCache
 from tvmtarget.autotune.log.match import Match, Policy
 from tvmtarget.autotune.log.records import (
     Candidate,
@@ -47,30 +47,36 @@ _Item = TypeVar("_Item")
 
 
 class TuningLog:
-    """A log at a URL: `name.jsonl`, `name.db`, `sqlite:name`, `memory:`, or what a plugin opens.
+    """A log at a URL, which threads and processes may share.
 
-    `layers` are logs that are only looked into, searched with this one tier by tier: a site's, a shipped one. With
-    `durable`, what was written has reached the disk. A log may be shared by threads and by processes.
+    Args:
+        url: `NAME.db`, `sqlite:NAME`, `memory:`, the scheme of a plugin, or `NAME.jsonl`, which is only read.
+        layers: logs that lookups search as well, tier by tier: those of a site, or of a package.
+        durable: wait for the disk at each commit.
+
+    Raises:
+        LogError: a log cannot be opened, or a layer does not exist.
 
     >>> log = TuningLog("memory:")
     >>> matmul = Workload.of({"op": "matmul", "shapes": [[128, 128, 128]], "dtype": "float32"})
     >>> znver4 = Target.parse("llvm(mcpu=znver4,num-cores=16)")
-    >>> ran = Measurement(status="ok", costs=[49012000])
-    >>> trial = log.add(matmul, znver4, Candidate(format="knobs/1", body={"mb": 64}), ran)
+    >>> measured = Measurement(status="ok", costs=[49012000])
+    >>> trial = log.add(matmul, znver4, Candidate(format="knobs/1", body={"mb": 64}), measured)
     >>> log.lookup(matmul, znver4).tier, log.lookup(matmul, Target.parse("cuda")).tier
     ('exact', 'default')
     """
 
     def __init__(self, url: str | Path, *, layers: Sequence[str | Path] = (), durable: bool = False) -> None:
-        self.url, *below = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
-        missing = [one for one in below if isinstance(one, str) and (path := path_of(one)) and not path.exists()]
+        self.url, *lower = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
+        missing = [one for one in lower if isinstance(one, str) and (path := path_of(one)) and not path.exists()]
         raise_all(LogError, [f"there is no log {one!r} to look into" for one in missing])
         self._store = open_store(self.url, durable=durable)
-        self._layers = (self._store, *map(open_store, below))
-        self._memory = Memory()
+        self._layers = (self._store, *map(open_store, lower))
+        self._cache = LookupCache()
+        self._observers: list[Callable[[Sequence[Record]], None]] = []
 
     def close(self) -> None:
-        """Give back files; what was written is safe already."""
+        """Release files and connections; everything written is safe already."""
         for store in self._layers:
             store.close()
 
@@ -83,7 +89,7 @@ class TuningLog:
         self.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield the records of the log, without its layers, as they were added."""
+        """Yield the records of the log, without its layers, in the order in which they were added."""
         return _records(self._store)
 
     def __len__(self) -> int:
@@ -92,12 +98,47 @@ class TuningLog:
     # Writing
 
     def append(self, record: Record) -> bool:
-        """Write one record; return whether it is new."""
-        return bool(self._store.extend([record]))
+        """Write one record.
+
+        Args:
+            record: a record of any type.
+
+        Returns:
+            Whether it is new.
+        """
+        return bool(self.extend([record]))
 
     def extend(self, records: Iterable[Record]) -> int:
-        """Write records, a thousand at a time, each thousand whole or not at all; return how many were new."""
-        return sum(map(self._store.extend, _batches(records)))
+        """Write records, a thousand at a time, each thousand completely or not at all.
+
+        Args:
+            records: records of any types.
+
+        Returns:
+            How many were new.
+        """
+        added = 0
+        for batch in _batches(records):
+            for observer in self._observers:
+                observer(batch)
+            added += self._store.extend(batch)
+        return added
+
+    @contextmanager
+    def observed(self, observer: Callable[[Sequence[Record]], None]) -> Iterator[None]:
+        """Pass all records to an observer before they are written, within a `with` block.
+
+        Args:
+            observer: is called with each batch of records, also if writing them then fails.
+
+        Yields:
+            Nothing.
+        """
+        self._observers.append(observer)
+        try:
+            yield
+        finally:
+            self._observers.remove(observer)
 
     def add(
         self,
@@ -110,10 +151,19 @@ class TuningLog:
         search: Mapping[str, object] | None = None,
         env: Environment | None = None,
     ) -> Trial:
-        """Write a trial and whatever it refers to; return it. Without `env`, it was measured here.
+        """Write a trial and the records that it refers to.
 
-        `requires` is what a target needs for the candidate to be legal, such as `llvm(+avx2)`; `search` says how the
-        candidate came up.
+        Args:
+            workload: what was tuned.
+            target: what it was measured on.
+            candidate: what was tried.
+            measured: what that cost, or how it failed.
+            requires: what a target needs for the candidate to be legal, such as `llvm(+avx2)`.
+            search: how the candidate was found.
+            env: where it was measured; this process unless given.
+
+        Returns:
+            The trial.
         """
         workload, target, env = _workload(workload), _target(target), environment() if env is None else env
         target.tuning_key(workload.level)
@@ -135,7 +185,17 @@ class TuningLog:
         return trial
 
     def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
-        """Choose a candidate for a workload on a target and those equal to it, whatever was or will be measured."""
+        """Fix the candidate for a workload on a target and on equal ones, whatever was or will be measured.
+
+        Args:
+            workload: what the candidate is for.
+            target: where it is to be used; for a kernel a leaf, or a composite with one sort of leaf.
+            candidate: the candidate.
+            why: the reason, for whoever reads the log.
+
+        Returns:
+            The pin.
+        """
         workload = _workload(workload)
         target = _target_of(workload, target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
@@ -151,8 +211,19 @@ class TuningLog:
         return pin
 
     def retract(self, digest: str, why: str) -> Retraction:
-        """Say that a line no longer counts, by its digest or how that begins; the line stays."""
-        found = self._store.find(digest)
+        """Mark a line as no longer valid; the line stays in the log.
+
+        Args:
+            digest: the digest of the line, or the first characters of it.
+            why: the reason, for whoever reads the log.
+
+        Returns:
+            The retraction.
+
+        Raises:
+            LogError: no line, or more than one, has such a digest.
+        """
+        found = self._store.digests_with_prefix(digest)
         if len(found) != 1:
             what = "no line" if not found else "more than one line"
             raise LogError(f"{what} of {self.url!r} has a digest that begins with {digest!r}")
@@ -160,7 +231,7 @@ class TuningLog:
         self.append(retraction)
         return retraction
 
-    # Asking
+    # Lookup
 
     def lookup(
         self,
@@ -170,16 +241,46 @@ class TuningLog:
         policy: Policy | None = None,
         env: Environment | None = None,
         default: str | None = None,
-        refuses: Callable[[Candidate], str | None] | None = None,
+        unusable: Callable[[Candidate], str | None] | None = None,
     ) -> Match:
-        """Return the best that is known for a workload on a target; there is always an answer.
+        """Return the best known candidate for a workload on a target; there is always a match.
 
-        The level is the workload's. What counts as the same, and how near is near enough, is in `lookup.py`. `default`
-        is the identity of the default that is used where nothing is known, as in the baselines of records: what was
-        compared with another default is only `near`. `refuses` says why a candidate cannot be used, so that the next
-        best is taken; None if it can.
+        `lookup.py` documents the tiers.
+
+        Args:
+            workload: what the candidate is for; its level is that of the lookup.
+            target: where it is to be used.
+            policy: how far the lookup may go.
+            env: where the candidate is to be used; this process unless given.
+            default: the identity of today's default, as in the baselines of records. What was compared with another
+                default is only `near`.
+            unusable: returns why the caller cannot use a candidate, or None if it can; the next best is taken then.
+
+        Returns:
+            The match; its tier is `default` if no record fits.
         """
-        return replace(self._question(workload, target, policy, env, default), refuses=refuses).find()
+        return replace(self._lookup(workload, target, policy, env, default), unusable=unusable).find()
+
+    def matches(
+        self,
+        workload: Workload | Function,
+        target: Target | str,
+        *,
+        policy: Policy | None = None,
+        default: str | None = None,
+    ) -> Iterator[Match]:
+        """Yield all records that fit a workload on a target, in the order in which `lookup` considers them.
+
+        Args:
+            workload: what a candidate is needed for.
+            target: where it is to be used.
+            policy: how far the lookup may go.
+            default: the identity of today's default.
+
+        Yields:
+            Matches with a record.
+        """
+        return self._lookup(workload, target, policy, default=default).matches()
 
     def top_k(
         self,
@@ -187,22 +288,42 @@ class TuningLog:
         target: Target | str,
         count: int,
         *,
-        refuses: Callable[[Candidate], str | None] | None = None,
+        unusable: Callable[[Candidate], str | None] | None = None,
     ) -> list[Match]:
-        """Return the best candidates that were measured on the target or on one equal to it, the best first.
+        """Return the best candidates that were measured on a target or on one equal to it.
 
-        Each is there once, by the best that was measured of it; `refuses` as for `lookup`.
+        Args:
+            workload: what the candidates are for.
+            target: where they are to be used.
+            count: how many to return at most.
+            unusable: returns why the caller cannot use a candidate, or None if it can.
+
+        Returns:
+            A match for each candidate, the best first.
         """
-        return replace(self._question(workload, target), refuses=refuses).top(count)
+        return replace(self._lookup(workload, target), unusable=unusable).top(count)
 
     def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
-        """Return all trials on the target or on one equal to it that were not retracted, in all layers, once each."""
-        return self._question(workload, target).trials()
+        """Return all trials on a target or on one equal to it that were not retracted.
+
+        Args:
+            workload: what was tuned.
+            target: the target.
+
+        Returns:
+            The trials of all layers, each once.
+        """
+        return self._lookup(workload, target).trials()
 
     def renamed(self, workload: Workload, target: Target) -> Iterator[tuple[Target, dict[str, str]]]:
         """Yield the targets with records of a workload that differ from one in the names of children only.
 
-        Each comes with the paths in the target by those that its records use. Kernels run on leaves, which have none.
+        Args:
+            workload: the workload. Kernels run on leaves, which have no children, so that nothing is yielded for them.
+            target: the target whose names are to be used.
+
+        Yields:
+            A target of the log, and the paths in `target` by the paths that its records use.
         """
         if workload.level == "kernel":
             return
@@ -210,13 +331,13 @@ class TuningLog:
             body = next((found for store in self._layers if (found := store.body_of(digest)) is not None), None)
             if digest == target.digest or not isinstance(body, TargetRecord):
                 continue
-            with suppress(TvmTargetError):  # of a kind that nobody knows
+            with suppress(TvmTargetError):  # its kind may be that of a missing plugin
                 source = Target.from_json(body.body, tags={})
                 paths = find_renaming(source, target, workload.level)
                 if paths is not None and any(old != new for old, new in paths.items()):
                     yield source, paths
 
-    def _question(
+    def _lookup(
         self,
         workload: Workload | Function,
         target: Target | str,
@@ -227,35 +348,63 @@ class TuningLog:
         workload = _workload(workload)
         return Lookup(
             stores=self._layers,
-            asked=workload,
+            workload=workload,
             target=_target_of(workload, target),
             here=environment() if env is None else env,
             policy=policy or _POLICY,
             default=default,
-            memory=self._memory,
+            cache=self._cache,
         )
 
-    # As a whole
+    # The log as a whole
 
     def merge(self, *others: TuningLog) -> int:
-        """Take in all lines of other logs; return how many were new. The order of merging does not matter."""
-        return sum(self._store.take(batch) for other in others for batch in _batches(other._store.texts()))
+        """Add all lines of other logs; the order of merging does not matter.
+
+        Args:
+            *others: logs, of which the layers are ignored.
+
+        Returns:
+            How many lines were new.
+        """
+        return sum(self._store.extend_lines(batch) for other in others for batch in _batches(other._store.texts()))
 
     def lines(self, *, best: int | None = None, family: Target | None = None) -> Iterator[str]:
-        """Yield all lines by type and text: equal logs give equal lines, whatever was written first.
+        """Yield all lines sorted by type and text, so that equal logs give equal lines.
 
-        With `best`, the trials are those of so many candidates for each workload and target; with `family`, only what
-        may be carried over to a leaf, or was measured on an equal system, and what that refers to.
+        Args:
+            best: yield the trials of so many candidates only, for each workload and target.
+            family: yield only what may be carried over to this leaf, or was measured on an equal composite, and the
+                records that this refers to.
+
+        Returns:
+            An iterator over lines.
+
+        Raises:
+            LogError: nothing was measured on a relative of `family`, or `best` is below one.
         """
-        left_out = {f'"{digest}"}}' for digest in (() if best is None else self._store.beyond(_at_least_one(best)))}
+        beyond = () if best is None else self._store.beyond_best(_at_least_one(best))
+        line_ends = {f'"{digest}"}}' for digest in beyond}  # a line ends with its digest
 
         def lines() -> Iterator[str]:
-            return (line for line in self._store.sorted_texts() if line[-38:] not in left_out)
+            return (line for line in self._store.sorted_texts() if line[-38:] not in line_ends)
 
         return lines() if family is None else about(lines, self._family(family))
 
     def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
-        """Write the lines, sorted, to a new file, `.gz` compressed; return how many. The file is whole or not there."""
+        """Write the lines, sorted, to a new file, which is complete or not there.
+
+        Args:
+            path: the file; with suffix `.gz` it is compressed.
+            best: as for `lines`.
+            family: as for `lines`.
+
+        Returns:
+            How many lines were written.
+
+        Raises:
+            LogError: the path names a database, or cannot be written.
+        """
         if Path(path).suffix.lower() in DATABASES:
             raise LogError(
                 f"lines go to a file such as NAME.jsonl, not to {str(path)!r}; a database takes them by merging"
@@ -263,7 +412,7 @@ class TuningLog:
         return write_lines(Path(path), self.lines(best=best, family=family))
 
     def _family(self, target: Target) -> set[str]:
-        """Return the relatives of a target; a `LogError` says what there is where nothing was measured on one."""
+        """Return the targets of the log whose records may be carried over to a target, if any has a record."""
         found = set(self._relatives(target))
         records = (record for type_ in ("trial", "pin") for record in _records(self._store, type_))
         if not any(record.target in found for record in records if isinstance(record, Trial | Pin)):
@@ -276,29 +425,44 @@ class TuningLog:
         return found
 
     def _relatives(self, target: Target) -> Iterator[str]:
-        """Yield the targets of the log, by digest, of the families of a target's leaves, or equal to a system."""
+        """Yield the digests of the log's leaves of the families of a target's leaves, and of equal composites."""
         leaves = {family_of(leaf) for _, leaf in target.walk() if not leaf.is_composite}
-        systems = {target.tuning_key("graph"), target.tuning_key("executor")}
+        composites = {target.tuning_key("graph"), target.tuning_key("executor")}
         for record in _records(self._store, "target"):
-            with suppress(TvmTargetError):  # of a kind that nobody knows
+            with suppress(TvmTargetError):  # its kind may be that of a missing plugin
                 other = Target.from_json(record.body, tags={}) if isinstance(record, TargetRecord) else target
                 if other.is_composite:
-                    is_relative = bool({other.tuning_key("graph"), other.tuning_key("executor")} & systems)
+                    is_relative = bool({other.tuning_key("graph"), other.tuning_key("executor")} & composites)
                 else:
                     is_relative = family_of(other) in leaves
                 if is_relative:
                     yield other.digest
 
     def stats(self) -> Stats:
-        """Count what is in the log."""
-        return Stats(self.url, self._store.tally(), len(self.problems()))
+        """Count what is in the log.
+
+        Returns:
+            The counts of lines, trials and names.
+        """
+        return Stats(self.url, self._store.counts(), len(self.problems()))
 
     def diff(self, other: TuningLog) -> LogDifference:
-        """Compare with another log: lines that only one has, and where the two would choose differently."""
+        """Compare with another log.
+
+        Args:
+            other: the other log.
+
+        Returns:
+            The lines that only one of them has, and where the two would choose different candidates.
+        """
         return compare(self._store, other._store)
 
     def workloads(self) -> list[Workload]:
-        """Return the workloads in the log, by key; of several lines about one, the first."""
+        """Return the workloads in the log.
+
+        Returns:
+            One record for each key, sorted by key; the first of several.
+        """
         found: dict[str, Workload] = {}
         for record in _records(self._store, "workload"):
             if isinstance(record, Workload):
@@ -306,37 +470,55 @@ class TuningLog:
         return [found[key] for key in sorted(found)]
 
     def problems(self) -> Sequence[Line]:
-        """Return the lines that cannot be read."""
+        """Return the lines that cannot be read.
+
+        Returns:
+            The lines of a file with what is wrong; none of a database.
+        """
         return self._store.problems()
 
     def verify(self) -> list[str]:
-        """Read everything again and return what is wrong: bad lines, damaged tables, references to nothing."""
+        """Read everything again, and check lines, tables and references.
+
+        Returns:
+            A problem each, empty if the log is intact.
+        """
         return [*map(str, self.problems()), *self._store.check(), *(
-            f"nothing says what {key!r} is" for key in self._store.dangling()
+            f"nothing says what {key!r} is" for key in self._store.unresolved_keys()
         )]  # fmt: skip
 
     def repair(self) -> int:
-        """Take the lines that cannot be read out of the log, into `NAME.rejected` beside it; return how many.
+        """Move the lines that cannot be read to `NAME.rejected` beside the log, and rebuild all derived tables.
 
-        What a database keeps beside the lines is made anew of them.
+        Returns:
+            How many lines were moved.
+
+        Raises:
+            LogError: the log is a file of lines, or is damaged beyond that.
         """
-        return self._store.mend()
+        return self._store.repair()
 
     def compact(self, *, best: int) -> tuple[Trial, ...]:
-        """Drop the trials of all but the `best` candidates for each workload and target; return what was dropped.
+        """Delete the trials of all but the best candidates for each workload and target.
 
-        This is all that ever takes records out of a log. Pins and retractions stay; a merge with a copy that was
-        not compacted brings the trials back.
+        Nothing else ever takes records out of a log. Pins and retractions stay; a merge with a copy that was not
+        compacted brings the trials back.
+
+        Args:
+            best: how many candidates to keep.
+
+        Returns:
+            The deleted trials, sorted by workload, target and rank.
         """
-        digests = self._store.beyond(_at_least_one(best))
-        dropped = tuple(found for digest in digests if isinstance(found := self._store.get(digest), Trial))
+        digests = self._store.beyond_best(_at_least_one(best))
+        deleted = tuple(found for digest in digests if isinstance(found := self._store.get(digest), Trial))
         if digests:
-            self._store.drop(digests)
-        return tuple(sorted(dropped, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
+            self._store.delete(digests)
+        return tuple(sorted(deleted, key=lambda trial: (trial.workload, trial.target, trial.measured.rank or (9, 0))))
 
 
 def _records(store: Store, type_: str = "") -> Iterator[Record]:
-    """Yield the records of a store, or those of a type; a `LogError` says that a line was damaged, and what to do."""
+    """Yield the records of a store, or those of a type."""
     for text in store.texts(type_):
         try:
             yield parse_record(text)
@@ -351,21 +533,21 @@ def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
     return iter(lambda: list(islice(left, _BATCH)), [])
 
 
-def _workload(given: Workload | Function) -> Workload:
-    if isinstance(given, Workload):
-        return given
-    if not isinstance(given, Function):
-        raise LogError(f"a workload is a Workload or a Function, not {shown(given)}")
-    return workload_of(given)
+def _workload(workload: Workload | Function) -> Workload:
+    if isinstance(workload, Workload):
+        return workload
+    if not isinstance(workload, Function):
+        raise LogError(f"a workload is a Workload or a Function, not {shown(workload)}")
+    return workload_of(workload)
 
 
-def _target(given: Target | str) -> Target:
-    return given if isinstance(given, Target) else Target.parse(given)
+def _target(target: Target | str) -> Target:
+    return target if isinstance(target, Target) else Target.parse(target)
 
 
-def _target_of(workload: Workload, given: Target | str) -> Target:
-    """Return a target for a workload; a kernel runs on a leaf, which of a system has to be the only sort."""
-    target = _target(given)
+def _target_of(workload: Workload, target: Target | str) -> Target:
+    """Return the target of a workload: for a kernel the leaf, of a composite its only sort of leaf."""
+    target = _target(target)
     if workload.level != "kernel" or not target.is_composite:
         return target
     found: dict[str, tuple[str, Target]] = {}

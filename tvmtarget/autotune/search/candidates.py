@@ -1,4 +1,4 @@
-"""Which candidate to try next, none twice: choices of register blocks, or traces that MetaSchedule proposes."""
+"""Search over the candidates of a kernel: choices of register blocks, or traces that MetaSchedule proposes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,37 @@ __all__ = ["BlockSearch", "Choices", "Search", "TraceSearch", "as_json", "body_o
 # A candidate: the choices of each register block, or a trace.
 Choices: TypeAlias = tuple[Mapping[str, int], ...] | str
 
-PARENTS = 4  # of the best candidates that are changed
+PARENTS = 4  # best candidates that are mutated
 RANDOM_SHARE = 0.4
-DRAWS = 256  # candidates that are drawn at once, as few of them fit
+DRAWS = 256  # candidates drawn at once, of which few are legal
 ROUNDS = 8  # draws without a new candidate after which the space counts as exhausted
 
-TRACES = 8  # that are proposed at once
-TRACE_PARENTS = 32  # of the best that MetaSchedule is told
+TRACES = 8  # proposed at once
+TRACE_PARENTS = 32  # best traces that MetaSchedule's evolutionary search begins with
 TRACE_ROUNDS = 3
 
 
 def as_json(choices: Sequence[Mapping[str, int]] | str) -> list[dict[str, int]] | str:
-    """Return a candidate as plain data."""
+    """Return a candidate as plain data.
+
+    Args:
+        choices: the choices of each register block, or a trace.
+
+    Returns:
+        A list of objects, or the trace.
+    """
     return choices if isinstance(choices, str) else [dict(block) for block in choices]
 
 
 def body_of(choices: Sequence[Mapping[str, int]] | str) -> object:
-    """Return the body of a candidate of the log."""
+    """Return the body of a candidate in the log.
+
+    Args:
+        choices: the choices of each register block, or a trace.
+
+    Returns:
+        An object with `blocks`, or the trace.
+    """
     return choices if isinstance(choices, str) else {"blocks": as_json(choices)}
 
 
@@ -38,31 +52,58 @@ class Search(ABC):
     """Proposes candidates of one kernel; the same seed and costs give the same proposals."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[Choices, int | None]] = {}
+        self._costs: dict[str, tuple[Choices, int | None]] = {}
         self._skipped: set[str] = set()
 
-    def tell(self, choices: Choices, cost: int | None) -> None:
-        """Remember what a candidate cost, None if it failed."""
-        self._told[_name(choices)] = choices, cost
+    def report(self, choices: Choices, cost: int | None) -> None:
+        """Store the cost of a candidate.
+
+        Args:
+            choices: the candidate.
+            cost: its cost, in any unit that is the same for all; None if it failed.
+        """
+        self._costs[_name(choices)] = choices, cost
 
     def skip(self, choices: Choices) -> None:
-        """Do not propose a candidate again in this run; nothing is known of it."""
+        """Exclude a candidate from further proposals, without a cost.
+
+        Args:
+            choices: the candidate.
+        """
         self._skipped.add(_name(choices))
 
     def knows(self, choices: Choices) -> bool:
-        """Whether a candidate was measured."""
-        return _name(choices) in self._told
+        """Return whether a candidate was reported.
+
+        Args:
+            choices: the candidate.
+
+        Returns:
+            True if it was, also if it failed.
+        """
+        return _name(choices) in self._costs
 
     def best(self, count: int = 1) -> list[tuple[Choices, int]]:
-        """Return the candidates that cost least, the best first."""
+        """Return the candidates of least cost.
+
+        Args:
+            count: how many at most.
+
+        Returns:
+            Candidates and costs, the best first.
+        """
         return self._ranked()[:count]
 
     @abstractmethod
     def propose(self) -> Choices | None:
-        """Return a new candidate that fits; None where none is found any more."""
+        """Return a new legal candidate.
+
+        Returns:
+            The candidate; None if no more are found.
+        """
 
     def _ranked(self) -> list[tuple[Choices, int]]:
-        ran = [(choices, cost) for choices, cost in self._told.values() if cost is not None]
+        ran = [(choices, cost) for choices, cost in self._costs.values() if cost is not None]
         return sorted(ran, key=lambda pair: (pair[1], _name(pair[0])))
 
     def _is_new(self, choices: Choices) -> bool:
@@ -70,7 +111,13 @@ class Search(ABC):
 
 
 class BlockSearch(Search):
-    """Proposes choices of register blocks: some at random, the others changes of the best."""
+    """Evolutionary search over choices of register blocks: random draws, and mutations of the best.
+
+    Args:
+        space: the choices of the kernel.
+        seed: makes the same search again.
+        is_legal: returns which of some candidates fit the kernel.
+    """
 
     def __init__(self, space: Space, seed: int, is_legal: Callable[[Sequence[Choices]], list[bool]]) -> None:
         super().__init__()
@@ -79,7 +126,11 @@ class BlockSearch(Search):
         self._is_legal = is_legal
 
     def propose(self) -> Choices | None:
-        """Return new choices that fit; None where none are found any more."""
+        """Return new legal choices.
+
+        Returns:
+            The choices; None if no more are found.
+        """
         for _ in range(ROUNDS if self._space.choices else 0):
             drawn = {_name(choices): choices for choices in (self._draw() for _ in range(DRAWS))}
             new = [choices for choices in drawn.values() if self._is_new(choices)]
@@ -94,9 +145,9 @@ class BlockSearch(Search):
             return tuple(
                 {name: self._random.choice(values) for name, values in block.items()} for block in self._space.choices
             )
-        return self._changed(self._random.choice(parents))
+        return self._mutated(self._random.choice(parents))
 
-    def _changed(self, parent: Sequence[Mapping[str, int]]) -> Choices:
+    def _mutated(self, parent: Sequence[Mapping[str, int]]) -> Choices:
         """Change one to three choices, half of the time to a neighbouring value."""
         blocks = [dict(block) for block in parent]
         for _ in range(self._random.randint(1, 3)):
@@ -109,23 +160,29 @@ class BlockSearch(Search):
 
 
 class TraceSearch(Search):
-    """Proposes traces of MetaSchedule, a few at a time.
+    """Traces that MetaSchedule proposes, a few at a time.
 
-    `ask` returns some for the best that are known with their costs, a number of traces, and a seed.
+    Args:
+        seed: makes the same search again.
+        propose: returns traces for the best known ones with their costs, a number of traces, and a seed.
     """
 
-    def __init__(self, seed: int, ask: Callable[[Sequence[tuple[str, int]], int, int], list[str]]) -> None:
+    def __init__(self, seed: int, propose: Callable[[Sequence[tuple[str, int]], int, int], list[str]]) -> None:
         super().__init__()
-        self._ask = ask
+        self._propose_traces = propose
         self._random = random.Random(seed)
         self._waiting: list[str] = []
 
     def propose(self) -> Choices | None:
-        """Return a new trace; None where none is found any more."""
+        """Return a new trace.
+
+        Returns:
+            The trace; None if no more are found.
+        """
         for _ in range(TRACE_ROUNDS):
             if not self._waiting:
                 traces = [(choices, cost) for choices, cost in self._ranked() if isinstance(choices, str)]
-                self._waiting = self._ask(traces[:TRACE_PARENTS], TRACES, self._random.randrange(2**30))
+                self._waiting = self._propose_traces(traces[:TRACE_PARENTS], TRACES, self._random.randrange(2**30))
             while self._waiting:
                 trace = self._waiting.pop(0)
                 if self._is_new(trace):

@@ -86,9 +86,9 @@ class TunedKernel:
         beside = trial.measured.baseline
         return beside is not None and (beside.identity or "") == self.space.kernel.default
 
-    def tell(self, choices: Choices, measured: Measurement) -> None:
+    def report(self, choices: Choices, measured: Measurement) -> None:
         """Tell the search of a candidate: its cost over that of the default beside it, as seconds do not keep."""
-        self.search.tell(choices, measured.ratio_ppb if measured.status == "ok" else None)
+        self.search.report(choices, measured.ratio_ppb if measured.status == "ok" else None)
 
     def read(self, candidate: Candidate) -> Choices | None:
         """Return the choices of a candidate, None if it is none of the kernel's."""

@@ -23,7 +23,7 @@ from tvmtarget.autotune.search.measuring import Outcome, Worker
 from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
-from tvmtarget.autotune.search.warm_start import HINT, recall
+from tvmtarget.autotune.search.warm_start import HINT, warm_start
 from tvmtarget.backends.protocol import CompileRequest, Space, TunableBackend
 from tvmtarget.building.compile_plan import choose_backend, codegen_target, compile_request
 from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
@@ -78,7 +78,7 @@ class KernelTuner:
         try:
             self._open()
             for kernel in self._kernels:
-                self.reused += recall(self._log, kernel, self._space)
+                self.reused += warm_start(self._log, kernel, self._space)
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.size):
                 self._measure_default(kernel)
             self.left_out = list(dict.fromkeys(self.left_out))
@@ -293,7 +293,7 @@ class KernelTuner:
         search = {"tuner": tuner, "seed": self._seed, "i": self._budget.done} | _why(outcome)
         self._log.add(kernel.workload, kernel.target, candidate, measured, search=search, env=outcome.env)
         if outcome.status in FAILURES or measured.ratio_ppb is not None:
-            kernel.tell(choices, measured)
+            kernel.report(choices, measured)
         self._tell(kernel, outcome.status)
 
     def _confirm(self, kernel: TunedKernel) -> None:
@@ -318,7 +318,7 @@ class KernelTuner:
         measured = Measurement(status="ok", kind="confirm", costs=outcome.costs, baseline=kernel.baseline(baseline))
         candidate = kernel.candidate(choices)
         trial = self._log.add(kernel.workload, kernel.target, candidate, measured, env=outcome.env)
-        kernel.tell(choices, measured)
+        kernel.report(choices, measured)
         kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
 
     def _tell(self, kernel: TunedKernel, status: str) -> None:

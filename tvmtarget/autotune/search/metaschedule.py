@@ -107,7 +107,7 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         found = [
             match
             for workload in self._known(mod)
-            for match in self._log.top_k(workload, target, _MORE * count, refuses=_no_trace)
+            for match in self._log.top_k(workload, target, _MORE * count, unusable=_no_trace)
             if match.candidate is not None and _no_trace(match.candidate) is None
         ]
         return sorted(found, key=_rank)[:count]

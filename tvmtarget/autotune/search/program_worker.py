@@ -1,12 +1,13 @@
-"""The process in which whole programs are built, checked and run: what `programs.Programs` asks.
+"""The process that builds, checks and runs whole programs, for `programs.Programs`.
 
-    {"do": "open", "plan": ...}                           the file of a saved plan, and whether its leaves may be
-                                                          interpreted
-    {"do": "measure", "program": ..., "default": ...}     built, checked, run; costs of both in picoseconds, and of its
-                                                          functions
-    {"do": "compare", "programs": [...], "rounds": ...}   built, checked against the first, run by turns
+Requests, one line of JSON each:
 
-A program is told by its sites, its settings, and whether kernels are asked for. Programs are kept, and a function that
+    {"do": "open", "plan": ..., ...}                      load a saved plan
+    {"do": "measure", "program": ..., "default": ...}     build, check and run; the answer has the costs of both in
+                                                          picoseconds, and those of the program's functions
+    {"do": "compare", "programs": [...], "rounds": ...}   build, check against the first, run by turns
+
+A program is described by its sites, its settings, and whether it uses tuned kernels. Programs are kept: a function that
 is the same in an earlier one, on the same site and with the same schedules, is not compiled again.
 """
 
@@ -22,24 +23,68 @@ from typing import Any, TextIO
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import half_of_memory
-from tvmtarget.autotune.search.output_check import Check
 from tvmtarget.autotune.search.timing import Inputs, made_up_inputs, run_alone, run_by_turns
 from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.compile_plan import build_plan
 from tvmtarget.building.executable import Executable
+from tvmtarget.building.output_comparison import Tolerance, compare
 from tvmtarget.building.tuned_schedules import LogSchedules, TunedChoices, kernel_target
 from tvmtarget.errors import BackendError
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.tree import Target
 
-__all__ = ["ProgramServer"]
+__all__ = ["OutputCheck", "ProgramServer"]
 
 _KEPT = half_of_memory() // 8  # bytes of the functions of programs that are kept, before they are compiled
 
+# Relative to the largest result: another order of summation explains such differences, layer after layer. Of whole
+# numbers, rounding explains that a few differ by more.
+_RELATIVE_ERRORS = {"float16": 0.1, "bfloat16": 0.2}
+_USUAL_RELATIVE_ERROR = 1e-2
+_TOLERANCE = Tolerance(
+    defaults={
+        name: (0.0, _RELATIVE_ERRORS.get(name, _USUAL_RELATIVE_ERROR))
+        for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
+    },
+    share=0.01,
+)
+
+
+class OutputCheck:
+    """The results of a default program on some inputs, which other programs must reproduce.
+
+    Args:
+        default: the program.
+        inputs: its inputs.
+    """
+
+    def __init__(self, default: Executable, inputs: Inputs) -> None:
+        self._inputs = inputs
+        first, again = default.run(inputs), default.run(inputs)
+        # Results that differ between two runs are random, and cannot be compared.
+        self._expected = {
+            name: value
+            for name, value in first.items()
+            if compare({name: again[name]}, {name: value}, _TOLERANCE).agrees
+        }
+
+    def difference(self, program: Executable) -> str:
+        """Run another program once, and compare its results.
+
+        Args:
+            program: the program.
+
+        Returns:
+            Which result differs and how; empty if none does.
+        """
+        found = program.run(self._inputs)
+        actual = {name: found[name] for name in self._expected}
+        return next((f"result {problem}" for problem in compare(actual, self._expected, _TOLERANCE).problems), "")
+
 
 class ProgramServer(Server):
-    """Holds one plan, and programs made of it."""
+    """The answers of the process: one plan, and programs built from it."""
 
     def __init__(self, answers: TextIO, lock: Path) -> None:
         super().__init__(answers, lock)
@@ -47,7 +92,7 @@ class ProgramServer(Server):
         self._allow_interpreter = False
         self._inputs: Inputs = {}
         self._programs: OrderedDict[str, Executable] = OrderedDict()
-        self._checks: dict[str, Check] = {}
+        self._checks: dict[str, OutputCheck] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
         self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=request["trust"])
@@ -89,61 +134,61 @@ class ProgramServer(Server):
             return failed("run_error", error)
         return {"status": "ok", "costs": costs}
 
-    def _program(self, told: Mapping[str, Any]) -> Executable:
-        """Build a program, if it is not there from before; those that were not asked for long are forgotten."""
+    def _program(self, description: Mapping[str, Any]) -> Executable:
+        """Build a program unless it is kept; drop those that were least recently used if memory is short."""
         if self._plan is None:
             raise BackendError("no plan is open")
-        name = json.dumps(told, sort_keys=True)
+        name = json.dumps(description, sort_keys=True)
         if name not in self._programs:
             plan = self._plan
-            if told["sites"] is not None:
-                plan = plan.with_sites([site for site, count in told["sites"] for _ in range(count)])
-            advice = _AskedAdvice(self.ask) if told["is_tuned"] else None
+            if description["sites"] is not None:
+                plan = plan.with_sites([site for site, count in description["sites"] for _ in range(count)])
+            advice = _RemoteAdvice(self.request) if description["is_tuned"] else None
             earlier = list(self._programs.values())
             self._programs[name] = build_plan(
-                plan, advice, told["settings"], allow_interpreter=self._allow_interpreter, since=earlier
+                plan, advice, description["settings"], allow_interpreter=self._allow_interpreter, since=earlier
             )
         self._programs.move_to_end(name)
         while len(self._programs) > 2 and _nbytes(self._programs.values()) > _KEPT:
             self._programs.popitem(last=False)
         return self._programs[name]
 
-    def _check(self, told: Mapping[str, Any], default: Executable) -> Check:
-        name = json.dumps(told, sort_keys=True)
+    def _check(self, description: Mapping[str, Any], default: Executable) -> OutputCheck:
+        name = json.dumps(description, sort_keys=True)
         if name not in self._checks:
-            self._checks = {name: Check(default, self._inputs)}
+            self._checks = {name: OutputCheck(default, self._inputs)}
         return self._checks[name]
 
 
-class _AskedAdvice(TunedChoices):
-    """What a log has for kernels, asked of the process that has the log."""
+class _RemoteAdvice(TunedChoices):
+    """TunedChoices on kernels from the process that has the log open."""
 
-    def __init__(self, ask: Callable[[Mapping[str, object]], Any]) -> None:
+    def __init__(self, request: Callable[[Mapping[str, object]], Any]) -> None:
         super().__init__(TuningLog("memory:"))
-        self._ask = ask
+        self._request = request
 
     def for_leaf(self, leaf: Target) -> LogSchedules:
-        return _AskedLeafAdvice(self._ask, self.log, kernel_target(leaf))
+        return _RemoteLeafAdvice(self._request, self.log, kernel_target(leaf))
 
 
-class _AskedLeafAdvice(LogSchedules):
-    def __init__(self, ask: Callable[[Mapping[str, object]], Any], log: TuningLog, target: Target) -> None:
+class _RemoteLeafAdvice(LogSchedules):
+    def __init__(self, request: Callable[[Mapping[str, object]], Any], log: TuningLog, target: Target) -> None:
         super().__init__(log, target)
-        self._ask = ask
+        self._request = request
 
     def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
-        said = ("name", "body", "calls", "default", "alike")
+        fields = ("name", "body", "calls", "default", "alike")  # the text and program of a kernel may be large
         question = {
-            "kernel": {name: getattr(kernel, name) for name in said},
+            "kernel": {name: getattr(kernel, name) for name in fields},
             "target": self._target.to_json(),
             "formats": list(formats),
             "refused": dict(refused),
         }
-        return Applied.from_json(self._ask(question))
+        return Applied.from_json(self._request(question))
 
 
 def _nbytes(programs: Any) -> int:  # noqa: ANN401
-    """Return the bytes of the functions of programs, those counted once that several share."""
+    """Return the bytes of the functions of programs, of which shared ones count once."""
     leaves = (leaf for program in programs for leaf in program.code.values())
     return sum({id(leaf.compiled): len(leaf.part.source) for leaf in leaves}.values())
 

@@ -1,12 +1,13 @@
-"""Rates of the leaves of a tree, measured here: what a call takes, and how fast each code generator's code is.
+"""Measured rates of the leaves of a target: the time of a call, and how fast the code of each code generator is.
 
-Each leaf runs small programs (`rate_programs.py`): one operation on next to nothing, convolutions of each form and
-products at several sizes, elementwise operations, and operators as they are in networks, between two convolutions. Such
-an operator takes what the program takes longer than without it, which is nothing where it is fused. A call takes what
-two programs take longer than both in one, and what a byte that passes takes, the same with more bytes: so what is lost
-where a program is cut counts, layouts and fusion. What is found are costs that `decompose` takes, as shares of peaks,
-by size where several were measured, so that they hold for other sizes. Leaves run each program by turns, so that what
-else the machine does slows all of them down alike; those of one code generator and equal targets are measured once.
+Each leaf runs the small programs of `rate_programs.py`: one operation on almost no data, convolutions of each form and
+products at several sizes, elementwise operations, and operators between two convolutions, as they are in networks. The
+time of such an operator is that of its program less that of the program without it; it is zero if it is fused. The time
+of a call is that of two programs less that of both in one, and the time of a byte is the same difference with more
+bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
+bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
+sizes were measured, so that they hold for other sizes. Leaves run each program by turns, so that other load slows them
+all down alike; leaves of one code generator and equal targets are measured once.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
+import numpy as np
 import onnx
 
 from tvmtarget.autotune.search.device import device_lock, holding
@@ -35,29 +38,31 @@ from tvmtarget.autotune.search.rate_programs import (
     programs,
     samples,
 )
-from tvmtarget.autotune.search.timing import made_up_inputs
-from tvmtarget.autotune.search.transfer_bench import links_of, run_in_place
+from tvmtarget.autotune.search.timing import Inputs, made_up_inputs
+from tvmtarget.backends.protocol import Backend
 from tvmtarget.building.compile_plan import build, choose_backend, codegen_target
+from tvmtarget.building.executable import Executable
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.plan import decompose
-from tvmtarget.target.topology import Topology
+from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
 
 RUNS = 100  # of a program on a leaf at most
 SECONDS = 0.3  # for each leaf, after which a program is not run again
-IN_A_ROW = 2  # as idle threads of one leaf spin into the next
-# How much faster than the usual an operator may be; peaks are that much above the rates that are measured.
+IN_A_ROW = 2  # because idle threads of one leaf still spin while the next one begins
+# How much faster than the usual rate an operator may be: peaks are set this much above the measured rates.
 HEADROOM = 10.0
 LEAST_SHARE = 1e-6
-LEAST_TIME = 0.01  # microseconds, below which a difference says nothing
-# How far off times by these rates are: see `python -m benchmarks placement`.
-DOUBT = 0.2
+LEAST_TIME = 0.01  # microseconds, below which a difference is noise
+DOUBT = 0.2  # relative error of times by these rates, see `python -m benchmarks placement`
 
+SMALL_COPY, LARGE_COPY = 4096, 1 << 24  # bytes
+COPIES = 20
 
 # Operators and the work of each, in order.
 Works: TypeAlias = list[tuple[str, Work]]
@@ -65,13 +70,23 @@ Works: TypeAlias = list[tuple[str, Work]]
 
 @dataclass(frozen=True)
 class MeasuredRates:
-    """Costs that hold the rates of leaves by path, and why those of others are not in them."""
+    """The rates of the leaves of a target.
+
+    Attributes:
+        costs: the rates by the paths of leaves.
+        left_out: why other leaves were not measured.
+    """
 
     costs: Costs
     left_out: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield the rates, a leaf each, with what operators take in multiples of the usual; then what is left out."""
+        """Describe the rates.
+
+        Yields:
+            Lines with the rates of each leaf and the cost of its operators in multiples of the usual one, the links,
+            and what was not measured.
+        """
         for path, site in self.costs.sites.items():
             rate, moved = (peak / 1e9 / HEADROOM for peak in (site.flops.get(DTYPE, 0.0), site.mem_bw or 0.0))
             passed = f", {site.boundary_bw / 1e9:.3g} GB/s where values pass" if site.boundary_bw else ""
@@ -84,14 +99,14 @@ class MeasuredRates:
 
 
 def _multiples(op: OpCost) -> str:
-    """Print what an operator takes in multiples of the usual, by size."""
+    """Print the cost of an operator in multiples of the usual one, by size."""
     shares = [share for _, share in op.roofline] if isinstance(op.roofline, tuple) else [op.roofline or 1.0]
     return f"{op.form or op.op} " + "-".join(f"x{1 / (HEADROOM * share):.2g}" for share in shares)
 
 
 @dataclass
 class _Leaf:
-    """A leaf that is all there is, who measured it, and microseconds of the fastest run of each program."""
+    """A leaf on its own, what measured it, and the microseconds of the fastest run of each program."""
 
     target: Target
     origin: str
@@ -99,7 +114,15 @@ class _Leaf:
 
 
 def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> MeasuredRates:
-    """Measure the leaves of a tree that can run on this machine; `allow_interpreter` as for `build`."""
+    """Measure the leaves of a target that can run on this machine.
+
+    Args:
+        target: the target, or its text.
+        allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
+
+    Returns:
+        The rates, and why other leaves were left out.
+    """
     tree = Target.parse(target) if isinstance(target, str) else target
     topology = Topology(tree.resolve())
     known: dict[str, _Leaf] = {}
@@ -119,7 +142,7 @@ def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> M
             continue
         paths[leaf.path] = key = f"{backend.name} {alone.digest}"
         known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))
-        links += links_of(topology, leaf, alone, backend)
+        links += _link_costs(topology, leaf, alone, backend)
     works: dict[str, Works] = {}
     for group in programs() if known else ():
         works |= _measure(group, list(known.values()), allow_interpreter=allow_interpreter)
@@ -139,7 +162,7 @@ def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> M
 def _measure(
     group: Mapping[str, onnx.ModelProto], leaves: Sequence[_Leaf], *, allow_interpreter: bool
 ) -> dict[str, Works]:
-    """Run programs on leaves by turns, and note the time of each that can; return the work of operators by program."""
+    """Run programs on leaves by turns, store the times, and return the work of operators by program."""
     runs: list[_Run] = []
     works: dict[str, Works] = {}
     for name, model in group.items():
@@ -148,19 +171,19 @@ def _measure(
             try:
                 plan = decompose(module, leaf.target)
                 program = build(plan, allow_interpreter=allow_interpreter)
-                run = _Run(leaf, name, run_in_place(program, made_up_inputs(plan) or {}))
-                run.work()  # loads what is needed
+                run = _Run(leaf, name, _runner(program, made_up_inputs(plan) or {}))
+                run.work()  # the first run loads libraries
             except TvmTargetError:
                 continue
             runs.append(run)
             ops = map(plan.program.op, range(len(plan.program.body)))
             works[name] = [(op.kind, work) for op in ops if isinstance(work := work_of(op, {}), Work)]
     with holding(device_lock()):
-        going = runs
-        while going:
-            for run in going:
-                run.again()
-            going = [run for run in going if run.spent < SECONDS and run.count < RUNS]
+        active = runs
+        while active:
+            for run in active:
+                run.repeat()
+            active = [run for run in active if run.spent < SECONDS and run.count < RUNS]
     for run in runs:
         run.leaf.times[run.name] = run.least
     return works
@@ -168,7 +191,7 @@ def _measure(
 
 @dataclass
 class _Run:
-    """A program of a leaf, the microseconds of its fastest run, and how often and for how many seconds it ran."""
+    """A program of a leaf: the microseconds of its fastest run, the seconds of all runs, and their number."""
 
     leaf: _Leaf
     name: str
@@ -177,7 +200,7 @@ class _Run:
     spent: float = 0.0
     count: int = 0
 
-    def again(self) -> None:
+    def repeat(self) -> None:
         """Run a few times in a row."""
         for _ in range(IN_A_ROW):
             begin = time.perf_counter_ns()
@@ -189,7 +212,7 @@ class _Run:
 
 
 def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCost]]:
-    """Return the rates of a leaf, and what operators reach of them."""
+    """Return the rates of a leaf, and the shares of them that operators reach."""
     times, call = leaf.times, leaf.times[CALL]
     flops = sum(work.flops for _, work in works[USUAL]) / max(times[USUAL] - call, LEAST_TIME) * 1e6
     mem_bw = sum(work.nbytes for _, work in works[MOVING]) / max(times[MOVING] - call, LEAST_TIME) * 1e6
@@ -204,9 +227,9 @@ def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCo
         origin=leaf.origin,
     )
     found: list[OpCost] = []
-    for (op, form), alike in groupby(samples(), key=lambda sample: (sample.op, sample.form)):
+    for (op, form), group in groupby(samples(), key=lambda sample: (sample.op, sample.form)):
         shares: list[tuple[float, float]] = []
-        for sample in (each for each in alike if each.program in times):
+        for sample in (each for each in group if each.program in times):
             own = [work for kind, work in works[sample.program] if kind == op]
             ideal = sum(max(work.flops / flops, work.nbytes / mem_bw) for work in own) * 1e6 / HEADROOM
             taken = max(times[sample.program] - times[sample.without], LEAST_TIME)
@@ -215,3 +238,39 @@ def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCo
             share = tuple(shares) if len(shares) > 1 else shares[0][1]
             found.append(OpCost("", op=op, form=form, roofline=share, origin=leaf.origin))
     return peaks, found
+
+
+def _runner(program: Executable, inputs: Inputs) -> Callable[[], object]:
+    """Return a function that runs a program; inputs of a program of one device are in its memory already."""
+    leaves = list(program.code.values())
+    leaf = leaves[0] if len(leaves) == 1 else None
+    run_on, place = getattr(leaf and leaf.compiled, "run_on", None), getattr(leaf and leaf.backend, "place", None)
+    if leaf is None or run_on is None or place is None:
+        return lambda: program.run(inputs)
+    values = [place(inputs[name], leaf.part.target, 0) for name in program.inputs]
+    return lambda: run_on(0, values)
+
+
+def _link_costs(topology: Topology, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
+    """Yield the costs of copies from the memory of a leaf's host to its own and back, if these are two."""
+    home, place = topology[leaf.host].domain, getattr(backend, "place", None)
+    if place is None or leaf.domain == home or leaf.target.device == "cpu":
+        return
+    here = {size: np.zeros(size, "uint8") for size in (SMALL_COPY, LARGE_COPY)}
+    there = {size: place(array, alone, 0) for size, array in here.items()}
+    to = [_fastest(partial(place, array, alone, 0)) for array in here.values()]
+    back = [_fastest(value.numpy) for value in there.values()]
+    origin = f"measured, {backend.version()}"
+    for src, dst, (small, large) in ((home, leaf.path, to), (leaf.path, home, back)):
+        bandwidth = (LARGE_COPY - SMALL_COPY) / max(large - small, 1) * 1e9
+        yield LinkCost(src, dst, max(0.0, small / 1000 - SMALL_COPY / bandwidth * 1e6), bandwidth, origin)
+
+
+def _fastest(work: Callable[[], object]) -> int:
+    """Return the nanoseconds of the fastest of some calls."""
+    times = []
+    for _ in range(COPIES):
+        begin = time.perf_counter_ns()
+        work()
+        times.append(time.perf_counter_ns() - begin)
+    return min(times)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvmtarget.autotune.log.environment import environment
+from tvmtarget.autotune.log.records import Record, Trial
+from tvmtarget.autotune.log.report import write_lines
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
-from tvmtarget.autotune.search.journal import Journal
 from tvmtarget.autotune.search.kernels import KernelTuner
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["LEVELS", "SPACES", "tune"]
+__all__ = ["LEVELS", "SPACES", "Journal", "tune"]
 
 LEVELS = ("kernel", "executor", "placement")
 
@@ -140,9 +143,13 @@ def tune(
     with opened_log(log) as opened:
         opened.append(environment())  # a log that cannot be written is refused before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
-        with nullcontext() if workers is None else Remotes(workers, insecure=insecure) as remotes:
+        journal = Journal(opened)
+        with (
+            journal.recording(),
+            nullcontext() if workers is None else Remotes(workers, insecure=insecure) as remotes,
+        ):
             tuning = _Tuning(
-                plan, Journal(opened), budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
+                plan, opened, journal, budget, begin, progress, remotes, space, given, limits, seed, allow_interpreter
             )
             return tuning.run(levels, is_fixed=isinstance(module, Plan))
 
@@ -172,6 +179,67 @@ def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target, *, 
     return measure_rates(target, allow_interpreter=allow_interpreter).costs
 
 
+class Journal:
+    """A copy of all records that are written into a log from now on.
+
+    A full disk, a lock that is never released or a deleted file must not lose what was measured: the copy is written
+    elsewhere then.
+
+    Args:
+        log: the log that the run writes into.
+    """
+
+    def __init__(self, log: TuningLog) -> None:
+        self._log = log
+        self._records: dict[str, Record] = {}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Copy the records that are written within a `with` block.
+
+        Yields:
+            Nothing.
+        """
+        with self._log.observed(self._remember):
+            yield
+
+    def _remember(self, records: Iterable[Record]) -> None:
+        self._records.update((record.digest, record) for record in records)
+
+    def write_again(self) -> None:
+        """Write all records again, which adds nothing unless the log has lost some.
+
+        Raises:
+            LogError: the log was deleted or replaced, or cannot be written.
+        """
+        self._log.extend(list(self._records.values()))
+
+    def rescue(self) -> str:
+        """Write the records into a new file, beside the log or in the folder for temporary files.
+
+        Returns:
+            A sentence that says where they are, for an error message.
+        """
+        trials = sum(isinstance(record, Trial) for record in self._records.values())
+        if not trials:
+            return "nothing was measured before"
+        lines = sorted(record.text for record in self._records.values())
+        for path in self._paths():
+            try:
+                write_lines(path, lines)
+            except LogError:
+                continue
+            merge = f"tvmtarget log merge {self._log.url} {path}"
+            return f"all that was measured, {trials} trials, is in {str(path)!r} too; take it in with: {merge}"
+        return f"what was measured, {trials} trials, could not be written elsewhere either"
+
+    def _paths(self) -> Iterator[Path]:
+        name = f"{Path(self._log.url).stem or 'log'}-unsaved-{os.getpid()}.jsonl"
+        if "://" not in self._log.url:
+            yield Path(self._log.url).absolute().parent / name
+        yield Path(tempfile.gettempdir()) / name
+
+
 @dataclass
 class _Tuning:
     """One run: kernels first, then the placement with them, then settings of the leaves of the best plan.
@@ -180,7 +248,8 @@ class _Tuning:
     """
 
     plan: Plan
-    log: Journal
+    log: TuningLog
+    journal: Journal
     budget: Budget
     begin: float
     progress: Progress | None
@@ -201,11 +270,11 @@ class _Tuning:
         try:
             with Programs(self.plan, self.log, self.limits, allow_interpreter=self.allow_interpreter) as programs:
                 self._tune(levels, programs, is_fixed=is_fixed)
-            self.log.settle()
+            self.journal.write_again()
         except KeyboardInterrupt as error:
             raise TuneInterrupted(self._result()) from error
         except LogError as error:
-            raise TuneStoppedError(*error.problems, self.log.rescue(), result=self._result()) from error
+            raise TuneStoppedError(*error.problems, self.journal.rescue(), result=self._result()) from error
         except (RunError, BackendError) as error:
             raise TuneStoppedError(*error.problems, result=self._result()) from error
         return self._result()

@@ -1,7 +1,7 @@
-"""What a process that measures does: it answers requests, lines of JSON, from its standard input until that ends.
+"""The protocol of a measuring process: it answers requests, lines of JSON, from its standard input until that ends.
 
-What a candidate does to this process (a crash, an endless loop) is seen by `process.Process`, which can kill it with
-all that it started. Timing holds a lock of the device, so that measurements of several processes take turns.
+Crashes and endless loops of a candidate are handled by `process.Process`, which can kill this process with everything
+that it started. Timing holds a lock of the device, so that measurements of several processes take turns.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from tvmtarget.python_process import end_with_parent
 
 __all__ = ["Server", "failed", "first_line", "is_serving", "serve"]
 
-# Seconds beyond a limit after which this process ends itself: whoever asked may be gone, and a candidate hang.
+# Seconds beyond a limit after which this process ends itself: its parent may be gone, and a candidate may hang.
 _GRACE = 5
 
-
-# What errors of native code say where memory ran out.
+# Messages of native code that ran out of memory.
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
-
 
 _SERVERS: list[Server] = []  # of this process, one or none
 
 
 class Server:
-    """Answers requests: `{"do": NAME, ...}` by the method `_NAME`."""
+    """Answers requests `{"do": NAME, ...}` by its method `_NAME`.
+
+    Args:
+        answers: where to write answers.
+        lock: the file that is locked for a device.
+    """
 
     def __init__(self, answers: TextIO, lock: Path) -> None:
         self._answers = answers
@@ -43,7 +46,14 @@ class Server:
         self.limits: Mapping[str, int] = {}
 
     def answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
-        """Do what is asked for, which begins with importing what has registered plugins."""
+        """Answer a request; the first one, `open`, imports the modules that registered plugins.
+
+        Args:
+            request: the request.
+
+        Returns:
+            The answer, with a `status`.
+        """
         if request["do"] == "open":
             sys.argv[:] = request["argv"]
             sys.path.extend(path for path in request["path"] if path not in sys.path)
@@ -52,35 +62,58 @@ class Server:
         return dict(getattr(self, f"_{request['do']}")(request))
 
     def enter(self, phase: str) -> None:
-        """Say that another phase begins, and put off the end of this process accordingly."""
-        self.tell({"phase": phase})
+        """Report that a phase begins, and extend the life of this process by its limit.
+
+        Args:
+            phase: `build`, `wait` or `run`.
+        """
+        self.write({"phase": phase})
         signal.alarm(self.limits.get(phase, 0) + _GRACE)
 
-    def tell(self, answer: Mapping[str, object]) -> None:
-        """Write a line."""
+    def write(self, answer: Mapping[str, object]) -> None:
+        """Write a line.
+
+        Args:
+            answer: an object of JSON.
+        """
         self._answers.write(json.dumps(answer) + "\n")
         self._answers.flush()
 
-    def ask(self, question: Mapping[str, object]) -> Any:  # noqa: ANN401 - whatever JSON says
-        """Ask whoever made the request."""
-        self.tell({"ask": question})
+    def request(self, question: Mapping[str, object]) -> Any:  # noqa: ANN401 - any JSON
+        """Send a question to the process that made the request, and wait for its reply.
+
+        Args:
+            question: an object of JSON.
+
+        Returns:
+            The reply.
+        """
+        self.write({"ask": question})
         return json.loads(sys.stdin.readline())["reply"]
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock of the device; for how long others hold it says nothing about a candidate."""
+        """Hold the lock of the device; the wait for it does not count as time of a candidate.
+
+        Yields:
+            Nothing.
+        """
         with holding(self._lock, lambda: self.enter("wait")):
             self.enter("run")
             yield
 
 
 def is_serving() -> bool:
-    """Whether this process is one that measures."""
+    """Return whether this process is one that measures.
+
+    Returns:
+        True after `serve` has begun.
+    """
     return bool(_SERVERS)
 
 
 def _import(module: Mapping[str, str]) -> None:
-    """Import a module of the program that asks; its main one as `__mp_main__`, as processes of Python do."""
+    """Import a module of the parent process; its main module as `__mp_main__`, as `multiprocessing` does."""
     if "name" in module:
         importlib.import_module(module["name"])
     elif "main" in module:
@@ -90,7 +123,15 @@ def _import(module: Mapping[str, str]) -> None:
 
 
 def failed(status: str, error: Exception) -> dict[str, object]:
-    """Say what became of a candidate that raised something."""
+    """Return the answer for a candidate that raised an error.
+
+    Args:
+        status: the status, unless memory ran out.
+        error: the error.
+
+    Returns:
+        The status and the reason.
+    """
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -99,13 +140,30 @@ def failed(status: str, error: Exception) -> dict[str, object]:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, in short."""
+    """Return the first line of an error's message.
+
+    Args:
+        error: the error.
+
+    Returns:
+        At most 300 letters; the name of its class if it has no message.
+    """
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)[:300]
 
 
 def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int:
-    """Answer requests until the standard input ends; what a library prints goes to the error stream."""
+    """Answer requests until the standard input ends.
+
+    Args:
+        make: makes the server of a stream for answers and a lock file.
+        lock: the lock file of the device.
+        memory: the bytes of memory that the process may allocate; 0 for half of the machine's.
+
+    Returns:
+        The exit code.
+    """
+    # Answers go to a copy of the standard output; what libraries print goes to the error stream.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -119,8 +177,8 @@ def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int
         server.limits = request["limits"]
         signal.alarm(server.limits["build"] + _GRACE)
         try:
-            server.tell(server.answer(request))
+            server.write(server.answer(request))
         except Exception as error:
-            server.tell({"status": "failed", "why": first_line(error)})
+            server.write({"status": "failed", "why": first_line(error)})
         signal.alarm(0)
     return 0

@@ -51,10 +51,10 @@ def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequen
             try:
                 converted = writable(convert(_load(line.text())))
             except RecursionError:
-                rejected.append(line.bad("the JSON is nested too deeply"))
+                rejected.append(line.rejected("the JSON is nested too deeply"))
                 continue
             except TvmTargetError as error:
-                rejected.append(line.bad("; ".join(str(error).splitlines())))
+                rejected.append(line.rejected("; ".join(str(error).splitlines())))
                 continue
             yield from converted
 

@@ -206,7 +206,7 @@ def _last(name: str, aliases: Mapping[str, str]) -> str:
 
 
 def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> list[Trial]:
-    found = log.top_k(workload, target, count, refuses=_no_trace)
+    found = log.top_k(workload, target, count, unusable=_no_trace)
     return [match.record for match in found if isinstance(match.record, Trial)]
 
 
