@@ -26,22 +26,22 @@ def options(command, path=()):
         yield from ((" ".join(path), option) for option in parameter.opts if option.startswith("--"))
 
 
-def is_fingerprints(word):
+def is_documented(word):
     return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", TEXT) is not None
 
 
 def test_every_option_of_a_command_is_documented():
-    untold = [(command, one) for command, one in options(typer.main.get_command(app)) if not is_fingerprints(one)]
-    assert not untold
+    undocumented = [(command, one) for command, one in options(typer.main.get_command(app)) if not is_documented(one)]
+    assert not undocumented
 
 
 @pytest.mark.parametrize("name", [name for name in tt.__all__ if inspect.isfunction(getattr(tt, name))])
 def test_every_parameter_of_a_public_function_is_documented(name):
-    assert not [one for one in inspect.signature(getattr(tt, name)).parameters if not is_fingerprints(one)]
+    assert not [one for one in inspect.signature(getattr(tt, name)).parameters if not is_documented(one)]
 
 
 def test_all_that_a_strategy_may_state_is_documented():
-    assert not [name for name in inspect.get_annotations(tt.Strategy) if not is_fingerprints(name)]
+    assert not [name for name in inspect.get_annotations(tt.Strategy) if not is_documented(name)]
 
 
 def test_the_python_of_the_page_on_plugins_runs(monkeypatch):

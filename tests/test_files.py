@@ -58,7 +58,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert [found.name for found in (tmp_path / "away").iterdir()] == ["file"]
 
 
-def test_what_a_killed_process_left_is_overwritten_where_its_name_is_fingerprints(tmp_path):
+def test_what_a_killed_process_left_is_overwritten_where_its_name_is_reported(tmp_path):
     (tmp_path / "file.new").write_bytes(b"half of what somebody wrote")
     write(tmp_path / "file", staging_name="file.new")
     assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"new")]

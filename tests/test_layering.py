@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import networkx as nx
+from tools.draw_architecture import picture
 
 ROOT = Path(__file__).parents[1] / "tvmtarget"
 
@@ -95,3 +96,14 @@ def test_submodules_do_not_have_names_of_public_functions():
     import tvmtarget as tt
 
     assert not {name for name in modules() if "." not in name} & set(tt.__all__)
+
+
+def test_the_picture_of_the_architecture_is_that_of_the_code(request):
+    page = ROOT.parent / "docs" / "architecture.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition("<!-- packages -->\n")
+    _, _, after = rest.partition("<!-- /packages -->")
+    drawn = picture(LEVELS, sorted(graph().edges), package)
+    expected = f"{before}<!-- packages -->\n{drawn}<!-- /packages -->{after}"
+    if request.config.getoption("--rewrite-goldens"):
+        page.write_text(expected, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == expected

@@ -399,7 +399,7 @@ def test_without_tvm_an_llvm_leaf_is_interpreted_only_for_this_machine(monkeypat
             tt.build(module, target, allow_interpreter=True)
 
 
-def test_progress_is_fingerprints():
+def test_progress_is_reported():
     told = []
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: told.append(step))
     (name,) = exe.backends

@@ -125,7 +125,7 @@ def test_a_weight_that_is_given_is_copied_to_where_it_is_read_once_for_all_runs(
     np.testing.assert_allclose(exe(x), tt.build(layers(2, weights=[1, 2]), "numpy")(x), rtol=1e-6)
 
 
-def test_a_function_is_compiled_once_and_every_call_of_it_is_fingerprints():
+def test_a_function_is_compiled_once_and_every_call_of_it_is_reported():
     plan = divided(layers(5))
     exe, names = tt.build(plan), [function.name for function in plan.functions()]
     assert list(exe.backends) == names

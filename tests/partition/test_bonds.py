@@ -136,7 +136,7 @@ def test_empty_groups_ask_nothing():
     assert not tt.decompose(module, FLAT, same_site=[[]], apart=[[]]).diff(tt.decompose(module, FLAT))
 
 
-def test_what_cannot_be_is_fingerprints():
+def test_what_cannot_be_is_reported():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf takes all of them"):
         tt.decompose(module, FLAT, where={"fc1": "@a", "fc2": "@b"}, same_site=[["op:Gemm"]])
@@ -239,7 +239,7 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
         ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
     ],
 )
-def test_requests_that_make_no_sense_are_fingerprints(asked, problem):
+def test_requests_that_make_no_sense_are_reported(asked, problem):
     with pytest.raises(TvmTargetError, match=problem):
         tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, **asked)
 

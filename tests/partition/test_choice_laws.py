@@ -132,7 +132,7 @@ def test_a_strategy_refuses_subgraphs_and_they_are_divided(monkeypatch):
     assert len(plan.subgraphs) > 1
 
 
-def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_fingerprints(monkeypatch):
+def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_reported(monkeypatch):
     def check_subgraph(self, ops):
         return reject("RULE", "no Relu in a function") if any(op.kind == "Relu" for op in ops) else None
 

@@ -35,7 +35,7 @@ def test_a_declared_strategy_brings_its_kind_with_it():
     assert {op for op, site in plan.sites().items() if site == "npu"} == {"fc1", "fc2"}
 
 
-def test_what_is_declared_wrongly_is_fingerprints():
+def test_what_is_declared_wrongly_is_reported():
     with pytest.raises(TargetError, match="no option 'subgraph' of strategies; did you mean 'subgraphs'"):
         tt.strategy("declared-other", subgraph="single")
     with pytest.raises(TargetError, match="'llvm' is registered already, by tvmtarget "):
@@ -67,7 +67,7 @@ def test_wrong_tables_of_a_strategy_are_told_where_it_is_declared(tables, proble
         tt.strategy("declared-wrong")(type("Wrong", (), tables))
 
 
-def test_a_class_that_nothing_can_be_made_of_is_fingerprints():
+def test_a_class_that_nothing_can_be_made_of_is_reported():
     with pytest.raises(TargetError, match=r"strategy 'declared-wrong' cannot be made of class 'Wrong': ZeroDivisionE"):
         tt.strategy("declared-wrong")(type("Wrong", (), {"__init__": lambda self: 1 / 0}))
 
@@ -79,7 +79,7 @@ def test_a_class_that_nothing_can_be_made_of_is_fingerprints():
         {"patterns": {"act": "conv(...)"}, "act": lambda self, match: False},
     ],
 )
-def test_answers_that_are_none_are_fingerprints(body):
+def test_answers_that_are_none_are_reported(body):
     tt.strategy("declared-answer")(type("Answering", (), body))
     with pytest.raises(
         TargetError, match=r"strategy 'Answering' answers False about .*; it should be None, or why not"

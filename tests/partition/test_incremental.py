@@ -203,7 +203,7 @@ def test_many_plans_since_others_are_the_same_text(size, seed):
     check_since(size, seed, 3)
 
 
-def test_what_was_used_of_an_earlier_plan_is_fingerprints():
+def test_what_was_used_of_an_earlier_plan_is_reported():
     module = transformer()
     before = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"})
     assert not before.reused.counts

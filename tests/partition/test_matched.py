@@ -46,7 +46,7 @@ def test_matches_are_taken_whole_and_named_in_the_function():
     assert tt.IRModule.parse(str(plan.module), plan.module.constants()) == plan.module
 
 
-def test_why_a_match_is_refused_is_fingerprints():
+def test_why_a_match_is_refused_is_reported():
     plan = digits()
     assert "@npu: no, ATTR: 64 filters, not 32 or fewer; split the convolution" in str(plan.explain("conv3"))
     assert "@npu: no, NO_RULE: no pattern of it matches MaxPool here" in str(plan.explain("pool"))
