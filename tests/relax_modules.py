@@ -90,7 +90,7 @@ class _Branches:
 BRANCHES = _Branches
 
 
-def _six() -> tvm.IRModule:
+def _six():
     """Two accelerated pairs that each need a result of the other's: TVM's MergeCompositeFunctions makes a circle."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 3), "float32"))
@@ -107,7 +107,7 @@ def _six() -> tvm.IRModule:
 SIX = _six()
 
 
-def _two_steps() -> tvm.IRModule:
+def _two_steps():
     """What language models are: one function for the whole text, and one for each word that follows; no `main`."""
     builder = relax.BlockBuilder()
     for name, rows in (("prefill", 5), ("decode", 1)):
@@ -126,7 +126,7 @@ _UNARY = (relax.op.nn.relu, relax.op.tanh, relax.op.abs, relax.op.negative, rela
 _BINARY = (relax.op.add, relax.op.multiply, relax.op.subtract, relax.op.maximum)
 
 
-def random_module(size: int, seed: int, *, reach: int = 6) -> tvm.IRModule:
+def random_module(size: int, seed: int, *, reach: int = 6):
     """Return a random graph with tuples, shapes as operands, symbolic dimensions, constants and several blocks."""
     rng = random.Random(seed)
     builder = relax.BlockBuilder()

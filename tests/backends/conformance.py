@@ -66,7 +66,7 @@ def node_cases() -> tuple[Case, ...]:
         warnings.simplefilter("ignore")
         found = load_model_tests(kind="node")
     return tuple(
-        Case(test.name, test.model, *(tuple(map(_array, data)) for data in test.data_sets[0]), test.rtol, test.atol)
+        Case(test.name, test.model, *(tuple(map(_array, data)) for data in test.data_sets[0]), test.rtol, test.atol)  # type: ignore[call-arg]
         for test in found
     )
 

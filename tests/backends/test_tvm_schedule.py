@@ -180,7 +180,7 @@ def graph(nodes, inputs, outputs, constants=(), dtype=TensorProto.FLOAT):
         [helper.make_tensor_value_info(name, dtype, shape) for name, shape in end.items()] for end in (inputs, outputs)
     ]
     weights = [numpy_helper.from_array(array, name) for name, array in dict(constants).items()]
-    body = helper.make_graph(nodes, "g", *ends, weights)
+    body = helper.make_graph(nodes, "g", *ends, weights)  # type: ignore[call-arg]
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

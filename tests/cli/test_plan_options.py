@@ -89,7 +89,7 @@ def test_all_options_of_decompose_are_options_of_the_command_line_and_known_to_t
     assert fields <= set(inspect.signature(PlanOptions).parameters)
     assert fields == {"costs", *OptionValues.__annotations__}
     with pytest.raises(TargetError, match=r"unknown option 'atomics'; did you mean 'atomic'\?"):
-        tt.decompose(DIGITS, BOTH, atomics=[["fc1", "relu4"]])
+        tt.decompose(DIGITS, BOTH, atomics=[["fc1", "relu4"]])  # type: ignore[call-arg]
 
 
 def test_boundaries_limits_and_constants_shape_the_functions(cli):

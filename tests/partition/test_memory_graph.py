@@ -148,7 +148,7 @@ def random_links(rng):
         for src, dst in stated
     ]
     measured = tuple(
-        LinkCost(*rng.choice(pairs), rng.choice((0.0, 5.0, 5000.0)), rng.choice((1e6, 1e9, 1e11)))
+        LinkCost(*rng.choice(pairs), rng.choice((0.0, 5.0, 5000.0)), rng.choice((1e6, 1e9, 1e11)))  # type: ignore[call-arg]
         for _ in range(rng.randint(0, 3))
     )
     return tuple(links), measured

@@ -26,7 +26,7 @@ class Npu:
 NPU = "[npu=torch-npu,cpu=llvm](host=@cpu)"
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[name-defined]
     """A convolution, a normalisation, and a classifier."""
 
     def __init__(self):

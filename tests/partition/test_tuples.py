@@ -232,7 +232,7 @@ def test_a_tuple_between_two_composites_costs_no_more_functions_than_in_tvm():
     assert [subgraph.site for subgraph in plan.subgraphs].count("npu") == 1 <= tvm_count(module, patterns)
 
 
-def nested(b, x):
+def nested_results(b, x):
     t = halves(b.emit, x)
     return relax.Tuple([t, relax.Tuple([x, relax.Tuple([b.emit(relax.op.tanh(x))])])])
 
@@ -262,7 +262,7 @@ def plain(value):
 @pytest.mark.parametrize(
     ("body", "result"),
     [
-        (nested, lambda x: [np.split(x, 2, 1), [x, [np.tanh(x)]]]),
+        (nested_results, lambda x: [np.split(x, 2, 1), [x, [np.tanh(x)]]]),
         (one_in_another, lambda x: [np.split(x, 2, 1)]),
         (all_fields, lambda x: np.split(x, 2, 1)),
         (with_nothing, lambda x: [x, []]),

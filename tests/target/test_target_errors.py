@@ -83,7 +83,7 @@ ARGUMENTS = [
     (lambda: Executor("aot")["unpacked"], "kind 'aot' has no attribute 'unpacked'; did you mean 'unpacked-api'?"),
     (lambda: Target("llvm")["num-core"], "kind 'llvm' has no attribute 'num-core'; did you mean 'num-cores'?"),
     (lambda: Target("llvm")[5], "kind 'llvm' has no attribute 5"),
-    (lambda: Link(src="a"), "a link needs 'dst', and {'src': 'a'} has none"),
+    (lambda: Link(src="a"), "a link needs 'dst', and {'src': 'a'} has none"),  # type: ignore[call-arg]
     (lambda: Memory(name="m", bytes=2**53), "'bytes' of a memory is at most 9007199254740991, not 9007199254740992"),
     (lambda: Target.parse(5), "a target is a text, an object or a Target, not 5"),
     (lambda: Target("llvm").override(5), "changes are a mapping of paths to values, not 5"),
