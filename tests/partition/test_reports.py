@@ -72,7 +72,7 @@ def test_what_if_supposes_support_and_nothing_else():
     assert str(plan.diff(plan.what_if("op:Det", "npu"))).splitlines() == [
         "Det_b: @cpu -> @npu",
         "subgraphs: 3 -> 1",
-        "hypothetical: @npu does not take 'Det_b' (NO_RULE: it has no rule for Det)",
+        "hypothetical: @npu does not support 'Det_b' (NO_RULE: it has no rule for Det)",
     ]
     assert plan.what_if("Det_b", "llvm").site_of("Det_b") == "npu"
     pinned = tt.decompose(plan.request.module, BLOCKED, where={"op:Det": "@cpu"})

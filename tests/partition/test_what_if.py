@@ -92,7 +92,7 @@ def test_support_that_is_supposed_is_called_hypothetical():
     plan = tt.decompose(tt.IRModule.parse(text), "[npu=llvm,cpu=numpy](host=@cpu)")
     moved = plan.what_if("det", "npu")
     assert moved.site_of("det") == "npu"
-    assert "hypothetical: @npu does not take 'det' (NO_RULE: it has no rule for Det)" in str(plan.diff(moved))
+    assert "hypothetical: @npu does not support 'det' (NO_RULE: it has no rule for Det)" in str(plan.diff(moved))
     assert plan.diff(moved).to_json()["hypothetical"]
     assert moved.hypotheses()
     assert not plan.hypotheses()
@@ -109,7 +109,7 @@ def test_questions_that_name_nothing_are_refused():
     ]:
         with pytest.raises(UnknownNameError, match=problem):
             plan.what_if(name, site)
-    with pytest.raises(TargetError, match="what-if 'conv1' says no site"):
+    with pytest.raises(TargetError, match="what-if 'conv1' has no site"):
         plan.what_if("conv1")
 
 

@@ -12,7 +12,7 @@ from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
-from tvmtarget.partition.placement.pattern_groups import check_caps
+from tvmtarget.partition.placement.pattern_groups import exceeded_limit
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site
 
@@ -160,7 +160,7 @@ def limit_records(
         if strategy.subgraphs == "single":
             yield Decision("form", "SHAPE", calls, site.path, f"{site.target.kind} takes each operation alone")
             continue
-        over = check_caps(program, strategy, calls)
+        over = exceeded_limit(program, strategy, calls)
         if over is not None:
             yield Decision("form", over.code, calls, site.path, f"one subgraph would have {over.message}")
 

@@ -127,7 +127,7 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     feasibility = judge(request, normalised(request), splits=splits, cache=cache)
     if not feasibility.is_complete:
         # Of patterns that overlap others may count, with which everything fits somewhere.
-        feasibility = next(iter(feasibility.others), feasibility)
+        feasibility = next(iter(feasibility.alternatives), feasibility)
     feasibility.check_all()
     return feasibility
 
@@ -312,7 +312,7 @@ def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[st
     """
     options = request.options
     estimates = None if options.costs is None else Estimates(feasibility.program, options.costs)
-    ways = [feasibility] if estimates is None else [feasibility, *feasibility.others]
+    ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     plans = [
         run_stages(Candidate(request, way, estimates, choose))
         for way in ways

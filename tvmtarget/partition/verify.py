@@ -83,7 +83,7 @@ def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility,
                 hint = _consistency_hint(reason.code)
                 yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {reason}{hint}"
     for driven in outlined.driven:
-        reason = feasibility.why_not_driven(driven.call, program.topology[driven.system])
+        reason = feasibility.reason_not_driven(driven.call, program.topology[driven.system])
         if reason is not None:
             yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {reason}"
 

@@ -65,7 +65,7 @@ def _driven_operation(
 
 def _is_driven(program: FlatProgram, feasibility: Feasibility, index: int, site: Site) -> bool:
     """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
-    if index not in program.bodies or feasibility.why_not_driven(index, site) is not None:
+    if index not in program.bodies or feasibility.reason_not_driven(index, site) is not None:
         return False
     strategy = feasibility.strategy(site)
     return feasibility.splits or (strategy is not None and strategy.check(program.op(index)) is not None)

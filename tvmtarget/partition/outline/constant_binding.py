@@ -15,7 +15,7 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.deduplicate import SubgraphStructure, SubgraphStructures, same_data
 from tvmtarget.partition.partition_node import PartitionNode
-from tvmtarget.partition.placement.pattern_groups import PatternGroup, groups_of
+from tvmtarget.partition.placement.pattern_groups import PatternGroup, match_patterns
 from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Strategy
 from tvmtarget.target.topology import Site
@@ -103,7 +103,7 @@ def _matched_without(
         constants={name: one for name, one in program.constants.items() if name not in names},
     )
     leaves = dict.fromkeys(sites[group.calls[0]] for group in groups)
-    again = groups_of(without, leaves, lambda index, site: index in sites and sites[index].path == site.path)
+    again = match_patterns(without, leaves, lambda index, site: index in sites and sites[index].path == site.path)
     known = {group.calls: group for group in again.all}
     kept = (group for group in groups if group.calls in known and _is_found(group, known[group.calls], sites))
     return frozenset(index for group in kept for index in group.calls)

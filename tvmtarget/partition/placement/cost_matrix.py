@@ -65,7 +65,7 @@ def cost_matrix_of(
     """
     topology = feasibility.program.topology
     launches = [
-        0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.below(option))
+        0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.leaves_below(option))
         for option in level.options
     ]
     # If every atom becomes a function of its own, the launch is part of its cost; else subgraphs share launches.
@@ -82,7 +82,7 @@ def cost_matrix_of(
     times = {
         leaf.path: estimates.times(leaf, at_worst=trusted is not None and option is not trusted)
         for option in level.options
-        for leaf in feasibility.below(option)
+        for leaf in feasibility.leaves_below(option)
     }
     shift = _shift(level, times.values(), copy_times, values, max(launches, default=0))
     # The level's own site, its driver, is the last option: calling it takes no time.
@@ -230,7 +230,7 @@ def _atom_times(
             continue
         least, is_first_unknown = np.full(len(members), _ENDLESS), np.zeros(len(members), dtype=np.bool_)
         is_unsupported = np.ones(len(members), dtype=np.bool_)
-        for leaf, column in zip(feasibility.below(site), feasibility.columns(site), strict=True):
+        for leaf, column in zip(feasibility.leaves_below(site), feasibility.columns(site), strict=True):
             flat = [_ENDLESS if time is None else time >> shift for time in times[leaf.path]]
             found = np.array(flat, dtype=np.int64)[signatures[members]]
             supported = feasibility.supported[members, column]
@@ -257,7 +257,7 @@ def _add_driven(
     Every body with operations makes at least one call.
     """
     program = feasibility.program
-    leaves = list(zip(feasibility.below(level.site), feasibility.columns(level.site), strict=True))
+    leaves = list(zip(feasibility.leaves_below(level.site), feasibility.columns(level.site), strict=True))
     for atom in np.flatnonzero(level.allowed[:, option]).tolist():
         for inner, runs, is_first in _runs(program, level.atoms[atom][0], 1.0):
             able = [leaf for leaf, column in leaves if feasibility.supported[inner, column]]

@@ -1,4 +1,4 @@
-"""Stage B: which leaf can take which operation, and why not the others."""
+"""Which leaf of the target supports which operation, and the reason where it does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvmtarget.partition.host_device.classify import host_can_compute
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, call_groups, untyped
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
-from tvmtarget.partition.placement.pattern_groups import PatternGroups, check_caps, groups_of
+from tvmtarget.partition.placement.pattern_groups import PatternGroups, exceeded_limit, match_patterns
 from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
@@ -30,11 +30,14 @@ MAX_SHOWN = 5
 
 
 class Feasibility:
-    """Answers, once per question, whether operations fit a site; `check_all` refuses what fits nowhere.
+    """Operator support of all sites for one program; every result is computed once.
 
-    `assumed` are pairs of an operation and the path of a leaf that is supposed to take it, whatever its strategy says.
-    `splits` has functions of host and device code split where the code generator takes them whole, too. `cache` is what
-    is known from earlier. Of patterns that overlap, those of the leaves of kind `first` count.
+    Args:
+        program: the program.
+        assumed: pairs of an operation and the path of a leaf that is assumed to support it, whatever its strategy says.
+        splits: split functions of mixed host and device code even where the code generator supports them as a whole.
+        cache: results of an earlier plan.
+        first_kind: the kind of leaves whose patterns win where patterns overlap; empty for the order of the leaves.
     """
 
     def __init__(
@@ -44,73 +47,86 @@ class Feasibility:
         *,
         splits: bool = False,
         cache: PlanCache | None = None,
-        first: str = "",
+        first_kind: str = "",
     ) -> None:
         self.program = program
-        self.first = first
+        self.first_kind = first_kind
         self.cache = cache or PlanCache()
         self.splits = splits
         self.assumed = assumed
         self.leaves = tuple(program.topology.leaves())
-        self._verdicts: dict[tuple[int, str], Reject | None] = {}
-        self._asked: dict[tuple[tuple[Requirement, ...], str], Reject | None] = {}
+        self._reasons: dict[tuple[int, str], Reject | None] = {}
+        self._constraint_reasons: dict[tuple[tuple[Requirement, ...], str], Reject | None] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
-        self._places = {leaf.path: place for place, leaf in enumerate(self.leaves)}
+        self._columns = {leaf.path: place for place, leaf in enumerate(self.leaves)}
         self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
 
     def replace(
         self, *, program: FlatProgram | None = None, assumed: frozenset[tuple[int, str]] | None = None
     ) -> Feasibility:
-        """Return the same questions about another program, or with other leaves supposed to take operations."""
+        """Return the same for another program or other assumptions.
+
+        Args:
+            program: a program; None keeps this one.
+            assumed: assumptions; None keeps these.
+
+        Returns:
+            New results that share the cache.
+        """
         return Feasibility(
             program or self.program,
             self.assumed if assumed is None else assumed,
             splits=self.splits,
             cache=self.cache,
-            first=self.first,
+            first_kind=self.first_kind,
         )
 
     @cached_property
     def supported(self) -> npt.NDArray[np.bool_]:
-        """Which operation (row) which leaf (column, as in `leaves`) can take; those that are alike are asked once."""
-        asked: dict[tuple[Requirement, ...], int] = {}
-        alike = np.array([asked.setdefault(items, len(asked)) for items in self.program.requirements], dtype=np.int64)
-        alike = alike * len(self.program.representatives) + np.array(self.program.signatures, dtype=np.int64)
-        for number, members in enumerate(self._peculiar().values(), 1):
-            alike[members] += number * len(asked) * len(self.program.representatives)
-        _, firsts, numbers = np.unique(alike, return_index=True, return_inverse=True)
+        """Whether a leaf (column, as in `leaves`) supports an operation (row)."""
+        # Operations are equivalent here if they agree in signature, requirements and patterns: one row serves them all.
+        numbers: dict[tuple[Requirement, ...], int] = {}
+        rows_of = [numbers.setdefault(requirements, len(numbers)) for requirements in self.program.requirements]
+        signatures = len(self.program.representatives)
+        classes = np.array(rows_of, dtype=np.int64) * signatures + np.array(self.program.signatures, dtype=np.int64)
+        for number, members in enumerate(self._distinguished().values(), 1):
+            classes[members] += number * len(numbers) * signatures
+        _, firsts, class_of = np.unique(classes, return_index=True, return_inverse=True)
         rows = [self._row(first) for first in firsts.tolist()]
-        found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[numbers]
-        has_read = np.array([has_read for _, has_read in rows], dtype=np.bool_)[numbers]
+        found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[class_of]
+        # Signatures leave out the values of constants: a strategy that read one must see every operation itself.
+        has_read = np.array([has_read for _, has_read in rows], dtype=np.bool_)[class_of]
         for index in np.setdiff1d(np.flatnonzero(has_read), firsts).tolist():
             found[index] = self._row(index)[0]
         return found
 
-    def _peculiar(self) -> dict[object, list[int]]:
-        """Return operations that a leaf is supposed to take, or that patterns speak of, by what that says of them."""
+    def _distinguished(self) -> dict[object, list[int]]:
+        """Return operations that assumptions or patterns set apart from others of their signature."""
         supposed: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
             supposed[index] = (*supposed.get(index, ()), leaf)
-        refused = {index for index, _ in self.groups.refused}
+        rejected = {index for index, _ in self.groups.rejected}
         patterns = {index: group.patterns for index, group in self.groups.of.items()}
         found: dict[object, list[int]] = {}
-        for index in sorted({*supposed, *refused, *patterns}):
-            found.setdefault((supposed.get(index), patterns.get(index), index in refused), []).append(index)
+        for index in sorted({*supposed, *rejected, *patterns}):
+            found.setdefault((supposed.get(index), patterns.get(index), index in rejected), []).append(index)
         return found
 
     @cached_property
     def groups(self) -> PatternGroups:
-        """What strategies take together by their patterns, those of external generators with children before theirs."""
+        """Matched groups of operations; an external generator's patterns come before those of its children."""
         sites = dict.fromkeys(site.path for leaf in self.leaves for site in (*self._generators[leaf.path], leaf))
-        return groups_of(self.program, map(self.program.topology.__getitem__, sites), self._allows, self.first)
+        return match_patterns(
+            self.program, map(self.program.topology.__getitem__, sites), self._allows, self.first_kind
+        )
 
     @cached_property
-    def others(self) -> tuple[Feasibility, ...]:
-        """What fits where if other patterns count among those that overlap, as far as all fits somewhere then."""
+    def alternatives(self) -> tuple[Feasibility, ...]:
+        """Results where another kind of leaf wins overlapping patterns, if every operation still fits somewhere."""
         options = (
-            Feasibility(self.program, self.assumed, splits=self.splits, cache=self.cache, first=kind)
+            Feasibility(self.program, self.assumed, splits=self.splits, cache=self.cache, first_kind=kind)
             for kind in self.groups.overlapped
         )
         return tuple(option for option in options if option.is_complete)
@@ -118,20 +134,27 @@ class Feasibility:
     @property
     def is_complete(self) -> bool:
         """Whether every operation fits a site."""
-        return not list(self._lost_of_all())
+        return not list(self._all_unsupported())
 
     def _allows(self, index: int, site: Site) -> bool:
-        asked = self.program.requirements[index]
-        return any(self._constraints(asked, leaf) is None for leaf in self.below(site))
+        requirements = self.program.requirements[index]
+        return any(self._constraint_reason(requirements, leaf) is None for leaf in self.leaves_below(site))
 
     def strategy(self, site: Site) -> Strategy | None:
-        """Return what says what a leaf or an external generator with children takes, None if nothing does."""
+        """Return the operator support of a site.
+
+        Args:
+            site: a leaf, or an external generator with children.
+
+        Returns:
+            The strategy; None if no package defines one, and for a plain system.
+        """
         if site.path not in self._strategies:
             self._strategies[site.path] = strategy_at(site.target) if is_generator(site.target) else None
         return self._strategies[site.path]
 
     def _around(self, site: Site) -> Iterator[Site]:
-        """Yield the external generators that a site is a part of, the outermost first."""
+        """Yield the external generators around a site, outermost first."""
         topology, segments = self.program.topology, site.path.split("/")
         for count in range(len(segments) if site.path else 0):
             around = topology["/".join(segments[:count])]
@@ -139,36 +162,63 @@ class Feasibility:
                 yield around
 
     def columns(self, site: Site) -> list[int]:
-        """List the columns of the leaves at and below a site."""
-        return [self._places[leaf.path] for leaf in self.below(site)]
+        """Return the columns of the leaves at and below a site.
+
+        Args:
+            site: any site.
+
+        Returns:
+            Columns of `supported`.
+        """
+        return [self._columns[leaf.path] for leaf in self.leaves_below(site)]
 
     def _row(self, index: int) -> tuple[list[bool], bool]:
-        """Return which leaves take an operation, and whether a strategy read the elements of a constant for that."""
-        constants = _Watched(self.program.constants)
+        """Return which leaves support an operation, and whether a strategy read a constant to decide."""
+        constants = _ReadTracker(self.program.constants)
         op = replace(self.program.op(index), constants=constants)
-        row = [self._judge(index, leaf, op) is None for leaf in self.leaves]
+        row = [self._compute_reason(index, leaf, op) is None for leaf in self.leaves]
         return row, constants.has_read
 
     def unsupported_reason(self, index: int, leaf: Site) -> Reject | None:
-        """Return None if a leaf can take an operation, else the reason why not."""
+        """Return why a leaf cannot run an operation.
+
+        Args:
+            index: number of the operation.
+            leaf: the leaf.
+
+        Returns:
+            The reason; None if it can.
+        """
         key = (index, leaf.path)
-        if key not in self._verdicts:
-            self._verdicts[key] = self._judge(index, leaf, self.program.op(index))
-        return self._verdicts[key]
+        if key not in self._reasons:
+            self._reasons[key] = self._compute_reason(index, leaf, self.program.op(index))
+        return self._reasons[key]
 
     def check_all(self) -> None:
-        """Raise `InfeasibleError` for operations that no leaf can take: each with the reasons, five at most."""
-        lost = list(self._lost_of_all())
-        problems = [self._explain_lost(index) for index in lost[:MAX_SHOWN]]
-        if len(lost) > MAX_SHOWN:
-            problems.append(f"... and {len(lost) - MAX_SHOWN} more ops that fit no site")
+        """Check that every operation fits a site.
+
+        Raises:
+            InfeasibleError: with the first `MAX_SHOWN` operations that fit none, and the reason of each leaf.
+        """
+        unsupported = list(self._all_unsupported())
+        problems = [self._explain_unsupported(index) for index in unsupported[:MAX_SHOWN]]
+        if len(unsupported) > MAX_SHOWN:
+            problems.append(f"... and {len(unsupported) - MAX_SHOWN} more ops that fit no site")
         if problems:
             raise InfeasibleError(*problems)
 
     def fits(self, calls: tuple[int, ...], site: Site) -> bool:
-        """Whether a site can take operations that must stay together: a leaf all, a system group by group."""
+        """Check whether a site can run operations that must stay together.
+
+        Args:
+            calls: operations of one body.
+            site: a leaf, which has to support all of them, or a system, which may divide them group by group.
+
+        Returns:
+            True if it can.
+        """
         strategy = self.strategy(site)
-        if strategy is not None and len(calls) > 1 and check_caps(self.program, strategy, calls) is not None:
+        if strategy is not None and len(calls) > 1 and exceeded_limit(self.program, strategy, calls) is not None:
             return False
         if self.supports_whole(calls, site):
             return True
@@ -186,25 +236,51 @@ class Feasibility:
         )
 
     def supports_whole(self, calls: tuple[int, ...], site: Site) -> bool:
-        """Whether a leaf can take all operations, or of a system one can take the only one, nested bodies included."""
+        """Check whether a site can run operations without dividing them.
+
+        Args:
+            calls: operations of one body.
+            site: a leaf; or a system, for a single operation that one of its leaves supports, nested bodies included.
+
+        Returns:
+            True if it can.
+        """
         if not site.is_system:
             strategy = self.strategy(site)
-            is_within = strategy is None or len(calls) == 1 or check_caps(self.program, strategy, calls) is None
-            return is_within and bool(self.supported[list(calls), self._places[site.path]].all())
+            is_within = strategy is None or len(calls) == 1 or exceeded_limit(self.program, strategy, calls) is None
+            return is_within and bool(self.supported[list(calls), self._columns[site.path]].all())
         return len(calls) == 1 and bool(self.supported[calls[0], self.columns(site)].any())
 
     def drives(self, calls: tuple[int, ...], site: Site) -> bool:
-        """Whether the driver of a system can run the only operation, whose nested bodies the system divides."""
-        return len(calls) == 1 and self.why_not_driven(calls[0], site) is None
+        """Check whether the driver of a system can run an operation with nested bodies.
 
-    def why_not_driven(self, index: int, site: Site) -> Reject | None:
-        """Return None if the driver of a system can run an operation with nested bodies, else why not."""
+        The system divides the bodies over its children.
+
+        Args:
+            calls: operations; only a single one can be driven.
+            site: the system.
+
+        Returns:
+            True if it can.
+        """
+        return len(calls) == 1 and self.reason_not_driven(calls[0], site) is None
+
+    def reason_not_driven(self, index: int, site: Site) -> Reject | None:
+        """Return why the driver of a site cannot run an operation with nested bodies.
+
+        Args:
+            index: number of the operation.
+            site: a system, or a device with a host.
+
+        Returns:
+            The reason; None if it can.
+        """
         key = (index, site.path)
         if key not in self._driven:
-            self._driven[key] = self._judge_driven(index, site)
+            self._driven[key] = self._compute_not_driven(index, site)
         return self._driven[key]
 
-    def _judge_driven(self, index: int, site: Site) -> Reject | None:
+    def _compute_not_driven(self, index: int, site: Site) -> Reject | None:
         program = self.program
         if index not in program.bodies:
             return Reject("CONTROL_FLOW", "it has no nested bodies")
@@ -212,19 +288,19 @@ class Feasibility:
             return Reject("CONTROL_FLOW", "a leaf that nothing drives has no driver")
         if atomic_call(program.frames[index], site.path) is not None:
             return Reject("CONSTRAINT", "it is in a function that stays whole")
-        refusal = why_not_driven(program.op(index))
-        if refusal is not None:
-            return refusal
+        reason = why_not_driven(program.op(index))
+        if reason is not None:
+            return reason
         for system in (*self._around(site), *((site,) if site.is_system and is_generator(site.target) else ())):
-            refusal = self._judge_by_generator(index, system, program.op(index))
-            if refusal is not None:
-                return refusal
+            reason = self._generator_reason(index, system, program.op(index))
+            if reason is not None:
+                return reason
         options = self.options_of_bodies(site)
         if not site.path and is_distributed(site.target):
-            apart = program.topology.options(site.path)
-            whole = next((option for option in apart if self.fits((index,), option)), None)
-            if whole is not None:
-                return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{whole.path} can")
+            machines = program.topology.options(site.path)
+            single = next((option for option in machines if self.fits((index,), option)), None)
+            if single is not None:
+                return Reject("CONTROL_FLOW", f"one machine has to run all of it, and @{single.path} can")
         for scope in program.bodies[index]:
             unknown = next(untyped(program, scope), None)
             if unknown is not None:
@@ -235,165 +311,196 @@ class Feasibility:
                     names = ", ".join(repr(program.body[inner].source) for inner in atom[:4])
                     is_untyped = any(not output.type for inner in atom for output in program.body[inner].outputs)
                     hint = "they stay together, as a value between them is a tuple or has no known type"
-                    message = f"{self._takers(site)} can take {names} of {scope.label!r}"
+                    message = f"{self._no_site(site)} can take {names} of {scope.label!r}"
                     return Reject("CONTROL_FLOW", message, hint if len(atom) > 1 and is_untyped else "")
         return None
 
     def options_of_bodies(self, site: Site) -> tuple[Site, ...]:
-        """Return the sites over which a driver divides nested bodies: where machines run apart, those of its own."""
+        """Return the sites over which a driver divides nested bodies.
+
+        Args:
+            site: the site of the driver.
+
+        Returns:
+            The children of a system; of a cluster only those on the driver's own machine.
+        """
         options = self.program.topology.options(site.path) if site.is_system else ()
         if site.path or not is_distributed(site.target):
             return options
         machines = Machines(self.program.topology)
         return tuple(option for option in options if machines.of_site(option.path) == machines.home)
 
-    def _takers(self, site: Site) -> str:
+    def _no_site(self, site: Site) -> str:
         if site.path or not is_distributed(site.target):
             return "no site"
         return f"one machine has to run all of it, and nothing on @{Machines(self.program.topology).home}"
 
     def _can_divide(self, atom: tuple[int, ...], options: tuple[Site, ...], site: Site) -> bool:
-        """Whether a part of a nested body fits a child of a system, or a device and its host, or their driver."""
+        """Check whether a group of a nested body fits a child of a system, a device and its host, or their driver."""
         if not site.is_system:
             return all(self.unsupported_reason(inner, site) is None for inner in atom)
         return any(self.fits(atom, option) for option in options) or self.drives(atom, site)
 
-    def rank(self, calls: tuple[int, ...], site: Site) -> int:
-        """Add up how much the operations prefer a site, by its best leaf for each."""
-        return sum(self._rank(index, site) for index in self._deciding(calls) if self._has_taste(index))
+    def preference_rank(self, calls: tuple[int, ...], site: Site) -> int:
+        """Return how strongly operations prefer a site.
+
+        Args:
+            calls: operations.
+            site: any site.
+
+        Returns:
+            The sum of the weights of the preferences that the best supporting leaf meets, over all operations.
+        """
+        return sum(self._op_rank(index, site) for index in self._deciding(calls) if self._has_preference(index))
 
     def _deciding(self, calls: Iterable[int]) -> Iterator[int]:
-        """Yield operations, in the place of one with nested bodies those that it has in them."""
+        """Yield operations; in place of one with nested bodies, the operations in them."""
         for index in calls:
             inner = tuple(self.program.nested(index)) if index in self.program.bodies else ()
             yield from (one for one in inner if one not in self.program.bodies) if inner else (index,)
 
-    def _has_taste(self, index: int) -> bool:
-        return any(has_preference(asked) for asked in self.program.requirements[index])
+    def _has_preference(self, index: int) -> bool:
+        return any(has_preference(requirement) for requirement in self.program.requirements[index])
 
-    def _rank(self, index: int, site: Site) -> int:
-        asked = self.program.requirements[index]
-        feasible = (leaf for leaf in self.below(site) if self.supported[index, self._places[leaf.path]])
-        return max((sum(a.constraint.rank(leaf.target, leaf.path) for a in asked) for leaf in feasible), default=0)
+    def _op_rank(self, index: int, site: Site) -> int:
+        requirements = self.program.requirements[index]
+        feasible = (leaf for leaf in self.leaves_below(site) if self.supported[index, self._columns[leaf.path]])
+        return max(
+            (sum(one.constraint.rank(leaf.target, leaf.path) for one in requirements) for leaf in feasible), default=0
+        )
 
-    def below(self, site: Site) -> tuple[Site, ...]:
-        """List the leaves at and below a site."""
+    def leaves_below(self, site: Site) -> tuple[Site, ...]:
+        """Return the leaves at and below a site.
+
+        Args:
+            site: any site.
+
+        Returns:
+            Leaves in order of preference.
+        """
         if site.path not in self._below:
             self._below[site.path] = tuple(self.program.topology.leaves(site.path))
         return self._below[site.path]
 
-    def _judge(self, index: int, leaf: Site, op: Op) -> Reject | None:
-        refusal = self._constraints(self.program.requirements[index], leaf) or self._nested_constraints(index, leaf)
-        if refusal is not None or (index, leaf.path) in self.assumed:
-            return refusal
+    def _compute_reason(self, index: int, leaf: Site, op: Op) -> Reject | None:
+        reason = self._constraint_reason(self.program.requirements[index], leaf) or self._nested_constraint_reason(
+            index, leaf
+        )
+        if reason is not None or (index, leaf.path) in self.assumed:
+            return reason
         for system in self._generators[leaf.path]:
-            refusal = self._judge_by_generator(index, system, op)
-            if refusal is not None:
-                return refusal
-        refusal, strategy = self._judge_by_strategy(index, leaf, op), self.strategy(leaf)
-        if strategy is None or refusal is None or leaf.host == leaf.path:
-            return refusal
+            reason = self._generator_reason(index, system, op)
+            if reason is not None:
+                return reason
+        reason, strategy = self._strategy_reason(index, leaf, op), self.strategy(leaf)
+        if strategy is None or reason is None or leaf.host == leaf.path:
+            return reason
         if not self.splits and strategy.takes != "device":
-            return refusal
-        is_for_host = host_can_compute(self.program, op, leaf) or self.why_not_driven(index, leaf) is None
-        return None if is_for_host else refusal
+            return reason
+        is_for_host = host_can_compute(self.program, op, leaf) or self.reason_not_driven(index, leaf) is None
+        return None if is_for_host else reason
 
-    def _judge_by_generator(self, index: int, system: Site, op: Op) -> Reject | None:
-        """Return why an external generator with children does not take an operation, so that they do not get it."""
-        refusal = self._judge_by_strategy(index, system, op)
-        return None if refusal is None else replace(refusal, message=f"of @{system.path or '.'}, {refusal.message}")
+    def _generator_reason(self, index: int, system: Site, op: Op) -> Reject | None:
+        """Return why an external generator does not support an operation, which its children then do not get."""
+        reason = self._strategy_reason(index, system, op)
+        return None if reason is None else replace(reason, message=f"of @{system.path or '.'}, {reason.message}")
 
-    def _judge_by_strategy(self, index: int, site: Site, op: Op) -> Reject | None:
-        """Return why the code generator of a site does not take an operation, None if it does."""
+    def _strategy_reason(self, index: int, site: Site, op: Op) -> Reject | None:
+        """Return why the code generator of a site does not support an operation, None if it does."""
         kind, strategy = site.target.kind, self.strategy(site)
         group = self.groups.of.get(index) if self.program.imported_matches else None
         if group is not None and group.pattern_of(kind) is not None:
             return None
         if strategy is None and self.program.imported_generators.get(index) == kind:
-            return None  # TVM's patterns gave it to a code generator of which nothing else is known here
+            # TVM's own patterns assigned the operation to this code generator; nothing else is known of it.
+            return None
         if strategy is None:
-            return Reject("NO_RULE", f"no installed package says what {kind!r} takes", "install its plugin")
-        refusal = (
-            self._judge_by_patterns(index, site, strategy, op)
+            return Reject("NO_RULE", f"no installed package describes what {kind!r} supports", "install its plugin")
+        reason = (
+            self._pattern_reason(index, site, strategy, op)
             if strategy.is_matching
-            else self._ask(index, site, strategy, op)
+            else self._op_reason(index, site, strategy, op)
         )
-        return refusal or self._check_caps(index, site, strategy)
+        return reason or self._limit_reason(index, site, strategy)
 
-    def _ask(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
-        """Ask a strategy about an operation, unless it took one of the same structure: reasons speak of names."""
+    def _op_reason(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
+        """Return a strategy's reason; support, but no reason, is reused for a fingerprint, as reasons contain names."""
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
             return strategy.check(op)
-        told = self.program.fingerprint(index)
-        same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are one value
-        key = id(strategy), told.text, told.dims, same, self.program.function.opsets
-        taken, _ = self.cache.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
-        return None if taken else strategy.check(op)
+        fingerprint = self.program.fingerprint(index)
+        same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are the same value
+        key = id(strategy), fingerprint.text, fingerprint.dims, same, self.program.function.opsets
+        supports, _ = self.cache.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
+        return None if supports else strategy.check(op)
 
-    def _check_caps(self, index: int, leaf: Site, strategy: Strategy) -> Reject | None:
-        """Return why an operation is more than a function may be by itself; matches were asked when they were made."""
+    def _limit_reason(self, index: int, leaf: Site, strategy: Strategy) -> Reject | None:
+        """Return which limit of a strategy a single operation exceeds; matches were checked when they were made."""
         group = self.groups.of.get(index)
         is_matched = group is not None and group.pattern_of(leaf.target.kind) is not None
-        return None if is_matched else check_caps(self.program, strategy, (index,))
+        return None if is_matched else exceeded_limit(self.program, strategy, (index,))
 
-    def _judge_by_patterns(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
-        """Return None if a group of the leaf's kind has an operation, or the strategy takes it alone; else why not."""
+    def _pattern_reason(self, index: int, leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
+        """Return None if a matched group has the operation, or the strategy supports it alone; else the reason."""
         group = self.groups.of.get(index)
         if group is not None and group.pattern_of(leaf.target.kind) is not None:
             return None
-        alone = self._ask(index, leaf, strategy, op)
+        alone = self._op_reason(index, leaf, strategy, op)
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
-    def _constraints(self, asked: tuple[Requirement, ...], leaf: Site) -> Reject | None:
-        key = (asked, leaf.path)
-        if key not in self._asked:
+    def _constraint_reason(self, requirements: tuple[Requirement, ...], leaf: Site) -> Reject | None:
+        key = (requirements, leaf.path)
+        if key not in self._constraint_reasons:
             broken = (
                 (item, reason)
-                for item in asked
+                for item in requirements
                 if item.constraint.is_required
                 and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.topology.root))
             )
             first = next(broken, None)
             text = "" if first is None else f"it does not meet {first[0]}: {', '.join(_leaves_of(first[1]))}"
-            self._asked[key] = None if first is None else Reject("CONSTRAINT", text)
-        return self._asked[key]
+            self._constraint_reasons[key] = None if first is None else Reject("CONSTRAINT", text)
+        return self._constraint_reasons[key]
 
-    def _nested_constraints(self, index: int, leaf: Site) -> Reject | None:
-        """Return why a leaf cannot be given all that is in nested bodies, by what is asked of that."""
+    def _nested_constraint_reason(self, index: int, leaf: Site) -> Reject | None:
+        """Return the first requirement in nested bodies that a leaf does not meet."""
         for inner in self.program.nested(index):
-            refusal = self._constraints(self.program.requirements[inner], leaf)
-            if refusal is not None:
-                return Reject(refusal.code, f"of {self.program.body[inner].source!r} in it, {refusal.message}")
+            reason = self._constraint_reason(self.program.requirements[inner], leaf)
+            if reason is not None:
+                return Reject(reason.code, f"of {self.program.body[inner].source!r} in it, {reason.message}")
         return None
 
-    def _lost_of_all(self) -> Iterator[int]:
+    def _all_unsupported(self) -> Iterator[int]:
         able = self.supported[: len(self.program.top)].any(axis=1)
-        return self._lost(np.flatnonzero(~able).tolist())
+        return self._unsupported(np.flatnonzero(~able).tolist())
 
-    def _lost(self, calls: Iterable[int]) -> Iterator[int]:
-        """Yield operations that fit nowhere; in the place of one with nested bodies those of them, if there are any."""
+    def _unsupported(self, calls: Iterable[int]) -> Iterator[int]:
+        """Yield operations that fit nowhere; in place of one with nested bodies those in them, if any."""
         for index in calls:
             if not self.fits((index,), self.program.topology[""]):
-                inner = [lost for scope in self.program.bodies.get(index, ()) for lost in self._lost(scope.calls)]
+                inner = [
+                    unsupported
+                    for scope in self.program.bodies.get(index, ())
+                    for unsupported in self._unsupported(scope.calls)
+                ]
                 yield from inner or [index]
 
-    def _explain_lost(self, index: int) -> str:
+    def _explain_unsupported(self, index: int) -> str:
         call = self.program.body[index]
         reasons = [f"@{leaf.path or '.'}: {self.unsupported_reason(index, leaf)}" for leaf in self.leaves]
         if index in self.program.bodies:
             root = self.program.topology[""]
-            reasons.append(f"driven by @{root.host or '.'}: {self.why_not_driven(index, root)}")
+            reasons.append(f"driven by @{root.host or '.'}: {self.reason_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
-        about = tuple(self.program.with_nested((index,)))
-        guilty = conflict_text(
-            self.program, about, lambda program: self.replace(program=program).fits((index,), program.topology[""])
+        affected = tuple(self.program.with_nested((index,)))
+        conflict = conflict_text(
+            self.program, affected, lambda program: self.replace(program=program).fits((index,), program.topology[""])
         )
         name = call.source or next((output.name for output in call.outputs if output.name), "")
-        return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{guilty}"
+        return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{conflict}"
 
 
-class _Watched(Mapping[str, Constant]):
-    """Constants by name that remember whether one was read; asking whether a name is one of them does not count."""
+class _ReadTracker(Mapping[str, Constant]):
+    """Constants by name; `has_read` becomes true once one is read, not by checking whether a name is one of them."""
 
     def __init__(self, constants: Mapping[str, Constant]) -> None:
         self.constants = constants
@@ -414,9 +521,16 @@ class _Watched(Mapping[str, Constant]):
         return len(self.constants)
 
 
-def has_preference(asked: Requirement) -> bool:
-    """Whether a constraint prefers some of the sites that meet it."""
-    return asked.constraint.weight is not None or bool(asked.constraint.any_of)
+def has_preference(requirement: Requirement) -> bool:
+    """Check whether a constraint prefers some of the sites that meet it.
+
+    Args:
+        requirement: the constraint.
+
+    Returns:
+        True for a weight and for a choice of several.
+    """
+    return requirement.constraint.weight is not None or bool(requirement.constraint.any_of)
 
 
 def _leaves_of(reason: object) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What a module gives to external code generators: matches of patterns, and functions with `Codegen`."""
+"""Code generators that a module assigns to operations: `Composite` and `Codegen` functions, recorded matches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,18 @@ __all__ = ["imported_generators", "imported_matches"]
 def imported_matches(
     found: Scopes, functions: Mapping[str, Function], topology: Topology
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """Return the matches that a module comes with: code generator, pattern, operations.
+    """Return the pattern matches that a module brings along.
 
-    They are inlined functions with `Composite`, and what an earlier decomposition noted in leaf functions, unless the
-    strategy of the leaf has a pattern of that name, which then is matched anew.
+    They are inlined functions with `Composite`, and the matches that an earlier decomposition recorded in leaf
+    functions, unless the leaf's strategy has a pattern of that name, which is then matched again.
+
+    Args:
+        found: the operations and the inlined calls around them.
+        functions: the functions of the module by name.
+        topology: the sites of the target.
+
+    Returns:
+        Code generator, pattern and operations of each match.
     """
     calls: dict[int, tuple[Function, list[int]]] = {}
     for index, frames in enumerate(found.frames):
@@ -36,31 +44,39 @@ def imported_matches(
             kind, _, pattern = composite.partition(".")
             matches.append((kind, pattern, tuple(members)))
         else:
-            matches += _noted(function, members, topology)
+            matches += _recorded(function, members, topology)
     return tuple(matches)
 
 
-def _noted(
+def _recorded(
     function: Function, members: Sequence[int], topology: Topology
 ) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield the matches that a leaf function of an earlier decomposition notes."""
-    noted, path = function.attr("matches"), None if function.constraint is None else function.constraint.path
-    if not isinstance(noted, tuple) or function.attr("role") != "leaf" or path is None or path not in topology:
+    """Yield the matches that an earlier decomposition recorded in a leaf function."""
+    recorded, path = function.attr("matches"), None if function.constraint is None else function.constraint.path
+    if not isinstance(recorded, tuple) or function.attr("role") != "leaf" or path is None or path not in topology:
         return
     leaf = topology[path].target
     strategy = strategy_at(leaf)
     if len(function.body) != len(members):
         return
-    places = {call.source: index for call, index in zip(function.body, members, strict=True)}
-    for match in noted:
+    numbers = {call.source: index for call, index in zip(function.body, members, strict=True)}
+    for match in recorded:
         pattern, *ops = match if isinstance(match, tuple) else ("",)
         is_known = strategy is not None and pattern in strategy.patterns
-        if pattern and not is_known and ops and places.keys() >= set(ops):
-            yield leaf.kind, str(pattern), tuple(sorted(places[op] for op in ops))
+        if pattern and not is_known and ops and numbers.keys() >= set(ops):
+            yield leaf.kind, str(pattern), tuple(sorted(numbers[op] for op in ops))
 
 
 def imported_generators(found: Scopes, functions: Mapping[str, Function]) -> Mapping[int, str]:
-    """Return the external code generator of the innermost function that each operation was inlined from."""
+    """Return the external code generators that a module assigns to operations.
+
+    Args:
+        found: the operations and the inlined calls around them.
+        functions: the functions of the module by name.
+
+    Returns:
+        By operation, the code generator of the innermost inlined function that names one.
+    """
     generators: dict[int, str] = {}
     for index, frames in enumerate(found.frames):
         names = (code_generator(functions[frame.callee]) for frame in reversed(frames))

@@ -1,46 +1,57 @@
-"""A choice for each of several parties, no two neighbours the same: colouring of a graph from lists."""
+"""List colouring of a graph: a site for each vertex from its own list, different for neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MAX_LOOKS", "list_coloring"]
+__all__ = ["MAX_TRIES", "list_coloring"]
 
-# How often a choice is tried before the search is given up.
-MAX_LOOKS = 20_000
+# How often a colour is tried before the search is given up.
+MAX_TRIES = 20_000
 
 
 def list_coloring(
-    lists: Mapping[int, Sequence[str]], pairs: Sequence[tuple[int, int]], looks: int = MAX_LOOKS
+    lists: Mapping[int, Sequence[str]], pairs: Sequence[tuple[int, int]], limit: int = MAX_TRIES
 ) -> dict[int, str] | None:
-    """Return what each party gets of its list, early entries first; None if no choice keeps all pairs apart.
+    """Choose a colour for each vertex from its list so that no two neighbours have the same.
 
-    Of the parties that are left the one with the fewest choices is next, and what it gets is struck from its
-    neighbours. Exponential at worst: after so many looks None is returned, too.
+    Backtracking search with forward checking; the vertex with the fewest remaining colours is next (minimum remaining
+    values). Exponential in the worst case, hence the limit.
+
+    Args:
+        lists: the colours of each vertex, preferred ones first.
+        pairs: the edges.
+        limit: colours to try before the search is given up.
+
+    Returns:
+        A colour for each vertex; None if there is no colouring, or none was found within the limit.
     """
-    neighbours: dict[int, set[int]] = {party: set() for party in lists}
+    neighbours: dict[int, set[int]] = {vertex: set() for vertex in lists}
     for a, b in pairs:
         neighbours[a].add(b)
         neighbours[b].add(a)
-    left = {party: list(choices) for party, choices in lists.items()}
-    done: dict[int, str] = {}
-    tried: list[tuple[int, list[str], list[int]]] = []  # a party, what else it could get, and whom that was struck from
-    while len(done) < len(lists):
-        party = min((one for one in left if one not in done), key=lambda one: (len(left[one]), one))
-        choices = list(left[party])
-        while not choices:
+    remaining = {vertex: list(colours) for vertex, colours in lists.items()}
+    chosen: dict[int, str] = {}
+    # Vertex, colours still to try, and the neighbours whose lists lost its colour.
+    tried: list[tuple[int, list[str], list[int]]] = []
+    while len(chosen) < len(lists):
+        vertex = min((one for one in remaining if one not in chosen), key=lambda one: (len(remaining[one]), one))
+        colours = list(remaining[vertex])
+        while not colours:
             if not tried:
                 return None
-            party, choices, struck = tried.pop()
-            for one in struck:
-                left[one] = [choice for choice in lists[one] if choice in left[one] or choice == done[party]]
-            del done[party]
-        looks -= 1
-        if looks < 0:
+            vertex, colours, removed = tried.pop()
+            for one in removed:
+                remaining[one] = [
+                    colour for colour in lists[one] if colour in remaining[one] or colour == chosen[vertex]
+                ]
+            del chosen[vertex]
+        limit -= 1
+        if limit < 0:
             return None
-        done[party] = choices.pop(0)
-        struck = [one for one in neighbours[party] if one not in done and done[party] in left[one]]
-        for one in struck:
-            left[one].remove(done[party])
-        tried.append((party, choices, struck))
-    return done
+        chosen[vertex] = colours.pop(0)
+        removed = [one for one in neighbours[vertex] if one not in chosen and chosen[vertex] in remaining[one]]
+        for one in removed:
+            remaining[one].remove(chosen[vertex])
+        tried.append((vertex, colours, removed))
+    return chosen

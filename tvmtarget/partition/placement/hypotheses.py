@@ -1,4 +1,4 @@
-"""What-if moves: requirements that a question adds to those of a plan, and the operator support that they suppose."""
+"""What-if questions: requirements added to those of a plan, and the operator support that they assume."""
 
 from __future__ import annotations
 
@@ -22,30 +22,57 @@ Moves: TypeAlias = tuple[tuple[str, Constraint], ...]
 
 
 def read_moves(moves: Mapping[str, Constraint | TargetNode | str | None], topology: Topology) -> Moves:
-    """Read the sites of a question; `TargetError` where none is given, `UnknownNameError` for one that is none."""
+    """Read the sites of a what-if question.
+
+    Args:
+        moves: sites by operation name, glob or `op:KIND`.
+        topology: the sites of the target.
+
+    Returns:
+        The names and constraints.
+
+    Raises:
+        TargetError: for a name without a site.
+        UnknownNameError: for a site that is none of the target.
+    """
     lacking = [name for name, site in moves.items() if site is None]
-    raise_all(TargetError, [f"what-if {name!r} says no site; give one, such as '@cpu'" for name in lacking])
+    raise_all(TargetError, [f"what-if {name!r} has no site; give one, such as '@cpu'" for name in lacking])
     return tuple((name, site_constraint(site, topology)) for name, site in moves.items() if site is not None)
 
 
 def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
-    """Return the program in which operations, and all in their nested bodies, meet the requirements of a question too.
+    """Return the program with the requirements of a question added, also for operations in nested bodies.
 
-    `UnknownNameError` for names of no operation, and for constraints that name nothing in the tree.
+    Args:
+        program: the program.
+        moves: the question.
+
+    Returns:
+        The new program.
+
+    Raises:
+        UnknownNameError: for names of no operation, and constraints that name nothing in the tree.
     """
-    read, requirements = ConstraintResolver(program.topology), list(program.requirements)
+    resolve, requirements = ConstraintResolver(program.topology), list(program.requirements)
     for name, constraint in moves:
-        item = read(constraint, f"what-if {name!r}")
+        item = resolve(constraint, f"what-if {name!r}")
         for index in program.with_nested(program.ops_named(name)):
             requirements[index] = (*requirements[index], item)
-    read.check()
+    resolve.check()
     return replace(program, requirements=tuple(requirements))
 
 
 def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
-    """Return what fits where if sites took what moves require of them, where no such site takes it by itself.
+    """Assume that sites support the operations that a question moves there, where none of them does.
 
-    Only what code generators support is supposed, never that a constraint is met.
+    Operator support is assumed, but never that a constraint is met.
+
+    Args:
+        feasibility: operator support of the program.
+        moves: the question.
+
+    Returns:
+        Operator support with these assumptions.
     """
     program = feasibility.program
     sites: dict[int, list[Constraint]] = {}
@@ -60,7 +87,7 @@ def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
 
 
 def _with(feasibility: Feasibility, sites: Mapping[int, Sequence[Constraint]], calls: Sequence[int]) -> Feasibility:
-    """Return the same in which the leaves that meet the constraints on some operations take them."""
+    """Assume that the leaves which meet the constraints on some operations support them."""
     root = feasibility.program.topology.root
     assumed = {
         (index, leaf.path)
@@ -72,10 +99,18 @@ def _with(feasibility: Feasibility, sites: Mapping[int, Sequence[Constraint]], c
 
 
 def unsupported_assumptions(feasibility: Feasibility, sites: dict[str, str]) -> Iterator[str]:
-    """Yield for each operation that is on a site which does not take it, which that is and why it does not."""
+    """Report operations of a plan on sites that do not support them.
+
+    Args:
+        feasibility: operator support with assumptions.
+        sites: leaves by operation name.
+
+    Yields:
+        One line per operation, with the unsupported reason.
+    """
     plain = feasibility.replace(assumed=frozenset())
     for index, path in sorted(feasibility.assumed):
         call = feasibility.program.body[index]
-        refusal = plain.unsupported_reason(index, feasibility.program.topology[path])
-        if sites.get(call.source) == path and refusal is not None:
-            yield f"@{path or '.'} does not take {call.source!r} ({refusal})"
+        reason = plain.unsupported_reason(index, feasibility.program.topology[path])
+        if sites.get(call.source) == path and reason is not None:
+            yield f"@{path or '.'} does not support {call.source!r} ({reason})"

@@ -1,4 +1,4 @@
-"""Which operations cannot be parted."""
+"""Atoms: the smallest groups of operations that the assignment may not divide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ __all__ = ["atoms_of", "call_groups", "untyped"]
 
 
 def call_groups(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], path: str) -> list[tuple[int, ...]]:
-    """PatternGroup operations that must stay call_groups at a node: those of one call of a constrained function."""
+    """Group operations by the inlined calls that must not be divided at a node.
+
+    Args:
+        calls: operations.
+        frames: the inlined calls around each operation.
+        path: the path of the node.
+
+    Returns:
+        The groups in order of their first operation.
+    """
     groups: dict[object, list[int]] = {}
     for index in calls:
         ordinal = atomic_call(frames[index], path)
@@ -24,10 +33,19 @@ def call_groups(calls: Iterable[int], frames: tuple[tuple[Frame, ...], ...], pat
 def atoms_of(
     program: FlatProgram, groups: Mapping[int, PatternGroup], calls: tuple[int, ...], path: str
 ) -> list[tuple[int, ...]]:
-    """PatternGroup operations that cannot be parted.
+    """Group operations that must stay together at a node.
 
-    They are in one call of a constrained function or in one group, asked to be call_groups, or at both ends of a value
-    without a type.
+    Operations are in one atom if they are in one call of a constrained function, in one matched or atomic group, or at
+    both ends of a value that no function can return.
+
+    Args:
+        program: the program.
+        groups: the matched group of each operation that is in one.
+        calls: operations of one body.
+        path: the path of the node.
+
+    Returns:
+        The atoms in order of their first operation.
     """
     if (
         not groups
@@ -66,7 +84,15 @@ def atoms_of(
 
 
 def untyped(program: FlatProgram, scope: Scope) -> Iterator[str]:
-    """Yield the values without a type that cross the border of a nested body and that its operations touch."""
+    """Yield values of unknown type that enter or leave a nested body and are used or computed there.
+
+    Args:
+        program: the program.
+        scope: the nested body.
+
+    Yields:
+        Names of values.
+    """
     for param in scope.function.params:
         if param.type is None and param.name in program.consumers:
             yield param.name

@@ -207,7 +207,7 @@ def _allowed(
             allowed[number, :-1] = False
         elif any(has_preference(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
             able = np.flatnonzero(allowed[number])
-            ranks = np.array([feasibility.rank(atom, options[option]) for option in able.tolist()])
+            ranks = np.array([feasibility.preference_rank(atom, options[option]) for option in able.tolist()])
             allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 

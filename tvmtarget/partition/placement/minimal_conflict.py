@@ -1,4 +1,4 @@
-"""Which of the constraints on operations that fit nowhere contradict each other: a minimal_subset set of them."""
+"""Minimal sets of contradicting constraints, for error messages about operations that fit nowhere."""
 
 from __future__ import annotations
 
@@ -16,26 +16,40 @@ MAX_TESTS = 20
 
 
 def conflict_text(program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]) -> str:
-    """Return the tail of an error message: the constraints of which one must go; empty if none is to conflict_text."""
-    guilty = find_minimal_conflict(program, calls, is_feasible)
-    if not guilty:
+    """Return advice on which constraints to drop.
+
+    Args:
+        program: the program.
+        calls: operations that are infeasible together.
+        is_feasible: whether they are feasible in a program with fewer requirements.
+
+    Returns:
+        The tail of an error message; empty if no constraint is the cause.
+    """
+    conflict = find_minimal_conflict(program, calls, is_feasible)
+    if not conflict:
         return ""
-    return f"; {'drop' if len(guilty) == 1 else 'drop or change one of'}: {', '.join(map(str, guilty))}"
+    return f"; {'drop' if len(conflict) == 1 else 'drop or change one of'}: {', '.join(map(str, conflict))}"
 
 
 def find_minimal_conflict(
     program: FlatProgram, calls: Sequence[int], is_feasible: Callable[[FlatProgram], bool]
 ) -> tuple[Requirement, ...]:
-    """Return constraints on operations that cannot be met together, but without any one of them can.
+    """Return constraints that cannot be met together, although they can without any one of them.
 
-    `is_feasible` says so of the program with only some of what is asked of `calls`. Nothing is returned if the
-    operations are infeasible without any constraint.
+    Args:
+        program: the program.
+        calls: operations that are infeasible together.
+        is_feasible: whether they are feasible in a program with fewer requirements.
+
+    Returns:
+        The constraints; none if the operations are infeasible without any.
     """
     required = (item for index in calls for item in program.requirements[index] if item.constraint.is_required)
     items = tuple(dict.fromkeys(required))
-    if not is_feasible(_asking(program, calls, ())):
+    if not is_feasible(_requiring_only(program, calls, ())):
         return ()
-    return minimal_subset(items, lambda kept: not is_feasible(_asking(program, calls, kept)))
+    return minimal_subset(items, lambda kept: not is_feasible(_requiring_only(program, calls, kept)))
 
 
 _Item = TypeVar("_Item")
@@ -44,39 +58,47 @@ _Item = TypeVar("_Item")
 def minimal_subset(
     items: Sequence[_Item], is_conflict: Callable[[Sequence[_Item]], bool], tests: int = MAX_TESTS
 ) -> tuple[_Item, ...]:
-    """Drop what is not needed for a conflict, in blocks that get smaller, then one by one, in at most so many tests.
+    """Return a small subset of items that is still a conflict.
 
-    Up to `tests` items the result is minimal; of more it may hold some that are innocent, never too few.
+    Drops blocks of halving size, then single items, as in delta debugging (Zeller and Hildebrandt, 2002).
+
+    Args:
+        items: items that are a conflict together.
+        is_conflict: whether some of the items are.
+        tests: number of subsets to try.
+
+    Returns:
+        A conflict; minimal if there are at most `tests` items.
     """
     kept, size = list(items), 1 if len(items) <= tests else len(items) // 2
     while size:
-        at = 0
-        while at < len(kept) and tests:
-            rest = kept[:at] + kept[at + size :]
+        start = 0
+        while start < len(kept) and tests:
+            rest = kept[:start] + kept[start + size :]
             tests -= 1
             if is_conflict(rest):
                 kept = rest
             else:
-                at += size
+                start += size
         size = size // 2 if tests else 0
     return tuple(kept)
 
 
-def _asking(program: FlatProgram, calls: Sequence[int], kept: Collection[Requirement]) -> FlatProgram:
-    """Return the program with only some of what is required of operations, and of the calls around them."""
+def _requiring_only(program: FlatProgram, calls: Sequence[int], kept: Collection[Requirement]) -> FlatProgram:
+    """Return the program with only some of the requirements on operations and on the calls around them."""
     requirements, frames = list(program.requirements), list(program.frames)
     for index in calls:
         requirements[index] = tuple(
             item for item in requirements[index] if item in kept or not item.constraint.is_required
         )
-        frames[index] = tuple(_around(frame, kept) for frame in frames[index])
+        frames[index] = tuple(_restricted(frame, kept) for frame in frames[index])
     return replace(program, requirements=tuple(requirements), frames=tuple(frames))
 
 
-def _around(frame: Frame, kept: Collection[Requirement]) -> Frame:
-    asked = (
-        (wanted, origin)
-        for wanted, origin in frame.provenance
-        if not wanted.is_required or Requirement(wanted, origin) in kept
+def _restricted(frame: Frame, kept: Collection[Requirement]) -> Frame:
+    provenance = (
+        (constraint, origin)
+        for constraint, origin in frame.provenance
+        if not constraint.is_required or Requirement(constraint, origin) in kept
     )
-    return replace(frame, provenance=tuple(asked))
+    return replace(frame, provenance=tuple(provenance))

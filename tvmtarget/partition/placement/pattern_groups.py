@@ -1,7 +1,7 @@
-"""Which operations a code generator takes together: matches of the patterns of strategies, none of which overlap.
+"""Groups of operations that a code generator runs together: non-overlapping matches of the patterns of strategies.
 
-A match has one operation whose results leave it. So no path leaves a match and comes back, and no two matches
-wait for each other: whatever is chosen, putting each into one atom makes no circle.
+The results of a match leave it at one operation only. So no path leaves a match and returns, and no two matches wait
+for each other: making each match one atom never creates a cycle.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Code, Found, Reject, Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["PatternGroup", "PatternGroups", "check_caps", "groups_of"]
+__all__ = ["PatternGroup", "PatternGroups", "exceeded_limit", "match_patterns"]
 
 
 @dataclass(frozen=True, slots=True)
 class PatternGroup:
-    """Operations that leaves take together: by kind of leaf, the pattern that does; several may have the same."""
+    """Operations that leaves run together, and for each kind of leaf the pattern that matches them."""
 
     patterns: tuple[tuple[str, str], ...]
     calls: tuple[int, ...]
@@ -31,34 +31,61 @@ class PatternGroup:
         return " and ".join(f"pattern {pattern!r} of {kind}" for kind, pattern in self.patterns)
 
     def pattern_of(self, kind: str) -> str | None:
-        """Return the pattern by which a kind of leaf takes them, None if it does not."""
+        """Return the pattern by which a kind of leaf runs the group.
+
+        Args:
+            kind: a target kind.
+
+        Returns:
+            The name of the pattern, None if there is none.
+        """
         return next((pattern for own, pattern in self.patterns if own == kind), None)
 
 
 @dataclass(frozen=True, slots=True)
 class PatternGroups:
-    """All groups, the one that each operation is in, and why matches were refused, by their root and kind of leaf.
+    """All groups of a program.
 
-    `overlapped` are the kinds of leaves that lost a match to others, which came before.
+    Attributes:
+        all: the groups.
+        of: the group of each operation that is in one.
+        rejected: why a match was rejected, by operation and kind of leaf.
+        overlapped: kinds of leaves that lost a match to another kind, which came first.
     """
 
     all: tuple[PatternGroup, ...]
     of: Mapping[int, PatternGroup]
-    refused: Mapping[tuple[int, str], Reject]
+    rejected: Mapping[tuple[int, str], Reject]
     overlapped: tuple[str, ...]
 
     def check(self, index: int, kind: str) -> Reject | None:
-        """Return why no pattern of a kind of leaf has an operation; None if one has, or if nothing says why."""
+        """Return why no pattern of a kind of leaf contains an operation.
+
+        Args:
+            index: number of the operation.
+            kind: a target kind.
+
+        Returns:
+            The reason; None if a pattern contains it, or if no pattern came near.
+        """
         group = self.of.get(index)
         if group is not None and group.pattern_of(kind) is None:
             return Reject("OVERLAP", f"{group} has it")
-        return self.refused.get((index, kind))
+        return self.rejected.get((index, kind))
 
 
-def check_caps(program: FlatProgram, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
-    """Return why operations of one body that stay together are more than one function of a strategy may be.
+def exceeded_limit(program: FlatProgram, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
+    """Return which limit on the size of one function operations exceed.
 
-    Constants are not counted as inputs, nor are results that nothing reads as outputs.
+    Constants do not count as inputs, nor unread results as outputs.
+
+    Args:
+        program: the program.
+        strategy: operator support with the limits.
+        calls: operations of one body that stay together.
+
+    Returns:
+        The first limit that is exceeded, None if there is none.
     """
     if (strategy.max_ops, strategy.max_inputs, strategy.max_outputs) == (None, None, None):
         return None
@@ -80,70 +107,89 @@ def check_caps(program: FlatProgram, strategy: Strategy, calls: Sequence[int]) -
     return next(over, None)
 
 
-def groups_of(
-    program: FlatProgram, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first: str = ""
+def match_patterns(
+    program: FlatProgram, leaves: Iterable[Site], allows: Callable[[int, Site], bool], first_kind: str = ""
 ) -> PatternGroups:
-    """Match the patterns of all strategies; of two that overlap, an earlier leaf's comes first, then the larger one.
+    """Match the patterns of all strategies.
 
-    What several kinds of leaves take alike is one group, which may go to any of them. `allows` says whether what is
-    asked of an operation lets it go to a leaf: no match goes beyond that. Leaves of the kind `first` come first of all.
+    Of overlapping matches, an earlier leaf's wins, then the larger one. A match that several kinds of leaves have in
+    common is one group, which may go to any of them.
+
+    Args:
+        program: the program.
+        leaves: leaves and external generators, in order of precedence.
+        allows: whether the requirements on an operation allow a site.
+        first_kind: a kind of leaf that precedes all others.
+
+    Returns:
+        The groups, none of which overlap.
     """
-    sites: dict[str, list[Site]] = {first: []} if first else {}
+    sites: dict[str, list[Site]] = {first_kind: []} if first_kind else {}
     for leaf in leaves:
         sites.setdefault(leaf.target.kind, []).append(leaf)
-    chooser = _Chooser(program, allows)
+    selector = _GroupSelector(program, allows)
     for kind, pattern, calls in program.imported_matches:
         if any(all(allows(index, leaf) for index in calls) for leaf in sites.get(kind, ())):
-            chooser.add(PatternGroup(((kind, pattern),), calls))
-    for kind, alike in sites.items():
-        by_options = {leaf.target.attrs: strategy_at(leaf.target) for leaf in reversed(alike)}
+            selector.add(PatternGroup(((kind, pattern),), calls))
+    for kind, same_kind in sites.items():
+        by_options = {leaf.target.attrs: strategy_at(leaf.target) for leaf in reversed(same_kind)}
         strategies = tuple(strategy for strategy in reversed(by_options.values()) if strategy is not None)
         if strategies and strategies[0].is_matching:
-            chooser.match(_Taker(kind, strategies, alike))
-    groups = tuple(chooser.groups.values())
+            selector.match(_LeafKind(kind, strategies, same_kind))
+    groups = tuple(selector.groups.values())
     of = {index: group for group in groups for index in group.calls}
-    return PatternGroups(groups, of, chooser.refused, tuple(chooser.overlapped))
+    return PatternGroups(groups, of, selector.rejected, tuple(selector.overlapped))
 
 
 @dataclass(frozen=True, slots=True)
-class _Taker:
-    """A kind of leaf whose strategy takes operations together, and the leaves of that kind.
+class _LeafKind:
+    """A kind of leaf whose strategy has patterns, and the leaves of that kind.
 
-    Where these have different options, there is a strategy for each, and all of them must take a match.
+    Leaves with different options have a strategy each, all of which must accept a match.
     """
 
-    kind: str
+    name: str
     strategies: tuple[Strategy, ...]
     sites: list[Site]
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy of the first leaf."""
+        """The strategy of the first leaf, whose patterns are matched."""
         return self.strategies[0]
 
 
-class _Chooser:
+class _GroupSelector:
+    """Collects groups, kind by kind; operations of a group are not matched again."""
+
     def __init__(self, program: FlatProgram, allows: Callable[[int, Site], bool]) -> None:
         self.program = program
         self.allows = allows
         self.groups: dict[tuple[int, ...], PatternGroup] = {}
         self.of: dict[int, tuple[int, ...]] = {}
-        self.refused: dict[tuple[int, str], Reject] = {}
+        self.rejected: dict[tuple[int, str], Reject] = {}
         self.overlapped: dict[str, None] = {}
 
     def add(self, group: PatternGroup) -> None:
-        """Add operations that a module gives to a code generator together."""
+        """Add operations that the module assigns to a code generator as a group.
+
+        Args:
+            group: the group.
+        """
         self.groups[group.calls] = group
         self.of |= dict.fromkeys(group.calls, group.calls)
 
-    def match(self, taker: _Taker) -> None:
-        """Choose matches of one strategy, in every body from the last operation to the first."""
+    def match(self, leaf_kind: _LeafKind) -> None:
+        """Select matches of one kind of leaf, in every body from the last operation to the first.
+
+        Args:
+            leaf_kind: the kind, its strategies and leaves.
+        """
         patterns: dict[str, list[tuple[str, Pattern]]] = {}
-        for name, text in taker.strategy.patterns.items():
+        for name, text in leaf_kind.strategy.patterns.items():
             pattern = Pattern.parse(text)
             for op in pattern.roots():
                 patterns.setdefault(op, []).append((name, pattern))
-        found = self._found(taker.strategy)
+        found = self._found(leaf_kind.strategy)
         for scope in self.program.scopes:
             first, body = scope.calls.start, scope.function.body
             fixed = (at for at, call in enumerate(body) if call.regions or call.has_effect)
@@ -151,12 +197,12 @@ class _Chooser:
             for root in reversed(range(len(body))):
                 if root not in matcher.taken:
                     fitting = [pair for op in dict.fromkeys(spellings(body[root].op)) for pair in patterns.get(op, ())]
-                    groups = [*self._matched(taker, matcher, root, first, fitting)]
-                    groups += self._checked(taker, matcher, found.get(first + root, ()))
+                    groups = [*self._matched(leaf_kind, matcher, root, first, fitting)]
+                    groups += self._checked(leaf_kind, matcher, found.get(first + root, ()))
                     self._take(matcher, first, groups)
 
     def _found(self, strategy: Strategy) -> dict[int, list[Found]]:
-        """Return what a strategy finds by its own means in the function itself, by the last operation."""
+        """Return the matches that a strategy finds by code of its own, by their last operation."""
         found: dict[int, list[Found]] = {}
         module = IRModule((self.program.function, *self.program.others), attrs=self.program.attrs)
         for one in strategy.matches_in(module):
@@ -164,29 +210,34 @@ class _Chooser:
         return found
 
     def _matched(
-        self, taker: _Taker, matcher: Matcher, root: int, first: int, patterns: Iterable[tuple[str, Pattern]]
+        self,
+        leaf_kind: _LeafKind,
+        matcher: Matcher,
+        root: int,
+        first: int,
+        patterns: Iterable[tuple[str, Pattern]],
     ) -> Iterator[PatternGroup]:
-        """Yield what patterns match at a root."""
+        """Yield a group for each pattern that matches at a root."""
         for name, pattern in patterns:
-            match = self._first(taker, name, first, matcher.at(root, pattern))
+            match = self._first(leaf_kind, name, first, matcher.at(root, pattern))
             if match is not None:
-                yield PatternGroup(((taker.kind, name),), tuple(first + at for at in match.calls))
+                yield PatternGroup(((leaf_kind.name, name),), tuple(first + at for at in match.calls))
 
-    def _checked(self, taker: _Taker, matcher: Matcher, found: Iterable[Found]) -> Iterator[PatternGroup]:
-        """Yield what can be a group of that which a strategy found by its own means."""
+    def _checked(self, leaf_kind: _LeafKind, matcher: Matcher, found: Iterable[Found]) -> Iterator[PatternGroup]:
+        """Yield a group for each acceptable match that a strategy found by code of its own."""
         for one in found:
-            if not matcher.taken.isdisjoint(one.calls) or not self._may_take(taker, one.calls):
+            if not matcher.taken.isdisjoint(one.calls) or not self._may_group(leaf_kind, one.calls):
                 continue
-            refusal = one.refusal or self._limits(taker, one.calls)
+            reason = one.refusal or self._limits(leaf_kind, one.calls)
             if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
-                refusal = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
-            if refusal is None:
-                yield PatternGroup(((taker.kind, one.pattern),), tuple(sorted(one.calls)))
+                reason = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
+            if reason is None:
+                yield PatternGroup(((leaf_kind.name, one.pattern),), tuple(sorted(one.calls)))
             else:
-                self._refuse(taker, one.calls, refusal)
+                self._reject(leaf_kind, one.calls, reason)
 
     def _take(self, matcher: Matcher, first: int, groups: Sequence[PatternGroup]) -> None:
-        """Choose the largest of the groups that end in one operation, if there are any."""
+        """Select the largest of the groups that end in one operation."""
         if not groups:
             return
         group = max(groups, key=lambda group: len(group.calls))
@@ -198,56 +249,56 @@ class _Chooser:
         matcher.taken.update(index - first for index in group.calls)
         kind, _ = group.patterns[0]
         for index in group.calls:
-            self.refused.pop((index, kind), None)
+            self.rejected.pop((index, kind), None)
 
-    def _first(self, taker: _Taker, name: str, first: int, matches: Iterable[Match]) -> Match | None:
-        """Return the first match that its constraints allow and the strategy takes."""
+    def _first(self, leaf_kind: _LeafKind, name: str, first: int, matches: Iterable[Match]) -> Match | None:
+        """Return the first match that constraints, limits and the strategies accept."""
         for match in matches:
             calls = [first + at for at in match.calls]
-            if not self._may_take(taker, calls):
+            if not self._may_group(leaf_kind, calls):
                 continue
             view = self._view(name, first, match)
-            answers = (strategy.check_match(view) for strategy in taker.strategies)
-            refusal = self._limits(taker, calls) or next((answer for answer in answers if answer is not None), None)
-            if refusal is None:
+            answers = (strategy.check_match(view) for strategy in leaf_kind.strategies)
+            reason = self._limits(leaf_kind, calls) or next((answer for answer in answers if answer is not None), None)
+            if reason is None:
                 return match
-            self._refuse(taker, calls, refusal)
+            self._reject(leaf_kind, calls, reason)
         return None
 
-    def _limits(self, taker: _Taker, calls: Sequence[int]) -> Reject | None:
-        """Return which declared limit of a strategy operations of a match break, None if none."""
-        for strategy in taker.strategies:
+    def _limits(self, leaf_kind: _LeafKind, calls: Sequence[int]) -> Reject | None:
+        """Return which limit of a strategy a match exceeds, None if none."""
+        for strategy in leaf_kind.strategies:
             for index in calls:
                 op = self.program.op(index)
-                refusal = strategy.check_limits(op)
-                if refusal is not None:
+                reason = strategy.check_limits(op)
+                if reason is not None:
                     name = op.call.source or op.kind
-                    return replace(refusal, message=f"of {name!r}, {refusal.message}") if len(calls) > 1 else refusal
-            refusal = check_caps(self.program, strategy, calls)
-            if refusal is not None:
-                return refusal
+                    return replace(reason, message=f"of {name!r}, {reason.message}") if len(calls) > 1 else reason
+            reason = exceeded_limit(self.program, strategy, calls)
+            if reason is not None:
+                return reason
         return None
 
-    def _may_take(self, taker: _Taker, calls: Sequence[int]) -> bool:
-        """Whether operations stand in the same function, no other match has some, and requests let all go to a leaf."""
-        if len({self.program.frames[index] for index in calls}) > 1 or self._is_parted(calls):
+    def _may_group(self, leaf_kind: _LeafKind, calls: Sequence[int]) -> bool:
+        """Check that operations are in one function, in no other match, and allowed on one leaf together."""
+        if len({self.program.frames[index] for index in calls}) > 1 or self._spans_boundary(calls):
             return False
         owners = {self.of.get(index) for index in calls}
         if owners not in ({None}, {tuple(sorted(calls))}):
-            self.overlapped[taker.kind] = None
+            self.overlapped[leaf_kind.name] = None
             return False
-        return any(all(self.allows(index, site) for index in calls) for site in taker.sites)
+        return any(all(self.allows(index, site) for index in calls) for site in leaf_kind.sites)
 
-    def _is_parted(self, calls: Sequence[int]) -> bool:
-        """Whether a boundary between functions is asked for among operations."""
+    def _spans_boundary(self, calls: Sequence[int]) -> bool:
+        """Check whether a boundary between functions is required among operations."""
         program = self.program
         return any(program.boundaries) and any(
             program.is_boundary(first, then) for then in calls for first in program.predecessors(then) if first in calls
         )
 
-    def _refuse(self, taker: _Taker, calls: Iterable[int], refusal: Reject) -> None:
+    def _reject(self, leaf_kind: _LeafKind, calls: Iterable[int], reason: Reject) -> None:
         for index in calls:
-            self.refused.setdefault((index, taker.kind), refusal)
+            self.rejected.setdefault((index, leaf_kind.name), reason)
 
     def _view(self, name: str, first: int, match: Match) -> Matched:
         types, constants = self.program.types, self.program.constants
