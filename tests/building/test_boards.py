@@ -15,7 +15,7 @@ BOARDS = {
 
 
 @pytest.mark.parametrize(("name", "triple"), BOARDS.items())
-def test_a_board_is_compiled_for_from_afar(name, triple):
+def test_a_board_is_cross_compiled_for(name, triple):
     pytest.importorskip("tvm")
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), name)
     assert set(exe.backends.values()) == {"tvm"}

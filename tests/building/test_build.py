@@ -1,4 +1,4 @@
-"""Compiled programs: what really runs is what the plan says, and computes what the undivided model does."""
+"""Compiled programs run as planned, and compute the same as the unpartitioned model."""
 
 import platform
 import random
@@ -17,7 +17,7 @@ from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.backends.machine import refuses_interpreter
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.building.compile_plan import choose_backend
+from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
 from tvmtarget.executors.protocol import CallEvent, CopyEvent
 from tvmtarget.target.topology import Topology
@@ -52,7 +52,7 @@ def assert_same(actual, expected, rtol=1e-3):
         np.testing.assert_allclose(actual[name], array, rtol=rtol, atol=1e-3 * max(1e-3, np.abs(array).max()))
 
 
-def test_the_main_job_runs_by_two_code_generators():
+def test_the_main_example_runs_by_two_code_generators():
     x, labels = digits()
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, where={"op:Gemm": "@b"})
     scores = exe(x)
@@ -77,7 +77,7 @@ def test_light_models_over_two_and_three_sites_equal_onnxruntime(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v1"])
-def test_light_models_wholly_by_tvm_equal_onnxruntime(name):
+def test_light_models_by_tvm_alone_equal_onnxruntime(name):
     model = light(name)
     inputs = inputs_of(model)
     assert_same(tt.build(tt.IRModule.from_onnx(model), "llvm").run(inputs), reference(model, inputs))
@@ -114,7 +114,7 @@ def test_the_trace_equals_the_plan(name, probe_log):
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "changes",
     [
         {"runtime": "processes"},
         {"executor": "aot"},
@@ -124,14 +124,14 @@ def test_the_trace_equals_the_plan(name, probe_log):
         {"params": {"input": np.zeros((1, 1, 8, 8), "float32")}},
     ],
 )
-def test_a_plan_is_not_built_otherwise_than_it_was_made(asked):
+def test_a_plan_is_not_built_with_arguments_that_change_it(changes):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[a=onnxruntime,b=numpy](host=@b)")
-    with pytest.raises(TargetError, match=f"so that '{next(iter(asked))}' cannot be given with it"):
-        tt.build(plan, **asked)
+    with pytest.raises(TargetError, match=f"so '{next(iter(changes))}' cannot be given with it"):
+        tt.build(plan, **changes)
     assert tt.build(plan, "[a=onnxruntime,b=numpy](host=@b)").target == plan.topology.root
 
 
-def test_events_tell_every_call_and_copy():
+def test_events_record_every_call_and_copy():
     model = random_graph(30, 1)
     module = tt.IRModule.from_onnx(model)
     target = "[x=[a=numpy](host=@a),y=[b=onnxruntime,c=numpy](host=@c)](host=@x/a)"
@@ -178,7 +178,7 @@ def test_scalars_and_empty_tensors_run(kind, shape):
     np.testing.assert_array_equal(tt.build(module, f"[a={kind}]")(x), np.maximum(x, 0))
 
 
-def test_symbolic_dimensions_take_any_size_and_must_agree():
+def test_symbolic_dimensions_accept_any_consistent_size():
     model = small(helper.make_node("Add", ["x", "z"], ["y"], name="add"), inputs=("x", "z"), shape=("batch-size", 3))
     for kind in ("numpy", "onnxruntime", "llvm"):
         exe = tt.build(tt.IRModule.from_onnx(model), kind)
@@ -203,7 +203,7 @@ def test_symbolic_dimensions_take_any_size_and_must_agree():
         ({"input": "text"}, "input 'input' is"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(inputs, text):
+def test_inputs_of_another_name_type_or_shape_are_errors(inputs, text):
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime")
     with pytest.raises(RunError) as caught:
         exe.run(inputs)
@@ -219,7 +219,7 @@ def test_params_become_constants():
         tt.build(tt.IRModule.from_onnx(model), "numpy", params={"w": np.ones((2, 3))})
 
 
-def test_what_cannot_be_built_yet_is_said_in_one_error():
+def test_unsupported_executors_and_runtimes_are_one_error():
     with pytest.raises(BackendError) as caught:
         tt.build(tt.IRModule.from_onnx(DIGITS), "llvm", executor="aot", runtime="cpp")
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
@@ -243,7 +243,7 @@ def test_an_executor_inside_the_tree_is_not_ignored():
         "[a=numpy,idle=[b=numpy,c=numpy](runtime=processes)]",
     ],
 )
-def test_what_has_no_work_does_not_stop_a_build(target):
+def test_sites_without_operations_do_not_stop_a_build(target):
     x = digits()[0][:4]
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), target)
     assert set(exe.backends.values()) == {"numpy"}
@@ -254,7 +254,7 @@ def test_what_has_no_work_does_not_stop_a_build(target):
     ("target", "problem"),
     [
         ("[a=numpy](executor=graph(link-params=true))", "executor attribute 'link-params' (true) of @. would be"),
-        ("[s=[a=numpy](executor=graph(link-params=true))]", "take it back (--unset s/executor/link-params)"),
+        ("[s=[a=numpy](executor=graph(link-params=true))]", "remove it (--unset s/executor/link-params)"),
         ("[n=numpy(count=2)](runtime=cpp)", "runtime 'cpp' of @. cannot be built for yet"),
         ("llvm(libs=cblas)", "attribute 'libs' ([\"cblas\"]) of @. would be ignored: tvm does not honour it"),
         ("[s=[a=llvm(jit=orcjit)]]", "attribute 'jit' (orcjit) of @s/a would be ignored"),
@@ -263,33 +263,33 @@ def test_what_has_no_work_does_not_stop_a_build(target):
         ("[a=onnxruntime](host=c(constants-byte-alignment=16))", "attribute 'constants-byte-alignment' (16) of @host"),
         ("onnxruntime(host=c(mcpu=cortex-m7))", "attribute 'mcpu' (cortex-m7) of @host would be ignored: the graph"),
         ("numpy(from_device=1)", "attribute 'from_device' (1) of @. would be ignored: numpy does not"),
-        ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a system does not"),
+        ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a composite does not"),
         ("c(constants-byte-alignment=8)", "numpy, which interprets it, does not honour it"),
     ],
 )
-def test_an_attribute_that_nothing_honours_is_refused_with_its_place(target, problem):
+def test_an_attribute_that_nothing_honours_is_an_error_with_its_path(target, problem):
     with pytest.raises(BackendError) as caught:
         tt.build(tt.IRModule.from_onnx(DIGITS), target, allow_interpreter=True)
     assert problem in str(caught.value)
 
 
-def test_attributes_at_their_defaults_and_those_that_describe_are_built():
+def test_default_values_and_descriptive_attributes_are_accepted():
     target = "[a=llvm(num-cores=4,clock-mhz=2000,model=mine,device=mine)](executor=graph(link-params=false))"
     assert tt.build(tt.IRModule.from_onnx(DIGITS), target).notes == ()
 
 
-def test_arguments_that_would_be_ignored_are_refused():
+def test_arguments_that_would_be_ignored_are_errors():
     module = tt.IRModule.from_onnx(DIGITS)
-    with pytest.raises(TargetError, match=r"policy .* is for lookups in a tuning log, and no log is given"):
+    with pytest.raises(TargetError, match=r"policy .* needs a tuning log"):
         tt.build(module, "numpy", policy=Policy())
-    with pytest.raises(TargetError, match="settings are given for 'b', which is no leaf with work; there is 'a'"):
+    with pytest.raises(TargetError, match="settings are given for 'b', which is not a leaf with operations;"):
         tt.build(module, "[a=onnxruntime,b=numpy]", settings={"b": {}})
     config = tt.CompilationConfig("llvm", ["llvm", "cuda"], fallback_device="cuda")
     with pytest.raises(TargetError, match="fallback_device 'cuda' of the configuration would be ignored"):
         tt.build(module, config)
 
 
-def test_a_pass_context_that_a_build_would_replace_is_refused():
+def test_a_pass_context_that_a_build_would_replace_is_an_error():
     tvm = pytest.importorskip("tvm")
     with (
         tvm.transform.PassContext(disabled_pass=["FuseOps"]),
@@ -300,13 +300,13 @@ def test_a_pass_context_that_a_build_would_replace_is_refused():
         assert tt.build(tt.IRModule.from_onnx(DIGITS), "llvm").notes == ()
 
 
-def test_a_device_without_a_code_generator_is_refused():
+def test_a_device_without_a_code_generator_is_an_error():
     topology = Topology(tt.Target.parse("[gpu=opencl,cpu=llvm]").resolve())
     with pytest.raises(BackendError, match="@gpu cannot be compiled: no backend for kind 'opencl' is installed"):
         choose_backend(topology, "gpu", allow_interpreter=False)
 
 
-def test_a_flat_configuration_is_taken_for_a_target():
+def test_a_flat_configuration_is_accepted_as_a_target():
     """REQUIREMENTS M0: accepted wherever a Target is; the module remembers it."""
     config = tt.CompilationConfig("llvm", ["onnxruntime", "llvm"])
     module = tt.IRModule.from_onnx(DIGITS)
@@ -315,7 +315,7 @@ def test_a_flat_configuration_is_taken_for_a_target():
     assert module.with_configuration(config).configuration.host_target == tt.Target("llvm")
 
 
-def test_two_hosts_are_refused():
+def test_two_hosts_are_an_error():
     with pytest.raises(TargetError, match="two hosts are given"):
         tt.build(tt.IRModule.from_onnx(DIGITS), "[a=numpy](host=llvm)", target_host="c")
 
@@ -330,7 +330,7 @@ def test_code_for_another_machine_compiles_but_does_not_run(tmp_path):
 ON_C = ("[a=onnxruntime,b=c]", {"op:Gemm": "@b"})
 
 
-def test_a_leaf_without_a_code_generator_is_refused_unless_interpreting_is_allowed(tmp_path):
+def test_a_leaf_without_a_code_generator_is_an_error_unless_it_may_be_interpreted(tmp_path):
     target, where = ON_C
     with pytest.raises(
         BackendError, match=r"^@b cannot be compiled: no backend for kind 'c' .* allow_interpreter=True"
@@ -344,7 +344,7 @@ def test_a_leaf_without_a_code_generator_is_refused_unless_interpreting_is_allow
     np.testing.assert_array_equal(tt.load(tmp_path / "digits.tta")(x), exe(x))
 
 
-def test_a_saved_program_is_interpreted_only_if_it_was_built_to_be(tmp_path):
+def test_a_saved_program_is_interpreted_only_if_its_build_allowed_that(tmp_path):
     target, where = ON_C
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), target, where=where, allow_interpreter=True)
     exe.save(tmp_path / "digits.tta")
@@ -372,7 +372,7 @@ def test_a_leaf_that_describes_another_machine_is_never_interpreted(target, reas
             tt.build(tt.IRModule.from_onnx(DIGITS), target, allow_interpreter=allowed)
 
 
-def test_what_runs_on_other_hardware_is_never_interpreted():
+def test_kinds_of_other_hardware_are_never_interpreted():
     reasons = {
         "ethos-u(accelerator-config=ethos-u55-256)": "kind 'ethos-u' runs on an Arm Ethos-U NPU",
         "mrvl": "kind 'mrvl' runs on a Marvell MLIP accelerator",
@@ -400,13 +400,13 @@ def test_without_tvm_an_llvm_leaf_is_interpreted_only_for_this_machine(monkeypat
 
 
 def test_progress_is_reported():
-    told = []
-    exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: told.append(step))
+    steps = []
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), FLAT, progress=lambda *step: steps.append(step))
     (name,) = exe.backends
-    assert told == [(f"compile {name} for @a", 0, 1), ("compiled", 1, 1)]
+    assert steps == [(f"compile {name} for @a", 0, 1), ("compiled", 1, 1)]
 
 
-def test_a_program_is_taken_in_whatever_holds_it():
+def test_a_program_is_accepted_in_every_form():
     x = np.load(EXAMPLES / "digits.npz")["input"][:4]
     expected = tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime")(x)
     for program in (DIGITS, str(DIGITS), DIGITS.read_bytes(), onnx.load(DIGITS)):
@@ -432,7 +432,7 @@ def test_a_program_whose_host_is_another_machine_does_not_run_here(target, messa
         exe(digits()[0])
 
 
-def test_flat_json_stands_for_a_target():
+def test_flat_json_is_accepted_as_a_target():
     x, _ = digits()
     exe = tt.build(DIGITS, {"kind": "composite", "targets": [{"kind": "onnxruntime"}, {"kind": "llvm"}]})
     assert exe.target == tt.Target.parse("[onnxruntime,llvm](executor=graph,runtime=python)").resolve()

@@ -53,7 +53,7 @@ def test_a_fork_runs_what_its_parent_built(kind, when, how):
 
 
 @pytest.mark.parametrize("how", ["fork", "multiprocessing"])
-def test_a_fork_of_a_process_in_which_tvm_ran_refuses_to_run_it(how):
+def test_a_fork_of_a_process_in_which_tvm_ran_cannot_run_it(how):
     pytest.importorskip("tvm")
     [line] = forked("llvm", "after a run", how)
     assert "this is a fork of it" in line

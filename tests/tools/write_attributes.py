@@ -1,8 +1,8 @@
-"""The page docs/attributes.md: what every attribute, parameter, option and variable does, from the tables themselves.
+"""Generate docs/attributes.md: the effect of every attribute, parameter, option and environment variable.
 
-Written anew by `pytest tests/building/test_attributes.py --rewrite-goldens`. What is said of attributes comes from the
-kind table, from what code generators say they honour, and from the table of executors and runtimes that a build checks;
-what is said of parameters and options from their own documentation. Here stands only what changes no result.
+`pytest tests/building/test_honoured_attributes.py --rewrite-goldens` writes the page. Attributes come from the table of
+kinds and from what code generators, executors and runtimes honour; parameters and options from their documentation.
+This module only lists which parameters and options change no result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import typer
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import Backend, backend_named
-from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured
+from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured_attributes
 from tvmtarget.cli.main import app
 from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.target.builtin_kinds import KINDS
@@ -24,9 +24,9 @@ from tvmtarget.untrusted import LIMITS
 
 __all__ = ["ENVIRONMENT", "page"]
 
-RESULT, DESCRIPTIVE, REFUSED = "changes the result", "descriptive", "refused"
+RESULT, DESCRIPTIVE, REJECTED = "changes the result", "descriptive", "rejected"
 
-# Of the code generators that come with the library; plugins document their own.
+# The code generators of the library; plugins document their own.
 BACKENDS = ("numpy", "onnxruntime", "tvm")
 
 _OURS = sorted(kind.name for kind in KINDS if kind.role == "target")
@@ -39,7 +39,7 @@ _DESCRIPTIVE_PARAMETERS = {
     "mod_name": "names the program in saved files",
     "since": "saves time; the result is the same without it",
 }
-# What docstrings say of several parameters at once.
+# Parameters of `load` and `tune` whose docstrings describe several parameters at once.
 _PARAMETERS = {
     "executor": "how the program is driven",
     "runtime": "what loads and calls the program",
@@ -50,7 +50,7 @@ _PARAMETERS = {
     "trust": "native code in the file is used",
 }
 
-# Options of commands that change what is printed or written, and no result.
+# Options of commands that change the printed or written form of a result only.
 _OUTPUT_OPTIONS = frozenset(
     {
         "--json",
@@ -75,15 +75,15 @@ ENVIRONMENT = {
     "TVM_CONFIGS_JSON_DIR": (RESULT, "a folder with configuration files, which `--config` finds by name"),
     "XDG_CONFIG_HOME": (RESULT, "where the user's tags are, on Linux"),
     "APPDATA": (RESULT, "where the user's tags are, on Windows"),
-    "HOME": (RESULT, "where the user's tags are, if the two above are not set"),
-    "USERPROFILE": (RESULT, "the same, on Windows"),
+    "HOME": (RESULT, "where the user's tags are, if `XDG_CONFIG_HOME` and `APPDATA` are not set"),
+    "USERPROFILE": (RESULT, "`HOME` of Windows"),
     "CUDA_PATH": (RESULT, "the CUDA toolkit that compiles `cuda` leaves"),
-    "TVM_CUDA_COMPILE_MODE": (RESULT, "TVM's own way of compiling CUDA C++ is taken"),
+    "TVM_CUDA_COMPILE_MODE": (RESULT, "selects how TVM compiles CUDA C++"),
     "TVM_CUDA_NVCC_NO_FAST_MATH": (RESULT, "set to 1 for nvcc, unless it is set"),
     "TVM_NUM_THREADS": (RESULT, "threads of `llvm` leaves; set to the processors of this process, unless it is set"),
     "TVM_BIND_THREADS": (RESULT, "set to 0 for `llvm` leaves, unless it is set"),
     "PYDANTIC_DISABLE_PLUGINS": (DESCRIPTIVE, "set by the command line for a faster start, unless it is set"),
-    "PYTHONSAFEPATH": (DESCRIPTIVE, "set for the processes that are started"),
+    "PYTHONSAFEPATH": (DESCRIPTIVE, "set for worker processes"),
     **{row.variable: (RESULT, f"limit of the {row.doc}: {row.default:,} {row.unit}") for row in LIMITS.values()},
 }
 
@@ -95,16 +95,16 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield from (
-        "# What each attribute, parameter, option and variable does",
+        "# Effects of attributes, parameters, options and environment variables",
         "",
-        "This page is generated from the tables of the library (`tests/tools/write_attributes.py`). Each entry is one",
-        "of",
+        "This page is generated from the tables of the library (`tests/tools/write_attributes.py`). Each entry has one",
+        "of these effects:",
         "",
-        "- **changes the result**: the plan, the code, the saved program or the answer depends on it;",
-        "- **descriptive**: constraints, costs, tuning keys or reports read it, code does not depend on it;",
-        "- **refused**: `build` and `tune` refuse a value other than the default, with its path and the fix.",
+        "- **changes the result**: the plan, the code, the saved program or the report depends on it;",
+        "- **descriptive**: constraints, costs, tuning keys or reports read it, but code does not depend on it;",
+        "- **rejected**: `build` and `tune` reject a value other than the default, with its path and the fix.",
         "",
-        "Every attribute, refused by a build or not, is part of a target's digest and is read by constraints.",
+        "Every attribute, rejected by a build or not, is part of a target's digest and is read by constraints.",
         "",
         "## Attributes of all target kinds",
         "",
@@ -125,7 +125,7 @@ def _lines() -> Iterator[str]:
         if rows:
             yield from _table(
                 ("attribute", "effect", "meaning"),
-                ((row.name, _effect(row, honoured(backends[0], name), by), row.doc) for row in rows),
+                ((row.name, _effect(row, honoured_attributes(backends[0], name), by), row.doc) for row in rows),
             )
         else:
             yield "It has no attributes of its own."
@@ -133,8 +133,8 @@ def _lines() -> Iterator[str]:
         "",
         "## Kinds without a code generator",
         "",
-        "Programs can be planned for them. `build` refuses a leaf of such a kind that has work, in any case",
-        "but where numpy may interpret it (`allow_interpreter`).",
+        "Plans can be made for them. `build` rejects a leaf of such a kind that has operations, unless numpy may",
+        "interpret it (`allow_interpreter`).",
         "",
     )
     rows = ((name, row) for name in _kinds("planned") for row in kind_of(name).attributes if row.name not in common)
@@ -153,7 +153,7 @@ def _lines() -> Iterator[str]:
         yield from _table(("parameter", "effect", "meaning"), _parameters(function))
     yield from (
         "",
-        "A `PassContext` of TVM around a build is refused if it has a configuration, passes or instruments.",
+        "A `PassContext` of TVM around a build is rejected if it has a configuration, passes or instruments.",
     )
     yield from ("", "## Options of commands", "")
     yield from _table(("command", "option", "effect", "meaning"), _options(typer.main.get_command(app), ()))
@@ -181,14 +181,14 @@ def _kinds(which: str) -> list[str]:
 
 def _effect(row: Attribute, honours: frozenset[str] | None, by: str) -> str:
     effect = effect_of(row, honours)
-    return f"{effect} (by {by})" if effect == REFUSED else effect
+    return f"{effect} (by {by})" if effect == REJECTED else effect
 
 
 def _planned(row: Attribute, kind: str) -> str:
     """Return what an attribute of a kind without a code generator does: one that is interpreted may be honoured."""
-    interpreted = honoured(backend_named("numpy"), kind) or frozenset()
+    interpreted = honoured_attributes(backend_named("numpy"), kind) or frozenset()
     if row.name in interpreted:
-        return "refused (by build, unless interpreted and of this machine)"
+        return "rejected (by build, unless interpreted and of this machine)"
     return _effect(row, frozenset(), "build")
 
 
@@ -200,12 +200,12 @@ def _driver_rows(role: Role) -> Iterator[Sequence[str]]:
             yield (
                 name,
                 ", ".join(f"`{row.name}`" for row in rows) or "",
-                "refused (by build)",
+                "rejected (by build)",
                 "cannot be built for yet",
             )
             continue
         for row in rows:
-            effect = RESULT if row.name in honours else f"refused (by build, unless {_default(row)})"
+            effect = RESULT if row.name in honours else f"rejected (by build, unless {_default(row)})"
             yield name, f"`{row.name}`", effect, row.doc
         if not rows:
             yield name, "", RESULT, kind_of(name, role).doc

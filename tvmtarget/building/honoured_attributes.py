@@ -1,7 +1,8 @@
-"""What the attributes of a tree do when a program is built: change the result, describe, or be refused.
+"""The effect of target attributes on a build: they change the result, describe the device, or are rejected.
 
-Code generators, executors and runtimes name the attributes that they honour. An attribute
-of another class than those that may only describe (`model`, `scale`, `capacity`) is refused where nothing honours it.
+Code generators, executors and runtimes name the attributes that they honour. An attribute that nothing honours is
+rejected, because a build must not silently ignore it, unless its class only describes the device (`model`, `scale`,
+`capacity`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.tree import Target
 
-__all__ = ["Effect", "driver_honours", "effect_of", "honoured", "not_honoured", "not_honoured_by_driver"]
+__all__ = [
+    "Effect",
+    "driver_honours",
+    "effect_of",
+    "honoured_attributes",
+    "ignored_attributes",
+    "ignored_driver_attributes",
+]
 
-Effect: TypeAlias = Literal["changes the result", "descriptive", "refused"]
+Effect: TypeAlias = Literal["changes the result", "descriptive", "rejected"]
 
-# Classes of attributes that costs, constraints and tuning keys read, and code does not depend on.
-_DESCRIBING = frozenset({"model", "scale", "capacity"})
-# What the target itself reads: keys and device types follow from the first two.
+# Classes of attributes that costs, constraints and tuning keys read, and on which code does not depend.
+_DESCRIPTIVE = frozenset({"model", "scale", "capacity"})
+# Attributes that the target reads itself: keys and device types follow from the first two.
 _OF_THE_TARGET = frozenset({"device", "target_device_type", "unchecked"})
-# What a build can do about an attribute of an executor or runtime that is not honoured.
-_INSTEAD = {
+# Why attributes of executors and runtimes need no counterpart here.
+_REASONS = {
     "link-params": "weights are constants of the compiled functions already",
     "unpacked-api": "functions are called by the graph executor, not from C",
     "interface-api": "the program is called from Python, not from C",
@@ -37,28 +45,51 @@ _INSTEAD = {
 }
 
 
-def honoured(backend: Backend, kind: str) -> frozenset[str] | None:
-    """Return the attributes of a kind that a code generator honours; None for all, where it does not say."""
+def honoured_attributes(backend: Backend, kind: str) -> frozenset[str] | None:
+    """Return the attributes of a kind that a backend honours.
+
+    Args:
+        backend: A code generator.
+        kind: A kind of target.
+
+    Returns:
+        Names of attributes; None stands for all attributes, if the backend does not declare any.
+    """
     declared: Mapping[str, frozenset[str]] | None = getattr(backend, "honours", None)
     return None if declared is None else declared.get(kind, frozenset())
 
 
 def effect_of(row: Attribute, honours: frozenset[str] | None) -> Effect:
-    """Return what a value other than the default does, where some attributes are honoured; None stands for all."""
+    """Return the effect of a value other than the default.
+
+    Args:
+        row: The attribute.
+        honours: The attributes that the code generator honours; None stands for all.
+    """
     if honours is None or row.name in honours or row.name in _OF_THE_TARGET:
         return "changes the result" if row.name != "unchecked" else "descriptive"
     is_note = row.class_ == "none" and row.since == "tt1"
-    return "descriptive" if row.class_ in _DESCRIBING or is_note else "refused"
+    return "descriptive" if row.class_ in _DESCRIPTIVE or is_note else "rejected"
 
 
-def not_honoured(target: Target, honours: frozenset[str] | None, by: str, path: str) -> Iterator[str]:
-    """Yield which attributes that a target states would be ignored by what builds for it."""
+def ignored_attributes(target: Target, honours: frozenset[str] | None, by: str, path: str) -> Iterator[str]:
+    """Yield an error message for each stated attribute of a target that a build would ignore.
+
+    Args:
+        target: A node of the tree.
+        honours: The attributes that its code generator honours; None stands for all.
+        by: The name of the code generator, for the message.
+        path: The path of the node.
+
+    Yields:
+        Messages with the value, the reason, and the option that removes the value.
+    """
     kind = find_kind(target.kind)
     for row, value in _stated(kind, target.attrs):
-        if effect_of(row, honours) == "refused":
+        if effect_of(row, honours) == "rejected":
             yield (
                 f"attribute {row.name!r} ({write_value(value)}) of @{path or '.'} would be ignored: "
-                f"{by} does not honour it; take it back (--unset {f'{path}/{row.name}'.lstrip('/')})"
+                f"{by} does not honour it; remove it (--unset {f'{path}/{row.name}'.lstrip('/')})"
             )
 
 
@@ -67,21 +98,30 @@ def driver_honours(role: Role, kind: str) -> frozenset[str] | None:
 
     Args:
         role: `executor` or `runtime`.
-        kind: the kind of the node.
+        kind: The kind of the executor or runtime.
 
     Returns:
         Names of attributes; None if no package registers an executor or runtime for the kind.
 
     Raises:
-        BackendError: the registered executor or runtime does not load.
+        BackendError: The registered executor or runtime does not load.
     """
     if kind not in plugins.names(f"tvmtarget.{role}s"):
         return None
     return (executor_named(kind) if role == "executor" else runtime_named(kind)).honours
 
 
-def not_honoured_by_driver(configured: Executor | Runtime, role: Role, path: str) -> Iterator[str]:
-    """Yield why an executor or runtime of a node cannot be built for, or which of its attributes would be ignored."""
+def ignored_driver_attributes(configured: Executor | Runtime, role: Role, path: str) -> Iterator[str]:
+    """Yield why an executor or runtime cannot be built for, or which of its attributes a build would ignore.
+
+    Args:
+        configured: The executor or runtime of a node.
+        role: `executor` or `runtime`.
+        path: The path of the node.
+
+    Yields:
+        Messages with the value, the reason, and the option that removes the value.
+    """
     place, honours = f"@{path or '.'}", driver_honours(role, configured.kind)
     if honours is None:
         known = ", ".join(plugins.names(f"tvmtarget.{role}s"))
@@ -89,16 +129,16 @@ def not_honoured_by_driver(configured: Executor | Runtime, role: Role, path: str
         return
     for row, value in _stated(find_kind(configured.kind, role), configured.attrs):
         if row.name not in honours:
-            why = _INSTEAD.get(row.name, f"the {configured.kind} {role} does not honour it")
+            reason = _REASONS.get(row.name, f"the {configured.kind} {role} does not honour it")
             at = f"{path}/{role}/{row.name}".lstrip("/")
             yield (
-                f"{role} attribute {row.name!r} ({write_value(value)}) of {place} would be ignored: {why}; "
-                f"take it back (--unset {at})"
+                f"{role} attribute {row.name!r} ({write_value(value)}) of {place} would be ignored: {reason}; "
+                f"remove it (--unset {at})"
             )
 
 
 def _stated(kind: Kind | None, attrs: Mapping[str, object]) -> Iterator[tuple[Attribute, object]]:
-    """Yield the attributes that are not at their defaults."""
+    """Yield the attributes that differ from their defaults, with their values."""
     for name, value in attrs.items():
         row = kind.attribute(name) if kind is not None else None
         if row is not None and value != row.default:

@@ -1,4 +1,8 @@
-"""What a tuning log advises for a build: schedules of kernels, the placement of a program, settings of leaves."""
+"""Use a tuning log in a build: schedules of kernels, the placement of a program, and settings of leaves.
+
+Placement and settings are looked up for the whole program, before it is compiled (`TunedChoices`). Schedules are looked
+up kernel by kernel, while a backend compiles a leaf function (`LogSchedules`).
+"""
 
 from __future__ import annotations
 
@@ -46,16 +50,23 @@ __all__ = [
 PLACEMENT = "tvmtarget.placement/1"
 SETTINGS = "tvmtarget.settings/1"
 
-# A build takes only what was measured on this device or one equal to it, unless it is told otherwise.
+# The default policy of a build: records of equal devices only. Times of a merely similar device can mislead.
 SAME_DEVICE = Policy(max_distance=0)
 
 Settings: TypeAlias = Mapping[str, Mapping[str, Value]]
-_Read = TypeVar("_Read")
+_Value = TypeVar("_Value")
 
 
 @contextmanager
 def opened_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
-    """Give a log; one that is given by its URL is opened, and closed again."""
+    """Open a log by its URL and close it after the block; pass an open log through.
+
+    Args:
+        log: An open log, which stays open, or a file or URL.
+
+    Yields:
+        The open log.
+    """
     if isinstance(log, TuningLog):
         yield log
         return
@@ -64,12 +75,20 @@ def opened_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
 
 
 def kernel_target(leaf: Target) -> Target:
-    """Return a leaf without what it inherits, as kernels are tuned on it: the same in every tree."""
+    """Return a leaf without its place in a tree, so that equal leaves of all trees share the records of kernels.
+
+    Args:
+        leaf: A leaf of a resolved tree.
+    """
     return leaf.replace(name=None, host=None, count=1, executor=None, runtime=None)
 
 
 def kernel_workload(kernel: Kernel) -> Workload:
-    """Return the workload that a kernel is."""
+    """Return the workload under which trials of a kernel are recorded.
+
+    Args:
+        kernel: A kernel of a backend.
+    """
     text = {"text": kernel.text} if kernel.text else {}
     return Workload.of(kernel.body, "kernel", {**kernel.program, **text, "name": kernel.name})
 
@@ -79,50 +98,87 @@ def lookup_kernel(
     kernel: Kernel,
     target: Target,
     policy: Policy,
-    refuses: Callable[[Candidate], str | None] = lambda _candidate: None,
+    reject: Callable[[Candidate], str | None] = lambda _candidate: None,
 ) -> Match:
-    """Return the best that a log knows for a kernel on a leaf, be it of a workload that is alike for its candidates."""
+    """Return the best match for a kernel on a leaf.
 
-    def refused(format_: str | None, candidate: Candidate) -> str | None:
+    Records of workloads that the kernel lists as equivalent for some format of candidates count too.
+
+    Args:
+        log: The log to search.
+        kernel: The kernel.
+        target: The leaf, as `kernel_target` returns it.
+        policy: Which records may be used.
+        reject: Returns why a candidate cannot be used, or None if it can.
+
+    Returns:
+        The match of the best tier; the kernel's own workload wins a tie.
+    """
+
+    def reject_unsafe(format_: str | None, candidate: Candidate) -> str | None:
         if format_ is not None and candidate.format != format_:
-            return f"only what is of format {format_!r} is as good for this kernel"
+            return f"only candidates of format {format_!r} fit this kernel as well"
         problem = trace_problem(candidate.body) if candidate.format == TRACE_FORMAT else None
-        return refuses(candidate) if problem is None else f"the trace may not be applied: {problem}"
+        return reject(candidate) if problem is None else f"the trace may not be applied: {problem}"
 
-    ask = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
-    found = [ask(kernel_workload(kernel), unusable=partial(refused, None))]
+    search = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
+    found = [search(kernel_workload(kernel), unusable=partial(reject_unsafe, None))]
     for format_, body in kernel.alike.items():
-        found.append(ask(Workload.of(body, payload={"name": kernel.name}), unusable=partial(refused, format_)))
+        workload = Workload.of(body, payload={"name": kernel.name})
+        found.append(search(workload, unusable=partial(reject_unsafe, format_)))
     return min(found, key=lambda match: TIERS.index(match.tier))
 
 
 def program_workload(plan: Plan, level: Level) -> Workload:
-    """Return the workload that the undivided program of a plan is."""
+    """Return the workload of the unpartitioned program of a plan.
+
+    Args:
+        plan: A plan of the program.
+        level: `graph` for placements, `executor` for settings.
+    """
     return workload_of(plan.program.function, level)
 
 
 def placement_body(plan: Plan) -> dict[str, object]:
-    """Return a placement as the log holds it: sites, and for how many operations in a row each stands."""
-    return _body(sites_of(plan))
+    """Return the sites of a plan as the body of a candidate: pairs of a site and a number of successive operations.
+
+    Args:
+        plan: The plan.
+    """
+    return _placement_body(sites_of(plan))
 
 
-def _body(sites: Sequence[str]) -> dict[str, object]:
+def _placement_body(sites: Sequence[str]) -> dict[str, object]:
     return {"sites": [[site, len(list(group))] for site, group in groupby(sites)]}
 
 
-def _identity(sites: Sequence[str]) -> str:
-    return key_of("s1", _body(sites))
+def _placement_key(sites: Sequence[str]) -> str:
+    return key_of("s1", _placement_body(sites))
 
 
 def sites_of(plan: Plan) -> tuple[str, ...]:
-    """Return the site of every operation, in the order of the program; of what a driver runs, the driver's system."""
+    """Return the site of every operation; that of an operation in a driver is the driver's composite.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        Paths in the order of the operations of the program.
+    """
     found = plan.sites()
     return tuple(found[call.source] for call in plan.program.body)
 
 
 def placement_key(plan: Plan) -> str:
-    """Return `s1:` and a digest of where a plan has what: the default beside which placement and settings count."""
-    return _identity(sites_of(plan))
+    """Return the key of the sites of a plan; records state it as the baseline that they were compared with.
+
+    Args:
+        plan: The plan.
+
+    Returns:
+        `s1:` and a digest.
+    """
+    return _placement_key(sites_of(plan))
 
 
 def lookup_program(
@@ -130,15 +186,27 @@ def lookup_program(
     plan: Plan,
     level: Level,
     policy: Policy,
-    refuses: Callable[[Candidate, Mapping[str, str]], str | None] = lambda _candidate, _paths: None,
+    reject: Callable[[Candidate, Mapping[str, str]], str | None] = lambda _candidate, _paths: None,
     *,
     is_default: bool = True,
 ) -> Match:
-    """Return the best that a log knows for the placement or the settings of a program.
+    """Return the best match for the placement or the settings of a program.
 
-    Where nothing is known on the plan's target, what was measured on one with other names of children counts as equal.
-    `refuses` gets the paths in the plan's target by those of the record; none where they are the same. A plan that is
-    not `is_default`, as it has been placed by a log, is not what records were compared with.
+    If the log has no record for the plan's target, records of a target that differs only in the names of its nodes
+    count as equal.
+
+    Args:
+        log: The log to search.
+        plan: A plan of the program.
+        level: `graph` for placements, `executor` for settings.
+        policy: Which records may be used.
+        reject: Returns why a candidate cannot be used, or None if it can. Its second argument maps paths in the target
+            of the record to paths in the target of the plan; it is empty if they are the same.
+        is_default: Whether the plan has the sites that records were compared with; a plan with sites from a log has
+            not.
+
+    Returns:
+        The match; its tier is `default` if nothing was found.
     """
     workload, root = program_workload(plan, level), plan.topology.root
     match = log.lookup(
@@ -146,7 +214,7 @@ def lookup_program(
         root,
         policy=policy,
         default=placement_key(plan) if is_default else None,
-        unusable=lambda candidate: refuses(candidate, {}),
+        unusable=lambda candidate: reject(candidate, {}),
     )
     if match.tier != "default":
         return match
@@ -157,22 +225,22 @@ def lookup_program(
             workload,
             source,
             policy=policy,
-            default=_identity(sites) if is_default else None,
-            unusable=partial(_refused_as, refuses, paths),
+            default=_placement_key(sites) if is_default else None,
+            unusable=partial(_with_paths, reject, paths),
         )
         if found.tier in ("pin", "exact", "equal"):
             return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier, paths=paths)
     return match
 
 
-def _refused_as(
-    refuses: Callable[[Candidate, Mapping[str, str]], str | None], paths: Mapping[str, str], candidate: Candidate
+def _with_paths(
+    reject: Callable[[Candidate, Mapping[str, str]], str | None], paths: Mapping[str, str], candidate: Candidate
 ) -> str | None:
-    return refuses(candidate, paths)
+    return reject(candidate, paths)
 
 
 class TunedChoices:
-    """Asks a log for one build, and remembers what it said in `applied`, without that for kernels."""
+    """Placement and settings of one build, from a log; `applied` records every lookup of them."""
 
     def __init__(self, log: TuningLog, policy: Policy = SAME_DEVICE) -> None:
         self.log = log
@@ -180,127 +248,175 @@ class TunedChoices:
         self.applied: list[Applied] = []
 
     def placed(self, plan: Plan) -> Plan:
-        """Return the plan with the sites that were measured best for its program; itself if nothing is known."""
+        """Return the plan with the sites that were measured fastest for its program.
+
+        Args:
+            plan: A plan of the program.
+
+        Returns:
+            A plan with other sites, or the same plan if the log has none for it or the target is a single leaf.
+        """
         if not plan.topology.root.is_composite:
             return plan
 
         def read(body: object, paths: Mapping[str, str]) -> Plan:
-            return plan.with_sites([renamed_path(site, paths) for site in _sites(body, len(plan.program.body))])
+            return plan.with_sites([renamed_path(site, paths) for site in _read_sites(body, len(plan.program.body))])
 
-        return self._whole(plan, "graph", PLACEMENT, read) or plan
+        return self._best(plan, "graph", PLACEMENT, read) or plan
 
     def settings(self, plan: Plan) -> Settings:
-        """Return the attributes to set by leaf, as they were measured best for the program."""
+        """Return the settings of leaves that were measured fastest for the program.
+
+        Args:
+            plan: A plan of the program.
+
+        Returns:
+            Values of attributes by site; empty if the log has none.
+        """
 
         def read(body: object, paths: Mapping[str, str]) -> Settings:
-            return _checked(plan, {renamed_path(site, paths): values for site, values in _settings(body).items()})
+            settings = {renamed_path(site, paths): values for site, values in _read_settings(body).items()}
+            _check_settings(plan, settings)
+            return settings
 
-        return self._whole(plan, "executor", SETTINGS, read) or {}
+        return self._best(plan, "executor", SETTINGS, read) or {}
 
     def for_leaf(self, leaf: Target) -> LogSchedules:
-        """Return what is known of the kernels of a leaf."""
+        """Return the schedules of the kernels of a leaf.
+
+        Args:
+            leaf: A leaf of the target.
+        """
         return LogSchedules(self.log, kernel_target(leaf), self.policy)
 
-    def _whole(
-        self, plan: Plan, level: Level, format_: str, read: Callable[[object, Mapping[str, str]], _Read]
-    ) -> _Read | None:
-        """Parse the best candidate that can be parsed, and record the match in `applied`."""
+    def _best(
+        self, plan: Plan, level: Level, format_: str, read: Callable[[object, Mapping[str, str]], _Value]
+    ) -> _Value | None:
+        """Return the value of the best candidate that can be read, and record the lookup in `applied`."""
 
-        @cache  # parsing a placement plans the program again
-        def parsed(candidate: Candidate, paths: tuple[tuple[str, str], ...]) -> _Read:
+        @cache  # reading a placement partitions the program again
+        def read_once(candidate: Candidate, paths: tuple[tuple[str, str], ...]) -> _Value:
             return read(candidate.body, dict(paths))
 
-        def reason(candidate: Candidate, paths: Mapping[str, str]) -> str | None:
+        def problem(candidate: Candidate, paths: Mapping[str, str]) -> str | None:
             if candidate.format != format_:
                 return f"the candidate is of format {candidate.format!r}, not {format_!r}"
             try:
-                parsed(candidate, tuple(paths.items()))
+                read_once(candidate, tuple(paths.items()))
             except (TvmTargetError, ValueError) as error:
                 return str(error).splitlines()[0]
             return None
 
-        match = lookup_program(self.log, plan, level, self.policy, reason)
+        match = lookup_program(self.log, plan, level, self.policy, problem)
         self.applied.append(Applied.of("whole program", match.workload.key, match))
-        return None if match.candidate is None else parsed(match.candidate, tuple(match.paths.items()))
+        return None if match.candidate is None else read_once(match.candidate, tuple(match.paths.items()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a backend asked for, and what it was told."""
+class _Found:
+    """A lookup of a backend, and the format and body that it returned."""
 
     kernel: Kernel
     formats: tuple[str, ...]
-    answer: tuple[str, object] | None
+    schedule: tuple[str, object] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """That a backend could not use what it was told last, and why."""
+class _Rejected:
+    """A backend could not use the last schedule of a kernel."""
 
     kernel: Kernel
     reason: str
 
 
 class LogSchedules:
-    """The schedules of the kernels of one leaf, as its backend asks for them."""
+    """The schedules of the kernels of one leaf, which its backend looks up while it compiles a function."""
 
     def __init__(self, log: TuningLog, target: Target, policy: Policy = SAME_DEVICE) -> None:
         self._log = log
         self._target = target
         self._policy = policy
         self._applied: dict[str, Applied] = {}
-        self._refused: dict[str, dict[str, str]] = {}  # why, by the keys of kernels and of candidates
-        self._events: list[_Asked | _Refused] = []
+        self._rejected: dict[str, dict[str, str]] = {}  # reasons by the keys of kernels and of candidates
+        self._events: list[_Found | _Rejected] = []
 
     @property
     def applied(self) -> tuple[Applied, ...]:
-        """What was asked for and what was found, in order."""
+        """The lookups and their results, in order."""
         return tuple(self._applied.values())
 
-    def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
-        """Return what the log has for a kernel among candidates of some formats; `refused` says of others why not."""
+    def look_up(self, kernel: Kernel, formats: Sequence[str], rejected: Mapping[str, str]) -> Applied:
+        """Search the log for a kernel, without recording the lookup.
 
-        def reason(candidate: Candidate) -> str | None:
+        Args:
+            kernel: The kernel.
+            formats: The formats that the backend reads.
+            rejected: Reasons why candidates cannot be used, by their keys.
+
+        Returns:
+            The result of the lookup.
+        """
+
+        def reject(candidate: Candidate) -> str | None:
             if candidate.format not in formats:
                 return f"the candidate is of format {candidate.format!r}, not {' or '.join(map(repr, formats))}"
-            return refused.get(candidate.key) if refused else None
+            return rejected.get(candidate.key) if rejected else None  # a key is a digest: compute it only if needed
 
-        match = lookup_kernel(self._log, kernel, self._target, self._policy, reason)
+        match = lookup_kernel(self._log, kernel, self._target, self._policy, reject)
         return Applied.of(kernel.name, kernel.key, match, kernel.calls)
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return the best schedule of a kernel that was not refused, None for the default."""
-        found = self.look_up(kernel, formats, self._refused.get(kernel.key, {}))
+        """Return the best schedule of a kernel that the backend has not rejected.
+
+        Args:
+            kernel: The kernel.
+            *formats: The formats that the backend reads.
+
+        Returns:
+            The format and the body of the schedule; None for the default schedule.
+        """
+        found = self.look_up(kernel, formats, self._rejected.get(kernel.key, {}))
         known = self._applied.get(kernel.key)
         if known is not None:
             found = replace(found if found.is_used or not known.note else known, calls=known.calls + kernel.calls)
         self._applied[kernel.key] = found
-        answer = (found.format, found.body) if found.is_used else None
-        self._events.append(_Asked(kernel, formats, answer))
-        return answer
+        schedule = (found.format, found.body) if found.is_used else None
+        self._events.append(_Found(kernel, formats, schedule))
+        return schedule
 
     def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Remember that what was found for a kernel cannot be used, and why; `find` may know something else."""
+        """Record that the last schedule found for a kernel cannot be used; `find` then returns the next best.
+
+        Args:
+            kernel: The kernel.
+            reason: Why the schedule cannot be used.
+        """
         found = self._applied[kernel.key]
-        self._refused.setdefault(kernel.key, {})[Candidate(format=found.format, body=found.body).key] = reason
+        self._rejected.setdefault(kernel.key, {})[Candidate(format=found.format, body=found.body).key] = reason
         self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
-        self._events.append(_Refused(kernel, reason))
+        self._events.append(_Rejected(kernel, reason))
 
-    def repeats(self, earlier: LogSchedules) -> bool:
-        """Ask what was asked earlier; return whether the answers are the same, and if so take them for one's own."""
+    def repeated(self, earlier: LogSchedules) -> LogSchedules | None:
+        """Repeat the lookups of an earlier build, and return them if all results are the same.
+
+        Args:
+            earlier: The schedules of an equal function, after it was compiled.
+
+        Returns:
+            Schedules with the same lookups as `earlier`, made in this log; None if a result differs.
+        """
         again = copy(self)
-        again._applied, again._refused, again._events = {}, {}, []
+        again._applied, again._rejected, again._events = {}, {}, []
         for event in earlier._events:
-            if isinstance(event, _Refused):
+            if isinstance(event, _Rejected):
                 again.refuse(event.kernel, event.reason)
-            elif again.find(event.kernel, *event.formats) != event.answer:
-                return False
-        self._applied, self._refused, self._events = again._applied, again._refused, again._events
-        return True
+            elif again.find(event.kernel, *event.formats) != event.schedule:
+                return None
+        return again
 
 
-def _sites(body: object, count: int) -> list[str]:
-    """Read the body of a placement of so many operations: pairs of a site and for how many in a row it stands."""
+def _read_sites(body: object, count: int) -> list[str]:
+    """Read the body of a placement: the sites of `count` operations, as pairs of a site and a number of operations."""
     runs = body.get("sites") if isinstance(body, Mapping) else None
     if not isinstance(runs, list | tuple):
         raise ValueError("the body of the placement has no 'sites'")
@@ -314,7 +430,7 @@ def _sites(body: object, count: int) -> list[str]:
     return [site for site, number in runs for _ in range(number)]
 
 
-def _settings(body: object) -> dict[str, dict[str, Value]]:
+def _read_settings(body: object) -> dict[str, dict[str, Value]]:
     """Read the body of settings: triples of a site, an attribute and its value."""
     rows = body.get("set") if isinstance(body, Mapping) else None
     if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) and len(row) == 3 for row in rows):
@@ -325,27 +441,29 @@ def _settings(body: object) -> dict[str, dict[str, Value]]:
     return found
 
 
-def _checked(plan: Plan, settings: Settings) -> Settings:
-    """Return settings that are among those which backends say are worth trying; `ValueError` for any other."""
+def _check_settings(plan: Plan, settings: Settings) -> None:
+    """Raise `ValueError` for settings that the backends do not offer.
+
+    A log may come from someone else, so it must not set arbitrary attributes, such as options of LLVM that write files.
+    """
     for site, values in settings.items():
         if site not in plan.topology:
             raise ValueError(f"the target has no site {site!r}")
         target = plan.topology[site].target
-        known = _settings_of(target)
+        offered = _offered_settings(target)
         for name, value in values.items():
             if name in target.attrs:
-                raise ValueError(f"the target says itself what {name!r} of @{site or '.'} is")
-            if not any(type(value) is type(one) and value == one for one in known.get(name, ())):
-                raise ValueError(f"{name}={value!r} of @{site or '.'} is no setting that a log may choose")
+                raise ValueError(f"the target states {name!r} of @{site or '.'} itself")
+            if not any(type(value) is type(one) and value == one for one in offered.get(name, ())):
+                raise ValueError(f"{name}={value!r} of @{site or '.'} is not a setting that a log may choose")
         target.override(dict(values))
-    return settings
 
 
-def _settings_of(target: Target) -> Mapping[str, Sequence[Value]]:
-    """Return the settings of the backends for a leaf, each with the values that it may have."""
-    known: dict[str, list[Value]] = {}
+def _offered_settings(target: Target) -> Mapping[str, Sequence[Value]]:
+    """Return the attributes of a leaf that its backends offer to tune, each with its values."""
+    offered: dict[str, list[Value]] = {}
     for backend, lack in backends(target.kind):
         if lack is None and isinstance(backend, ConfigurableBackend):
             for name, values in backend.settings(target).items():
-                known.setdefault(name, []).extend(values)
-    return known
+                offered.setdefault(name, []).extend(values)
+    return offered

@@ -234,7 +234,8 @@ def _make_plan(
 def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield the result of every lookup in the log that a build of the plan performs."""
     from tvmtarget.backends.protocol import TunableBackend
-    from tvmtarget.building.compile_plan import choose_backend, codegen_target, compile_request
+    from tvmtarget.building.backend_choice import choose_backend
+    from tvmtarget.building.compile_plan import codegen_target, compile_request
     from tvmtarget.building.tuned_schedules import kernel_target, lookup_kernel, lookup_program
 
     root = plan.topology.root

@@ -25,7 +25,8 @@ from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.warm_start import HINT, warm_start
 from tvmtarget.backends.protocol import CompileRequest, Space, TunableBackend
-from tvmtarget.building.compile_plan import choose_backend, codegen_target, compile_request
+from tvmtarget.building.backend_choice import choose_backend
+from tvmtarget.building.compile_plan import codegen_target, compile_request
 from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan

@@ -40,7 +40,8 @@ from tvmtarget.autotune.search.rate_programs import (
 )
 from tvmtarget.autotune.search.timing import Inputs, made_up_inputs
 from tvmtarget.backends.protocol import Backend
-from tvmtarget.building.compile_plan import build, choose_backend, codegen_target
+from tvmtarget.building.backend_choice import choose_backend
+from tvmtarget.building.compile_plan import build, codegen_target
 from tvmtarget.building.executable import Executable
 from tvmtarget.errors import BackendError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule

@@ -18,7 +18,7 @@ from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.timing import ROUNDS, SLOW_ROUNDS
 from tvmtarget.backends.protocol import ConfigurableBackend
-from tvmtarget.building.compile_plan import choose_backend
+from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.building.tuned_schedules import SETTINGS, Settings
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.partition.plan import Plan

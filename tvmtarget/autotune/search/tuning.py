@@ -29,7 +29,9 @@ from tvmtarget.autotune.search.timing import ROUNDS, made_up_inputs, seconds_of_
 from tvmtarget.autotune.search.worker_protocol import is_serving
 from tvmtarget.backends.machine import load
 from tvmtarget.backends.protocol import Array
-from tvmtarget.building.compile_plan import choose_backend, choose_backends, codegen_target, plan_to_build
+from tvmtarget.building.backend_choice import choose_backend, choose_backends
+from tvmtarget.building.compile_plan import codegen_target
+from tvmtarget.building.plan_request import PlanRequest
 from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
@@ -133,9 +135,16 @@ def tune(
             "the main module tunes while it is imported by what measures; put that under 'if __name__ ==' ..."
         )
     begin = time.monotonic()
-    plan = plan_to_build(
-        module, target, target_host, executor, runtime, params, where=where, entry=entry, options=options
-    )
+    plan = PlanRequest(
+        module=module,
+        target=target,
+        target_host=target_host,
+        executor=executor,
+        runtime=runtime,
+        params=params,
+        entry=entry,
+        options={**(options or {}), **({} if where is None else {"where": where})},
+    ).plan()
     choose_backends(plan, allow_interpreter=allow_interpreter)
     if workers is None:
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))

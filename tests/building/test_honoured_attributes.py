@@ -1,4 +1,4 @@
-"""The page of attributes is what the tables say, and what it says changes the result does so."""
+"""The page on attributes matches the tables, and the attributes that it says change the result do so."""
 
 import re
 import sys
@@ -13,8 +13,9 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.building.compile_plan import choose_backends, codegen_target, compile_request
-from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured
+from tvmtarget.building.backend_choice import choose_backends
+from tvmtarget.building.compile_plan import codegen_target, compile_request
+from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured_attributes
 from tvmtarget.target.kinds import kind_names, kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -75,7 +76,7 @@ def code(module, target):
         ("cl-opt", ("-disable-lsr:bool=true",)),
     ],
 )
-def test_what_llvm_is_said_to_honour_changes_the_code(name, value):
+def test_attributes_that_llvm_honours_change_the_code(name, value):
     pytest.importorskip("tvm")
     base = {"mtriple": "x86_64-linux-gnu", **({"mcpu": "x86-64-v3"} if name != "mattr" else {})}
     row = kind_of("llvm").attribute(name)
@@ -85,7 +86,7 @@ def test_what_llvm_is_said_to_honour_changes_the_code(name, value):
         != code(normalised(shape), tt.Target("llvm", base | {name: value}))
         for shape in shapes
     )
-    assert effect_of(row, honoured(backend_named("tvm"), "llvm")) == "changes the result"
+    assert effect_of(row, honoured_attributes(backend_named("tvm"), "llvm")) == "changes the result"
 
 
 def test_modifiers_of_a_cpu_reach_llvm_as_features():
@@ -98,15 +99,15 @@ def test_modifiers_of_a_cpu_reach_llvm_as_features():
 
 
 @pytest.mark.parametrize("attrs", [{"num-cores": 3}, {"model": "x"}, {"clock-mhz": 1000}, {"l2-cache-bytes": 4096}])
-def test_what_is_said_to_describe_changes_no_code(attrs):
+def test_descriptive_attributes_change_no_code(attrs):
     pytest.importorskip("tvm")
     (name,) = attrs
     row = kind_of("llvm").attribute(name)
-    assert effect_of(row, honoured(backend_named("tvm"), "llvm")) == "descriptive"
+    assert effect_of(row, honoured_attributes(backend_named("tvm"), "llvm")) == "descriptive"
     assert code(normalised(), "llvm") == code(normalised(), tt.Target("llvm", attrs))
 
 
-def test_what_onnxruntime_is_said_to_honour_reaches_its_session():
+def test_attributes_that_onnxruntime_honours_reach_its_session():
     exe = tt.build(normalised(), "onnxruntime(intra-op-threads=3,optimization-level=1)")
     (leaf,) = exe.code.values()
     options = leaf.compiled._session.get_session_options()
@@ -115,12 +116,12 @@ def test_what_onnxruntime_is_said_to_honour_reaches_its_session():
 
 
 @pytest.mark.parametrize("role", ["executor", "runtime"])
-def test_what_a_driver_is_said_to_honour_is_an_attribute_of_it(role):
+def test_executors_and_runtimes_honour_attributes_of_their_kinds(role):
     for kind in set(plugins.names(f"tvmtarget.{role}s")) & set(kind_names(role)):
         assert driver_honours(role, kind) <= {row.name for row in kind_of(kind, role).attributes}
 
 
-def test_a_result_is_the_same_for_all_that_only_describes():
+def test_descriptive_attributes_change_no_result():
     x = np.ones((64, 64), "float32")
     plain = tt.build(normalised(), "llvm")(x)
     np.testing.assert_array_equal(tt.build(normalised(), "llvm(num-cores=2,model=y)")(x), plain)

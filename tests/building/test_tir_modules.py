@@ -48,7 +48,7 @@ def given():
 
 
 @pytest.mark.parametrize("form", ["tvm", "ours", "split", "text", "back"])
-def test_host_and_device_code_of_two_cpus_run_as_one_program(form, tmp_path):
+def test_host_and_device_code_of_two_cpus_runs_as_one_program(form, tmp_path):
     module = Pair if form == "tvm" else tt.IRModule.from_tvm(Pair)
     if form in ("split", "text", "back"):
         module = tt.split_host_device(module, PAIR)
@@ -120,7 +120,7 @@ def test_tvm_builds_and_runs_what_a_split_writes():
     np.testing.assert_array_equal(b.numpy(), 3 * A + 1)
 
 
-def test_arrays_that_cannot_be_written_are_returned():
+def test_outputs_of_read_only_inputs_are_returned():
     values = given()
     values["B"].flags.writeable = False
     np.testing.assert_array_equal(tt.build(Pair, PAIR).run(values)["B"], 3 * A + 1)
@@ -142,13 +142,13 @@ def test_code_for_cuda_is_generated_and_runs_where_a_gpu_is():
                 exe.run(values)
 
 
-def test_what_is_not_built_is_refused_with_the_place():
+def test_code_that_cannot_be_built_is_an_error_with_its_place():
     with pytest.raises(BackendError, match=r"'main_kernel' for @gpu cannot be built: TIR is built.*not vulkan"):
         tt.build(Threads, "[gpu=vulkan,cpu=llvm](host=@cpu)")
-    with pytest.raises(TargetError, match="where is given, but the entry of the module is TIR code"):
+    with pytest.raises(TargetError, match="where has no effect: the entry of the module is TIR code"):
         tt.build(Pair, PAIR, where={"main": "@host"})
     for given in ({"policy": Policy(max_distance=1.0)}, {"since": tt.build(Pair, PAIR)}):
-        with pytest.raises(TargetError, match="is given, but the entry of the module is TIR code"):
+        with pytest.raises(TargetError, match="has no effect: the entry of the module is TIR code"):
             tt.build(Pair, PAIR, **given)
     with pytest.raises(BackendError, match="not numpy, and numpy interprets none"):
         tt.build(Calling, "numpy", allow_interpreter=True)
@@ -158,11 +158,11 @@ def test_what_is_not_built_is_refused_with_the_place():
         tt.build(tvm.IRModule({"go": Threads["main"], "more": Pair["more"]}), PAIR)
 
 
-def test_threads_on_a_cpu_are_refused_with_the_function():
+def test_threads_on_a_cpu_are_an_error_that_names_the_function():
     with pytest.raises(BackendError, match=r"tvm cannot take function 'main' of @"):
         tt.build(Threads, PAIR)
 
 
-def test_decompose_says_how_code_is_built():
+def test_decompose_refers_to_build_for_code():
     with pytest.raises(ModelError, match=r"function 'main' is TIR code.*split_host_device.*build"):
         tt.decompose(tt.IRModule.from_tvm(Pair), PAIR)
