@@ -21,6 +21,7 @@ from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribut
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
 from tvmtarget.target.rules import conflicts
+from tvmtarget.target.target_graph import target_graph
 from tvmtarget.target.target_node import MAX_COUNT, TargetNode, hosts_by_path, origin_at
 from tvmtarget.target.text import forms, printing
 from tvmtarget.target.text.grammar import is_word
@@ -30,6 +31,8 @@ from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
 from tvmtarget.target.values import read_integer, read_items
 
 if TYPE_CHECKING:
+    import networkx
+
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
@@ -541,6 +544,20 @@ class Target(TargetNode):
         text 'arm/rasp4b(cpu/num-cores=2)'
         """
         return origin_at(self, path)
+
+    def graph(self) -> networkx.MultiDiGraph:
+        """Return the tree as a networkx graph.
+
+        Returns:
+            A new graph of paths; the key of an edge is `child`, `host` or `link` (`target_graph` lists the attributes).
+
+        >>> board = Target.parse("composite[gpu=cuda,cpu=llvm](host=@cpu)").graph()
+        >>> [(path, board.nodes[path]["kind"]) for path in board]
+        [('', 'composite'), ('gpu', 'cuda'), ('cpu', 'llvm')]
+        >>> [(source, target) for source, target, key in board.edges(keys=True) if key == "host"]
+        [('', 'cpu'), ('gpu', 'cpu')]
+        """
+        return target_graph(self)
 
     def diff(self, other: Target | str | Mapping[str, object]) -> Differences:
         """Compare this tree with another.
