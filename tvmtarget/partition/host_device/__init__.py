@@ -1,1 +1,1 @@
-"""Host and device: from where functions are called, and mixed functions split into host and device functions."""
+"""Host and device code: split mixed functions, and infer targets from callers."""

@@ -1,7 +1,7 @@
-"""What tells a host-driving function, a device function and one that is both apart: attributes, as TVM has them.
+"""Attributes that mark host functions, device functions and mixed functions, as in TVM.
 
-A function that is constrained to a device which another site drives is mixed (TVM's target with a host) unless it says
-that it is a device function (a target without one).
+A function that is constrained to a device which another site drives is mixed (TVM: its target has a host), unless its
+calling convention says that it is a device function (TVM: its target has no host).
 """
 
 from __future__ import annotations
@@ -29,24 +29,49 @@ HOST_FUNCTION = "is-host-function"
 PACKED = "packed"  # TVM's kCPackedFunc, 1
 DEVICE_KERNEL = "device-kernel-launch"  # TVM's kDeviceKernelLaunch, 2
 
+# Attributes that a function gets when it is split, in addition to its constraint.
 SIDE_ATTRS = (CALLING_CONVENTION, HOST_FUNCTION, DRIVEN_DEVICE)
 
 Side = Literal["host", "device", "mixed"]
 
 
 def as_host(function: Function, host: str, device: str) -> Function:
-    """Return a function that works for a device and runs on its host, by the paths of both."""
+    """Mark a function as code that runs on the host for a device.
+
+    Args:
+        function: the function.
+        host: path of the host.
+        device: path of the device.
+
+    Returns:
+        The function with its attributes, constrained to the host.
+    """
     attrs = {CALLING_CONVENTION: PACKED, HOST_FUNCTION: True, DRIVEN_DEVICE: device}
     return _with(function.replace(constraint=Constraint.at(host)), attrs)
 
 
 def as_device(function: Function) -> Function:
-    """Return a function of device code only, which nothing but its host calls."""
+    """Mark a function as device code, which only its host calls.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The function with its attributes.
+    """
     return _with(function, {CALLING_CONVENTION: DEVICE_KERNEL})
 
 
 def side_of(function: Function, topology: Topology) -> Side:
-    """Say what a function is, by its attributes, else by the site that its constraint names."""
+    """Classify a function by its attributes, else by the site that its constraint names.
+
+    Args:
+        function: the function.
+        topology: sites of the target.
+
+    Returns:
+        Whether it is host code, device code, or mixed.
+    """
     if function.attr(HOST_FUNCTION):
         return "host"
     if function.attr(CALLING_CONVENTION) == DEVICE_KERNEL:

@@ -1,4 +1,4 @@
-"""In which contexts functions are called, at any depth: a fixed point over the call graph, circles included."""
+"""Propagate contexts (host, device, constraint) from callers to callees, as a fixed point over the call graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ _C = TypeVar("_C", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class CallSite(Generic[_C]):
-    """A call of a function: in a context of its own, or, where that is None, in that of the function around it."""
+    """A call of a function.
+
+    Attributes:
+        callee: name of the function.
+        context: context of the call; None for that of the caller.
+    """
 
     callee: str
     context: _C | None = None
@@ -24,13 +29,19 @@ class CallSite(Generic[_C]):
 def call_contexts(
     calls: Mapping[str, Sequence[CallSite[_C]]], fixed: Mapping[str, Sequence[_C]]
 ) -> dict[str, tuple[_C, ...]]:
-    """Return the contexts that each function is called in, in the order in which they are met.
+    """Find the contexts in which each function is called, directly or through other functions.
 
-    `calls` are the calls in each function, `fixed` the contexts of functions that are the same whoever calls them.
-    No function is walked more than once for a context, so that circles end too.
+    Every function is visited once per context, so that recursion ends, too.
+
+    Args:
+        calls: calls in each function.
+        fixed: contexts of functions that do not depend on their callers.
+
+    Returns:
+        For each function its contexts in the order of discovery.
     """
     found: dict[str, dict[_C, None]] = {name: {} for name in calls}
-    waiting = [(name, context) for name, given in fixed.items() for context in given]
+    waiting = [(name, context) for name, own in fixed.items() for context in own]
     for name, context in waiting:  # grows while it is read
         if context in found[name]:
             continue
@@ -40,18 +51,27 @@ def call_contexts(
             for call in calls[name]
             if call.callee in found and call.callee not in fixed
         ]
-    return {name: tuple(met) for name, met in found.items()}
+    return {name: tuple(own) for name, own in found.items()}
 
 
 def context_names(
     found: Mapping[str, Sequence[_C]], rank: Callable[[_C], int], suffix: Callable[[_C], str]
 ) -> dict[tuple[str, _C], str]:
-    """Return what each function is called in each of its contexts: in that of least rank it keeps its name.
+    """Name the copies of functions that are called in several contexts.
 
-    In others it is a copy, with the suffix of the context (TVM: `_host`), and a number where that is taken.
+    In the context of least rank a function keeps its name. The others get the suffix of their context (TVM: `_host`),
+    and a number if that name is in use.
+
+    Args:
+        found: contexts of each function.
+        rank: returns the rank of a context.
+        suffix: returns the suffix for a context.
+
+    Returns:
+        Names by function and context.
     """
     names, chosen = Names(found), {}
-    for name, met in found.items():
-        for place, context in enumerate(sorted(met, key=rank)):
-            chosen[name, context] = names.fresh(f"{name}_{suffix(context)}") if place else name
+    for name, own in found.items():
+        for number, context in enumerate(sorted(own, key=rank)):
+            chosen[name, context] = names.fresh(f"{name}_{suffix(context)}") if number else name
     return chosen

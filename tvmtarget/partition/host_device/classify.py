@@ -1,4 +1,4 @@
-"""Which operations of a mixed function are for the host: the shape and scalar work around what the device computes."""
+"""Find the operations of a mixed function that run on the host: shape and scalar computations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tvmtarget.target.topology import Site
 
 __all__ = ["HOST_OPERANDS", "MOST_ELEMENTS", "host_can_compute", "ops_for_host"]
 
-# Elements of a tensor up to which it counts as scalars: shapes, axes, paddings, conditions.
+# Largest number of elements of a tensor that counts as scalars: shapes, axes, paddings, conditions.
 MOST_ELEMENTS = 64
 
-# Operands, by position, that say how to compute and are read before it begins; ONNX's own words on each operator.
+# Operands, by position, that configure an operator and are read before it starts; from the ONNX operator specification.
 HOST_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "CenterCropPad": (1,),
     "ConstantOfShape": (0,),
@@ -41,43 +41,61 @@ HOST_OPERANDS: Mapping[str, tuple[int, ...]] = {
     for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 }
 
-_ASKS_FOR_SHAPES = frozenset({"Shape", "Size"})
+_SHAPE_QUERIES = frozenset({"Shape", "Size"})
 
 
 def host_can_compute(program: FlatProgram, op: Op, leaf: Site) -> bool:
-    """Whether the host of a leaf can compute an operation for it: shape or scalar work beside device code."""
+    """Return whether an operation is shape or scalar work that the host of a leaf supports.
+
+    Args:
+        program: the program.
+        op: the operation.
+        leaf: the device.
+
+    Returns:
+        Whether the host can run it for the device.
+    """
     host = strategy_at(program.topology[leaf.host].target)
     return host is not None and _is_scalar_work(op) and host.check(op) is None
 
 
 def ops_for_host(
-    program: FlatProgram, site: Site, calls: Sequence[int], strategy: Strategy | None, *, is_asked: bool
+    program: FlatProgram, site: Site, calls: Sequence[int], strategy: Strategy | None, *, always: bool
 ) -> frozenset[int] | None:
-    """Return which operations of a function on a leaf its host computes; None if the function stays as it is.
+    """Choose the operations of a mixed function that its host runs.
 
-    `strategy` is that of the leaf. The function is split if another site drives the leaf, and its code generator takes
-    device code only, or `is_asked`. The host computes what the device refuses, and what says how device code runs,
-    unless that needs a device's results: nothing goes from the device to the host and back for the shape of a tensor.
+    The host runs the shape and scalar work that the device does not support, and operations that only configure device
+    code, unless these need results of the device: no value goes to the host and back for the shape of a tensor.
+
+    Args:
+        program: the program.
+        site: the device.
+        calls: operations of the function, by number.
+        strategy: operator support of the device; None if unknown.
+        always: split every mixed function, not only those of code generators that take device code only.
+
+    Returns:
+        Numbers of operations; None if the function is not split.
     """
-    if site.host == site.path or strategy is None or not (is_asked or strategy.takes == "device"):
+    if site.host == site.path or strategy is None or not (always or strategy.takes == "device"):
         return None
     host = strategy_at(program.topology[site.host].target)
-    wanted, inside, found = _wanted(program, calls), frozenset(calls), set[int]()
+    configuring, inside, found = _configuring_ops(program, calls), frozenset(calls), set[int]()
     for index in calls:
         op = program.op(index)
         if host is None or not _is_scalar_work(op) or host.check(op) is not None:
             continue
-        is_free = op.kind not in _ASKS_FOR_SHAPES and all(
+        needs_no_device = op.kind not in _SHAPE_QUERIES and all(
             before in found for before in program.predecessors(index) if before in inside
         )
-        if (index in wanted and is_free) or strategy.check(op) is not None:
+        if (index in configuring and needs_no_device) or strategy.check(op) is not None:
             found.add(index)
     return frozenset(found)
 
 
-def _wanted(program: FlatProgram, calls: Sequence[int]) -> frozenset[int]:
-    """Return the operations whose results, directly or through others of these, only say how to compute."""
-    inside, results, wanted = frozenset(calls), program.results, set[int]()
+def _configuring_ops(program: FlatProgram, calls: Sequence[int]) -> frozenset[int]:
+    """Return the operations whose results only configure others, directly or through other such operations."""
+    inside, results, found = frozenset(calls), program.results, set[int]()
     for index in reversed(calls):
         readers = [
             (reader, name)
@@ -86,24 +104,25 @@ def _wanted(program: FlatProgram, calls: Sequence[int]) -> frozenset[int]:
             for name in (output.name,)
         ]
         is_result = any(output.name in results for output in program.body[index].outputs)
-        if readers and not is_result and all(_only_says_how(program, *one, inside, wanted) for one in readers):
-            wanted.add(index)
-    return frozenset(wanted)
+        if readers and not is_result and all(_only_configures(program, *one, inside, found) for one in readers):
+            found.add(index)
+    return frozenset(found)
 
 
-def _only_says_how(program: FlatProgram, reader: int, name: str, inside: frozenset[int], wanted: set[int]) -> bool:
+def _only_configures(program: FlatProgram, reader: int, name: str, inside: frozenset[int], found: set[int]) -> bool:
+    """Whether an operation reads a value only as configuration, or its own results only configure others."""
     call = program.body[reader]
     if reader not in inside:
         return False
     positions = {position for position, operand in enumerate(call.inputs) if operand == name}
-    return reader in wanted or (bool(positions) and positions <= set(HOST_OPERANDS.get(call.kind, ())))
+    return reader in found or (bool(positions) and positions <= set(HOST_OPERANDS.get(call.kind, ())))
 
 
 def _is_scalar_work(op: Op) -> bool:
     if op.call.has_effect or not all(map(_is_scalars, op.outputs)) or not all(map(_is_scalar_work, op.nested())):
         return False
-    given = (type_ for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name)
-    return op.kind in _ASKS_FOR_SHAPES or all(map(_is_scalars, given))
+    input_types = (type_ for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name)
+    return op.kind in _SHAPE_QUERIES or all(map(_is_scalars, input_types))
 
 
 def _is_scalars(type_: Type) -> bool:

@@ -1,4 +1,4 @@
-"""Opaque TIR functions of a module split into host functions and kernels, by TVM's own passes."""
+"""Split opaque TIR functions of a module into host functions and kernels, by TVM's passes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,23 @@ __all__ = ["function_of", "prim_of", "split_code", "type_of_parameter"]
 
 
 def prim_of(function: Function) -> Any:  # noqa: ANN401 - TVM ships no types
-    """Return the PrimFunc that an opaque function consists of; `ModelError` if it is something else."""
+    """Read the PrimFunc of an opaque function.
+
+    Args:
+        function: function of TIR code.
+
+    Returns:
+        The `tvm.tirx.PrimFunc`.
+
+    Raises:
+        ModelError: the function has no code that TVM wrote, or the code is not a PrimFunc.
+    """
     tvm, code = the_tvm(), function.code
     if code is None or code.kind != TVM:
         raise ModelError(f"function {function.name!r} is no TIR that TVM wrote, so that it cannot be split")
     try:
         prim = tvm.ir.load_json(code.data.decode())
-    except Exception as error:  # whatever TVM raises for a text that is none of its own
+    except Exception as error:  # TVM raises several types for text that it did not write
         raise ModelError(f"the code of function {function.name!r} is not TVM's JSON") from error
     if not isinstance(prim, tvm.tirx.PrimFunc):
         raise ModelError(f"function {function.name!r} is a {type(prim).__name__}, which TVM does not split")
@@ -48,39 +58,55 @@ def function_of(
     constraint: Constraint | None = None,
     symbols: Mapping[str, str] | None = None,
 ) -> Function:
-    """Return an opaque function for a PrimFunc; it writes through its parameters, and so has an effect.
+    """Make an opaque function, which has an effect because it writes through its parameters.
 
-    `symbols` are the functions that it can launch, by their symbols.
+    Args:
+        name: name of the function.
+        prim: the `tvm.tirx.PrimFunc`.
+        constraint: constraint of the function.
+        symbols: names of the functions that it may launch, by symbol.
+
+    Returns:
+        The function.
     """
     params = tuple(Value(str(param.name), type_of_parameter(param)) for param in prim.params)
     return code_function(name, prim, params, (), symbols or {}, has_effect=True).replace(constraint=constraint)
 
 
 def split_code(functions: Mapping[str, Function], topology: Topology) -> tuple[Function, ...]:
-    """Split the opaque TIR functions of a module; those of one device in one go, with the private ones that they call.
+    """Split the opaque TIR functions of a module, for each device together with callees.
 
-    A function that is constrained to a device is split for it. One without a constraint is split for the device that
-    its own target corresponds to, else for the only one of the tree, unless it has the device of its callers. The host
-    function keeps name and signature, and launches its kernels by name. Other functions stay as they are.
+    The device of a function is the one that it is constrained to, else that of its callers, else the one that
+    corresponds to its TVM target, else the only device of the target tree. The host function keeps name and signature,
+    and launches its kernels by name.
+
+    Args:
+        functions: functions of the module by name.
+        topology: sites of its target.
+
+    Returns:
+        The functions that were changed or added.
 
     Raises:
-        ModelError: code of two devices calls one private function, or a function does not say which device it is for.
+        ModelError: code of two devices calls one private function, or the device of a function is ambiguous.
     """
     codes = {name: function for name, function in functions.items() if function.code is not None}
-    owner = {name: path for name, function in codes.items() if (path := _constrained(function, topology)) is not None}
+    owner = {
+        name: path for name, function in codes.items() if (path := _constrained_device(function, topology)) is not None
+    }
     for name in list(owner):
-        _own(name, owner[name], owner, codes)
+        _assign_callees(name, owner[name], owner, codes)
     direct = {one for function in functions.values() if function.code is None for one in callees_of(function)}
     operations = set(reachable_functions(sorted(direct & codes.keys()), codes))
     called = direct.union(*(code_callees(function).values() for function in codes.values()))
     for name in sorted(codes, key=lambda one: one in called):  # first those that no other function calls
         function = codes[name]
-        is_free = function.constraint is None and name not in owner and name not in operations
-        if is_free and not any(function.attr(key) is not None for key in SIDE_ATTRS) and _is_tir(function):
-            path = _free(function, topology)
+        is_undecided = function.constraint is None and name not in owner and name not in operations
+        if is_undecided and not any(function.attr(key) is not None for key in SIDE_ATTRS) and _is_tir(function):
+            path = _device_for(function, topology)
             if path is not None:
                 owner[name] = path
-                _own(name, path, owner, codes)
+                _assign_callees(name, path, owner, codes)
     made: list[Function] = []
     for path in sorted(set(owner.values())):
         names = {name for name, one in owner.items() if one == path}
@@ -88,15 +114,15 @@ def split_code(functions: Mapping[str, Function], topology: Topology) -> tuple[F
     return tuple(made)
 
 
-def _constrained(function: Function, topology: Topology) -> str | None:
-    """Return the device that a mixed function is constrained to."""
+def _constrained_device(function: Function, topology: Topology) -> str | None:
+    """Return the path of the device that a mixed function is constrained to."""
     if side_of(function, topology) != "mixed" or function.constraint is None:
         return None
     return topology.canonical(function.constraint.path or "")
 
 
-def _own(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Function]) -> None:
-    """Give a device what its code calls: functions without a constraint, and those that its host runs."""
+def _assign_callees(name: str, path: str, owner: dict[str, str], codes: Mapping[str, Function]) -> None:
+    """Assign the callees of a function to its device, at any depth, except those with a constraint."""
     waiting, seen = [name], {name}
     while waiting:
         for callee in code_callees(codes[waiting.pop()]).values():
@@ -114,8 +140,8 @@ def _is_tir(function: Function) -> bool:
     return function.code is not None and function.code.kind == TVM and is_prim(read_code(function))
 
 
-def _free(function: Function, topology: Topology) -> str | None:
-    """Return the device that a function without a constraint is split for; None for host code of a system."""
+def _device_for(function: Function, topology: Topology) -> str | None:
+    """Return the path of the device for a function without a constraint; None for host code of a system."""
     root = topology[""]
     if not root.is_system:
         return "" if root.host != "" or device_scope_of(read_code(function)) is not None else None
@@ -138,8 +164,8 @@ def _split(
     functions: Mapping[str, Function], every: Mapping[str, Function], topology: Topology, site: Site
 ) -> list[Function]:
     tvm = the_tvm()
-    # Functions of the host that these call are there while they are split, and stay as they are.
-    beside = {
+    # TVM must see the host functions that these call, but they are not changed.
+    called_host_functions = {
         name: every[name]
         for function in functions.values()
         for name in code_callees(function).values()
@@ -149,30 +175,33 @@ def _split(
     prims = {name: prim_of(function) for name, function in functions.items()}
     host = topology[site.host].target.replace(name=None, host=None, count=1)
     pair = site.target.replace(name=None, count=1, host=host)
-    given = {variables[name]: with_variables(functions[name], prim, variables) for name, prim in prims.items()}
-    given |= {variables[name]: _declared(tvm, prim_of(function), function, site) for name, function in beside.items()}
-    split = split_tir(tvm.IRModule(given), pair, every)
+    inputs = {variables[name]: with_variables(functions[name], prim, variables) for name, prim in prims.items()}
+    inputs |= {
+        variables[name]: _declared(tvm, prim_of(function), function, site)
+        for name, function in called_host_functions.items()
+    }
+    split = split_tir(tvm.IRModule(inputs), pair, every)
     symbols = symbols_of({str(var.name_hint): prim for var, prim in split.functions.items()})
     made: list[Function] = []
     for var in sorted(split.functions.keys(), key=lambda var: str(var.name_hint)):
         name, prim = str(var.name_hint), split[var]
-        if name in beside:
+        if name in called_host_functions:
             continue
         known = every.get(name)
         function = function_of(name, prim, symbols=symbols) if known is None else with_code(known, prim, symbols)
-        made.append(_on_its_side(function, prim, topology, site))
+        made.append(_as_host_or_device(function, prim, topology, site))
     return made
 
 
 def _declared(tvm: Any, prim: Any, function: Function, site: Site) -> Any:  # noqa: ANN401
-    """Return a function that stays as it is as one of the side that it is for."""
+    """Return the PrimFunc of a function that is not split, marked as host code if it is constrained to the host."""
     path = None if function.constraint is None else function.constraint.path
     is_decided = any(key in prim.attrs for key in ("target", "tirx.is_host_func"))
     return prim if is_decided or path != site.host else prim.with_attr("tirx.is_host_func", tvm.tirx.IntImm("bool", 1))
 
 
-def _on_its_side(function: Function, prim: Any, topology: Topology, site: Site) -> Function:  # noqa: ANN401
-    """Return a function of host or device code as one; a kernel may be for another device than the function was."""
+def _as_host_or_device(function: Function, prim: Any, topology: Topology, site: Site) -> Function:  # noqa: ANN401
+    """Mark a split function as host or device code; a kernel may be for another device than the function was."""
     own = prim.attrs["target"]
     is_kernel = is_launched(prim) and site.host != site.path and own.kind.name == site.target.kind
     if side_of_prim(prim) == "host" and not is_kernel:
@@ -184,7 +213,14 @@ def _on_its_side(function: Function, prim: Any, topology: Topology, site: Site) 
 
 
 def type_of_parameter(param: Any) -> Type:  # noqa: ANN401
-    """Return the type of a parameter as far as it has one here: buffers and numbers; None for others."""
+    """Convert the type of a parameter of a PrimFunc.
+
+    Args:
+        param: the `tvm.tirx.Var`.
+
+    Returns:
+        A tensor type for buffers and scalars; None for other types.
+    """
     type_ = param.ty
     dtype = str(getattr(type_, "dtype", ""))
     if dtype not in DTYPES:

@@ -1,4 +1,4 @@
-"""Which target a function is for that does not say so: that of the code that calls it, at any depth."""
+"""Infer the constraints of functions from their callers, at any depth."""
 
 from __future__ import annotations
 
@@ -17,27 +17,42 @@ __all__ = ["infer_targets"]
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """Where code runs: what it is constrained to, if to anything, and whether it is device code only."""
+    """Where code runs.
+
+    Attributes:
+        constraint: constraint of the code; None for none.
+        is_device: whether it is device code only.
+    """
 
     constraint: Constraint | None
     is_device: bool = False
 
 
 def infer_targets(module: IRModule) -> IRModule:
-    """Give every function without a constraint those of the code that calls it, at any depth.
+    """Constrain every function without a constraint like the code that calls it, at any depth.
 
-    A call with a constraint is code of its own. A function that is called in several contexts is copied for each;
-    device code keeps the name, and what runs on the host of another context is called `<name>_host`. Functions that
-    nothing calls, those with a constraint, and what they alone call without one, stay as they are, so that doing it
-    twice changes nothing. `ModelError` for an invalid module, such as one whose functions call each other in a circle.
+    A call with a constraint is a context of its own. A function that is called in several contexts is copied for each;
+    device code keeps the name, and the copy for the host of another context is named `<name>_host`. Functions that
+    nothing calls, and functions with a constraint, stay as they are. Inference is idempotent.
 
-    >>> module = IRModule.parse('''
-    ... func @main(%x) [@cpu] { %y = @f(%x) %z = @g(%y) [@gpu] return %z }
-    ... func @f(%x) { %y = @g(%x) return %y }
-    ... func @g(%x) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }
-    ... ''').with_target("[gpu=cuda,cpu=llvm](host=@cpu)")
-    >>> [(function.name, str(function.constraint)) for function in infer_targets(module)]
-    [('main', '@cpu'), ('f', '@cpu'), ('g', '@gpu'), ('g_host', '@cpu')]
+    Args:
+        module: a valid module.
+
+    Returns:
+        The module with constrained functions.
+
+    Raises:
+        ModelError: the module is invalid, for example because its functions are recursive.
+
+    Example:
+
+        >>> module = IRModule.parse('''
+        ... func @main(%x) [@cpu] { %y = @f(%x) %z = @g(%y) [@gpu] return %z }
+        ... func @f(%x) { %y = @g(%x) return %y }
+        ... func @g(%x) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }
+        ... ''').with_target("[gpu=cuda,cpu=llvm](host=@cpu)")
+        >>> [(function.name, str(function.constraint)) for function in infer_targets(module)]
+        [('main', '@cpu'), ('f', '@cpu'), ('g', '@gpu'), ('g_host', '@cpu')]
     """
     functions = module.verify().by_name
     called = {name for function in module for name in callees_of(function)}
@@ -51,35 +66,35 @@ def infer_targets(module: IRModule) -> IRModule:
     hosts = _hosts(module, {context for met in found.values() for context in met})
     rank = {context: _rank(context, hosts) for met in found.values() for context in met}
     names = context_names(found, rank.__getitem__, lambda context: _suffix(context, hosts))
-    made = (
-        _made(function, context, names, fixed)
+    copies = (
+        _copy_for(function, context, names, fixed)
         for name, function in functions.items()
         for context in sorted(found[name], key=rank.__getitem__)
     )
-    return module.replace(functions=tuple(made)).verify()
+    return module.replace(functions=tuple(copies)).verify()
 
 
 def _context(function: Function) -> _Context:
     return _Context(function.constraint, function.attr(CALLING_CONVENTION) == DEVICE_KERNEL)
 
 
-def _asked(call: Call, around: _Context | None) -> _Context | None:
-    """Return the context of a call, or of what is in its nested bodies; None is that of the function."""
+def _context_of_call(call: Call, around: _Context | None) -> _Context | None:
+    """Return the context of a call and of its regions; None for that of the function."""
     decides = call.constraint is not None and call.constraint.is_required
     return _Context(call.constraint) if decides else around
 
 
 def _calls(function: Function, around: _Context | None) -> Iterator[CallSite[_Context]]:
     for call in function.body:
-        asked = _asked(call, around)
+        context = _context_of_call(call, around)
         if call.callee is not None:
-            yield CallSite(call.callee, asked)
+            yield CallSite(call.callee, context)
         for _, region in call.regions:
-            yield from _calls(region, asked)
+            yield from _calls(region, context)
 
 
 def _hosts(module: IRModule, met: set[_Context]) -> set[_Context]:
-    """Return the contexts that are hosts of others; and, beside device code, mixed code of the same site."""
+    """Return the contexts that drive others: hosts, and mixed code of a site that also has device code."""
     found = {context for context in met if not context.is_device and replace(context, is_device=True) in met}
     if module.target is None:
         return found
@@ -102,23 +117,23 @@ def _suffix(context: _Context, hosts: set[_Context]) -> str:
     return (name or "any").rpartition("/")[2].replace(".", "_")
 
 
-def _made(
+def _copy_for(
     function: Function,
     context: _Context,
     names: Mapping[tuple[str, _Context], str],
     fixed: Mapping[str, tuple[_Context, ...]],
 ) -> Function:
-    """Return a function as it is in a context, calling others as they are there."""
+    """Return the copy of a function for a context, which calls the copies of its callees."""
 
     def called(body: Function, around: _Context | None) -> Function:
-        return body.replace(body=tuple(renamed(call, _asked(call, around)) for call in body.body))
+        return body.replace(body=tuple(renamed(call, _context_of_call(call, around)) for call in body.body))
 
-    def renamed(call: Call, asked: _Context | None) -> Call:
-        regions = tuple((label, called(region, asked)) for label, region in call.regions)
+    def renamed(call: Call, own: _Context | None) -> Call:
+        regions = tuple((label, called(region, own)) for label, region in call.regions)
         callee = call.callee
         if callee is None or callee in fixed:
             return replace(call, regions=regions) if regions else call
-        return replace(call, op=f"@{names[callee, asked or context]}", regions=regions)
+        return replace(call, op=f"@{names[callee, own or context]}", regions=regions)
 
-    made = called(function, None).replace(name=names[function.name, context], constraint=context.constraint)
-    return as_device(made) if context.is_device else made
+    copied = called(function, None).replace(name=names[function.name, context], constraint=context.constraint)
+    return as_device(copied) if context.is_device else copied

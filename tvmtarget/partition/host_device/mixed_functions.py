@@ -1,4 +1,4 @@
-"""Split a function of mixed host and device code: a host function that drives it, and device functions."""
+"""Split a mixed function into a driver on the host, device functions, and host functions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,33 @@ from tvmtarget.target.topology import Site
 
 __all__ = ["split_mixed_function"]
 
-# Who runs an operation of a mixed function: the device, its host, or the driver that calls both.
+# Labels of the operations of a mixed function: what runs them. The driver calls the functions of the other two.
 DEVICE, HOST, DRIVER = range(3)
 
 
 def split_mixed_function(
     program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...], *, is_body: bool = False
 ) -> PartitionNode:
-    """Split a mixed function into a host function that drives it, device functions, and what the host computes."""
-    on_host = ops_for_host(program, site, calls, feasibility.strategy(site), is_asked=feasibility.splits)
+    """Split a mixed function into a driver, device functions and host functions.
+
+    Args:
+        program: the program.
+        feasibility: which site supports which operation, and whether all mixed functions are split.
+        site: the device.
+        calls: operations of the function, by number.
+        is_body: whether the function is a region of a driven operation.
+
+    Returns:
+        The partition of the function; a single leaf if it is not split.
+    """
+    on_host = ops_for_host(program, site, calls, feasibility.strategy(site), always=feasibility.splits)
     if on_host is None:
         return PartitionNode(site, calls)
     driven = frozenset(
         index for index in calls if index not in on_host and _is_driven(program, feasibility, index, site)
     )
     if not on_host and not driven and site.path and not feasibility.splits and not is_body:
-        return PartitionNode(site, calls, device=site.path)  # whoever calls it drives it
+        return PartitionNode(site, calls, device=site.path)  # its caller drives it
     sides = (site, program.topology[site.host], site)
     chosen = [DRIVER if index in driven else HOST if index in on_host else DEVICE for index in calls]
     limits = [limits_of(side, is_driver=number == DRIVER) for number, side in enumerate(sides)]
@@ -55,7 +66,7 @@ def split_mixed_function(
 def _driven_operation(
     program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]
 ) -> PartitionNode:
-    """Return an operation that the driver of a device runs, with its nested bodies split as well."""
+    """Return the partition of an operation that the driver runs, with its regions split as well."""
     bodies = tuple(
         split_mixed_function(program, feasibility, site, tuple(scope.calls), is_body=True)
         for scope in program.bodies[calls[0]]
@@ -64,7 +75,7 @@ def _driven_operation(
 
 
 def _is_driven(program: FlatProgram, feasibility: Feasibility, index: int, site: Site) -> bool:
-    """Whether the driver of a device runs an operation with nested bodies, as the device does not or should not."""
+    """Whether the driver of a device runs an operation with regions, because the device cannot or should not."""
     if index not in program.bodies or feasibility.reason_not_driven(index, site) is not None:
         return False
     strategy = feasibility.strategy(site)

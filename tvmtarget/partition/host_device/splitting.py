@@ -1,4 +1,4 @@
-"""`split_host_device`: every mixed function of host and device code becomes a host function and device functions."""
+"""Split every mixed function of a module into a host function and device functions."""
 
 from __future__ import annotations
 
@@ -14,16 +14,26 @@ __all__ = ["split_host_device"]
 
 
 def split_host_device(module: IRModule, target: Target | str | None = None) -> IRModule:
-    """Return the module with host and device code apart, whatever code generators take (TVM: SplitHostDevice).
+    """Separate host and device code of all mixed functions (TVM: SplitHostDevice).
 
     A function that is constrained to a device which another site drives is mixed. It becomes a function that runs on
     the host (`is-host-function`, calling convention `packed`, `drives` the device, constrained to the host), which
     only calls, copies and branches; device functions (calling convention `device-kernel-launch`, constrained to the
-    device); and functions on the host for shape and scalar work. Opaque TIR functions are split by TVM's own pass:
-    those that are constrained to a device, those whose own target is one, and others for the only device there is.
+    device); and functions on the host for shape and scalar work. Opaque TIR functions are split by TVM's pass: those
+    that are constrained to a device, those whose TVM target is one, and others for the only device there is. The pass
+    is idempotent.
 
-    `target` is the tree, the module's own unless given. Raises what `decompose` raises. Doing it twice changes
-    nothing.
+    Args:
+        module: the module.
+        target: target tree; by default that of the module.
+
+    Returns:
+        The module with host functions and device functions.
+
+    Raises:
+        TargetError: neither an argument nor the module names a target.
+        InfeasibleError: an operation fits no site.
+        ModelError: the module is invalid, or TVM cannot split a function.
     """
     chosen = Target.parse(target) if isinstance(target, str) else (target or module.target)
     if chosen is None:

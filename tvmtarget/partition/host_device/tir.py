@@ -1,9 +1,12 @@
-"""Targets for the functions of a TIR module (apache-tvm), at any depth of calls, and TVM's split of host and device.
+"""Bind targets to the functions of a TIR module (apache-tvm), and split them with TVM's SplitHostDevice.
 
-It does what TVM's BindTarget does (src/tirx/transform/bind_target.cc, v0.27), but for four things: BindTarget looks at
-the calls in public functions only, so that a private function that a private host function calls gets the device's
-target, which SplitHostDevice then refuses; calls in `device_scope` and `target` subgraphs are device code, as
-SplitHostDevice splits these off; device code that calls a host function is refused; there always is a host.
+Binding follows TVM's BindTarget (src/tirx/transform/bind_target.cc, v0.27) with four differences:
+
+- BindTarget considers calls in public functions only. A private function called by a private host function gets the
+  target of the device there, which SplitHostDevice then rejects.
+- Calls in `device_scope` and `target` regions are device code, because SplitHostDevice splits these off.
+- Device code that calls a host function is an error.
+- There is always a host.
 """
 
 from __future__ import annotations
@@ -21,22 +24,30 @@ __all__ = ["Context", "bind_missing_targets", "bind_targets", "is_launched", "si
 
 Context: TypeAlias = Literal["device", "host"]
 
-_SIDES: tuple[Context, ...] = ("device", "host")  # in the first of them a function keeps its name
+# A function that is called from both keeps its name in the first.
+_SIDES: tuple[Context, ...] = ("device", "host")
 _HOST_FUNCTION = "tirx.is_host_func"
-_KERNEL = 2  # kDeviceKernelLaunch of TVM
+_KERNEL = 2  # TVM: kDeviceKernelLaunch
 _HOST_KINDS = ("llvm", "c", "cuda_host")
 
 
 def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TVM ships no types
-    """Return a `tvm.IRModule` in which every PrimFunc has the target of the code that calls it.
+    """Give every PrimFunc of a `tvm.IRModule` the target of the code that calls it.
 
-    `target` is one device and its host. Public functions get both, private ones what runs them; of one that both
-    call there is a copy `<name>_host`, which host code calls at any depth. Targets that functions have are kept. What
-    nothing calls is for the device. TVM's own pipeline takes the result.
+    Public functions get the device with its host, private functions the one that calls them. A function that both call
+    is copied as `<name>_host` for the host, at any depth. Existing targets are kept. Functions that nothing calls are
+    device code.
+
+    Args:
+        module: a `tvm.IRModule`.
+        target: one device and its host.
+
+    Returns:
+        A module for TVM's pipeline.
 
     Raises:
-        TargetError: `target` is a system of targets.
-        ModelError: `module` is no `tvm.IRModule`, or device code in it calls a host function.
+        TargetError: `target` is composite.
+        ModelError: `module` is not a `tvm.IRModule`, or its device code calls a host function.
     """
     checked = checked_module(module)
     device, host = _pair(the_tvm(), target)
@@ -44,17 +55,35 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
 
 
 def bind_missing_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401
-    """Return a `tvm.IRModule` as `bind_targets` does, in which functions that have a target stay as they are."""
+    """Bind targets as `bind_targets` does, and leave device functions with a target unchanged.
+
+    Args:
+        module: a `tvm.IRModule`.
+        target: one device and its host.
+
+    Returns:
+        A module in which every PrimFunc has a target.
+    """
     device, host = _pair(the_tvm(), target)
     return _bind(module, device, host, keeps_device_code=True)
 
 
 def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -> Any:  # noqa: ANN401
-    """Bind targets, then split every function into one for the host and kernels for the device, by TVM's own pass.
+    """Bind targets, then split all functions by TVM's SplitHostDevice.
 
-    A function whose target is a device without a host is device code and stays it. Device subgraphs in a function for
-    the host are split off for the device. No new function gets a name in `reserved`. `ModelError` with the function for
-    what TVM does not split.
+    A function whose target is a device without a host stays device code. Device regions in a function for the host are
+    split off for the device.
+
+    Args:
+        module: a `tvm.IRModule`.
+        target: one device and its host.
+        reserved: names that no new function may get.
+
+    Returns:
+        The split module.
+
+    Raises:
+        ModelError: TVM cannot split a function, or leaves device code in a host function.
     """
     tvm = the_tvm()
     device, host = _pair(tvm, target)
@@ -66,33 +95,41 @@ def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -
             bound.update_func(var, _annotated(tvm, function, device))
     known = {str(var.name_hint) for var in bound.functions}
     taken = {str(function.attrs.get("global_symbol") or "") for function in bound.functions.values()}
-    held = [tvm.ir.GlobalVar(name) for name in sorted({*reserved, *taken} - known - {""})]
-    nothing = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("target", host)
-    for var in held:
-        bound.update_func(var, nothing)
-    split = _passed(tvm, bound)
-    names = {str(var.name_hint) for var in held}
+    # Empty functions reserve names, because the pass only avoids names of functions in the module.
+    placeholders = [tvm.ir.GlobalVar(name) for name in sorted({*reserved, *taken} - known - {""})]
+    empty = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("target", host)
+    for var in placeholders:
+        bound.update_func(var, empty)
+    split = _split_by_tvm(tvm, bound)
+    names = {str(var.name_hint) for var in placeholders}
     kept = {var: _kernel(function) for var, function in split.functions.items() if str(var.name_hint) not in names}
-    left = [
-        f"function {str(var.name_hint)!r} has device code that TVM does not split off ({subgraph}); lower it to "
+    unsplit = [
+        f"function {str(var.name_hint)!r} has device code that TVM does not split off ({region}); lower it to "
         "T.launch_thread first, as tvm.s_tir.transform.LowerOpaqueBlock does for loops bound to threads"
         for var, function in kept.items()
         if is_prim(function) and side_of_prim(function) == "host" and is_other
-        for subgraph in (device_scope_of(function),)
-        if subgraph is not None
+        for region in (device_scope_of(function),)
+        if region is not None
     ]
-    raise_all(ModelError, left)
+    raise_all(ModelError, unsplit)
     return tvm.IRModule(kept, attrs=module.attrs, global_infos=module.global_infos)
 
 
 def is_launched(function: Any) -> bool:  # noqa: ANN401
-    """Whether a function is a kernel that a host function launches."""
+    """Return whether a function is a kernel that a host function launches.
+
+    Args:
+        function: a PrimFunc of a split module.
+
+    Returns:
+        Whether it is a kernel.
+    """
     own = function.attrs.get("target")
     return bool(function.attrs.get("tirx.is_global_func")) and own is not None and own.host is None
 
 
 def _kernel(function: Any) -> Any:  # noqa: ANN401
-    """Return a kernel on a CPU that is called by its symbol with the calling convention of kernels.
+    """Return a kernel for a CPU, which is called by its symbol, with the calling convention of kernels.
 
     TVM (0.27) leaves it the default one, and packs it like a public function when the split module is built.
     """
@@ -101,8 +138,8 @@ def _kernel(function: Any) -> Any:  # noqa: ANN401
     return function.with_attr("calling_conv", _KERNEL) if is_here else function
 
 
-def _passed(tvm: Any, module: Any) -> Any:  # noqa: ANN401
-    """Return what TVM's pass makes of a module; an error of it names the function."""
+def _split_by_tvm(tvm: Any, module: Any) -> Any:  # noqa: ANN401
+    """Run TVM's pass; on an error, run it on one function after the other to find the one at fault."""
     split = tvm.tirx.transform.SplitHostDevice()
     try:
         return split(module)
@@ -110,6 +147,7 @@ def _passed(tvm: Any, module: Any) -> Any:  # noqa: ANN401
         reason = _reason(error)
         by_name = {str(var.name_hint): var for var in module.functions}
         for name, var in sorted(by_name.items()):
+            # The function with all that it calls.
             alone, waiting = {}, [var]
             while waiting:
                 one = waiting.pop()
@@ -125,6 +163,7 @@ def _passed(tvm: Any, module: Any) -> Any:  # noqa: ANN401
         raise ModelError(f"the functions cannot be split into host and device code: {reason}") from error
 
 
+# Explanations of TVM's error messages, by a part of the message.
 _REASONS = {
     "successful return": "its device code returns a value; a kernel returns nothing, so write the result to a buffer",
     "has multiple callees": "it is launched as a kernel and called by code for another target; make a copy for each",
@@ -133,7 +172,7 @@ _REASONS = {
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong, in words of ours where the message of TVM is known."""
+    """Return an explanation of an error of TVM where its message is known, else the first line of the message."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     known = (reason for words, reason in _REASONS.items() if words in text)
@@ -141,17 +180,17 @@ def _reason(error: Exception) -> str:
 
 
 def _annotated(tvm: Any, function: Any, device: Any) -> Any:  # noqa: ANN401
-    """Return a host function whose outermost device subgraphs name the device, as SplitHostDevice wants them."""
+    """Return a host function whose outermost device regions name the device, as SplitHostDevice requires."""
     from tvm_ffi import structural_mutate
 
-    def subgraph(node: Any, mutator: Any) -> Any:  # noqa: ANN401
+    def annotate(node: Any, mutator: Any) -> Any:  # noqa: ANN401
         if node.attr_key == "target":
             return node
         if node.attr_key in ("thread_extent", "device_scope"):
             return tvm.tirx.AttrStmt(device, "target", 0, node)
         return mutator.default_mutate(node)
 
-    body = structural_mutate(function.body, [(tvm.tirx.AttrStmt, subgraph)])
+    body = structural_mutate(function.body, [(tvm.tirx.AttrStmt, annotate)])
     return function if body.same_as(function.body) else function.with_body(body, function.span)
 
 
@@ -160,7 +199,7 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
     prims = {var: function for var, function in module.functions.items() if is_prim(function)}
     by_name = {str(var.name_hint): function for var, function in prims.items()}
     fixed = {name: (side_of_prim(function),) for name, function in by_name.items() if _is_decided(function)}
-    calls = {name: tuple(map(_site_of, calls_of_code(function))) for name, function in by_name.items()}
+    calls = {name: tuple(map(_call_site, calls_of_code(function))) for name, function in by_name.items()}
     found = call_contexts(calls, fixed)
     sides = {name: met or _dead_side(name, calls, found) for name, met in found.items()}
     if device.kind.name not in _HOST_KINDS:
@@ -173,8 +212,8 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
 
     def calling(side: Context) -> Callable[[Any, CodeCall], Any]:
         def variable(old: Any, call: CodeCall) -> Any:  # noqa: ANN401
-            place = fixed.get(call.name, (_site_of(call).context or side,))[0]
-            return variables.get((call.name, place), old)  # of what nothing calls there is no copy for each side
+            callee_side = fixed.get(call.name, (_call_site(call).context or side,))[0]
+            return variables.get((call.name, callee_side), old)  # a function that nothing calls has no copies
 
         return variable
 
@@ -190,13 +229,13 @@ def _bind(module: Any, device: Any, host: Any, *, keeps_device_code: bool = Fals
 def _dead_side(
     name: str, calls: Mapping[str, Sequence[CallSite[Context]]], found: Mapping[str, Sequence[Context]]
 ) -> tuple[Context, ...]:
-    """Return the side of a function that nothing calls: the device's, unless it calls what only the host has."""
+    """Return the side of a function that nothing calls: the device, unless it calls a function of the host."""
     is_host = any(tuple(found.get(call.callee, ())) == ("host",) for call in calls[name])
     return ("host",) if is_host else ("device",)
 
 
-def _site_of(call: CodeCall) -> CallSite[Context]:
-    """Return a call with its side: a subgraph is device code, unless it names a target of the host's kind."""
+def _call_site(call: CodeCall) -> CallSite[Context]:
+    """Return a call with its side: device regions are device code, unless they name a target of the host's kind."""
     if not call.is_device:
         return CallSite(call.name)
     is_host = call.target is not None and call.target.kind.name in _HOST_KINDS
@@ -209,7 +248,7 @@ def _host_calls(
     sides: Mapping[str, tuple[Context, ...]],
     fixed: Mapping[str, tuple[Context, ...]],
 ) -> Iterator[str]:
-    """Yield what is wrong with calls of host functions in device code."""
+    """Yield an error for each call of a host function in device code."""
     for name, met in sides.items():
         for side in met:
             for call in calls[name]:
@@ -228,7 +267,7 @@ def _pair(tvm: Any, target: Target | str) -> tuple[Any, Any]:  # noqa: ANN401
     """Return TVM's targets of a device, without its host, and of the host."""
     tree = (Target.parse(target) if isinstance(target, str) else target).resolve()
     if tree.is_composite:
-        raise TargetError(f"TIR is bound to one device and its host, not to {str(tree)!r}; take a part of it")
+        raise TargetError(f"TIR is bound to one device and its host, not to {str(tree)!r}; pass one leaf of it")
     device = tree.replace(host=None, executor=None, runtime=None, name=None)
     host = tree.host if isinstance(tree.host, Target) else device if tree.can_host else Target("llvm")
     configs = ({key: value for key, value in one.to_tvm().config.items() if key != "host"} for one in (device, host))
@@ -237,19 +276,26 @@ def _pair(tvm: Any, target: Target | str) -> tuple[Any, Any]:  # noqa: ANN401
 
 
 def _is_decided(function: Any) -> bool:  # noqa: ANN401
-    """Whether what a function is for does not depend on who calls it."""
+    """Whether the target of a function does not depend on its callers."""
     return any(key in function.attrs for key in ("global_symbol", "target", _HOST_FUNCTION))
 
 
 def side_of_prim(function: Any) -> Context:  # noqa: ANN401
-    """Return where a function that says so runs, but for device scopes in it."""
+    """Return the side of a function by its attributes, disregarding device regions in it.
+
+    Args:
+        function: a PrimFunc.
+
+    Returns:
+        `device` for a device target without a host, else `host`.
+    """
     own = function.attrs.get("target")
     is_bare = own is not None and own.host is None and own.kind.name not in _HOST_KINDS
     return "device" if is_bare else "host"
 
 
 def _bound(function: Any, side: Context, device: Any, host: Any, *, is_fixed: bool, is_kept: bool) -> Any:  # noqa: ANN401
-    """Return a function with its target: of public ones as BindTarget gives it, of private ones that of the side."""
+    """Return a function with its target: as BindTarget gives it to a public function, else that of its side."""
     own = function.attrs.get("target")
     if own is not None:
         lacks_host = "global_symbol" in function.attrs and own.host is None and not is_kept
