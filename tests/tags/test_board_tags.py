@@ -1,4 +1,4 @@
-"""Boards, chips and levels: TVM's names with TVM's facts, and facts that anybody can look up."""
+"""Tags of boards, chips and levels, compared with TVM and with public sources."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NAMES = [name for name in REGISTRY if name.split("/")[0] not in OF_CLOUDS_AND_GP
 BOARDS = [name for name in NAMES if not name.startswith("generic/")]
 
 
-def test_there_are_many_systems_beside_levels():
+def test_there_are_more_systems_than_cpu_levels():
     assert len(BOARDS) >= 500
     assert len({REGISTRY[name].digest for name in BOARDS}) >= 480
 
@@ -74,7 +74,7 @@ FACTS = [
 
 
 @pytest.mark.parametrize(("part", "attribute", "value"), FACTS, ids=[f"{part} {key}" for part, key, _ in FACTS])
-def test_a_fact_is_what_its_source_says(part, attribute, value):
+def test_a_fact_equals_that_of_its_source(part, attribute, value):
     assert Target.parse(part)[attribute] == value
 
 
@@ -94,12 +94,12 @@ MEMORIES = {
 
 
 @pytest.mark.parametrize("name", MEMORIES)
-def test_memories_have_the_sizes_of_their_sources(name):
+def test_memories_have_the_sizes_in_their_sources(name):
     assert {memory.name: memory.bytes for memory in REGISTRY[name].memory} == MEMORIES[name]
 
 
-def test_no_tensor_lives_in_flash():
-    """The first memory gives a domain its name, so RAM stands before flash."""
+def test_flash_holds_no_tensors():
+    """The first memory gives a domain its name, so RAM comes before flash."""
     for name in NAMES:
         for _, node in REGISTRY[name].walk():
             is_flash = [memory.kind == "flash" for memory in node.memory]
@@ -108,7 +108,7 @@ def test_no_tensor_lives_in_flash():
 
 
 @pytest.mark.parametrize("name", ["nxp/imx93", "nxp/imx93-evk", "alif/ensemble-e8"])
-def test_an_npu_behind_a_microcontroller_is_driven_by_it(name):
+def test_a_microcontroller_drives_its_npu(name):
     target = REGISTRY[name]
     assert target.depth == 3
     sites = {site.path: site for site in Topology(target.resolve()).leaves()}
@@ -119,12 +119,12 @@ def test_an_npu_behind_a_microcontroller_is_driven_by_it(name):
 
 
 @pytest.mark.parametrize("name", ["rockchip/rk3588", "qcom/sm8550", "google/gs101", "hisilicon/kirin960"])
-def test_unlike_clusters_share_one_memory(name):
+def test_different_cpu_clusters_share_one_memory(name):
     sites = list(Topology(REGISTRY[name].resolve()).leaves())
     assert len([site for site in sites if site.path.startswith("cpu-")]) >= 2
     assert {site.domain for site in sites} == {"dram"}
 
 
-def test_an_edge_tpu_has_a_memory_of_its_own():
+def test_an_edge_tpu_has_its_own_memory():
     sites = {site.path: site.domain for site in Topology(REGISTRY["google/coral-dev-board"].resolve()).leaves()}
     assert sites == {"cpu": "dram", "tpu": "tpu/sram"}

@@ -1,4 +1,4 @@
-"""The machines of clouds: what the tags say of them, held against sources other than those they come from."""
+"""Tags of cloud machines, compared with sources other than those that they are generated from."""
 
 import pytest
 from tools import derive_clouds, derive_ec2
@@ -15,12 +15,12 @@ GIB = 1 << 30
 
 
 def machines():
-    """Yield the tags of machines: no clusters, and no devices alone."""
+    """Yield the tags of machines, without clusters and single devices."""
     targets = ((name, REGISTRY[name]) for names in NAMES.values() for name in names)
     return [(name, target) for name, target in targets if any(child.slot == "cpu" for child in target.targets)]
 
 
-# Name, vCPUs, GiB, and devices: slot, count, NeuronCores of all (0: not said). From aws/karpenter-provider-aws,
+# Name, vCPUs, GiB, and devices: slot, count, NeuronCores of all (0: not stated). From aws/karpenter-provider-aws,
 # website/content/en/docs/reference/instance-types.md, at 1d92708, which Karpenter's authors read from the API.
 KARPENTER = """
     c5.large          2     4
@@ -60,7 +60,7 @@ KARPENTER = """
 """
 KARPENTER_ROWS = [line.split() for line in KARPENTER.splitlines() if line.strip()]
 
-# Name, vCPUs, GiB, GPUs: SpareCores/sc-inspector-data at 804d3c7, what lscpu, lshw and nvidia-smi said there.
+# Name, vCPUs, GiB, GPUs: SpareCores/sc-inspector-data at 804d3c7, the output of lscpu, lshw and nvidia-smi.
 MEASURED = """
     gcp/n1-standard-1                  1    3.75
     gcp/e2-highcpu-8                   8    8
@@ -144,34 +144,34 @@ TVM = {
 
 
 def part_of_tvm(name):
-    """Return the part that TVM's tag of a name means."""
+    """Return the part that TVM's tag of the name corresponds to."""
     slot = {"llvm": "cpu", "trn": "neuron"}[TVM[name]["kind"]]
     target = REGISTRY[name]
     return target.at(slot) if target.targets else target
 
 
 @pytest.mark.parametrize("cloud", derive_clouds.CLOUDS)
-def test_the_file_of_a_cloud_is_what_its_table_says(cloud):
+def test_the_file_of_a_cloud_is_generated_from_its_table(cloud):
     assert (derive_clouds.TAGS / f"{cloud}.toml").read_text(encoding="utf-8") == derive_clouds.derive(cloud)
 
 
 @pytest.mark.skipif(derive_ec2.installed() != derive_ec2.MOTO, reason=f"needs moto {derive_ec2.MOTO}, the source")
-def test_the_file_of_ec2_is_what_moto_says():
+def test_the_file_of_ec2_is_generated_from_moto():
     assert derive_ec2.TAGS.read_text(encoding="utf-8") == derive_ec2.derive()
 
 
-def test_all_instance_types_are_there():
+def test_all_instance_types_have_tags():
     assert {cloud: len(names) for cloud, names in NAMES.items()} == {"aws": 1642, "azure": 748, "gcp": 495}
 
 
-def test_a_machine_is_a_system_that_its_cpu_drives():
+def test_the_cpu_of_a_machine_drives_it():
     for name, target in machines():
         cpu = target.at("cpu")
         assert (target.kind, target.host, cpu.kind) == ("composite", "@cpu", "llvm"), name
         assert {"mtriple", "mcpu"} <= cpu.attrs.keys(), name
 
 
-def test_a_size_says_its_memory_cores_and_threads():
+def test_a_size_states_its_memory_cores_and_threads():
     for name, target in machines():
         is_size = "." in name if name.startswith("aws/") else target.memory
         if is_size:
@@ -187,7 +187,7 @@ def test_the_dram_of_a_machine_with_devices_belongs_to_its_cpu_alone():
 
 
 @pytest.mark.parametrize("row", KARPENTER_ROWS, ids=[row[0] for row in KARPENTER_ROWS])
-def test_karpenter_says_the_same_of_an_instance(row):
+def test_karpenter_agrees_on_an_instance(row):
     name, vcpus, gib, *devices = row
     target = REGISTRY[f"aws/{name}"]
     assert target.at("cpu")["num-cores"] * target.at("cpu")["threads-per-core"] == int(vcpus)
@@ -201,7 +201,7 @@ def test_karpenter_says_the_same_of_an_instance(row):
 
 
 @pytest.mark.parametrize("row", MEASURED_ROWS, ids=[row[0] for row in MEASURED_ROWS])
-def test_a_machine_was_measured_to_have_what_its_tag_says(row):
+def test_a_tag_agrees_with_the_measured_machine(row):
     name, vcpus, gib, *gpus = row
     target = REGISTRY[name]
     assert target.at("cpu")["num-cores"] * target.at("cpu")["threads-per-core"] == int(vcpus)
@@ -214,12 +214,12 @@ def test_the_cpu_level_is_what_guests_see(name, mcpu):
     assert REGISTRY[name].at("cpu")["mcpu"] == mcpu
 
 
-def test_what_azure_hides_from_guests_is_taken_off_the_level():
+def test_features_that_azure_hides_from_guests_are_removed_from_the_level():
     assert REGISTRY["azure/standard_d8as_v4"].at("cpu")["mattr"] == ("-clzero",)
     assert REGISTRY["azure/standard_f8s_v2"].at("cpu")["mattr"] == ("-clwb",)
 
 
-def test_sizes_have_the_cpu_level_of_their_family_but_for_a_few_that_are_named():
+def test_sizes_have_the_cpu_level_of_their_family_with_listed_exceptions():
     sizes = ((name, target) for name, target in machines() if name.startswith("aws/"))
     level = {name: target.at("cpu")["mcpu"] for name, target in sizes}
     other = {name for name in level if level[name] != level[name.partition(".")[0]]}
@@ -234,7 +234,7 @@ def test_a_part_keeps_its_count_and_its_memory():
 
 
 @pytest.mark.parametrize("name", TVM)
-def test_a_name_of_tvm_has_tvms_facts(name):
+def test_a_tag_of_tvm_has_the_facts_of_tvm(name):
     part = part_of_tvm(name)
     assert {key: part.kind if key == "kind" else part[key] for key in TVM[name]} == TVM[name]
 
@@ -262,7 +262,7 @@ def test_a_cluster_is_nodes_of_devices_with_links_between_them(name, facts):
     assert len(list(Topology(cluster.resolve()).leaves())) == 2 * (devices + 1)
 
 
-def test_nodes_of_a_cluster_and_gpus_of_a_node_have_memories_of_their_own():
+def test_nodes_of_a_cluster_and_gpus_of_a_node_have_separate_memories():
     sites = list(Topology(REGISTRY["aws/p4d-cluster"].resolve()).leaves())
     assert len({site.domain for site in sites}) == len(sites) == 18
     assert {site.host for site in sites} == {"node.0/cpu", "node.1/cpu"}
@@ -273,7 +273,7 @@ def test_a_cluster_grows_by_an_override():
     assert len(list(Topology(cluster.resolve()).leaves())) == 4 * 9
 
 
-def test_what_is_not_known_makes_constraints_unknown():
+def test_unknown_facts_make_constraints_unknown():
     family, size = Target.parse("aws/c5:cpu"), Target.parse("aws/c5.9xlarge:cpu")
     assert Constraint.parse("llvm(num-cores>=4)").check(family).truth is Truth.UNKNOWN
     assert Constraint.parse("llvm(num-cores>=4)").check(size).truth is Truth.YES
@@ -288,5 +288,5 @@ def test_what_is_not_known_makes_constraints_unknown():
         ("aws/trn1/trn1.32xlarge", "aws/trn1.32xlarge-pooled"),
     ],
 )
-def test_a_machine_is_found_under_the_name_that_others_spell(alias, name):
+def test_a_machine_is_found_under_other_spellings(alias, name):
     assert Target.parse(alias).tag == name

@@ -1,4 +1,4 @@
-"""The compiled form of the shipped tags says what the authored files say."""
+"""The compiled form of the shipped tags equals the tag files."""
 
 import shutil
 from dataclasses import replace
@@ -15,14 +15,14 @@ COMPILED = CompiledLayer("compiled", shipped_folder(), is_checked=False)
 
 
 def test_compiled_equals_authored():
-    """Where they differ, `python -m tvmtarget.tags.compiled` writes what is authored."""
+    """If they differ, `python -m tvmtarget.tags.compiled` updates the compiled form."""
     assert sorted(COMPILED.names()) == sorted(AUTHORED.names())
     assert sorted(COMPILED.listed()) == sorted(AUTHORED.listed())
     for name in AUTHORED.names():
         assert COMPILED.find(name) == AUTHORED.find(name)
 
 
-def test_a_namespace_that_changed_since_is_read_from_its_files(tmp_path):
+def test_a_changed_namespace_is_read_from_its_files(tmp_path):
     folder = tmp_path / "tags"
     shutil.copytree(shipped_folder(), folder)
     (folder / "demo.toml").write_text('schema = 1\n[tag.other]\nkind = "c"\n')
@@ -38,7 +38,7 @@ def test_a_namespace_that_changed_since_is_read_from_its_files(tmp_path):
     )
 
 
-def test_a_row_keeps_all_that_a_file_says(tmp_path):
+def test_a_compiled_row_keeps_all_data_of_its_file(tmp_path):
     folder, data = tmp_path / "tags", tmp_path / "data"
     folder.mkdir()
     (folder / "acme.toml").write_text(
@@ -54,7 +54,7 @@ def test_a_row_keeps_all_that_a_file_says(tmp_path):
     assert list(compiled.listed()) == ["acme/box.s"]
 
 
-def test_what_is_wrong_is_not_compiled(tmp_path):
+def test_files_with_problems_are_not_compiled(tmp_path):
     (tmp_path / "acme.toml").write_text("schema = 1\n[tag.box]\ndoc = 5\n")
     with pytest.raises(SystemExit, match="'doc' is text, not 5"):
         compile_tags(tmp_path, tmp_path / "data")

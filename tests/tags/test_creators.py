@@ -1,4 +1,4 @@
-"""TVM's historic functions: what they made of every model, from TVM v0.9 to v0.19."""
+"""TVM's former functions, with the targets that they created for every model from TVM v0.9 to v0.19."""
 
 import doctest
 from pathlib import Path
@@ -110,12 +110,12 @@ def test_a_model_has_every_fact_that_tvm_gave_it(function, model, text):
 
 
 @pytest.mark.parametrize("function", [creators.micro, creators.stm32])
-def test_there_is_nothing_more_in_a_bare_cpu(function):
+def test_a_bare_cpu_has_no_further_facts(function):
     for model, text in MADE[function].items():
         assert function(model) == Target.parse(text)
 
 
-def test_without_a_model_a_device_is_any_of_its_kind():
+def test_a_device_without_a_model_is_generic():
     assert creators.mali() == Target.parse("opencl -device=mali")
     assert creators.riscv_cpu() == creators.riscv_cpu("sifive-u54")
     assert creators.rasp() == creators.arm_cpu("rasp3b")
@@ -123,7 +123,7 @@ def test_without_a_model_a_device_is_any_of_its_kind():
     assert creators.rocm() == Target("rocm")
 
 
-def test_a_gpu_is_looked_up_and_an_arch_makes_any_name_good():
+def test_a_gpu_is_a_tag_or_has_an_arch():
     assert creators.cuda("a100")["arch"] == "sm_80"
     assert creators.cuda("jetson-nano")["arch"] == "sm_53"
     assert creators.cuda("jetson-nano").kind == "cuda"
@@ -131,13 +131,13 @@ def test_a_gpu_is_looked_up_and_an_arch_makes_any_name_good():
     assert creators.cuda("a100", arch="sm_70")["arch"] == "sm_70"
 
 
-def test_options_are_laid_over_a_model():
+def test_options_override_the_tag_of_a_model():
     assert creators.micro("stm32f746xx", "-mcpu=cortex-m33")["mcpu"] == "cortex-m33"
     assert creators.arm_cpu("rasp4b64", "-num-cores=2 -mattr=+crc")["mattr"] == ("+crc", "+neon")
     assert creators.mali("t860", "-max_num_threads=64")["max_num_threads"] == 64
 
 
-def test_hexagon_says_vectors_floats_and_options():
+def test_hexagon_states_vectors_floats_and_options():
     bare = creators.hexagon("v66", hvx=0, num_cores=2, vtcm_capacity=65536)
     assert bare == Target.parse(
         "hexagon -mtriple=hexagon -mcpu=hexagonv66 -mattr=-hvx -num-cores=2 -vtcm-capacity=65536"
@@ -167,7 +167,7 @@ def test_an_unknown_model_comes_with_the_nearest(call, problem):
     assert str(caught.value).startswith(problem)
 
 
-def test_a_length_that_no_vector_has_is_refused():
+def test_an_invalid_vector_length_is_rejected():
     with pytest.raises(TargetError, match="'hvx' is one of 0, 64, 128, not 32"):
         creators.hexagon("v66", hvx=32)
 
@@ -178,7 +178,7 @@ def test_every_model_is_a_tag_too():
             assert default_registry()[f"{namespace}/{model}"] == getattr(creators, namespace)(model)
 
 
-def test_the_document():
+def test_the_document_is_current():
     path = Path(__file__).parents[2] / "docs" / "creators.md"
     failed, tried = doctest.testfile(str(path), module_relative=False)
     assert tried
@@ -199,7 +199,7 @@ def test_the_document():
         (lambda: creators.hexagon("v68", llvm_options=["-a=1", "-b"]), None),
     ],
 )
-def test_functions_take_what_tvms_took(made, text):
+def test_functions_accept_the_spellings_of_tvm(made, text):
     """The spellings of TVM v0.18: `stm32H7xx`, the model "unknown", options as a list, `hexagonv68`."""
     if text is None:
         assert made() == creators.hexagon("v68", llvm_options="-a=1 -b")

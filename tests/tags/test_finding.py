@@ -1,4 +1,4 @@
-"""Finding tags by what they can do."""
+"""Search for tags by constraints."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_tags_satisfy_a_constraint_or_could(registry, text, satisfied, possible)
 
 
 @pytest.mark.parametrize("text", ["cuda(arch>=sm_53)", "cpu", "[cuda,llvm]", "llvm(+avx512f)", "gpu|hexagon", "!cpu"])
-def test_leaving_out_what_cannot_match_changes_no_answer(text):
+def test_skipping_tags_by_kind_changes_no_answer(text):
     registry, constraint = default_registry(), Constraint.parse(text)
     truths = {name: registry[name].satisfies(constraint).truth for name in registry}
     found = find_satisfying(registry, constraint)
@@ -57,14 +57,14 @@ def test_the_kinds_of_a_tag_are_known_without_its_tree():
         assert kinds is None or {node.kind for _, node in registry[name].walk()} <= kinds
 
 
-def test_the_nearest_tags_are_of_the_vendor_then_of_the_kind_then_least_apart(registry):
-    wanted = Constraint.parse("cuda(arch>=sm_80)")
-    assert find_nearest(registry, wanted, registry["acme/old"]) == ("acme/new", "acme/newer", "acme/bare")
-    assert find_nearest(registry, wanted, registry["other/vague"], limit=1) == ("other/box",)
+def test_the_nearest_tags_are_ordered_by_vendor_kind_and_distance(registry):
+    constraint = Constraint.parse("cuda(arch>=sm_80)")
+    assert find_nearest(registry, constraint, registry["acme/old"]) == ("acme/new", "acme/newer", "acme/bare")
+    assert find_nearest(registry, constraint, registry["other/vague"], limit=1) == ("other/box",)
     assert find_nearest(registry, Constraint.parse("rocm"), Target("llvm")) == ()
 
 
-def test_a_refusal_names_the_nearest_tags_that_would_do(registry):
+def test_a_failed_check_names_the_nearest_tags_that_satisfy(registry):
     assert str(check_target(registry, registry["acme/old"], Constraint.parse("cuda(arch>=sm_80)"))).splitlines() == [
         "NO acme/old does not satisfy cuda(arch>=sm_80)",
         "  NO @gpu: cuda: this is cuda",
@@ -82,6 +82,6 @@ def test_a_refusal_names_the_nearest_tags_that_would_do(registry):
         ("acme/new:npu", "no node 'npu' in target 'acme/new'"),
     ],
 )
-def test_what_is_searched_for_must_be_known(registry, text, problem):
+def test_an_unknown_word_cannot_be_searched(registry, text, problem):
     with pytest.raises(TvmTargetError, match=problem):
         read_constraint(registry, text)

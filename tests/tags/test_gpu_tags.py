@@ -1,4 +1,4 @@
-"""What the tags of GPUs and of the systems around them say."""
+"""Facts of the tags of GPUs and of systems with GPUs."""
 
 import tomllib
 
@@ -127,7 +127,7 @@ def test_a_memory(name, path, size, bandwidth):
 
 
 @pytest.mark.parametrize(("name", "other"), rows(SHORT_NAMES))
-def test_a_product_has_the_names_that_people_use(name, other):
+def test_a_product_has_common_short_names(name, other):
     assert REGISTRY[other].tag == name
 
 
@@ -152,8 +152,8 @@ def test_one_memory_is_one_domain():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_peaks_grow_as_types_shrink(name):
-    """A wrong digit shows: half the bits are never slower, and peaks are between 1 and 10^8 Gflop/s."""
+def test_smaller_types_have_higher_peaks(name):
+    """Finds wrong digits: half the bits are never slower, and peaks are between 1 and 10^8 Gflop/s."""
     order = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4")
     for _, target in REGISTRY[name].walk():
         stated = [target.attrs.get(f"peak-gflops-{type_}") for type_ in order]
@@ -163,7 +163,7 @@ def test_peaks_grow_as_types_shrink(name):
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
-def test_no_source_is_cited_in_vain(path):
+def test_every_source_is_cited(path):
     data = tomllib.loads(path.read_text(encoding="utf-8"))
     sizes = [size for family in data.get("family", {}).values() for size in family["sizes"].values()]
     cited = {source for row in (*data["tag"].values(), *sizes) for source in row.get("source", ())}

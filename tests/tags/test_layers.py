@@ -1,4 +1,4 @@
-"""Layers of tags: where they are found, what stands for what, and that a broken file hides nothing."""
+"""Layers of tags: their sources, overrides between them, and errors that do not affect other tags."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def discover(tmp_path):
     return registry
 
 
-def test_every_place_is_looked_at(tmp_path, discover):
+def test_every_layer_is_found(tmp_path, discover):
     write(tmp_path / "home/.config/tvmtarget/tags/mine.toml", BOX.format(cores=1))
     write(tmp_path / "extra/other.toml", BOX.format(cores=2))
     write(tmp_path / "more/third.toml", BOX.format(cores=3))
@@ -65,14 +65,14 @@ def test_a_project_may_keep_its_tags_in_pyproject(tmp_path, discover):
     assert discover()["acme/box"].at("cpu")["num-cores"] == 2
 
 
-def test_a_pyproject_of_others_ends_the_search(tmp_path, discover):
+def test_a_pyproject_without_our_table_ends_the_search(tmp_path, discover):
     write(tmp_path / "tvmtarget.toml", WHOLE.format(cores=1))
     assert "acme/box" in discover()
     write(tmp_path / "project/pyproject.toml", '[project]\nname = "p"\n')
     assert "acme/box" not in discover()
 
 
-def test_a_name_of_two_layers_needs_to_be_meant(tmp_path, discover):
+def test_a_name_in_two_layers_needs_override(tmp_path, discover):
     low = write(tmp_path / "low/acme.toml", BOX.format(cores=1))
     high = write(tmp_path / "project/tvmtarget.toml", WHOLE.format(cores=2))
     registry = discover(TVMTARGET_PATH=str(tmp_path / "low"))
@@ -88,7 +88,7 @@ def test_a_name_of_two_layers_needs_to_be_meant(tmp_path, discover):
     assert discover(TVMTARGET_PATH=str(tmp_path / "low"))["acme/box"]["num-cores"] == 2
 
 
-def test_a_name_of_two_files_of_one_folder_is_told_with_both_lines(tmp_path):
+def test_a_name_in_two_files_of_a_folder_is_reported_with_both_lines(tmp_path):
     one = write(tmp_path / "acme.toml", "# a comment\n" + BOX.format(cores=1))
     other = write(tmp_path / "acme.more.toml", BOX.format(cores=2) + '[tag.crate]\nkind = "c"\n')
     registry = Registry(tmp_path)
@@ -121,9 +121,9 @@ def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, di
     registry = discover()
     assert registry["arm/rasp4b"].at("cpu")["num-cores"] == 4
     assert "arm/rasp4b" in list(registry)
-    [told] = registry.problems()
-    assert problem in told
-    assert str(path) in told
+    [reported] = registry.problems()
+    assert problem in reported
+    assert str(path) in reported
     with pytest.raises((TargetError, UnknownNameError)) as error:
         registry["acme/box"]
     assert problem in str(error.value)
@@ -140,7 +140,7 @@ def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, di
     ],
     ids=["folder", "pipe", "link to nowhere", "link to itself", "endless"],
 )
-def test_what_is_no_file_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, make, problem):
+def test_a_path_that_is_no_file_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, make, problem):
     write(tmp_path / "extra/other.toml", BOX.format(cores=2))
     make(tmp_path / "extra/acme.toml")
     registry = discover(TVMTARGET_PATH=str(tmp_path / "extra"))
@@ -162,12 +162,12 @@ def test_a_file_that_goes_away_is_one_clear_error(tmp_path, discover):
 @pytest.mark.parametrize(
     "content", [b"\xef\xbb\xbf" + BOX.encode(), BOX.replace("\n", "\r\n").encode()], ids=["byte order mark", "CRLF"]
 )
-def test_what_editors_of_windows_write_is_read(tmp_path, discover, content):
+def test_byte_order_marks_and_crlf_are_read(tmp_path, discover, content):
     write(tmp_path / "extra/acme.toml", content.replace(b"{cores}", b"3"))
     assert discover(TVMTARGET_PATH=str(tmp_path / "extra"))["acme/box"]["num-cores"] == 3
 
 
-def test_what_editors_leave_behind_is_not_read(tmp_path, discover):
+def test_hidden_files_of_editors_are_not_read(tmp_path, discover):
     write(tmp_path / "extra/.acme.toml", "[[[")
     (tmp_path / "extra/.#acme.toml").symlink_to("somebody@somewhere.123")
     assert discover(TVMTARGET_PATH=str(tmp_path / "extra")).problems() == ()
@@ -181,18 +181,18 @@ def test_the_name_of_a_file_is_a_namespace(tmp_path, discover):
     )
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path, discover):
+def test_a_missing_folder_is_reported(tmp_path, discover):
     registry = discover(TVMTARGET_PATH=str(tmp_path / "nothing"))
     assert registry.problems() == (f"TVMTARGET_PATH names {str(tmp_path / 'nothing')!r}, which is not a folder",)
     assert registry["arm/rasp4b"]
 
 
-def test_there_need_be_no_folder_to_work_in(tmp_path):
+def test_the_working_folder_may_not_exist(tmp_path):
     assert Registry.discover(None, {"HOME": str(tmp_path)})["arm/rasp4b"]
 
 
 def with_package(folder, name, entry_points, code):
-    """Run code where a package is installed, in an interpreter of its own: which there are is asked once."""
+    """Run code with an installed package in a separate interpreter, as a process reads the packages once."""
     write(folder / f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
     write(folder / f"{name}-1.dist-info/entry_points.txt", entry_points)
     head = (
@@ -207,7 +207,7 @@ def with_package(folder, name, entry_points, code):
     return done
 
 
-def test_a_package_brings_tags(tmp_path):
+def test_a_package_provides_tags(tmp_path):
     """The sample plugin, as it would be installed."""
     groups = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]["entry-points"]
     points = [f"[{group}]\n{name} = {value}\n" for group, of in groups.items() for name, value in of.items()]
@@ -248,7 +248,7 @@ def test_a_package_with_wrong_tags_is_one_clear_error_and_every_other_tag_works(
         ("[tag.other]\nkind = 'c'\nbox = 5\n[tag.box]\n{bad}", 5),
     ],
 )
-def test_a_wrong_row_is_told_with_its_line_however_it_is_written(tmp_path, rows, line):
+def test_an_invalid_row_is_reported_with_its_line_in_any_spelling(tmp_path, rows, line):
     path = write(tmp_path / "acme.toml", "schema = 1\n" + rows.format(bad="kind = 'c'\nnum-core = 4"))
     with pytest.raises(TargetError) as error:
         Registry(tmp_path)["acme/box"]
@@ -258,14 +258,14 @@ def test_a_wrong_row_is_told_with_its_line_however_it_is_written(tmp_path, rows,
 @pytest.mark.parametrize(
     ("rows", "line"), [("[family.box.sizes]\nxl = {{ {bad} }}", 5), ("[family.box.sizes.xl]\n{bad}", 4)]
 )
-def test_a_wrong_size_is_told_with_its_line(tmp_path, rows, line):
+def test_an_invalid_size_is_reported_with_its_line(tmp_path, rows, line):
     path = write(tmp_path / "acme.toml", "schema = 1\n[tag.box]\nkind = 'c'\n" + rows.format(bad="num-core = 4"))
     with pytest.raises(TargetError) as error:
         Registry(tmp_path)["acme/box.xl"]
     assert str(error.value).endswith(f"(tag 'acme/box.xl' in {str(path)!r}, line {line})")
 
 
-def test_a_deprecated_tag_works_and_says_what_to_use_instead(tmp_path):
+def test_a_deprecated_tag_works_and_names_its_replacement(tmp_path):
     write(
         tmp_path / "acme.toml",
         BOX.format(cores=2) + '[tag.old]\nbase = "acme/box"\ndeprecated = "acme/box"\n[tag.new]\nbase = "acme/old"\n',
@@ -295,7 +295,7 @@ def test_a_deprecated_tag_works_and_says_what_to_use_instead(tmp_path):
     ],
     ids=["circle", "unknown key", "conflict"],
 )
-def test_a_wrong_tag_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, rows, problem):
+def test_an_invalid_tag_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, rows, problem):
     path = write(tmp_path / "project/tvmtarget.toml", f'schema = 1\n[tag."acme/good"]\nkind = "c"\n{rows}\n')
     registry = discover()
     with pytest.raises(TargetError) as error:
@@ -321,7 +321,7 @@ def test_tags_are_added_in_code_without_changing_the_registry():
     assert str(tags["acme/board"].origin("cpu/num-cores")) == "tag acme/board in code"
 
 
-def test_a_tag_added_in_code_stands_for_another_only_if_it_is_meant_to():
+def test_a_tag_added_in_code_replaces_another_only_with_override():
     base = default_registry()
     with pytest.raises(TargetError, match=r"tag 'arm/rasp4b' is defined twice: in '.*arm.toml', line .* and in 'code'"):
         base.with_tags({"arm/rasp4b": "llvm"})["arm/rasp4b"]

@@ -1,4 +1,4 @@
-"""Tags that come with the library: each resolves, is read back, satisfies itself, has a source, keeps its digest."""
+"""Shipped tags: each resolves, reads back, satisfies itself, has a source and keeps its digest."""
 
 import json
 import tomllib
@@ -17,11 +17,11 @@ NAMESPACES = sorted({name.partition("/")[0] for name in NAMES})
 
 
 def of(namespace):
-    """List the names of a namespace; a test for each name would cost more than what it tests."""
+    """List the names of a namespace; a test for each tag would take much longer."""
     return [name for name in NAMES if name.startswith(f"{namespace}/")]
 
 
-def test_digests(golden):
+def test_digests_do_not_change(golden):
     """A digest that changes orphans logs: change one only with a reason in the commit."""
     golden("tags/digests.golden", "".join(f"{name} {REGISTRY[name].digest}\n" for name in NAMES))
 
@@ -47,14 +47,14 @@ def test_a_tag_is_read_back_from_text_json_and_toml(namespace):
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_a_tag_is_at_least_itself(namespace):
+def test_a_tag_satisfies_itself(namespace):
     for name in of(namespace):
         assert REGISTRY[name].satisfies(Constraint.of(REGISTRY[name])), name
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_a_tag_is_written_for_tvm_and_what_is_lost_is_told(namespace):
-    """Whole, and of a tag that TVM has, its part of that name; older ones had no `trn`."""
+def test_a_tag_is_written_for_tvm_and_losses_are_reported(namespace):
+    """The whole tree, and the part for TVM's tag of the name; old versions had no `trn`."""
     for name in of(namespace):
         target = REGISTRY[name]
         written = target.to_tvm()
@@ -67,14 +67,14 @@ def test_a_tag_is_written_for_tvm_and_what_is_lost_is_told(namespace):
             assert all(target.to_tvm(version).text for version in VERSIONS)
 
 
-def test_tvm_loads_what_is_written_of_tags():
+def test_tvm_loads_the_written_tags():
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     for name in NAMES[::7]:
         assert str(REGISTRY[name].to_tvm().load().kind.name) == REGISTRY[name].kind
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_a_tag_says_where_it_comes_from(namespace):
+def test_a_tag_states_its_sources(namespace):
     for name in of(namespace):
         info = REGISTRY.info(name)
         assert info.name == name
@@ -101,7 +101,7 @@ def test_names_are_listed_without_building_trees():
     assert registry._trees == {}
 
 
-def test_a_namespace_is_read_when_it_is_asked_for():
+def test_a_namespace_is_read_on_demand():
     registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert "nvidia/a100" in registry
     assert set(registry._layers[0]._read) == {"nvidia"}

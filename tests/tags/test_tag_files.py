@@ -1,4 +1,4 @@
-"""Tag files: what their rows make, and what is said about rows that are wrong."""
+"""Tag files: the tags that their rows define, and the messages for invalid rows."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def read(tmp_path):
     return registry
 
 
-def test_a_file_makes_tags(read):
+def test_a_file_defines_tags(read):
     registry = read(BOX)
     assert list(registry) == ["acme/big-box", "acme/box", "acme/box.large", "acme/box.small", "acme/part", "acme/rack"]
     assert registry.namespaces() == ("acme",)
@@ -79,7 +79,7 @@ def test_a_base_may_be_a_part(read):
     assert read(BOX)["acme/part"] == Target.parse("llvm(+neon)")
 
 
-def test_a_tag_may_be_made_of_tags(read):
+def test_a_tag_may_consist_of_tags(read):
     rack = read(BOX)["acme/rack"]
     assert rack.at("a").tag == "acme/box"
     assert rack.at("b/cpu")["num-cores"] == 2
@@ -140,7 +140,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG_FILES.items(), ids=range(len(WRONG_FILES)))
-def test_a_wrong_file_is_told_with_its_name(read, tmp_path, text, problem):
+def test_an_invalid_file_is_reported_with_its_name(read, tmp_path, text, problem):
     whole = f"{text}\n{HEAD}" if text.startswith("tag") else HEAD + text
     registry = read(whole + "\n[tag.good]\nkind = 'c'" * (not text.startswith("tag") and text[:5] != "[tag]"))
     assert registry.problems() == (f"{problem}, in tag file {str(tmp_path / 'acme.toml')!r}",)
@@ -163,7 +163,7 @@ WRONG_TAGS = {
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG_TAGS.items(), ids=range(len(WRONG_TAGS)))
-def test_a_wrong_tag_is_told_with_its_file(read, tmp_path, text, problem):
+def test_an_invalid_tag_is_reported_with_its_file(read, tmp_path, text, problem):
     registry = read(f"{HEAD}[tag.box]\n{text}")
     with pytest.raises(TargetError) as caught:
         registry["acme/box"]
@@ -172,7 +172,7 @@ def test_a_wrong_tag_is_told_with_its_file(read, tmp_path, text, problem):
     assert caught.value.problems[0].count(place) == 1
 
 
-def test_what_is_wrong_is_told_of_the_tag_where_it_stands(read, tmp_path):
+def test_a_problem_is_reported_for_the_tag_that_has_it(read, tmp_path):
     registry = read(f"{HEAD}[tag.inner]\nkind = 'llvm'\nx = 1\n[tag.outer]\ntargets = [{{ tag = 'acme/inner' }}]")
     with pytest.raises(TargetError) as caught:
         registry["acme/outer"]
@@ -180,13 +180,13 @@ def test_what_is_wrong_is_told_of_the_tag_where_it_stands(read, tmp_path):
     assert "acme/outer" not in str(caught.value)
 
 
-def test_circles_of_bases_are_told(read):
+def test_cycles_of_bases_are_reported(read):
     registry = read(f"{HEAD}[tag.a]\nbase = 'acme/b'\n[tag.b]\nbase = 'acme/c'\n[tag.c]\nbase = 'acme/a'")
     with pytest.raises(TargetError, match="tags form a cycle: acme/a -> acme/b -> acme/c -> acme/a"):
         registry["acme/a"]
 
 
-def test_a_chain_of_bases_ends(read):
+def test_a_chain_of_bases_has_a_maximum_length(read):
     rows = "".join(f"[tag.t{k}]\nbase = 'acme/t{k + 1}'\n" for k in range(20))
     registry = read(f"{HEAD}{rows}[tag.t20]\nkind = 'llvm'")
     assert registry["acme/t15"] == Target("llvm")
@@ -203,7 +203,7 @@ def test_a_chain_of_bases_ends(read):
         ("\udcff", "is not UTF-8 text: byte 0 is 0xff"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told(tmp_path, text, problem):
+def test_an_unreadable_file_is_reported(tmp_path, text, problem):
     (tmp_path / "acme.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UnknownNameError) as caught:
         Registry(tmp_path)["acme/box"]
@@ -211,13 +211,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, text, problem):
     assert caught.value.problems[1].startswith(f"tag file {str(tmp_path / 'acme.toml')!r} {problem}")
 
 
-def test_all_problems_of_a_file_are_told_at_once(read):
+def test_all_problems_of_a_file_are_reported_together(read):
     registry = read("schema = 1\n[tag.A]\nkind = 'llvm'\n[tag.b]\ndoc = 5\nsource = ['x']\n[family.c.sizes]")
     assert len(registry.problems()) == 4
     assert list(registry) == []
 
 
-def test_a_wrong_namespace_does_not_hide_the_others(read):
+def test_an_invalid_namespace_does_not_hide_the_others(read):
     read("schema = 2", name="broken")
     registry = read(BOX)
     assert registry["acme/box"].kind == "composite"

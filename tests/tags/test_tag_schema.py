@@ -1,4 +1,4 @@
-"""The JSON Schema of tag files says of all shipped files that they are right, and of wrong ones that they are not."""
+"""The JSON Schema of tag files accepts all shipped files and rejects invalid ones."""
 
 import tomllib
 
@@ -13,7 +13,7 @@ SCHEMA = tag_file_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def test_the_schema_is_one():
+def test_the_schema_is_valid():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -40,11 +40,11 @@ def test_a_shipped_file_is_valid(path):
         "schema = 1\n[family.box]\nsize = {}",
     ],
 )
-def test_a_wrong_file_is_not_valid(text):
+def test_an_invalid_file_violates_the_schema(text):
     assert not VALIDATOR.is_valid(tomllib.loads(text))
 
 
-def test_the_schema_has_all_that_is_read_of_a_row():
+def test_the_schema_has_all_metadata_of_a_row():
     based = SCHEMA["$defs"]["based"]["properties"]
     assert set(METADATA) <= set(based)
     assert based["confidence"]["enum"] == list(CONFIDENCES)

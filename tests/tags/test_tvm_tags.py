@@ -1,4 +1,4 @@
-"""Every tag of TVM is a tag here, whose part for TVM has the same facts but for a few corrections."""
+"""Every tag of TVM exists, and its part for TVM has the same facts, with a few corrections."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def tvm_tags():
 
 
 def part(name):
-    """Return the part of our tag that TVM's tag of that name means."""
+    """Return the part of our tag that TVM's tag of the name corresponds to."""
     path = REGISTRY.info(name).tvm
     assert path is not None, f"{name} does not say which part is TVM's"
     return REGISTRY[name].part(path.removeprefix(":"))
@@ -51,7 +51,7 @@ def facts(tag, prefix=""):
 
 
 def ours(target, path):
-    """Return our fact for one of TVM's; a CPU drives itself, of which TVM may have a second one as its host."""
+    """Return our fact for one of TVM's, which may state the CPU a second time as its own host."""
     is_of_host = path.startswith("host/") and target.kind != "llvm"
     node = target.host if is_of_host else target
     name = path.removeprefix("host/")
@@ -67,13 +67,13 @@ def _sorted(path, value):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_any_tvm_is_a_name_here(name):
+def test_a_tag_of_any_version_of_tvm_exists(name):
     assert name in REGISTRY
     assert part(name).resolve()
     assert Target.parse(name) == REGISTRY[name]
 
 
-def test_the_names_are_those_that_tvm_has_and_had(tvm_tags):
+def test_the_list_of_names_is_that_of_tvm(tvm_tags):
     assert sorted([*tvm_tags, *FORMER]) == NAMES
 
 
@@ -87,7 +87,7 @@ def test_our_parts_have_the_facts_of_tvms_tags(tvm_tags):
     assert found == CORRECTIONS
 
 
-def test_where_tvm_names_no_host_a_system_has_one_of_its_own(tvm_tags):
+def test_a_system_has_a_host_where_tvm_states_none(tvm_tags):
     """TVM's Jetsons of the first generations, and its Trainium, are driven by whatever machine compiles."""
     driven = [name for name in tvm_tags if part(name).kind != "llvm" and REGISTRY[name].is_composite]
     lonely = [name for name in driven if "host" not in tvm_tags[name]]
@@ -102,6 +102,6 @@ def test_the_table_of_gpus_is_what_tvm_has_today(tvm_tags):
     assert derived == derive_tvm_tags.FILE.read_text(encoding="utf-8")
 
 
-def test_the_document_tells_every_correction():
+def test_the_document_lists_every_correction():
     text = DOCUMENT.read_text(encoding="utf-8")
     assert [name for name in (*CORRECTIONS, *FORMER) if f"`{name}`" not in text] == []

@@ -1,4 +1,4 @@
-"""Adding tags to files: only what is read back as it was."""
+"""Addition of tags to files, only if they read back as they were."""
 
 import string
 
@@ -28,7 +28,7 @@ def add(path, name, tree=BOARD, doc="", source="a test", confidence="assumed", r
         'acme/b"x', "acme/\x00", "Acme/box", "acme/b..x/..",
     ],
 )  # fmt: skip
-def test_a_name_that_the_reader_refuses_is_not_written(name, tmp_path):
+def test_a_name_that_the_reader_rejects_is_not_written(name, tmp_path):
     for path in (tmp_path / "tvmtarget.toml", tmp_path / "acme.toml", tmp_path / "pyproject.toml"):
         with pytest.raises(
             TargetError, match=r"is not a valid name of a tag; use lower-case letters.*as in acme/my-board"
@@ -54,7 +54,7 @@ def test_a_name_that_is_written_is_read_back(name, file, tmp_path):
     assert not check_file(path)
 
 
-def test_names_that_differ_in_a_slash_have_sources_of_their_own(tmp_path):
+def test_names_that_differ_in_a_slash_have_separate_sources(tmp_path):
     path = tmp_path / "tvmtarget.toml"
     add(path, "acme/a-b", source="one")
     add(path, "acme/a/b", source="two")
@@ -69,7 +69,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
     doc=TEXT, source=TEXT, model=TEXT, libs=st.lists(TEXT, max_size=3), word=st.text(string.ascii_lowercase, min_size=1)
 )
 def test_every_text_of_a_tag_is_read_back(doc, source, model, libs, word, tmp_path):
-    """Notes, attributes and names of attributes of kinds that nobody knows: what is written is read back equal."""
+    """Metadata, attributes, and attributes of unregistered kinds read back equal."""
     path = tmp_path / "tvmtarget.toml"
     path.unlink(missing_ok=True)
     tree = Target.from_json({"targets": [
@@ -90,12 +90,12 @@ def _layer(path):
 
 
 @pytest.mark.parametrize("name", ["doc", "source", "confidence", "abstract", "aliases", "base", "tvm", "deprecated"])
-def test_attributes_that_are_notes_of_a_tag_are_refused(name, tmp_path):
+def test_attributes_that_are_metadata_of_a_tag_are_rejected(name, tmp_path):
     with pytest.raises(TargetError, match=f"attribute '{name}' cannot be written in a tag"):
         add(tmp_path / "tvmtarget.toml", "acme/box", Target.from_json({"kind": "zz", name: "x"}))
 
 
-def test_a_file_that_has_no_place_for_a_table_stays_as_it_is(tmp_path):
+def test_a_file_that_cannot_hold_a_table_is_not_changed(tmp_path):
     path = tmp_path / "tvmtarget.toml"
     path.write_text('schema = 1\ntag = {"acme/one" = {kind = "llvm"}}\n')
     with pytest.raises(TargetError, match="cannot hold more tables"):
@@ -120,13 +120,13 @@ def test_a_registry_takes_a_folder_by_its_path(tmp_path):
         ({"acme/box": "llvm"}, "or a Layer, not {'acme/box': 'llvm'}"),
     ],
 )
-def test_what_is_no_layer_is_refused(layer, problem):
+def test_an_invalid_layer_is_rejected(layer, problem):
     with pytest.raises(TargetError, match=problem):
         Registry(layer)
 
 
 @pytest.mark.parametrize("name", ["box", ""])
-def test_a_name_without_a_vendor_is_refused_as_by_the_reader(name, tmp_path):
+def test_a_name_without_a_vendor_is_rejected_as_by_the_reader(name, tmp_path):
     with pytest.raises(TargetError, match="is not a full name of a tag; add the vendor"):
         add(tmp_path / "tvmtarget.toml", name)
     with pytest.raises(TargetError, match="holds tags of 'acme'"):

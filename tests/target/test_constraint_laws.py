@@ -1,4 +1,4 @@
-"""Laws of constraints: reflexive, transitive, monotone, blind to order and spelling, and sound proofs."""
+"""Laws of constraints: reflexivity, transitivity, monotonicity, and independence of order and spelling."""
 
 import json
 
@@ -99,10 +99,10 @@ def test_a_printed_constraint_is_read_back(constraint, weight):
 
 @few
 @given(trees)
-def test_what_a_target_asks_for_is_printed_and_read_back(tree):
-    asked = Constraint.of(tree)
-    assert Constraint.parse(str(asked)) == asked
-    assert Constraint.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+def test_the_constraint_of_a_target_is_printed_and_read_back(tree):
+    constraint = Constraint.of(tree)
+    assert Constraint.parse(str(constraint)) == constraint
+    assert Constraint.from_json(json.loads(json.dumps(constraint.to_json()))) == constraint
 
 
 # Satisfying
@@ -141,7 +141,7 @@ def test_negating_twice_changes_nothing(tree, constraint):
 
 @many
 @given(small, constraints, st.randoms(use_true_random=False))
-def test_the_order_of_children_says_nothing(tree, constraint, random):
+def test_the_order_of_children_has_no_meaning(tree, constraint, random):
     def shuffled(node):
         children = [shuffled(child) for child in node.targets]
         random.shuffle(children)
@@ -156,7 +156,7 @@ def test_the_order_of_children_says_nothing(tree, constraint, random):
 
 @few
 @given(small, constraints)
-def test_spelling_says_nothing(tree, constraint):
+def test_spelling_has_no_meaning(tree, constraint):
     alias = Constraint.parse(str(constraint).replace("num-cores", "num_cores").replace("thread_warp", "thread-warp"))
     assert alias == constraint
     assert tree.satisfies(alias) == tree.satisfies(constraint)
@@ -171,23 +171,23 @@ def test_spelling_says_nothing(tree, constraint):
     st.lists(st.integers(0, 3), max_size=4),
     st.data(),
 )
-def test_as_much_as_possible_is_given_out(demands, supplies, data):
-    """The most that can be served is the least cut (Hall): what some demands want beyond what they can have."""
+def test_the_assignment_is_a_maximum_flow(demands, supplies, data):
+    """The unserved demand is the largest deficiency of a set of demands (defect form of Hall's theorem)."""
     some = st.sets(st.integers(0, len(supplies) - 1)) if supplies else st.just(set())
     edges = [data.draw(some) for _ in demands]
     served = assign(demands, supplies, edges)
-    assert all(sum(given.values()) <= demand for given, demand in zip(served, demands, strict=True))
-    assert all(sum(given.get(at, 0) for given in served) <= spare for at, spare in enumerate(supplies))
-    assert all(set(given) <= set(allowed) for given, allowed in zip(served, edges, strict=True))
-    lost = max(
+    assert all(sum(taken.values()) <= demand for taken, demand in zip(served, demands, strict=True))
+    assert all(sum(taken.get(at, 0) for taken in served) <= spare for at, spare in enumerate(supplies))
+    assert all(set(taken) <= set(allowed) for taken, allowed in zip(served, edges, strict=True))
+    deficiency = max(
         sum(demands[i] for i in group) - sum(supplies[j] for j in set().union(*(edges[i] for i in group)))
         for number in range(2 ** len(demands))
         for group in [[i for i in range(len(demands)) if number >> i & 1]]
     )
-    assert sum(sum(given.values()) for given in served) == sum(demands) - lost
+    assert sum(sum(taken.values()) for taken in served) == sum(demands) - deficiency
 
 
-def test_replicas_are_counted_and_not_listed():
+def test_replicas_are_counted_and_not_enumerated():
     cluster = Target.parse("[gpu=cuda(count=65536),cpu=llvm]")
     assert cluster.satisfies("[cuda(count=65535),cuda,llvm]")
     assert not cluster.satisfies("[cuda(count=65536),cuda,llvm]")

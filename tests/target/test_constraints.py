@@ -1,4 +1,4 @@
-"""Constraints: texts and JSON of them, answers of three values, choices and preferences."""
+"""Constraints: text and JSON forms, three-valued answers, choices and preferences."""
 
 import json
 
@@ -101,7 +101,7 @@ def test_json_is_another_spelling(data, text):
         ({"kind": "llvm", "mattr": {"has": [5]}}, "a feature is a word such as 'avx2', not 5"),
     ],
 )
-def test_wrong_json_is_refused(data, problem):
+def test_invalid_json_is_rejected(data, problem):
     with pytest.raises(TvmTargetError) as caught:
         Constraint.from_json(data)
     assert str(caught.value) == problem
@@ -116,7 +116,7 @@ def test_units_are_read_in_targets_too_and_printed_as_plain_numbers():
         Target("llvm", {"num-cores": "4KB"})
 
 
-def test_json_that_is_too_deep_is_refused():
+def test_json_that_is_too_deep_is_rejected():
     data = {"kind": "cuda"}
     for _ in range(5000):
         data = {"not": data}
@@ -124,7 +124,7 @@ def test_json_that_is_too_deep_is_refused():
         Constraint.from_json(data)
 
 
-def test_all_wrong_conditions_are_told_at_once():
+def test_all_wrong_conditions_are_reported_together():
     with pytest.raises(TargetError) as caught:
         Constraint.parse("llvm(num-core>=4,num-cores>=many)")
     assert len(caught.value.problems) == 2
@@ -136,7 +136,7 @@ def test_only_texts_are_parsed(value):
         Constraint.parse(value)
 
 
-def test_a_constraint_says_one_thing():
+def test_a_constraint_has_exactly_one_form():
     with pytest.raises(TargetError, match="one of a word, a path, a choice and a conjunction"):
         Constraint()
     with pytest.raises(TargetError, match="one of a word, a path, a choice and a conjunction"):
@@ -217,7 +217,7 @@ def test_answers_have_three_values(constraint, target, expected):
     ],
 )
 def test_negation_and_choice_follow_three_valued_logic(constraint, expected):
-    """Not turns yes and no round and leaves unknown; a choice is as true as its truest option (Kleene)."""
+    """Negation swaps yes and no and keeps unknown; a choice has the maximum of its options (Kleene)."""
     assert truth(constraint, "llvm") == expected
 
 
@@ -353,7 +353,7 @@ def test_answers_of_systems_lists_and_instructions(constraint, target, expected)
         ("onnxruntime(memory<4GiB)", NO),
     ],
 )
-def test_memory_is_the_sum_of_what_a_node_sees(constraint, expected):
+def test_memory_is_the_sum_that_a_node_can_use(constraint, expected):
     memory = [
         {"name": "dram", "bytes": 4 * 2**30},
         {"name": "hbm", "bytes": 8 * 2**30, "of": ["cuda"]},
@@ -394,7 +394,7 @@ def test_memory_is_the_sum_of_what_a_node_sees(constraint, expected):
         ('{"kind": "zz", "lanes": 4}', "zz(lanes=4)"),
     ],
 )
-def test_a_target_asks_for_at_least_what_it_states(target, constraint):
+def test_a_target_becomes_the_constraint_at_least_this_target(target, constraint):
     assert str(Constraint.of(Target.parse(target))) == constraint
     assert Target.parse(target).satisfies(Target.parse(target))
 
@@ -405,12 +405,12 @@ def test_a_reason_is_possible_unless_it_is_a_no():
     assert not Target("llvm").satisfies("cuda").is_possible
 
 
-def test_a_negation_speaks_of_leaves():
+def test_a_negation_is_checked_on_leaves():
     assert not Target.parse("[a=cuda,b=cuda]").satisfies("!gpu")
     assert Target.parse("[a=cuda,b=llvm]").satisfies("!gpu")
 
 
-def test_reasons_of_systems_name_the_child_that_is_missing():
+def test_reasons_of_systems_name_the_missing_child():
     reason = Target.parse(GPUS).satisfies("[cuda(arch>=sm_80,count=5),npu=hexagon,llvm](executor=graph)")
     assert str(reason).splitlines() == [
         "NO composite does not satisfy composite[cuda(arch>=sm_80,count=5),npu=hexagon,llvm](executor=graph)",
@@ -425,7 +425,7 @@ def test_reasons_of_systems_name_the_child_that_is_missing():
     ]
 
 
-def test_reasons_say_when_others_take_what_would_fit():
+def test_reasons_report_children_that_other_constraints_take():
     reason = Target.parse(GPUS).satisfies("[small=cuda,cuda(arch<sm_80)]")
     assert str(reason.parts[0].parts[1]) == "\n".join(
         [
@@ -437,7 +437,7 @@ def test_reasons_say_when_others_take_what_would_fit():
     )
 
 
-def test_a_word_that_nothing_bears_is_answered_with_the_nearest_ones():
+def test_an_unknown_word_comes_with_the_nearest_ones():
     reason = Target("cuda").satisfies("gpux")
     assert str(reason.parts[0]) == "NO @.: gpux: this is cuda (cuda,gpu); did you mean 'gpu' or 'webgpu'?"
 
@@ -537,7 +537,7 @@ def test_only_preferences_are_not_required():
     assert not Constraint.parse("gpu?").is_required
 
 
-def test_paths_are_found_wherever_they_stand():
+def test_paths_are_found_at_every_depth():
     assert list(Constraint.parse("@a|!(@b|cuda|@c/d)").paths()) == ["a", "b", "c/d"]
 
 
@@ -545,7 +545,7 @@ def test_known_words_are_kinds_and_keys():
     assert {"llvm", "cuda", "cpu", "gpu", "onnxruntime"} <= known_words()
 
 
-def test_a_leaf_can_stand_for_a_constraint():
+def test_a_leaf_can_be_used_as_a_constraint():
     constraint = Constraint.parse(Target.parse("llvm(num-cores=4,+neon)"))
     assert str(constraint) == "llvm(+neon,num-cores>=4)"
     assert constraint.check(Target.parse("llvm(num-cores=4,+neon,+crc)"))
@@ -559,7 +559,7 @@ def test_an_attribute_of_a_key_must_be_one_of_some_kind():
 
 
 def test_a_cpu_by_generated_c_has_the_features_of_its_chip():
-    """The kind `c` has no list of features, but its `mcpu` says what the chip can do."""
+    """The kind `c` has no list of features, but its `mcpu` determines them."""
     assert Target.parse("c(mcpu=cortex-m55)").satisfies("c(+mve)")
     assert not Target.parse("c(mcpu=cortex-m33)").satisfies("c(+mve)")
     reduced = Target.parse("c(mcpu=cortex-m33+nofp+nodsp)")

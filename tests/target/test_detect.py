@@ -1,4 +1,4 @@
-"""Detection: captured machines and the targets they are, what is never claimed, and why one is not another.
+"""Detection: the targets of captured machines, features that are never claimed, and `why_not`.
 
 A capture is measured (on a machine we had), emulated (by QEMU) or composed (of public facts); each file says so.
 """
@@ -49,7 +49,7 @@ def test_captured_machines_are_these_targets(golden):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_capture_says_how_it_came_and_a_detected_target_is_like_any_other(path):
+def test_a_capture_states_its_origin_and_a_detected_target_is_an_ordinary_one(path):
     text = path.read_text()
     about = json.loads(text)["about"]
     assert about.split(":")[0].split()[0] in ("measured", "emulated", "composed")
@@ -72,18 +72,18 @@ def test_this_machine_is_what_its_capture_is():
     assert "native" not in str(here)
 
 
-def test_a_capture_for_the_cpu_alone_asks_no_driver(tmp_path, monkeypatch):
+def test_a_capture_of_the_cpu_alone_queries_no_driver(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!{sys.executable}\nopen({str(tmp_path / 'asked')!r}, 'w')\n")
+    program.write_text(f"#!{sys.executable}\nopen({str(tmp_path / 'called')!r}, 'w')\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     Machine.capture(gpus=False)
-    assert not (tmp_path / "asked").exists()
+    assert not (tmp_path / "called").exists()
     Machine.capture()
-    assert (tmp_path / "asked").exists()
+    assert (tmp_path / "called").exists()
 
 
-def test_a_capture_holds_no_serial_numbers(tmp_path, monkeypatch):
+def test_a_capture_contains_no_serial_numbers(tmp_path, monkeypatch):
     report = """<nvidia_smi_log><driver_version>550</driver_version><gpu id="00000000:07:00.0">
         <product_name>NVIDIA T4</product_name><serial>SECRET</serial><uuid>GPU-SECRET</uuid>
         <fb_memory_usage><total>15360 MiB</total><used>1 MiB</used></fb_memory_usage>
@@ -138,7 +138,7 @@ def published():
 
 
 @pytest.mark.parametrize(("name", "machine"), [pytest.param(*pair, id=pair[0]) for pair in published()])
-def test_published_machines_bear_the_name_that_archspec_gives_them(name, machine):
+def test_published_machines_get_the_name_that_archspec_gives_them(name, machine):
     known = TARGETS[name.rpartition("-")[2]]
     expected = {"aarch64": known.name.replace("_", "-"), "x86_64": llvm_name(known)}.get(known.family.name)
     assert {cpu["mcpu"] for cpu in cpus(Target.detect(machine))} == {OTHERWISE.get(name, expected)}
@@ -172,7 +172,7 @@ CPUS = st.sampled_from([("GenuineIntel", 6, model) for model in (60, 85, 106, 14
 
 
 def claimed(target, shown):
-    """Return features that a target claims though flags that could show them are not there."""
+    """Return the features that a target claims although their flags are absent."""
     family = "aarch64" if "aarch64" in str(target) else "x86"
     rows, system = PROCESSORS["flags"][family], table_of(family).system
     hidden = {feature for feature, flags in rows.items() if not {*flags.split()} <= {*shown}} - system
@@ -180,7 +180,7 @@ def claimed(target, shown):
 
 
 @given(CPUS, st.sets(st.sampled_from(X86), max_size=6))
-def test_what_is_hidden_on_an_x86_is_never_claimed(cpu, hidden):
+def test_a_hidden_feature_of_x86_is_never_claimed(cpu, hidden):
     vendor, family, model = cpu
     always = {"lm", "fpu", "cx8", "cmov", "mmx", "fxsr", "sse", "sse2"}
     shown = [flag for flag in X86 if flag not in hidden or flag in always]
@@ -191,7 +191,7 @@ def test_what_is_hidden_on_an_x86_is_never_claimed(cpu, hidden):
 
 
 @given(st.sampled_from(sorted(PROCESSORS["parts"]["0x41"])), st.sets(st.sampled_from(ARM)))
-def test_what_is_hidden_on_an_arm_is_never_claimed(part, shown):
+def test_a_hidden_feature_of_arm_is_never_claimed(part, shown):
     shown = shown | {"fp", "asimd"}
     cpuinfo = f"processor: 0\nFeatures: {' '.join(shown)}\nCPU implementer: 0x41\nCPU part: {part}\n"
     target = Target.detect(Machine("Linux", "aarch64", "", {"/proc/cpuinfo": cpuinfo}))
@@ -225,7 +225,7 @@ PIECES = [
     st.sampled_from(["", "-", "x86_64-pc-linux-gnu", "arm-linux-musleabihf", "---"]),
     st.dictionaries(NAMES, st.lists(st.sampled_from(PIECES)).map("".join) | st.text(max_size=20), max_size=8),
 )
-def test_nonsense_is_a_target_too(system, architecture, user_space, texts):
+def test_arbitrary_texts_give_a_target(system, architecture, user_space, texts):
     machine = Machine(system, architecture, user_space, texts)
     target = Target.detect(machine)
     assert Target.parse(str(target)) == target
@@ -244,13 +244,13 @@ def test_nonsense_is_a_target_too(system, architecture, user_space, texts):
         ('{"schema": 1, "texts": []}', "'texts' of a captured machine is an object of texts"),
     ],
 )
-def test_a_file_that_is_no_capture_is_refused(text, problem):
+def test_a_file_that_is_no_capture_is_rejected(text, problem):
     with pytest.raises(TvmTargetError) as error:
         Machine.from_json(text)
     assert problem in str(error.value)
 
 
-WANTED = (
+REQUIRED = (
     ("composed-aws-c5-2xlarge", "aws/c5.2xlarge"),
     ("composed-aws-c5-2xlarge", "aws/c5.4xlarge"),
     ("composed-aws-c5-2xlarge", "llvm(mcpu=cascadelake)"),
@@ -288,13 +288,13 @@ WANTED = (
 )
 
 
-def test_why_a_machine_is_not_another(golden):
-    reasons = [f"{name}: {wanted}\n{Target.detect(read(name)).why_not(wanted)}\n" for name, wanted in WANTED]
+def test_why_not_explains_every_difference(golden):
+    reasons = [f"{name}: {required}\n{Target.detect(read(name)).why_not(required)}\n" for name, required in REQUIRED]
     golden("target/why_not.golden", "\n".join(reasons))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_more_of_everything_does_no_harm_and_less_does(path):
+def test_larger_machines_pass_and_smaller_ones_fail(path):
     here = Target.detect(Machine.from_json(path.read_text()))
     for site, leaf in [("", here)] if not here.targets else [(child.slot, child) for child in here.targets]:
         if leaf.attrs.get("num-cores"):
@@ -304,13 +304,13 @@ def test_more_of_everything_does_no_harm_and_less_does(path):
             assert here.why_not(more).truth is Truth.NO
 
 
-def test_two_thousand_devices_of_three_kinds_are_compared_as_three():
+def test_many_equal_devices_are_compared_once():
     def cluster(cores, count):
         cpu = {"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}
         cpus = [{**cpu, "num-cores": cores + at % 3, "name": f"cpu{at}"} for at in range(count)]
         return Target.from_json({"kind": "composite", "targets": cpus})
 
     assert cluster(8, 2000).why_not(cluster(8, 2000)).truth is Truth.YES
-    refused = cluster(8, 2000).why_not(cluster(8, 2010))
-    assert [part.truth for part in refused.parts].count(Truth.NO) == 10
+    answer = cluster(8, 2000).why_not(cluster(8, 2010))
+    assert [part.truth for part in answer.parts].count(Truth.NO) == 10
     assert not cluster(8, 2000).why_not(cluster(11, 4))

@@ -1,4 +1,4 @@
-"""The algebra of features: its laws on the real tables, and what the tables say."""
+"""Feature sets: laws on the real tables, and facts of the tables."""
 
 import random
 from itertools import pairwise
@@ -52,7 +52,7 @@ def changes(draw):
 
 
 @given(changes())
-def test_what_features_need_is_closed_and_found_at_once(drawn):
+def test_the_closure_of_features_is_closed(drawn):
     table, _, added, removed = drawn
     need, gone = table.closure(added), table.dependents(removed)
     assert set(added) <= need == table.closure(need)
@@ -61,7 +61,7 @@ def test_what_features_need_is_closed_and_found_at_once(drawn):
 
 
 @given(changes(), st.randoms(use_true_random=False))
-def test_the_order_of_features_says_nothing(drawn, rng):
+def test_the_order_of_features_has_no_meaning(drawn, rng):
     table, cpu, added, removed = drawn
     once = table.combine(table.of_cpu(cpu), added, removed)
     rng.shuffle(added)
@@ -70,8 +70,8 @@ def test_the_order_of_features_says_nothing(drawn, rng):
 
 
 @given(changes())
-def test_features_contradict_exactly_where_one_is_needed_and_gone(drawn):
-    """A level is a model, which needs nothing that may not be taken from it but older levels."""
+def test_features_contradict_exactly_where_one_is_implied_and_removed(drawn):
+    """Features may be removed from a level as from a CPU, except older levels."""
     table, cpu, added, removed = drawn
     problems = list(table.contradictions(added, removed))
     plain, levels = ([name for name in added if table.is_level(name) is one] for one in (False, True))
@@ -86,12 +86,12 @@ def test_features_contradict_exactly_where_one_is_needed_and_gone(drawn):
 
 
 @given(changes())
-def test_adding_what_is_there_and_removing_what_is_not_changes_nothing(drawn):
+def test_adding_present_and_removing_absent_features_changes_nothing(drawn):
     table, cpu, added, removed = drawn
     model = table.of_cpu(cpu)
-    there = [name for name in added if name in model]
-    not_there = [name for name in removed if name not in model]
-    assert table.combine(model, there, not_there) == model
+    present = [name for name in added if name in model]
+    absent = [name for name in removed if name not in model]
+    assert table.combine(model, present, absent) == model
 
 
 def test_a_contradiction_names_the_chain_between_the_two():
@@ -103,7 +103,7 @@ def test_a_contradiction_names_the_chain_between_the_two():
 
 
 @pytest.mark.parametrize("family", families())
-def test_every_name_in_a_table_is_in_it_and_nothing_needs_itself(family):
+def test_a_table_contains_all_names_that_it_uses_and_has_no_cycles(family):
     table = table_of(family)
     for names in (*table.implies.values(), *table.cpus.values(), *table.baselines.values(), table.system):
         assert set(names) <= table.implies.keys()
@@ -112,7 +112,7 @@ def test_every_name_in_a_table_is_in_it_and_nothing_needs_itself(family):
     assert table.cpus.keys() == chips_of(family)
 
 
-def test_the_levels_of_x86_hold_each_other_and_nothing_that_hypervisors_hide():
+def test_the_levels_of_x86_are_nested_and_hold_nothing_that_hypervisors_hide():
     table = table_of("x86")
     assert all(table.of_cpu(low) < table.of_cpu(high) for low, high in pairwise(LEVELS))
     assert not any(table.of_cpu(level) & table.system for level in LEVELS)
@@ -155,21 +155,21 @@ def test_every_cpu_of_archspec_has_a_name_in_llvm_but_for_levels_and_one_that_is
     assert {name for name in unknown if not name.startswith("armv")} == {"zen6"}
 
 
-def test_the_tables_are_what_the_installed_llvm_says():
+def test_the_tables_agree_with_the_installed_llvm():
     pytest.importorskip("tvm.target", reason="pip install 'tvmtarget[tvm]'")
-    from tools.derive_features import TRIPLES, ask
+    from tools.derive_features import TRIPLES, llvm_features
 
     rng = random.Random(0)
     for family in families():
         table, triple = table_of(family), TRIPLES[family][0]
         for cpu in rng.sample(sorted(table.cpus), min(len(table.cpus), 12)):
-            assert ask(triple, cpu) & table.implies.keys() == table.of_cpu(cpu), cpu
-        off = tuple(f"-{name}" for name in sorted(ask(triple)))
-        forced = ask(triple, changes=off)
+            assert llvm_features(triple, cpu) & table.implies.keys() == table.of_cpu(cpu), cpu
+        off = tuple(f"-{name}" for name in sorted(llvm_features(triple)))
+        forced = llvm_features(triple, changes=off)
         for name in rng.sample(sorted(table.implies), min(len(table.implies), 12)):
-            on = ask(triple, changes=(*off, f"+{name}"))
+            on = llvm_features(triple, changes=(*off, f"+{name}"))
             assert (on - forced | {name}) & table.implies.keys() == table.closure([name]), name
             if name not in forced:
-                assert ask(triple, changes=(*off, f"+{name}", f"-{name}")) == forced | (
+                assert llvm_features(triple, changes=(*off, f"+{name}", f"-{name}")) == forced | (
                     on - table.dependents([name])
                 ), name

@@ -1,4 +1,4 @@
-"""What the features of a node are; of Arm, what TVM's own tests expect of its parsers and canonicalizers.
+"""Features of nodes; for Arm with the expectations of TVM's own tests of its parsers and canonicalizers.
 
 The cases of TVM are those of `tests/cpp/target/parsers/{aprofile,mprofile}_test.cc` at v0.19.0 and of
 `tests/python/target/test_target_parser_mprofile.py` at main, as tables.
@@ -138,8 +138,8 @@ def test_an_application_cpu_has_the_features_that_tvm_gives_it(mtriple, mattr, f
     assert getattr(Target("llvm", {"mtriple": mtriple, "mattr": mattr}).features, flag) is is_set
 
 
-def test_the_installed_tvm_says_the_same_of_arm():
-    """But for `arm64-*` triples, which it takes for 32-bit Arm."""
+def test_the_installed_tvm_agrees_on_arm():
+    """Except for `arm64-*` triples, which it treats as 32-bit Arm."""
     tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     for mtriple, mattr, flag, is_set in A_PROFILE:
         theirs = tvm.target.Target({"kind": "llvm", "mtriple": mtriple, "mattr": mattr})
@@ -149,10 +149,10 @@ def test_the_installed_tvm_says_the_same_of_arm():
         assert (theirs["feature.has_dsp"], theirs["feature.has_mve"]) == (has_dsp, has_mve), (mcpu, mattr)
 
 
-def test_the_installed_llvm_takes_features_from_a_level_or_a_cpu_as_we_do():
-    """LLVM clears what implies a removed feature, and so the level itself, and nothing else of it."""
+def test_the_installed_llvm_removes_features_of_a_level_or_a_cpu_as_we_do():
+    """LLVM clears the features that imply a removed one, and so the level itself, but no others."""
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
-    from tools.derive_features import ask
+    from tools.derive_features import llvm_features
 
     rng = random.Random(13)
     for mtriple, mcpu, level in LEVELS:
@@ -162,7 +162,10 @@ def test_the_installed_llvm_takes_features_from_a_level_or_a_cpu_as_we_do():
             if table.is_level(name) or name in ("64bit", "32bit", "i"):
                 continue
             ours = Target("llvm", {**attrs, "mattr": [*attrs["mattr"], f"-{name}"]}).features
-            assert ours.names == ask(mtriple, mcpu, (*attrs["mattr"], f"-{name}")) & table.implies.keys(), (level, name)
+            assert ours.names == llvm_features(mtriple, mcpu, (*attrs["mattr"], f"-{name}")) & table.implies.keys(), (
+                level,
+                name,
+            )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +193,7 @@ def test_the_installed_llvm_takes_features_from_a_level_or_a_cpu_as_we_do():
         ('c(march="armv8.2-a+fp16")', "fullfp16 neon", "dotprod"),
     ],
 )
-def test_features_are_taken_from_a_level_as_from_a_cpu(text, there, not_there):
+def test_features_are_removed_from_a_level_as_from_a_cpu(text, there, not_there):
     features = Target.parse(text).resolve().features
     assert set(there.split()) <= features.names
     assert not set(not_there.split()) & features.names
@@ -201,7 +204,7 @@ def test_one_item_may_hold_several_features():
     assert one == Target("llvm", {"mcpu": "cortex-m55", "mattr": ["+nomve", "+nodsp"]})
 
 
-def test_a_level_that_lost_a_feature_neither_has_it_nor_is_whole():
+def test_a_level_without_one_of_its_features_is_not_complete():
     target = Target.parse("llvm(mtriple=aarch64-linux-gnu,+v8.6a,-i8mm)")
     assert target.satisfies("llvm(+bf16)")
     assert target.satisfies("llvm(-i8mm)")
@@ -213,8 +216,8 @@ def test_a_level_that_lost_a_feature_neither_has_it_nor_is_whole():
 @pytest.mark.parametrize(
     "mattr", [["+v8.6a", "-v8.4a"], ["+v9a", "-v8.5a"], ["+sve2", "-sve"], ["+v8.4a", "+sve2", "-sve"]]
 )
-def test_what_is_asked_for_by_name_is_not_taken_away(mattr):
-    """LLVM drops it without a word."""
+def test_a_feature_that_is_stated_cannot_be_removed(mattr):
+    """LLVM drops it silently."""
     with pytest.raises(TargetError, match=r"^features \+\S+ and -\S+ contradict: "):
         Target("llvm", {"mtriple": AARCH64, "mattr": mattr}).resolve()
 
@@ -240,7 +243,7 @@ def test_an_arm_cpu_has_the_keys_that_tvm_gives_it(text, keys):
     assert Target.parse(text).all_keys == keys
 
 
-def test_keys_that_are_derived_do_not_change_who_a_target_is():
+def test_derived_keys_do_not_change_the_identity_of_a_target():
     plain = Target.parse("llvm(mcpu=cortex-m55)")
     assert Target.parse("llvm(mcpu=cortex-m55,keys=cpu)") == plain
     assert "arm_cpu" not in str(plain)
@@ -257,7 +260,7 @@ def test_the_features_of_a_node(text, family, is_complete, there, not_there):
         assert features.names == table_of(family).closure(features.names)
 
 
-def test_nobody_knows_what_a_machine_that_is_not_named_can_do():
+def test_the_features_of_an_unnamed_machine_are_unknown():
     features = Target.parse("llvm(+avx2,-avx512f)").features
     assert features.has("avx2") is features.has("sse") is True
     assert features.has("avx512f") is features.has("avx512bw") is False
@@ -303,7 +306,7 @@ def test_a_gpu_has_a_capability_and_no_features(text, capability):
     assert (features.compute_capability, len(features), features.is_complete) == (capability, 0, False)
 
 
-def test_what_no_table_knows_is_taken_as_it_is_written():
+def test_unknown_features_are_used_as_they_are_stated():
     features = Target.parse("rocm(mcpu=gfx90a,+sramecc,-xnack)").features
     assert (features.has("sramecc"), features.has("xnack"), features.has("tgsplit")) == (True, False, None)
 
@@ -323,7 +326,7 @@ words = st.one_of(st.text(max_size=12), st.from_regex(r"(no)?[a-z0-9.+_-]{1,12}"
         },
     )
 )
-def test_whatever_is_written_has_features_or_is_refused(flat):
+def test_every_combination_has_features_or_is_rejected(flat):
     try:
         target = Target(flat.pop("kind"), flat | {"unchecked": ["mcpu", "mtriple"]})
         features = target.features

@@ -1,4 +1,4 @@
-"""Instruction sets of RISC-V, as its own tools write them."""
+"""Instruction set strings of RISC-V."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_the_order_of_the_manual_is_letters_then_z_by_letter_then_the_rest():
     assert isa_string(64, names) == "rv64imacv_zicsr_zba_zvbb_svinval_xtheadba"
 
 
-def test_an_instruction_set_stands_among_features_and_makes_the_same_target():
+def test_an_instruction_set_among_features_makes_the_same_target():
     one = Target.parse("llvm(mtriple=riscv64-linux-gnu,+rv64gcv,+zba)")
     other = Target.parse("llvm(mtriple=riscv64-linux-gnu,+64bit,+i,+m,+a,+f,+d,+c,+v,+zicsr,+zifencei,+zba)")
     assert one == other
@@ -51,21 +51,21 @@ def test_an_instruction_set_stands_among_features_and_makes_the_same_target():
     assert {"v", "zve64d", "zvl128b", "zba"} <= set(one.features)
 
 
-def test_a_cpu_says_its_instruction_set():
+def test_a_cpu_has_an_instruction_set_string():
     features = Target.parse("llvm(mcpu=sifive-u74)").features
     assert features.isa == "rv64imafdc_zicsr_zifencei_zmmul_zaamo_zalrsc_zca"
     assert set(expand_isa(features.isa)) == features.names
     assert Target.parse("llvm(mtriple=riscv64-linux-gnu,+y,unchecked=mattr)").features.isa == "rv64iy"
-    assert Target.parse("llvm(+zba)").features.isa == ""  # nobody said which base it stands on
+    assert Target.parse("llvm(+zba)").features.isa == ""  # the base is not stated
     assert Target.parse("llvm(mcpu=skylake)").features.isa == ""
 
 
-def test_profiles_are_features_that_bring_theirs():
+def test_profiles_are_features_that_imply_others():
     table = table_of("riscv")
     assert "v" in table.closure(["rva23u64"])
     assert "v" not in table.closure(["rva22u64"])
     assert {"zba", "zbb", "zbs", "c", "d"} <= table.closure(["rva22u64"])
-    assert "zve32x" in table.closure(["zvbb"])  # so it needs no rule of ours that zvbb asks for vectors
+    assert "zve32x" in table.closure(["zvbb"])  # so no rule of ours needs to add vectors to zvbb
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_profiles_are_features_that_bring_theirs():
         ),
     ],
 )
-def test_a_wrong_instruction_set_says_what_would_be_right(text, message):
+def test_an_invalid_instruction_set_names_the_fix(text, message):
     with pytest.raises(TargetError) as raised:
         Target.parse(text)
     assert str(raised.value) == message

@@ -1,4 +1,4 @@
-"""Triples: every spelling of a machine is one value."""
+"""Triples: all spellings of a platform are equal."""
 
 import pytest
 from hypothesis import given
@@ -61,7 +61,7 @@ def test_a_key_has_no_vendor_unless_the_machine_has_one_system_only():
     ("text", "endian"),
     [("aarch64-linux-gnu", "little"), ("aarch64_be-linux-gnu", "big"), ("armebv7a-none-eabi", "big")],
 )
-def test_the_architecture_says_which_end_of_a_number_comes_first(text, endian):
+def test_the_architecture_determines_the_byte_order(text, endian):
     assert Triple.parse(text).endian == endian
 
 
@@ -89,7 +89,7 @@ def test_the_architecture_says_which_end_of_a_number_comes_first(text, endian):
         ("", "architecture '' is unknown"),
     ],
 )
-def test_a_wrong_triple_says_what_is_near(text, message):
+def test_an_invalid_triple_comes_with_the_nearest_names(text, message):
     with pytest.raises(TargetError) as raised:
         Triple.parse(text)
     assert str(raised.value) == message
@@ -101,7 +101,7 @@ pieces = st.sampled_from(
 
 
 @given(st.one_of(st.text(max_size=20), st.lists(pieces, min_size=1, max_size=5).map("-".join)))
-def test_a_text_is_a_triple_whose_normal_form_is_the_same_triple_or_it_is_refused(text):
+def test_a_text_is_a_triple_equal_to_its_normal_form_or_is_rejected(text):
     try:
         triple = Triple.parse(text)
     except TargetError:

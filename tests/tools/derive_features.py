@@ -93,8 +93,8 @@ def derive() -> dict[str, object]:
     return {"source": source, "families": {family: _family(family) for family in TRIPLES}}
 
 
-def ask(triple: str, cpu: str = "", changes: tuple[str, ...] = ()) -> set[str]:
-    """Return what LLVM says is on, tuning and all."""
+def llvm_features(triple: str, cpu: str = "", changes: tuple[str, ...] = ()) -> set[str]:
+    """Return the features that LLVM enables, including those for tuning."""
     import tvm
     from tvm.target import codegen
 
@@ -124,13 +124,13 @@ def _family(family: str) -> dict[str, object]:
     described = _described(triple)
     tuning = {name for name, text in described.items() if _is_tuning(family, name, text)}
     isa = described.keys() - tuning
-    off = tuple(f"-{name}" for name in sorted(ask(triple)))
-    forced = ask(triple, changes=off)
-    reached = {name: (ask(triple, changes=(*off, f"+{name}")) - forced | {name}) & isa for name in isa}
+    off = tuple(f"-{name}" for name in sorted(llvm_features(triple)))
+    forced = llvm_features(triple, changes=off)
+    reached = {name: (llvm_features(triple, changes=(*off, f"+{name}")) - forced | {name}) & isa for name in isa}
     implies = {name: [] for name in isa}
     implies = {name: least(dict(_edges(reached)), reached[name] - {name}) for name in sorted(isa)}
-    cpus = {cpu: ask(triple, cpu) & isa for cpu in sorted(chips_of(family))}
-    bases = {arch: ask(f"{arch}-unknown-none") & isa for arch in archs}
+    cpus = {cpu: llvm_features(triple, cpu) & isa for cpu in sorted(chips_of(family))}
+    bases = {arch: llvm_features(f"{arch}-unknown-none") & isa for arch in archs}
     return {
         "implies": {name: " ".join(needs) for name, needs in implies.items()},
         "cpus": {cpu: " ".join(least(implies, names)) for cpu, names in cpus.items()},
@@ -146,7 +146,7 @@ def _edges(reached: dict[str, set[str]]) -> dict[str, list[str]]:
 
 def _described(triple: str) -> dict[str, str]:
     """Return LLVM's description of every feature, which it prints for `+help`."""
-    code = f"from tests.tools.derive_features import ask; ask({triple!r}, changes=('+help',))"
+    code = f"from tests.tools.derive_features import llvm_features; llvm_features({triple!r}, changes=('+help',))"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     listed = done.stderr.partition("Available features for this target:")[2]

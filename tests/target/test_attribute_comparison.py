@@ -1,4 +1,4 @@
-"""One comparison for each class of attribute: `satisfies` and `why_not` agree, and GPUs follow their makers' rules."""
+"""Comparison of attributes by class: `satisfies` and `why_not` agree, and GPUs follow the rules of their vendors."""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -84,31 +84,31 @@ pairs = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(leaves(kind), leav
 @settings(max_examples=400, deadline=None)
 @given(pairs)
 def test_satisfies_and_why_not_agree_on_a_machine(pair):
-    """They differ only in a limit that follows from a capability, which only `why_not` knows."""
-    have, wanted = pair
-    facts = have.why_not(wanted)
-    if "follows from" not in str(facts):
-        answer = have.satisfies(wanted, measured=True)
-        assert facts.truth is answer.truth, f"{have}\n{wanted}\n{facts}\n{answer}"
+    """They differ only in limits that a compute capability implies, which only `why_not` derives."""
+    have, required = pair
+    facts = have.why_not(required)
+    if "implied by" not in str(facts):
+        answer = have.satisfies(required, measured=True)
+        assert facts.truth is answer.truth, f"{have}\n{required}\n{facts}\n{answer}"
 
 
 @settings(max_examples=200, deadline=None)
 @given(pairs)
-def test_a_measured_machine_does_at_least_what_is_written(pair):
-    """But for defaults, which are no measurement."""
-    have, wanted = pair
-    rows = {row.name: row for row in find_kind(wanted.kind).attributes}
-    assume(all(name in have.attrs or rows[name].default is None for name in wanted.attrs))
-    assert have.satisfies(wanted, measured=True).truth >= have.satisfies(wanted).truth
+def test_a_measured_machine_satisfies_at_least_what_a_stated_one_does(pair):
+    """Except for defaults, which are no measurement."""
+    have, required = pair
+    rows = {row.name: row for row in find_kind(required.kind).attributes}
+    assume(all(name in have.attrs or rows[name].default is None for name in required.attrs))
+    assert have.satisfies(required, measured=True).truth >= have.satisfies(required).truth
 
 
 @settings(max_examples=100, deadline=None)
 @given(pairs)
 def test_tags_are_found_by_the_same_comparison(pair):
-    have, wanted = pair
-    constraint = Constraint.of(wanted)
+    have, required = pair
+    constraint = Constraint.of(required)
     assert Constraint.parse(str(constraint)) == constraint
-    assert have.satisfies(constraint).truth is have.satisfies(wanted).truth
+    assert have.satisfies(constraint).truth is have.satisfies(required).truth
 
 
 # What is there, what is needed, whether a target that says so has it, whether a chip that was measured has it.
@@ -140,12 +140,12 @@ ARCHS = [
 ]
 
 
-@pytest.mark.parametrize(("actual", "wanted", "stated", "measured"), ARCHS)
-def test_a_gpu_has_the_instructions_of_another(actual, wanted, stated, measured):
-    assert has_instructions(actual, wanted) is stated
-    assert has_instructions(actual, wanted, measured=True) is measured
+@pytest.mark.parametrize(("actual", "required", "stated", "measured"), ARCHS)
+def test_a_gpu_has_the_instructions_of_another(actual, required, stated, measured):
+    assert has_instructions(actual, required) is stated
+    assert has_instructions(actual, required, measured=True) is measured
     kind, name = ("cuda", "arch") if actual.startswith("sm_") else ("rocm", "mcpu")
-    have, target = Target(kind, {name: actual}), Target(kind, {name: wanted})
+    have, target = Target(kind, {name: actual}), Target(kind, {name: required})
     assert bool(have.satisfies(target)) is stated
     assert bool(have.satisfies(target, measured=True)) is measured
     assert bool(have.why_not(target)) is measured
@@ -153,7 +153,7 @@ def test_a_gpu_has_the_instructions_of_another(actual, wanted, stated, measured)
 
 @given(*[st.sampled_from(NVIDIA + AMD)] * 3, st.booleans())
 def test_having_instructions_is_reflexive_and_transitive(one, two, three, measured):
-    """Of what is written; a measured chip passes on what it has as a chip."""
+    """For stated names; a measured chip also has the features of its suffix."""
     assert has_instructions(one, one, measured=measured)
     if has_instructions(one, two, measured=measured) and has_instructions(two, three):
         assert has_instructions(one, three, measured=measured)
@@ -187,7 +187,7 @@ def test_the_class_of_an_attribute_says_how_it_is_compared(kind, name, value, op
     assert required_operator(find_kind(kind).attribute(name), value) == operator
 
 
-def test_measured_values_leave_room():
+def test_measured_values_have_a_tolerance():
     assert compare_memory("ge", 7 << 30, 8 << 30, measured=True) is Truth.YES
     assert compare_memory("ge", 7 << 30, 8 << 30) is Truth.NO
     assert compare_memory("ge", 6 << 30, 8 << 30, measured=True) is Truth.NO
@@ -195,7 +195,7 @@ def test_measured_values_leave_room():
         assert compare_attribute("mtriple", "eq", "x86_64-linux", "x86_64-linux-gnu", measured=measured) is truth
 
 
-def test_vectors_follow_from_instructions():
+def test_instructions_determine_the_width_of_vectors():
     assert Target.parse("llvm(mcpu=skylake-avx512)").satisfies("llvm(vector-width>=512)").truth is Truth.YES
     assert Target.parse("llvm(mcpu=haswell)").satisfies("llvm(vector-width>=512)").truth is Truth.NO
     assert Target.parse("llvm(mcpu=neoverse-v1)").satisfies("llvm(vector-width>=256)").truth is Truth.UNKNOWN

@@ -1,4 +1,4 @@
-"""What two attributes of a node may not say at once, and what one may not say at all."""
+"""Contradictions between attributes of a node, and invalid values of single attributes."""
 
 import pytest
 
@@ -83,21 +83,21 @@ def _lines(text):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def test_every_refusal_says_what_would_be_right(golden):
-    told = []
+def test_every_error_names_the_fix(golden):
+    lines = []
     for text in _lines(REFUSED):
         with pytest.raises(TargetError) as raised:
             Target.parse(text).resolve()
-        told += [text, *(f"    {problem}" for problem in raised.value.problems), ""]
-    golden("target/agreement.golden", "\n".join(told))
+        lines += [text, *(f"    {problem}" for problem in raised.value.problems), ""]
+    golden("target/consistency.golden", "\n".join(lines))
 
 
 @pytest.mark.parametrize("text", _lines(RIGHT))
-def test_what_goes_together_resolves(text):
+def test_consistent_attributes_resolve(text):
     assert Target.parse(text).resolve() == Target.parse(text)
 
 
-def test_attributes_are_changed_one_by_one_and_judged_together():
+def test_attributes_are_changed_one_by_one_and_checked_together():
     board = Target.parse("llvm(mtriple=aarch64-linux-gnu,mcpu=cortex-a72)")
     other = board.override({"mtriple": "x86_64-linux-gnu", "mcpu": "skylake", "mattr": ["+avx2"]})
     assert "avx2" in other.resolve().features
@@ -105,7 +105,7 @@ def test_attributes_are_changed_one_by_one_and_judged_together():
         board.override({"mtriple": "x86_64-linux-gnu"}).resolve()
 
 
-def test_every_shipped_tag_agrees_with_itself():
+def test_every_shipped_tag_is_consistent():
     for tree in default_registry().values():
         tree.resolve()
 
@@ -119,7 +119,7 @@ def test_every_shipped_tag_agrees_with_itself():
         *("-option:int=haha", "-option:uint=haha", "-option:uint=", "-option="),
     ],
 )
-def test_an_option_of_llvm_that_is_not_complete_is_refused(option):
+def test_an_incomplete_option_of_llvm_is_rejected(option):
     with pytest.raises(TargetError, match="in cl-opt is"):
         Target("llvm", {"cl-opt": [option]}).resolve()
 
