@@ -208,7 +208,7 @@ def test_settings_in_the_log_are_set_on_the_leaf():
     ran = Measurement(status="ok", costs=[1])
     log.add(program_workload(plan, "executor"), plan.topology.root, one, ran)
     exe = tt.build(digits(), "onnxruntime", log=log)
-    assert [leaf.part.target["intra-op-threads"] for leaf in exe._leaves.values()] == [1]
+    assert [leaf.request.target["intra-op-threads"] for leaf in exe._leaves.values()] == [1]
 
 
 def test_what_the_target_states_is_not_tuned():

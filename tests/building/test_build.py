@@ -351,7 +351,7 @@ def test_a_saved_program_is_interpreted_only_if_its_build_allowed_that(tmp_path)
     manifest, files = read_files(tmp_path / "digits.tta")
     facts = {name: value for name, value in manifest.items() if name not in ("format", "schema", "files")}
     write_files(tmp_path / "forged.tta", files, **{**facts, "allow_interpreter": False})
-    with pytest.raises(ArtifactError, match="has @b interpreted, and was not built with allow_interpreter"):
+    with pytest.raises(ArtifactError, match="interprets @b, but was not built with allow_interpreter"):
         tt.load(tmp_path / "forged.tta")
 
 

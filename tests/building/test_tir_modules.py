@@ -133,9 +133,9 @@ def test_code_for_cuda_is_generated_and_runs_where_a_gpu_is():
         exe = tt.build(module, "cuda(arch=sm_80,host=llvm)")
         (leaf,) = exe._leaves.values()
         assert "main_kernel" in leaf.compiled.source()
-        assert leaf.part.ops[0] == "main"
+        assert leaf.request.ops[0] == "main"
         values = {"A": A.copy(), "B": np.zeros(16, "float32")}
-        if leaf.refusal is None:
+        if leaf.cannot_run is None:
             np.testing.assert_array_equal(exe.run(values)["B"], 2 * A)
         else:
             with pytest.raises(RunError, match=r"@\. cannot run on this machine"):

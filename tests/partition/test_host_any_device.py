@@ -8,7 +8,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.backends.sharing import code_key, device_index
-from tvmtarget.building.executable import Leaf
+from tvmtarget.building.leaf_function import LeafFunction
 
 RELU = small(helper.make_node("Relu", ["x"], ["y"], name="relu"))
 X = {"x": np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)}
@@ -21,7 +21,7 @@ TWO = small(
 )
 
 
-def leaves_of(executable: tt.Executable) -> dict[str, Leaf]:
+def leaves_of(executable: tt.Executable) -> dict[str, LeafFunction]:
     return executable._leaves
 
 

@@ -94,7 +94,7 @@ def test_a_leaf_that_only_computes_needs_no_trust(module, trust, tmp_path):
     exe = tt.build(module, "llvm")
     exe.save(tmp_path / "p.tta")
     (leaf,) = exe._leaves.values()
-    assert list(unsafe_parts(leaf.part.source)) == []
+    assert list(unsafe_parts(leaf.request.source)) == []
     inputs = {
         value.name: np.ones([dim if isinstance(dim, int) else 2 for dim in value.shape], value.dtype)
         for value in exe._program.inputs
@@ -106,7 +106,7 @@ def test_a_leaf_that_only_computes_needs_no_trust(module, trust, tmp_path):
 
 def test_options_of_llvm_need_trust(artifact):
     path = artifact(target={"kind": "llvm", "cl-opt": ["-info-output-file:string=x"]})
-    with pytest.raises(ArtifactError, match=r"evil\.tta.*options of LLVM \(cl-opt\), which only trust allows"):
+    with pytest.raises(ArtifactError, match=r"evil\.tta.*options of LLVM \(cl-opt\), which need trust"):
         tt.load(path)
 
 

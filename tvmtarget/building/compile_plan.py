@@ -11,7 +11,8 @@ from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Array, Backend, Compiled, CompileRequest, Schedules
 from tvmtarget.backends.sharing import build_key, code_key
 from tvmtarget.building.backend_choice import choose_backends
-from tvmtarget.building.executable import Executable, Leaf, LeafCall
+from tvmtarget.building.executable import Executable
+from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.plan_request import PlanRequest, ProgramLike, TargetLike
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settings, TunedChoices, opened_log
@@ -182,7 +183,7 @@ def build_plan(
     """
     backends = choose_backends(plan, allow_interpreter=allow_interpreter)
     raise_all(BackendError, _too_large(plan))
-    code: dict[str, Leaf] = {}
+    code: dict[str, LeafFunction] = {}
     for executable in since:
         code |= executable.code
     leaves = _compile_leaves(plan, choices, settings, code, backends, progress=progress)
@@ -210,11 +211,11 @@ def _compile_leaves(
     plan: Plan,
     choices: TunedChoices | None,
     settings: Settings | None,
-    code: Mapping[str, Leaf],
+    code: Mapping[str, LeafFunction],
     backends: Mapping[str, tuple[Backend, str]],
     *,
     progress: Progress | None,
-) -> dict[str, Leaf]:
+) -> dict[str, LeafFunction]:
     """Compile each leaf function once.
 
     Code is shared in two ways: `code` has functions of earlier builds, by all that a build depends on; `compiled_once`
@@ -222,7 +223,7 @@ def _compile_leaves(
     """
     if settings is None:
         settings = {} if choices is None else choices.settings(plan)
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, LeafFunction] = {}
     compiled_once: dict[str | None, tuple[Compiled, LogSchedules | None]] = {}
     functions: dict[str, SubgraphRecord] = {}
     for subgraph in plan.subgraphs:
@@ -233,17 +234,17 @@ def _compile_leaves(
         backend, note = backends[subgraph.site]
         target = codegen_target(plan.topology, subgraph.site)
         schedules = None if choices is None else choices.for_leaf(target)
-        part = compile_request(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
+        request = compile_request(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
         function = plan.module[subgraph.function]
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
             whole = with_composites(plan.module, plan.topology)[subgraph.function]
-            part = replace(part, source=external_module_json(whole, target.kind))
-        key = build_key(function, part.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
-        shared_key = None if is_external else code_key(function, part.target, backend)
+            request = replace(request, source=external_module_json(whole, target.kind))
+        key = build_key(function, request.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
+        shared_key = None if is_external else code_key(function, request.target, backend)
         if shared_key is not None and schedules is not None:
             # The lookups of a log depend on the whole target, the code only on the attributes that are honoured.
-            shared_key = f"{part.target.digest} {shared_key}"
+            shared_key = f"{request.target.digest} {shared_key}"
         known = code.get(key)
         repeated = None if known is None else _repeated_lookups(schedules, known)
         if known is not None and (schedules is None or repeated is not None):
@@ -251,11 +252,11 @@ def _compile_leaves(
         elif shared_key in compiled_once:
             compiled, schedules = compiled_once[shared_key]
         else:
-            compiled = backend.compile(part)
-        if part.schedules is not schedules:
-            part = replace(part, schedules=schedules)
+            compiled = backend.compile(request)
+        if request.schedules is not schedules:
+            request = replace(request, schedules=schedules)
         applied = () if schedules is None else schedules.applied
-        leaves[subgraph.function] = Leaf(part, backend, note, applied, compiled, key)
+        leaves[subgraph.function] = LeafFunction(request, backend, note, applied, compiled, key)
         if shared_key is not None:
             compiled_once[shared_key] = compiled, schedules
     if progress is not None:
@@ -263,9 +264,9 @@ def _compile_leaves(
     return leaves
 
 
-def _repeated_lookups(schedules: LogSchedules | None, earlier: Leaf) -> LogSchedules | None:
+def _repeated_lookups(schedules: LogSchedules | None, earlier: LeafFunction) -> LogSchedules | None:
     """Return the lookups of an earlier build made again, or None if the log has other results now."""
-    before = earlier.part.schedules
+    before = earlier.request.schedules
     return schedules.repeated(before) if schedules is not None and isinstance(before, LogSchedules) else None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtarget.backends.protocol import CompileRequest, backend_named
-from tvmtarget.building.executable import Executable, Leaf, LeafCall
+from tvmtarget.building.executable import Executable
+from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.errors import BackendError, ModelError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, Signature
 from tvmtarget.ir.function import Function, reachable_functions
@@ -108,7 +109,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         drivers={},
     )
     call = LeafCall("main", "main", part.ops, part.inputs, part.outputs)
-    leaf = Leaf(part, backend, _compiled=backend.compile(part))
+    leaf = LeafFunction(part, backend, _compiled=backend.compile(part))
     return Executable(topology.root, program, {}, {"main": leaf}, name, calls=(call,))
 
 

@@ -190,7 +190,7 @@ class _RemoteLeafAdvice(LogSchedules):
 def _nbytes(programs: Any) -> int:  # noqa: ANN401
     """Return the bytes of the functions of programs, of which shared ones count once."""
     leaves = (leaf for program in programs for leaf in program.code.values())
-    return sum({id(leaf.compiled): len(leaf.part.source) for leaf in leaves}.values())
+    return sum({id(leaf.compiled): len(leaf.request.source) for leaf in leaves}.values())
 
 
 if __name__ == "__main__":

@@ -248,7 +248,7 @@ def _runner(program: Executable, inputs: Inputs) -> Callable[[], object]:
     run_on, place = getattr(leaf and leaf.compiled, "run_on", None), getattr(leaf and leaf.backend, "place", None)
     if leaf is None or run_on is None or place is None:
         return lambda: program.run(inputs)
-    values = [place(inputs[name], leaf.part.target, 0) for name in program.inputs]
+    values = [place(inputs[name], leaf.request.target, 0) for name in program.inputs]
     return lambda: run_on(0, values)
 
 

@@ -1,0 +1,226 @@
+"""A leaf function of an executable: its source, its backend, its code, and its part of a saved program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from tvmtarget.autotune.log.applied import Applied
+from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, FixedSchedules, backend_named
+from tvmtarget.backends.sharing import device_index
+from tvmtarget.errors import RunError
+from tvmtarget.ir.onnx.reader import decode_model
+from tvmtarget.ir.onnx.tensors import external_tensors
+from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
+from tvmtarget.target.problems import shown
+from tvmtarget.target.tree import Target
+
+__all__ = ["CallFacts", "LeafCall", "LeafFacts", "LeafFunction"]
+
+
+class CallFacts(BaseModel):
+    """A call of a leaf function in the manifest of a saved program; unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    function: str
+    call: str | None = None
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class LeafFacts(CallFacts):
+    """A leaf function in the manifest of a saved program."""
+
+    site: str
+    backend: str
+    version: str
+    note: str
+    target: dict[str, Any]
+    tuned: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCall:
+    """One call of a leaf function.
+
+    Attributes:
+        function: The name of the function.
+        call: The name of the call, after those of the drivers around it.
+        ops: The operations that the call computes.
+        inputs: The values that it reads.
+        outputs: The values that it returns.
+    """
+
+    function: str
+    call: str
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the call as JSON data."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def read(cls, facts: CallFacts) -> LeafCall:
+        """Return the call that a manifest describes.
+
+        Args:
+            facts: The call; or, in files of older versions, the function, which is called once under its own name.
+        """
+        return cls(facts.function, facts.call or facts.function, facts.ops, facts.inputs, facts.outputs)
+
+
+@dataclass
+class LeafFunction:
+    """A function that runs on one leaf.
+
+    Attributes:
+        request: The source, the target and the signature.
+        backend: The backend that compiles it.
+        note: A note for reports if the leaf is interpreted for lack of a code generator; else empty.
+        tuned: The lookups of its kernels in a tuning log.
+        key: The key of all that its code depends on; empty if unknown.
+    """
+
+    request: CompileRequest
+    backend: Backend
+    note: str = ""
+    tuned: tuple[Applied, ...] = ()
+    _compiled: Compiled | None = field(default=None, repr=False)
+    key: str = ""
+
+    @property
+    def compiled(self) -> Compiled:
+        """The compiled function; a loaded one is compiled, or its native code opened, at the first run."""
+        if self._compiled is None:
+            self._compiled = self.backend.compile(self.request)
+        return self._compiled
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Whether the backend interprets the leaf in place of a code generator for its kind."""
+        return self.request.target.kind not in self.backend.kinds
+
+    @cached_property
+    def cannot_run(self) -> str | None:
+        """The reason why this machine cannot run the function on the device of its site, or None."""
+        refuses_on = getattr(self.backend, "refuses_on", None)
+        if refuses_on is None:
+            return self.backend.refuses(self.request.target)
+        reason = refuses_on(device_index(self.request.site), self.request.target)
+        return str(reason) if reason else None
+
+    def check(self) -> None:
+        """Check that this machine can run the function.
+
+        Raises:
+            RunError: It cannot, with the reason.
+        """
+        if self.cannot_run is not None:
+            raise RunError(f"@{self.request.site or '.'} cannot run on this machine: {self.cannot_run}")
+
+    def report(self, call: LeafCall) -> dict[str, Any]:
+        """Return the site, the backend and the operations of a call, as JSON data.
+
+        Args:
+            call: A call of this function.
+        """
+        return {"site": self.request.site, **call.describe(), "backend": self.backend.name}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the function's entry in the manifest of a saved program."""
+        return {
+            "site": self.request.site,
+            "function": self.request.name,
+            "ops": list(self.request.ops),
+            "inputs": list(self.request.inputs),
+            "outputs": list(self.request.outputs),
+            "backend": self.backend.name,
+            "version": self.backend.version(),
+            "note": self.note,
+            "tuned": [applied.to_json() for applied in self.tuned],
+            "target": self.request.target.to_json(),
+        }
+
+    @classmethod
+    def read(cls, facts: LeafFacts, files: Mapping[str, bytes], *, trust: bool) -> LeafFunction:
+        """Return a function of a saved program.
+
+        Native code is used only with trust, and only if the installed backend is of the version that wrote it.
+
+        Args:
+            facts: The function's entry in the manifest.
+            files: The files of the program by name.
+            trust: Whether the author of the file may run code on this machine.
+
+        Returns:
+            The function, not yet compiled.
+
+        Raises:
+            ValueError: The file has no source for it, or a schedule or an option that is not safe to apply.
+        """
+        folder = f"leaves/{facts.function}/"
+        native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
+        source = native.pop("source.onnx", None)
+        if source is None:
+            raise ValueError(f"'{folder}source.onnx' is missing")
+        backend = backend_named(facts.backend)
+        tuned = tuple(map(Applied.from_json, facts.tuned))
+        for applied in tuned:
+            problem = trace_problem(applied.body) if applied.is_used and applied.format == TRACE_FORMAT else None
+            if problem is not None:
+                name = f"kernel {applied.what} in function {facts.function!r}"
+                raise ValueError(f"the schedule of {name} may not be applied: {problem}")
+        bodies = {(one.key, one.format): one.body for one in tuned if one.is_used}
+        target = Target.from_json(facts.target)
+        if not trust:
+            _check_options(target, facts.function)
+        request = CompileRequest(
+            name=facts.function,
+            source=source,
+            site=facts.site,
+            target=target,
+            ops=facts.ops,
+            inputs=facts.inputs,
+            outputs=facts.outputs,
+            native=native if trust and backend.version() == facts.version else {},
+            schedules=FixedSchedules(bodies) if bodies else None,
+            is_trusted=trust,
+        )
+        return cls(request, backend, facts.note, tuned)
+
+    def check_source(self) -> None:
+        """Check that an ONNX source has the signature in the manifest, and needs no other files.
+
+        Raises:
+            ValueError: It does not; or whatever error reading the model raises.
+        """
+        if self.request.is_relax:
+            return
+        model = decode_model(self.request.source, "it")
+        tensor = next(external_tensors(model), None)
+        if tensor is not None:
+            raise ValueError(f"the data of tensor {tensor.name!r} is in another file")
+        initialized = {one.name for one in model.graph.initializer}
+        inputs = [one.name for one in model.graph.input if one.name not in initialized]
+        outputs = [one.name for one in model.graph.output]
+        for what, found, stated in (
+            ("inputs", inputs, self.request.inputs),
+            ("outputs", outputs, self.request.outputs),
+        ):
+            if tuple(found) != stated:
+                raise ValueError(f"its {what} are {shown(found)}, but the manifest has {shown(list(stated))}")
+
+
+def _check_options(target: Target, function: str) -> None:
+    """Raise `ValueError` for options of LLVM itself in an untrusted file: some of them write files."""
+    hosts = [target.host] if isinstance(target.host, Target) else []
+    if any("cl-opt" in node.attrs for root in (target, *hosts) for _, node in root.walk()):
+        raise ValueError(f"function {function!r} is compiled with options of LLVM (cl-opt), which need trust")
