@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1] / "tvmtarget"
 
 # Lowest first; a module belongs to the longest entry that its name begins with.
 LEVELS = (
-    ("version", "errors", "files", "human_units", "plugins", "python_process", "untrusted"),
+    ("version", "errors", "files", "human_units", "plugins", "python_process", "union_find", "untrusted"),
     ("target", "artifact"),
     ("tags", "ir"),
     ("support",),

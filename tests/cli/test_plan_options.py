@@ -175,7 +175,7 @@ def test_one_report_is_printed_at_a_time(cli):
         (["--same-site", "conv1,fc9"], "no op 'fc9' in the model"),
         (["--apart", "conv1,fc9"], "did you mean 'fc2' or 'fc1'? (in apart)"),
         (["--atomic", "conv1,fc9"], "no op 'fc9' in the model"),
-        (["--atomic", "conv1,fc1"], "ops 'conv1', 'fc1' are asked to be atomic, but 'relu1', 'conv2',"),
+        (["--atomic", "conv1,fc1"], "ops 'conv1', 'fc1' are required to be atomic, but 'relu1', 'conv2',"),
         (["--boundary-before", "fc8", "--boundary-after", "fc9"], "(in boundary_before)\nerror: no op 'fc9'"),
         (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=N, such as 'npu=4'"),
         (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=N"),

@@ -138,11 +138,11 @@ def test_empty_groups_ask_nothing():
 
 def test_what_cannot_be_is_reported():
     module = tt.IRModule.from_onnx(DIGITS)
-    with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf takes all of them"):
+    with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf supports all of them"):
         tt.decompose(module, FLAT, where={"fc1": "@a", "fc2": "@b"}, same_site=[["op:Gemm"]])
     with pytest.raises(InfeasibleError, match="'fc1' and 'fc2' must be apart"):
         tt.decompose(module, "numpy", apart=[["op:Gemm"]])
-    with pytest.raises(InfeasibleError, match="'fc1' and 'fc2' are asked to share a site and to be apart"):
+    with pytest.raises(InfeasibleError, match="'fc1' and 'fc2' are required to share a site and to be apart"):
         tt.decompose(module, FLAT, same_site=[["op:Gemm"]], apart=[["fc1", "fc2"]])
     with pytest.raises(TargetError, match=r"same_site is groups of names of ops.*, so that 'fc1' is none"):
         tt.decompose(module, FLAT, same_site=["fc1", "fc2"])
@@ -163,7 +163,7 @@ def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by
     try:
         plan = tt.decompose(module, target, "roofline" if by_cost else None, where=where, **asked)
     except InfeasibleError as error:
-        assert "are asked to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
+        assert "are required to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
         return
     owner = {op: subgraph.call for subgraph in plan.subgraphs for op in subgraph.ops}
     assert len({owner[op] for op in asked["atomic"][0]}) == 1
@@ -221,11 +221,11 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
     [
         (
             {"atomic": [["conv1", "conv2"]]},
-            "'conv1', 'conv2' are asked to be atomic, but 'relu1' lies between; add it",
+            "'conv1', 'conv2' are required to be atomic, but 'relu1' lies between; add it",
         ),
         (
             {"atomic": [["fc1", "relu4"]], "boundary_before": ["relu4"]},
-            "a boundary is asked for between 'fc1' and 'r",
+            "a boundary is required between 'fc1' and 'r",
         ),
         ({"atomic": [["fc1", "relu4"]], "where": {"fc1": "@a", "relu4": "@b"}}, "drop or change one of: @a .*, @b "),
         ({"atomic": [["fc9"]]}, "no op 'fc9'"),

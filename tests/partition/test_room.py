@@ -74,7 +74,10 @@ def test_a_small_choice_within_a_memory_is_the_best_of_all():
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
 def test_what_cannot_fit_is_refused_with_the_numbers(given):
     named = r"'n3', 'n4' \(required by where 'n3', where 'n4'\)"
-    with pytest.raises(InfeasibleError, match=rf"'mb' holds 100 bytes.* take {2 * WEIGHT}: {named};"):
+    with pytest.raises(
+        InfeasibleError,
+        match=rf"'mb' holds 100 bytes.* take 32 KiB, 31.9 KiB too many: {named};",
+    ):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
 
 

@@ -16,6 +16,7 @@ from itertools import combinations
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join, unnumbered
+from tvmtarget.union_find import UnionFind
 
 __all__ = ["memory_domains"]
 
@@ -32,23 +33,18 @@ def memory_domains(targets: Mapping[str, Target], hosts: Mapping[str, str]) -> d
     """
     homes = {path: hosts[path] if node.is_composite else path for path, node in targets.items()}
     scopes = [_scope(path, targets, hosts) for path in targets]
-    # Disjoint sets that are joined into the one of lowest number, which keeps the order of the tree.
-    pools = {path: number for number, path in enumerate(path for path in targets if homes[path] == path)}
-    joined = {number: [path] for path, number in pools.items()}
+    pools = UnionFind(path for path in targets if homes[path] == path)
     for sites in (sites for scope in scopes for sites in scope.shared()):
-        first, *others = sorted({pools[homes[site]] for site in sites})
-        for home in [home for number in others for home in joined.pop(number)]:
-            pools[home] = first
-            joined[first].append(home)
-    members: dict[int, list[str]] = {}
-    for home, number in pools.items():
-        members.setdefault(number, []).append(home)
-    declared: dict[int, list[str]] = {}
+        first, *others = sites
+        for site in others:
+            pools.union(homes[first], homes[site])
+    declared: dict[str, list[str]] = {}
     for scope in scopes:
         for name, sites in scope.memories():
-            declared.setdefault(pools[homes[sites[0]]], []).append(join(scope.path, name))
-    names = _names({number: _candidates(members[number], declared.get(number, []), targets) for number in members})
-    return {path: names[pools[homes[path]]] for path in targets}
+            declared.setdefault(pools.find(homes[sites[0]]), []).append(join(scope.path, name))
+    members = {group[0]: list(group) for group in pools.groups()}
+    names = _names({first: _candidates(members[first], declared.get(first, []), targets) for first in members})
+    return {path: names[pools.find(homes[path])] for path in targets}
 
 
 def _candidates(members: list[str], declared: list[str], targets: Mapping[str, Target]) -> list[str]:
@@ -59,7 +55,7 @@ def _candidates(members: list[str], declared: list[str], targets: Mapping[str, T
     return [*declared, *by_device, first or f":{targets[first].device}"]
 
 
-def _names(candidates: Mapping[int, list[str]]) -> dict[int, str]:
+def _names(candidates: Mapping[str, list[str]]) -> dict[str, str]:
     """Choose for every domain its first name that no other domain could have, else its first site."""
     uses = Counter(name for names in candidates.values() for name in set(names))
     return {number: next((n for n in names if uses[n] == 1), names[-1]) for number, names in candidates.items()}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
+from tvmtarget.union_find import UnionFind
 
 __all__ = ["Machine", "Machines", "is_distributed", "undistributable"]
 
@@ -44,18 +45,14 @@ class Machines:
         self._is_system = topology[""].is_system
         options = [site.path for site in topology.options("")] if self._is_system else [""]
         tops = list(dict.fromkeys([*options, self._top(topology[""].host)]))
-        self._leader = {top: top for top in tops}
-        self._position = {top: position for position, top in enumerate(tops)}
+        self._groups = UnionFind(tops)
         seen: dict[str, str] = {}  # first child with a site in each memory domain
         for top in tops:
             for site in self._inside(top):
-                self._unite(top, seen.setdefault(site.domain, top))
-                self._unite(top, self._top(site.host))
-        members: dict[str, list[str]] = {}
-        for top in tops:
-            members.setdefault(self._find(top), []).append(top)
-        self._machines = {leader: self._machine(found, options) for leader, found in members.items()}
-        self._domains = {domain: self._machines[self._find(top)].path for domain, top in seen.items()}
+                self._groups.union(top, seen.setdefault(site.domain, top))
+                self._groups.union(top, self._top(site.host))
+        self._machines = {group[0]: self._machine(list(group), options) for group in self._groups.groups()}
+        self._domains = {domain: self._machines[self._groups.find(top)].path for domain, top in seen.items()}
 
     def __iter__(self) -> Iterator[Machine]:
         yield from self._machines.values()
@@ -82,7 +79,7 @@ class Machines:
         Returns:
             Path of its machine.
         """
-        return self._machines[self._find(self._top(path))].path
+        return self._machines[self._groups.find(self._top(path))].path
 
     def of_domain(self, domain: str) -> str:
         """Find the machine of a memory.
@@ -109,15 +106,6 @@ class Machines:
 
     def _top(self, path: str) -> str:
         return path.partition("/")[0] if self._is_system else ""
-
-    def _find(self, top: str) -> str:
-        while self._leader[top] != top:
-            self._leader[top] = top = self._leader[self._leader[top]]
-        return top
-
-    def _unite(self, one: str, other: str) -> None:
-        first, last = sorted((self._find(one), self._find(other)), key=self._position.__getitem__)
-        self._leader[last] = first
 
 
 def is_distributed(root: Target) -> bool:

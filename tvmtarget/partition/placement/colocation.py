@@ -1,7 +1,7 @@
-"""What is asked of several operations at once: that they share a leaf, or that no two of them do.
+"""Colocation: operations that must share a leaf (`same_site`), or must not (`apart`), and groups that are one function.
 
-A plan is made without it first. Where that breaks a bond, the operations are asked to go to one leaf that suits them,
-as if a user had pinned them there, and the plan is made again.
+A plan is made without `same_site` and `apart` first. Where it violates them, operations are pinned to leaves that
+satisfy them, as a user would do, and the plan is made again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tvmtarget.partition.placement.minimal_conflict import conflict_text, minima
 from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.union_find import UnionFind
 
 __all__ = [
     "Colocation",
@@ -37,7 +38,7 @@ OpNames: TypeAlias = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Colocation:
-    """Operations by number: groups that share a leaf, and pairs that do not."""
+    """Operations that share a leaf, in groups, and pairs of operations that do not."""
 
     same_site: tuple[tuple[int, ...], ...] = ()
     apart: tuple[tuple[int, int], ...] = ()
@@ -45,85 +46,110 @@ class Colocation:
     def __bool__(self) -> bool:
         return bool(self.same_site or self.apart)
 
-    def unit(self, index: int) -> tuple[int, ...]:
-        """Return the operations that go wherever one goes, itself among them."""
+    def group_of(self, index: int) -> tuple[int, ...]:
+        """Return the operations that must be on the leaf of one.
+
+        Args:
+            index: number of the operation.
+
+        Returns:
+            A group of `same_site`, or the operation alone.
+        """
         return next((group for group in self.same_site if index in group), (index,))
 
 
 def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> Colocation:
-    """Return which operations are meant; `UnknownNameError` for names of none, `InfeasibleError` for what
-    is to be together and apart.
+    """Resolve the names in colocation options.
 
-    Groups that have an operation in common are one group. Of a group that is to be apart, every two operations are.
+    Args:
+        program: the program.
+        same_site: groups of names; groups with a common operation are merged.
+        apart: groups of names; every two operations of a group must be apart.
+
+    Returns:
+        The groups and pairs, by operation.
+
+    Raises:
+        InfeasibleError: for operations that must both share a site and be apart.
+        UnknownNameError: for names of no operation.
     """
-    groups = _joined(set(_select(program, names)) for names in same_site)
+    groups = _merged(set(_select(program, names)) for names in same_site)
     sets = [sorted(set(_select(program, names))) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
     for a, b in pairs:
         if any(a in group and b in group for group in groups):
             first, second = (repr(program.body[index].source) for index in (a, b))
-            raise InfeasibleError(f"ops {first} and {second} are asked to share a site and to be apart")
+            raise InfeasibleError(f"ops {first} and {second} are required to share a site and to be apart")
     return Colocation(groups, tuple(pairs))
 
 
-def _joined(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return sets as groups, those that have something in common as one."""
-    joined: list[set[int]] = []
-    for found in sets:
-        for other in [other for other in joined if other & found]:
-            joined.remove(other)
-            found |= other
-        if found:
-            joined.append(found)
-    return tuple(tuple(sorted(found)) for found in joined)
+def _merged(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
+    """Merge sets that share operations; groups and their operations are in ascending order."""
+    lists = [sorted(members) for members in sets if members]
+    merged = UnionFind(sorted(index for members in lists for index in members))
+    for first, *others in lists:
+        for index in others:
+            merged.union(first, index)
+    return tuple(merged.groups())
 
 
 def with_atomic_groups(
     program: FlatProgram, atomic: OpNames, before: Sequence[str], after: Sequence[str]
 ) -> FlatProgram:
-    """Return the program with groups that are in one function each, and boundaries between functions.
+    """Return the program with groups that must be one function each, and boundaries between functions.
 
-    `UnknownNameError` for names of no operations; `InfeasibleError` for groups that cannot be in one function: in
-    different bodies, with another operation or a boundary in between, or waiting for each other.
+    Args:
+        program: the program.
+        atomic: groups of names; groups with a common operation are merged.
+        before: operations that must not be in one function with what they read.
+        after: operations that must not be in one function with what reads them.
+
+    Returns:
+        The new program.
+
+    Raises:
+        InfeasibleError: for a group that cannot be one function: its operations are in different bodies, others or a
+            boundary lie between them, or groups depend on each other in a cycle.
+        UnknownNameError: for names of no operation.
     """
-    groups = tuple(group for group in _joined({*_calls(program, names)} for names in atomic) if len(group) > 1)
+    groups = tuple(group for group in _merged({*_calls(program, names)} for names in atomic) if len(group) > 1)
     marked = replace(
         program,
         atomic=groups,
         boundaries=(frozenset(_calls(program, before)), frozenset(_calls(program, after))),
     )
-    raise_all(InfeasibleError, [problem for group in groups for problem in _refusals(marked, group)])
+    raise_all(InfeasibleError, [problem for group in groups for problem in _atomic_problems(marked, group)])
     if groups:
-        _refuse_circles(program, groups)
+        _check_cycles(program, groups)
     return marked
 
 
 def _calls(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
-    """Yield the operations that names, globs or `op:KIND` speak of, those with nested bodies themselves."""
+    """Yield the operations of names, globs or `op:KIND`."""
     for name in names:
         yield from program.ops_named(name)
 
 
-def _refusals(program: FlatProgram, group: tuple[int, ...]) -> Iterator[str]:
+def _atomic_problems(program: FlatProgram, group: tuple[int, ...]) -> Iterator[str]:
     """Yield why operations cannot be in one function."""
-    told = f"ops {', '.join(repr(program.body[index].source) for index in group[:4])} are asked to be atomic"
+    text = f"ops {', '.join(repr(program.body[index].source) for index in group[:4])} are required to be atomic"
     scopes = {program.scope_of(index).calls for index in group}
     if len(scopes) > 1:
-        yield f"{told}, but they are in different bodies of control flow"
+        yield f"{text}, but they are in different bodies of control flow"
         return
     between = _between(program, group)
     if between:
-        yield f"{told}, but {', '.join(repr(program.body[index].source) for index in between[:4])} lies between; add it"
+        yield f"{text}, but {', '.join(repr(program.body[index].source) for index in between[:4])} lies between; add it"
     inside = set(group)
     for then in group:
         for first in inside.intersection(program.predecessors(then)):
             if program.is_boundary(first, then):
                 ends = " and ".join(repr(program.body[index].source) for index in (first, then))
-                yield f"{told}, but a boundary is asked for between {ends}"
+                yield f"{text}, but a boundary is required between {ends}"
 
 
 def _between(program: FlatProgram, group: tuple[int, ...]) -> list[int]:
-    """Return the operations outside of a group, in one body, that follow one of it and that one of it follows."""
+    """Return the operations outside of a group, in one body, on a path between two of the group."""
     inside, calls = set(group), program.scope_of(group[0]).calls
     below: set[int] = set()
     above: set[int] = set()
@@ -136,8 +162,8 @@ def _between(program: FlatProgram, group: tuple[int, ...]) -> list[int]:
     return sorted((below & above) - inside)
 
 
-def _refuse_circles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -> None:
-    """Raise `InfeasibleError` if groups, each of which could be one function, wait for each other."""
+def _check_cycles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -> None:
+    """Raise `InfeasibleError` if groups, each of which could be one function, depend on each other in a cycle."""
     owner = list(range(len(program.body)))
     for group in groups:
         for index in group:
@@ -148,15 +174,15 @@ def _refuse_circles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -
             successors[owner[first]].add(owner[index])
     for number, targets in enumerate(successors):
         targets.discard(number)
-    stuck = set(owner) - set(AtomGraph([sorted(targets) for targets in successors]).topological_order)
-    circular = [group for group in groups if group[0] in stuck]
+    cyclic = set(owner) - set(AtomGraph([sorted(targets) for targets in successors]).topological_order)
+    circular = [group for group in groups if group[0] in cyclic]
     if circular:
         named = " and ".join(str([program.body[index].source for index in group]) for group in circular[:2])
         raise InfeasibleError(f"the atomic groups {named} wait for each other; make one of them")
 
 
 def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
-    """Yield the operations that names, globs or `op:KIND` speak of; those with nested bodies by what is in them."""
+    """Yield the operations of names, globs or `op:KIND`; in place of one with nested bodies, the operations in them."""
     for name in names:
         yield from (one for one in program.with_nested(program.ops_named(name)) if one not in program.bodies)
 
@@ -164,46 +190,69 @@ def _select(program: FlatProgram, names: Iterable[str]) -> Iterator[int]:
 def colocation_pins(
     plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], pins: Mapping[int, str]
 ) -> dict[int, str]:
-    """Return the leaf for each operation that a plan with these sites should require; the same again if it keeps them.
+    """Return the pins with which a plan should be made again to satisfy the colocation.
 
-    `plain` is what fits where without any demand. What is too near to another goes elsewhere by itself; where no leaf
-    is left for that, all that have to be apart from each other are placed anew. `InfeasibleError` if they cannot be.
+    Of a pair that is too close, one operation moves if a leaf is left for it; otherwise all operations that are
+    connected to it by `apart` pairs are assigned anew, as a list colouring.
+
+    Args:
+        plain: operator support without any pins.
+        colocation: the groups and pairs.
+        sites: the leaves of the plan by operation name.
+        pins: the pins with which the plan was made.
+
+    Returns:
+        A leaf by operation; equal to `pins` if the plan satisfies the colocation.
+
+    Raises:
+        InfeasibleError: if it cannot be satisfied; the message names operations and constraints.
     """
-    asking = _Asking(plain, colocation, sites)
-    found = dict(pins)
+    pinner = _PinChoice(plain, colocation, sites)
+    result = dict(pins)
     for group in colocation.same_site:
-        if group[0] not in found:
-            found |= dict.fromkeys(group, asking.shared(group))
-    if found != pins:
-        return found
-    close = next((pair for pair in colocation.apart if asking.site(pair[0]) == asking.site(pair[1])), None)
-    if close is None:
-        return found
-    parted = asking.parted(close, pins)
-    if parted is None:
-        return found | asking.placed(close)
-    unit, leaf = parted
-    found |= dict.fromkeys(unit, leaf)
-    for index in (one for side in close for one in colocation.unit(side)):
-        found.setdefault(index, asking.site(index))  # else it might follow
-    return found
+        if group[0] not in result:
+            result |= dict.fromkeys(group, pinner.common_leaf(group))
+    if result != pins:
+        return result
+    violated = next((pair for pair in colocation.apart if pinner.site(pair[0]) == pinner.site(pair[1])), None)
+    if violated is None:
+        return result
+    separated = pinner.separated(violated, pins)
+    if separated is None:
+        return result | pinner.recoloured(violated)
+    group, leaf = separated
+    result |= dict.fromkeys(group, leaf)
+    # Pin the other one where it is: by cost it might follow.
+    for index in (one for end in violated for one in colocation.group_of(end)):
+        result.setdefault(index, pinner.site(index))
+    return result
 
 
 def alternative_pins(
     plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], pins: Mapping[int, str]
 ) -> Iterator[dict[int, str]]:
-    """Yield pins that differ in where one of the groups is, or in which of two that are apart is where."""
-    asking = _Asking(plain, colocation, sites)
-    units = dict.fromkeys(colocation.unit(index) for index in sorted(pins))
-    for unit in units:
-        for leaf in asking.able(unit):
-            if leaf != pins[unit[0]]:
-                yield {**pins, **dict.fromkeys(unit, leaf)}
+    """Yield pins that also satisfy the colocation and might give a better plan.
+
+    Args:
+        plain: operator support without any pins.
+        colocation: the groups and pairs.
+        sites: the leaves of the plan by operation name.
+        pins: the pins with which the plan was made.
+
+    Yields:
+        Pins with one group on another leaf, then pins with the two ends of an `apart` pair swapped.
+    """
+    pinner = _PinChoice(plain, colocation, sites)
+    groups = dict.fromkeys(colocation.group_of(index) for index in sorted(pins))
+    for group in groups:
+        for leaf in pinner.supporting(group):
+            if leaf != pins[group[0]]:
+                yield {**pins, **dict.fromkeys(group, leaf)}
     for pair in colocation.apart:
-        first, second = map(colocation.unit, pair)
-        if first in units and second in units:
+        first, second = map(colocation.group_of, pair)
+        if first in groups and second in groups:
             here, there = pins[first[0]], pins[second[0]]
-            if here in asking.able(second) and there in asking.able(first):
+            if here in pinner.supporting(second) and there in pinner.supporting(first):
                 yield {**pins, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
 
 
@@ -211,7 +260,9 @@ _Pair: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _PinChoice:
+    """Choice of leaves for operations of a plan that violates the colocation."""
+
     feasibility: Feasibility
     colocation: Colocation
     sites: Mapping[str, str]
@@ -220,80 +271,84 @@ class _Asking:
         """Return the leaf of an operation in the plan."""
         return self.sites[self.feasibility.program.body[index].source]
 
-    def able(self, unit: Iterable[int]) -> list[str]:
-        """Return the leaves that can take all of some operations, in order of preference."""
+    def supporting(self, group: Iterable[int]) -> list[str]:
+        """Return the leaves that support all of some operations, in order of preference."""
         leaves = self.feasibility.leaves
         return [
             leaf.path
             for leaf in leaves
-            if all(self.feasibility.unsupported_reason(index, leaf) is None for index in unit)
+            if all(self.feasibility.unsupported_reason(index, leaf) is None for index in group)
         ]
 
-    def shared(self, group: tuple[int, ...]) -> str:
-        """Return the leaf that most of a group has already, of those that can take all of it."""
-        able = self.able(group)
-        if not able:
-            guilty = conflict_text(self.feasibility.program, group, lambda asking: bool(self._over(asking).able(group)))
-            told = f"ops {self._names(group, ', ')} must share a site, and no leaf takes all of them"
-            raise InfeasibleError(told + guilty)
-        counts = Counter(self.site(index) for index in group)
-        return max(able, key=lambda leaf: (counts[leaf], -able.index(leaf)))
-
-    def parted(self, pair: _Pair, pins: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
-        """Return which of two operations goes elsewhere, with those bound to it, and where; None if neither can."""
-        for index in reversed(pair):
-            unit = self.colocation.unit(index)
-            others = (
-                other for one in self.colocation.apart if set(one) & set(unit) for other in one if other not in unit
+    def common_leaf(self, group: tuple[int, ...]) -> str:
+        """Return the leaf for a group: of those that support all of it, the one that most of it is already on."""
+        supporting = self.supporting(group)
+        if not supporting:
+            conflict = conflict_text(
+                self.feasibility.program, group, lambda program: bool(self._over(program).supporting(group))
             )
-            taken = {self.site(other) for other in others}
-            free = [leaf for leaf in self.able(unit) if leaf not in taken]
-            if free and index not in pins:
-                return unit, free[0]
+            text = f"ops {self._names(group, ', ')} must share a site, and no leaf supports all of them"
+            raise InfeasibleError(text + conflict)
+        counts = Counter(self.site(index) for index in group)
+        return max(supporting, key=lambda leaf: (counts[leaf], -supporting.index(leaf)))
+
+    def separated(self, pair: _Pair, pins: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
+        """Return the group of one end of a pair and another leaf for it; None if neither end can move alone."""
+        for index in reversed(pair):
+            group = self.colocation.group_of(index)
+            others = (
+                other for one in self.colocation.apart if set(one) & set(group) for other in one if other not in group
+            )
+            occupied = {self.site(other) for other in others}
+            available = [leaf for leaf in self.supporting(group) if leaf not in occupied]
+            if available and index not in pins:
+                return group, available[0]
         return None
 
-    def placed(self, pair: _Pair) -> dict[int, str]:
-        """Return a leaf for each operation that has to be apart from one of a pair, or from those, and so on."""
-        pairs = self._around(pair)
-        found = self._coloured(pairs)
+    def recoloured(self, pair: _Pair) -> dict[int, str]:
+        """Return leaves for all operations that are connected to a pair by `apart` pairs."""
+        pairs = self._connected_pairs(pair)
+        found = self._colouring(pairs)
         if found is None:
-            self._refuse(pairs)
+            self._raise_uncolourable(pairs)
         return found
 
-    def _around(self, pair: _Pair) -> list[_Pair]:
-        """Return the pairs of heads of units that are connected with a pair."""
-        heads = [tuple(sorted(self.colocation.unit(index)[0] for index in one)) for one in self.colocation.apart]
-        near, pairs = {self.colocation.unit(index)[0] for index in pair}, dict.fromkeys((a, b) for a, b in heads)
-        while True:
-            more = {index for one in pairs if near.intersection(one) for index in one} - near
-            if not more:
-                return [one for one in pairs if near.intersection(one)]
-            near |= more
+    def _connected_pairs(self, pair: _Pair) -> list[_Pair]:
+        """Return the `apart` pairs connected to one, as the first operations of their groups."""
+        heads = [(self.colocation.group_of(a)[0], self.colocation.group_of(b)[0]) for a, b in self.colocation.apart]
+        pairs = dict.fromkeys((min(ends), max(ends)) for ends in heads)
+        sets = UnionFind(head for ends in pairs for head in ends)
+        for a, b in pairs:
+            sets.union(a, b)
+        component = sets.find(self.colocation.group_of(pair[0])[0])
+        return [ends for ends in pairs if sets.find(ends[0]) == component]
 
-    def _coloured(self, pairs: Sequence[_Pair]) -> dict[int, str] | None:
-        units = {head: self.colocation.unit(head) for pair in pairs for head in pair}
+    def _colouring(self, pairs: Sequence[_Pair]) -> dict[int, str] | None:
+        groups = {head: self.colocation.group_of(head) for pair in pairs for head in pair}
         lists = {}
-        for head, unit in sorted(units.items()):
-            counts, able = Counter(self.site(index) for index in unit), self.able(unit)
-            lists[head] = sorted(able, key=lambda leaf: (-counts[leaf], able.index(leaf)))
+        for head, group in sorted(groups.items()):
+            counts, supporting = Counter(self.site(index) for index in group), self.supporting(group)
+            lists[head] = sorted(supporting, key=lambda leaf: (-counts[leaf], supporting.index(leaf)))
         found = list_coloring(lists, pairs)
-        return None if found is None else {index: leaf for head, leaf in found.items() for index in units[head]}
+        return None if found is None else {index: leaf for head, leaf in found.items() for index in groups[head]}
 
-    def _refuse(self, pairs: Sequence[_Pair]) -> NoReturn:
-        """Raise `InfeasibleError` that names who is to conflict_text, and what constraints."""
-        guilty = minimal_subset(pairs, lambda kept: self._coloured(kept) is None)
-        calls = tuple(dict.fromkeys(index for pair in guilty for head in pair for index in self.colocation.unit(head)))
+    def _raise_uncolourable(self, pairs: Sequence[_Pair]) -> NoReturn:
+        """Raise `InfeasibleError` with a minimal set of pairs in conflict, and the constraints that cause it."""
+        conflict = minimal_subset(pairs, lambda kept: self._colouring(kept) is None)
+        calls = tuple(
+            dict.fromkeys(index for pair in conflict for head in pair for index in self.colocation.group_of(head))
+        )
 
-        def is_feasible(asking: FlatProgram) -> bool:
-            return self._over(asking)._coloured(guilty) is not None
+        def is_feasible(program: FlatProgram) -> bool:
+            return self._over(program)._colouring(conflict) is not None
 
-        blamed = conflict_text(self.feasibility.program, calls, is_feasible)
-        heads = tuple(dict.fromkeys(head for pair in guilty for head in pair))
-        told = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
-        raise InfeasibleError(f"ops {told} must be apart, and no choice of leaves keeps them so{blamed}")
+        advice = conflict_text(self.feasibility.program, calls, is_feasible)
+        heads = tuple(dict.fromkeys(head for pair in conflict for head in pair))
+        text = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
+        raise InfeasibleError(f"ops {text} must be apart, and no choice of leaves keeps them so{advice}")
 
-    def _over(self, program: FlatProgram) -> _Asking:
-        """Return the same questions about a program of which less is asked."""
+    def _over(self, program: FlatProgram) -> _PinChoice:
+        """Return the same choice for a program with fewer requirements."""
         return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
     def _names(self, calls: tuple[int, ...], separator: str = "") -> str:
@@ -302,19 +357,28 @@ class _Asking:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedSites:
-    """Leaves that operations are kept off, by number, and who asks for that."""
+    """Leaves that operations must not be on, by operation, and the origin of that."""
 
     origin: str
     leaves: Mapping[int, Collection[str]]
 
 
-def with_pins(feasibility: Feasibility, pins: Mapping[int, str], banned: Iterable[ExcludedSites] = ()) -> Feasibility:
-    """Return what fits where if operations are pinned to leaves as well, and kept off others."""
+def with_pins(feasibility: Feasibility, pins: Mapping[int, str], excluded: Iterable[ExcludedSites] = ()) -> Feasibility:
+    """Return operator support with operations pinned to leaves, and excluded from others.
+
+    Args:
+        feasibility: operator support.
+        pins: a leaf by operation.
+        excluded: leaves that operations must not be on.
+
+    Returns:
+        Operator support with more requirements.
+    """
     program = feasibility.program
     requirements = list(program.requirements)
     for index, leaf in pins.items():
         requirements[index] = (*requirements[index], Requirement(Constraint.at(leaf), "same_site or apart"))
-    for one in banned:
+    for one in excluded:
         for index, leaves in one.leaves.items():
             off = (Constraint.at(leaf).replace(is_negated=True) for leaf in sorted(leaves))
             requirements[index] = (*requirements[index], *(Requirement(constraint, one.origin) for constraint in off))

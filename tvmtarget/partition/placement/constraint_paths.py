@@ -1,4 +1,4 @@
-"""Constraints as a tree reads them: names of children and paths are resolved to the paths of its nodes."""
+"""Resolve constraints in a target: names of children and paths become paths of its nodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ __all__ = ["leaves_at", "resolve_names", "site_constraint", "unknown_words"]
 
 
 def resolve_names(constraint: Constraint, topology: Topology) -> Constraint:
-    """Return a constraint with the paths that it means in a tree.
+    """Resolve the names in a constraint to paths of a target.
 
     A bare word that is the name of a child means that child, else it is a kind or a key; a word with conditions always
     is a kind or a key. Paths are spelled as the topology does. A constraint with children is replaced by the paths of
-    the
-    systems that meet it, as work that asks for one runs inside it.
+    the systems that meet it, as operations with such a constraint run inside of one.
 
     Args:
         constraint: a constraint as a user or a module wrote it, in any expression.
-        topology: the sites of the tree.
+        topology: the sites of the target.
 
     Returns:
         An equivalent constraint without names of children.
@@ -42,22 +41,41 @@ def resolve_names(constraint: Constraint, topology: Topology) -> Constraint:
 
 
 def site_constraint(site: Constraint | TargetNode | str, topology: Topology) -> Constraint:
-    """Read how sites are named: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key or any other constraint.
+    """Read the name of a site.
 
-    `UnknownNameError` if it names no leaf.
+    Args:
+        site: a path (`node0/cpu`, `@cpu`), a child's name, a kind, a key, or any other constraint.
+        topology: the sites of the target.
+
+    Returns:
+        The resolved constraint.
+
+    Raises:
+        UnknownNameError: for a word that is no name, kind or key of the target.
     """
     is_path = isinstance(site, str) and (site == "" or "/" in site.partition("(")[0]) and not site.startswith("@")
-    read = Constraint.at(str(site)) if is_path else Constraint.parse(site)
-    on = resolve_names(read, topology)
-    if any(unknown_words(on, topology)):
+    parsed = Constraint.at(str(site)) if is_path else Constraint.parse(site)
+    resolved = resolve_names(parsed, topology)
+    if any(unknown_words(resolved, topology)):
         raise UnknownNameError(_no_site(site, topology))
-    return on
+    return resolved
 
 
 def leaves_at(site: Constraint | TargetNode | str, topology: Topology) -> frozenset[str]:
-    """Return the leaves at and below sites, named as for `site_constraint`; `UnknownNameError` if there are none."""
-    wanted, root = site_constraint(site, topology), topology.root
-    found = frozenset(leaf.path for leaf in topology.leaves() if wanted.check(leaf.target, leaf.path, root))
+    """Return the leaves at and below sites.
+
+    Args:
+        site: a site as in `site_constraint`.
+        topology: the sites of the target.
+
+    Returns:
+        Paths of leaves, at least one.
+
+    Raises:
+        UnknownNameError: if there are none.
+    """
+    constraint, root = site_constraint(site, topology), topology.root
+    found = frozenset(leaf.path for leaf in topology.leaves() if constraint.check(leaf.target, leaf.path, root))
     if not found:
         raise UnknownNameError(_no_site(site, topology))
     return found
@@ -69,7 +87,15 @@ def _no_site(site: Constraint | TargetNode | str, topology: Topology) -> str:
 
 
 def unknown_words(constraint: Constraint, topology: Topology) -> Iterator[str]:
-    """Yield what is wrong with each word that is no name, kind or key of the tree or of any registered kind."""
+    """Report the words of a constraint that are no name, kind or key of the target or of any registered kind.
+
+    Args:
+        constraint: a resolved constraint.
+        topology: the sites of the target.
+
+    Yields:
+        One message per word, with the nearest known one.
+    """
     words = known_words() | {key for _, node in topology.root.walk() for key in (node.kind, *node.all_keys)}
     for word in constraint.words():
         if word not in words:
@@ -91,5 +117,5 @@ def _in_systems(constraint: Constraint, topology: Topology) -> Constraint:
 
 
 def _with_modifiers(nodes: Constraint, written: Constraint) -> Constraint:
-    """Return a constraint on nodes negated and preferred as one that means them is."""
+    """Return a constraint with the negation and preference of the one that it replaces."""
     return nodes.replace(is_negated=nodes.is_negated != written.is_negated, weight=written.weight)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tvmtarget.ir.inline import Frame
 from tvmtarget.partition.control.scopes import Scope
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call, binds_readers
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
+from tvmtarget.union_find import UnionFind
 
 __all__ = ["atoms_of", "call_groups", "untyped"]
 
@@ -54,33 +55,23 @@ def atoms_of(
         and not any(program.frames[index] for index in calls)
     ):
         return [(index,) for index in calls]
-    leader = {index: members[0] for members in call_groups(calls, program.frames, path) for index in members}
-    joined = {first: first for first in leader.values()}
-
-    def find(first: int) -> int:
-        while joined[first] != first:
-            first = joined[first]
-        return first
-
-    def join(one: int, other: int) -> None:
-        if one in leader and other in leader:
-            a, b = sorted((find(leader[one]), find(leader[other])))
-            joined[b] = a
-
-    for members in program.atomic:
-        for index in members[1:]:
-            join(members[0], index)
+    sets = UnionFind(calls)
+    for members in (*call_groups(calls, program.frames, path), *program.atomic):
+        _unite(sets, members)
     for index in calls:
         if index in groups:
-            join(index, groups[index].calls[0])
+            _unite(sets, (index, groups[index].calls[0]))
         for output in program.body[index].outputs:
-            readers = program.consumers.get(output.name, ()) if binds_readers(output.type) else ()
-            for reader in readers:
-                join(index, reader)
-    atoms: dict[int, list[int]] = {}
-    for index in calls:
-        atoms.setdefault(find(leader[index]), []).append(index)
-    return [tuple(members) for members in atoms.values()]
+            if binds_readers(output.type):
+                _unite(sets, (index, *program.consumers.get(output.name, ())))
+    return sets.groups()
+
+
+def _unite(sets: UnionFind[int], members: Sequence[int]) -> None:
+    """Merge the sets of operations, as far as they are among those of the node."""
+    for index in members[1:]:
+        if members[0] in sets and index in sets:
+            sets.union(members[0], index)
 
 
 def untyped(program: FlatProgram, scope: Scope) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The `where` rules: which operations each of them names, and what is asked of operations on a tree."""
+"""The `where` rules: which operations each of them matches, and how constraints are resolved in the target."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ConstraintResolver", "Requirement", "names_of", "rules_matching"]
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A constraint and who wrote it; `text` is how it is printed, if not as it is."""
+    """A constraint with its origin; `text` is how it is printed, if not as it is."""
 
     constraint: Constraint
     origin: str
@@ -30,77 +30,114 @@ class Requirement:
 
 
 class ConstraintResolver:
-    """Reads constraints as a tree does, each once; `check` raises for all that name nothing in it."""
+    """Resolves constraints in the target, each once, and collects names that match nothing.
+
+    Args:
+        topology: the sites of the target.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._read: dict[tuple[Constraint, str], Requirement] = {}
+        self._resolved: dict[tuple[Constraint, str], Requirement] = {}
         self._problems: dict[str, None] = {}
 
     def __call__(self, constraint: Constraint, origin: str) -> Requirement:
-        """Return a constraint with the paths that it means, and who wrote it."""
+        """Resolve a constraint.
+
+        Args:
+            constraint: the constraint as written.
+            origin: who wrote it, for messages.
+
+        Returns:
+            The constraint with paths of the target, and its origin.
+        """
         key = constraint, origin
-        if key not in self._read:
+        if key not in self._resolved:
             try:
-                read = resolve_names(constraint, self.topology)
+                resolved = resolve_names(constraint, self.topology)
             except UnknownNameError as error:
                 self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in error.problems)
-                read = constraint
-            problems = unknown_words(read, self.topology)
+                resolved = constraint
+            problems = unknown_words(resolved, self.topology)
             self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in problems)
-            self._read[key] = Requirement(read, origin, str(constraint) if _has_choice_of_nodes(read) else "")
-        return self._read[key]
+            self._resolved[key] = Requirement(
+                resolved, origin, str(constraint) if _has_choice_of_nodes(resolved) else ""
+            )
+        return self._resolved[key]
 
     def check(self) -> None:
-        """Raise `UnknownNameError` for paths that name no node, and for words that nothing known bears."""
+        """Check that all constraints could be resolved.
+
+        Raises:
+            UnknownNameError: with all paths that name no node, and all unknown words.
+        """
         raise_all(UnknownNameError, list(self._problems))
 
 
 def _has_choice_of_nodes(constraint: Constraint) -> bool:
-    """Whether it holds a choice without order, as `Constraint.at_any` makes them, which nobody writes so."""
+    """Check for a choice without order, as `Constraint.at_any` makes; users cannot write that, so it is not printed."""
     is_choice = constraint.is_negated and constraint.all_of and all(one.is_negated for one in constraint.all_of)
     return bool(is_choice) or any(map(_has_choice_of_nodes, constraint.nested()))
 
 
 def names_of(call: Call) -> tuple[str, ...]:
-    """Return the names by which `where` speaks of an operation: its own, and `op:` with its operator's spellings."""
+    """Return the names by which `where` refers to an operation.
+
+    Args:
+        call: the operation.
+
+    Returns:
+        Its name, and `op:` with each spelling of its operator.
+    """
     return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
 
 
 def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple[int, ...]]:
-    """Return for each operation the numbers of the rules that match it, in order; the last one counts.
+    """Return the rules that match each operation.
 
-    A name is matched exactly or as a glob; `op:Conv` by operator, with or without dialect; `function:NAME`, or NAME
-    alone if no operation is called so, by the functions around the operation, or by the code that it calls. What
-    matches the operation around a nested body matches those in it that nothing else does. `UnknownNameError` for rules
-    that match nothing, `ModelError` for the name of a function and of an operation.
+    A rule is the name of an operation or a glob; `op:Conv`, with or without dialect; `function:NAME`, or NAME alone
+    if no operation has that name, for operations inlined from a function or calls of code. An operation in a nested
+    body that no rule matches inherits the rules of its owner.
+
+    Args:
+        where: constraints by rule.
+        found: the operations and the inlined calls around them.
+
+    Returns:
+        The numbers of the rules of each operation, ascending; the last one counts.
+
+    Raises:
+        ModelError: for a name that both a function and an operation have.
+        UnknownNameError: for rules that match nothing.
     """
     if not where:
         return [()] * len(found.body)
     functions = [_functions_of(index, found) for index in range(len(found.body))]
-    both = {name for names in functions for name in names} & {call.source for call in found.body if call.op != CODE}
+    ambiguous = {name for names in functions for name in names} & {
+        call.source for call in found.body if call.op != CODE
+    }
     raise_all(
         ModelError,
         [
             f"where {key!r} is a function and an op; write '{FUNCTION}{key}' for the function, or constrain the op in "
             f"the module: constrain({key!r}, ..., function=...)"
             for key in where
-            if key in both
+            if key in ambiguous
         ],
     )
-    exact = {key: rank for rank, key in enumerate(where)}
-    globs = [(rank, re.compile(translate(key))) for rank, key in enumerate(where) if set(key) & set("*?[")]
+    exact = {key: number for number, key in enumerate(where)}
+    globs = [(number, re.compile(translate(key))) for number, key in enumerate(where) if set(key) & set("*?[")]
 
-    def ranks(index: int) -> tuple[int, ...]:
+    def numbers(index: int) -> tuple[int, ...]:
         names = {*names_of(found.body[index]), found.sources[index]}
         names |= {f"{FUNCTION}{name}" for name in functions[index]}
         named = {exact[name] for name in names | functions[index] if name in exact}
-        named.update(rank for rank, pattern in globs if any(pattern.match(name) for name in names))
+        named.update(number for number, pattern in globs if any(pattern.match(name) for name in names))
         return tuple(sorted(named))
 
-    matches = [ranks(index) for index in range(len(found.body))]
-    used = {rank for ranks in matches for rank in ranks}
-    raise_all(UnknownNameError, [_unmatched(key, found) for key, rank in exact.items() if rank not in used])
+    matches = [numbers(index) for index in range(len(found.body))]
+    used = {number for numbers in matches for number in numbers}
+    raise_all(UnknownNameError, [_unmatched(key, found) for key, number in exact.items() if number not in used])
     for scope in found.scopes:
         if scope.owner is not None:
             for index in scope.calls:
@@ -109,7 +146,7 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
 
 
 def _functions_of(index: int, found: Scopes) -> frozenset[str]:
-    """Return the functions that an operation of the flat program was in, at any depth, and the code that it calls."""
+    """Return the functions that an operation was inlined from, at any depth, and the code that it calls."""
     callee = found.body[index].callee
     return frozenset({"main", *(frame.callee for frame in found.frames[index]), *([callee] if callee else [])})
 
