@@ -1,4 +1,4 @@
-"""The classes of errors: which built-in classes they are too, so that others' code catches them as usual."""
+"""Error classes: which built-in classes they derive from, so that other code catches them as usual."""
 
 import pickle
 
@@ -57,7 +57,7 @@ def test_the_table_has_every_class():
 
 
 @pytest.mark.parametrize("error", sorted(ALSO, key=lambda error: error.__name__), ids=lambda error: error.__name__)
-def test_an_error_is_also_a_usual_one(error):
+def test_an_error_is_also_a_built_in_one(error):
     made = error("onnx", "all") if error is MissingExtraError else error("it's 'x'; did you mean 'y'?")
     for also in ALSO[error]:
         assert isinstance(made, also)
@@ -73,7 +73,7 @@ def test_a_bad_target_is_a_value_error():
             Target.parse(text)
 
 
-def test_an_unknown_tag_is_no_answer_of_a_mapping():
+def test_an_unknown_tag_is_a_key_error_of_a_mapping():
     tags = default_registry()
     assert tags.get("acme/none") is None
     with pytest.raises(KeyError):
@@ -96,7 +96,7 @@ def test_the_error_of_a_check_passes_through_pydantic_as_it_is():
         Link(src="a", dst="b", latency_ns="fast")
 
 
-def test_in_a_model_of_somebody_else_errors_are_those_of_pydantic():
+def test_in_a_foreign_model_errors_are_those_of_pydantic():
     class Job(BaseModel):
         pair: _Pair
 

@@ -1,4 +1,4 @@
-"""Files that are written anew: whole and on the disk, or not at all."""
+"""Atomic writes of files, and removal of what killed processes left."""
 
 import os
 import stat
@@ -24,7 +24,7 @@ def test_a_new_file_has_the_permissions_of_new_files(tmp_path):
     assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_file_that_is_there_keeps_its_permissions(tmp_path):
+def test_an_existing_file_keeps_its_permissions(tmp_path):
     path = tmp_path / "old"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -33,7 +33,7 @@ def test_a_file_that_is_there_keeps_its_permissions(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path):
     path = tmp_path / "old"
     path.write_bytes(b"old")
 
@@ -58,13 +58,13 @@ def test_a_link_stays_a_link(tmp_path):
     assert [found.name for found in (tmp_path / "away").iterdir()] == ["file"]
 
 
-def test_what_a_killed_process_left_is_overwritten_where_its_name_is_reported(tmp_path):
-    (tmp_path / "file.new").write_bytes(b"half of what somebody wrote")
+def test_a_staging_file_of_a_killed_process_is_overwritten(tmp_path):
+    (tmp_path / "file.new").write_bytes(b"half of a file")
     write(tmp_path / "file", staging_name="file.new")
     assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"new")]
 
 
-def test_long_names_in_any_script_have_room_for_the_fresh_file(tmp_path):
+def test_long_names_in_any_script_leave_space_for_the_staging_name(tmp_path):
     path = tmp_path / ("目" * 85)
     write(path)
     assert path.read_bytes() == b"new"
@@ -82,7 +82,7 @@ def test_a_pipe_is_written_to(tmp_path):
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_a_folder_is_refused(tmp_path):
+def test_a_folder_is_rejected(tmp_path):
     with pytest.raises(IsADirectoryError):
         write(tmp_path)
 
@@ -101,7 +101,7 @@ with atomic_write(path) as stream, temporary_folder(path.parent) as folder, temp
 """
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_live_one_has_is_not(tmp_path):
+def test_leftovers_of_killed_processes_are_removed_and_files_of_live_ones_are_not(tmp_path):
     path = tmp_path / "new[1]*"
     command = [sys.executable, "-c", KILLED, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -134,7 +134,7 @@ def test_files_that_only_look_like_leftovers_stay(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "file"])
 
 
-def test_many_who_write_one_file_remove_nothing_of_each_other(tmp_path):
+def test_concurrent_writers_of_one_file_do_not_remove_each_others_files(tmp_path):
     path = tmp_path / "file"
 
     def use(at):

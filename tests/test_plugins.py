@@ -1,4 +1,4 @@
-"""A package that is broken stops nothing that does not need it."""
+"""Broken plugins affect only the programs that need them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Bytes of unknown origin: what is hostile or damaged is refused quickly, in little memory, with the place."""
+"""Data of unknown origin: hostile or damaged data is rejected quickly, in little memory, with the place."""
 
 import ast
 import gzip
@@ -75,13 +75,13 @@ def test_only_regular_files_are_read(tmp_path, make):
                 read(path)
 
 
-def test_a_path_with_a_nul_and_a_missing_file_are_refused():
+def test_a_path_with_a_nul_and_a_missing_file_are_rejected():
     for path, problem in (("a\0b", "null byte"), ("not/there", "no file 'not/there'")):
         with pytest.raises(FileError, match=problem), open_regular(path):
             pass
 
 
-def test_a_file_beyond_its_limit_is_refused_unread(tmp_path, monkeypatch):
+def test_a_file_beyond_its_limit_is_rejected_unread(tmp_path, monkeypatch):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -97,17 +97,17 @@ def test_a_file_beyond_its_limit_is_refused_unread(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "many", "1e9", "9" * 40])
-def test_a_limit_that_is_no_number_is_refused(monkeypatch, value):
+def test_a_limit_that_is_no_number_is_rejected(monkeypatch, value):
     monkeypatch.setenv("TVMTARGET_MAX_JSON_DEPTH", value)
     with pytest.raises(TvmTargetError, match=r"TVMTARGET_MAX_JSON_DEPTH is .*; expected a whole number above 0"):
         limit("json-depth")
 
 
-def test_the_page_of_limits_is_what_the_table_says(golden):
+def test_the_page_of_limits_matches_the_table(golden):
     golden("../docs/limits.md", page())
 
 
-def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
+def test_text_that_is_not_utf8_is_rejected_with_the_byte(tmp_path):
     (tmp_path / "x").write_bytes(b"ab\xff")
     with pytest.raises(FileError, match="byte 2 is 0xff"):
         read_text(tmp_path / "x")
@@ -131,7 +131,7 @@ def test_text_that_is_not_utf8_is_refused_with_the_byte(tmp_path):
         (b"", "at offset 0"),
     ],
 )
-def test_json_that_is_none_is_refused(data, problem):
+def test_invalid_json_is_rejected(data, problem):
     with cheaply(), pytest.raises(FileError, match=problem):
         parse_json(data, "the file")
 
@@ -144,26 +144,26 @@ def test_json_of_200_levels_is_read():
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up", "a//b", "./a", "C:/x", "a\\b", "dir/"])
-def test_names_of_members_that_could_leave_the_archive_are_refused(name):
+def test_names_of_members_that_could_leave_the_archive_are_rejected(name):
     with pytest.raises(FileError, match="relative name"):
         open_zip(zipped([(name, b"")]), "x")
 
 
-def test_links_in_archives_are_refused():
+def test_links_in_archives_are_rejected():
     info = zipfile.ZipInfo("link")
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
     with pytest.raises(FileError, match="is a link"):
         open_zip(zipped([(info, b"/etc/passwd")]), "x")
 
 
-def test_two_members_of_one_name_are_refused():
+def test_two_members_of_one_name_are_rejected():
     with pytest.warns(UserWarning, match="Duplicate name"):
         stream = zipped([("a", b"1"), ("a", b"2")])
     with pytest.raises(FileError, match="one name"):
         open_zip(stream, "x")
 
 
-def test_a_zip_bomb_is_refused_by_its_declared_size(tmp_path):
+def test_a_zip_bomb_is_rejected_by_its_declared_size(tmp_path):
     path = tmp_path / "bomb.tta"
     data = bytes(1 << 28)
     path.write_bytes(zipped([("a", data), ("b", data)], zipfile.ZIP_DEFLATED).getvalue())
@@ -172,7 +172,7 @@ def test_a_zip_bomb_is_refused_by_its_declared_size(tmp_path):
         tt.load(path)
 
 
-def test_a_member_that_holds_more_than_it_declares_is_refused():
+def test_a_member_larger_than_declared_is_rejected():
     stream = zipped([("a", bytes(1000))], zipfile.ZIP_DEFLATED)
     data = bytearray(stream.getvalue())
     at = data.rindex(b"PK\x01\x02") + 24
@@ -182,7 +182,7 @@ def test_a_member_that_holds_more_than_it_declares_is_refused():
     assert (caught.value.member, caught.value.offset) == ("a", 0)
 
 
-def test_too_many_members_are_refused(monkeypatch):
+def test_too_many_members_are_rejected(monkeypatch):
     monkeypatch.setenv("TVMTARGET_MAX_ARCHIVE_MEMBERS", "1")
     with pytest.raises(FileError, match="2 files, more than the limit of 1"):
         check_members([zipfile.ZipInfo("a"), zipfile.ZipInfo("b")], 100, "x")
@@ -190,7 +190,7 @@ def test_too_many_members_are_refused(monkeypatch):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_damaged_program_is_read_or_refused_by_one_error(data):
+def test_a_damaged_program_is_read_or_rejected_by_one_error(data):
     """Random bytes of a saved program are changed, cut or repeated."""
     whole = _digits()
     for _ in range(data.draw(st.integers(1, 8))):
@@ -254,7 +254,7 @@ def test_arrays_are_read_as_numpy_reads_them():
     )
 
 
-def test_arrays_of_objects_are_refused():
+def test_arrays_of_objects_are_rejected():
     stream = io.BytesIO()
     np.savez(stream, a=np.array([{}]))
     with pytest.raises(FileError, match="array 'a' of x holds Python objects"):
@@ -262,7 +262,7 @@ def test_arrays_of_objects_are_refused():
 
 
 @pytest.mark.parametrize("shape", ["(9999999999999,)", "(-1,)", "(2, 2)", "(True,)", "'x'", "("])
-def test_a_shape_that_is_not_that_of_the_bytes_is_refused_before_memory_is_taken(shape):
+def test_a_shape_that_does_not_match_the_bytes_is_rejected_before_memory_is_allocated(shape):
     data = npy(np.arange(3.0))
     old = b"(3,)"
     pad = len(old) - len(shape)
@@ -276,7 +276,7 @@ def test_a_shape_that_is_not_that_of_the_bytes_is_refused_before_memory_is_taken
 # Compressed logs
 
 
-def test_a_small_log_that_unpacks_to_much_is_refused(tmp_path):
+def test_a_small_log_that_unpacks_to_much_is_rejected(tmp_path):
     """30 million empty lines in 30 kB; an endless one would be the same."""
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress(b"\n" * (100 << 20)))
@@ -294,14 +294,14 @@ def test_a_gzip_stream_is_read_again_from_its_start(tmp_path):
         assert stream.read() == b"b\n"
 
 
-def test_damaged_gzip_is_an_error_of_ours(tmp_path):
+def test_damaged_gzip_is_an_error_of_this_library(tmp_path):
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"t":"x"}\n' * 1000)[:-20])
     with pytest.raises(LogError, match="cannot be read"):
         tt.TuningLog(str(path))
 
 
-def test_zlib_has_the_ratio_that_the_limit_supposes():
+def test_zlib_has_the_ratio_that_the_limit_assumes():
     assert len(bytes(1 << 20)) / len(zlib.compress(bytes(1 << 20))) > 10 * LIMITS["unpacked-ratio"].default
 
 
@@ -332,7 +332,7 @@ OPENING = {"open", "read_text", "read_bytes", "ZipFile", "GzipFile", "load_model
 
 
 def test_files_are_opened_in_one_way():
-    """Readers of files of others go through `tvmtarget.untrusted`."""
+    """Readers of files of unknown origin use `tvmtarget.untrusted`."""
     root = Path(tt.__file__).parent
     found = set()
     for path in root.rglob("*.py"):

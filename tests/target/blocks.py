@@ -1,4 +1,4 @@
-"""Golden files of blocks: a line `> input`, then lines of output; the inputs stay when the outputs are rewritten."""
+"""Golden files of blocks: a line `> input`, then lines of output; rewriting changes the outputs only."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ def inputs(name):
 
 
 def answered(name, answer):
-    """Return the text of a golden file with every output made anew: the lines that `answer(input)` returns."""
+    """Return the text of a golden file with new outputs: the lines that `answer(input)` returns."""
     kept = []
     for line in (Path(__file__).parents[1] / name).read_text(encoding="utf-8").splitlines():
         if line.startswith("> "):

@@ -29,7 +29,7 @@ def test_a_tree_is_viewed_by_its_leaves():
         "[cuda](host=c)",
     ],
 )
-def test_the_view_leads_back_to_an_equal_tree(text):
+def test_a_configuration_converts_back_to_an_equal_tree(text):
     tree = parse(text)
     back = CompilationConfig.from_target(tree).to_target()
     again = CompilationConfig.from_target(back)
@@ -68,13 +68,13 @@ def test_the_default_device_is_found_by_rules_d_e_and_f():
         ("[a=[gpu=cuda](host=c),cpu=llvm]", "a configuration has one host, and this tree has: c, llvm"),
     ],
 )
-def test_what_a_configuration_cannot_say_is_refused_with_the_reason(text, reason):
+def test_a_tree_that_a_configuration_cannot_express_is_rejected_with_the_reason(text, reason):
     with pytest.raises(TargetError) as caught:
         CompilationConfig.from_target(text)
     assert reason in str(caught.value)
 
 
-def test_hosts_that_disagree_are_an_error_where_tvm_overrides_in_silence():
+def test_hosts_that_disagree_are_an_error_where_tvm_silently_overrides():
     with pytest.raises(
         TargetError, match=r"target 'cuda' has the host 'llvm\(num-cores=2\)', and the configuration 'c'"
     ):
@@ -86,7 +86,7 @@ def test_an_empty_configuration_is_refused():
         CompilationConfig()
 
 
-def test_queries():
+def test_targets_are_found_by_device_type_and_kind():
     config = CompilationConfig(targets=["cuda(arch=sm_80)", "llvm"])
     assert config.find_primitive_target_for_kind("cuda")["arch"] == "sm_80"
     assert config.find_primitive_target_for_kind("c") is None
@@ -99,8 +99,8 @@ def test_queries():
     assert filled.target == config.primitive_targets[0]
 
 
-def test_parameters_are_linked_where_the_executor_says_so():
-    """TVM ignores `link-params=false` for aot; here it counts."""
+def test_parameters_are_linked_if_the_executor_does_so():
+    """TVM ignores `link-params=false` for aot; here it is effective."""
     for text, links in (
         ("graph", False),
         ("graph(link-params=true)", True),
@@ -128,7 +128,7 @@ def test_devices_join_by_value():
     assert VirtualDevice().is_fully_unconstrained
 
 
-def test_defaults_fill_what_is_unknown_but_never_a_target_of_another_type():
+def test_defaults_fill_unknown_fields_but_never_with_a_target_of_another_type():
     cuda = VirtualDevice.for_target(parse("cuda"))
     assert VirtualDevice().default(cuda) == cuda
     filled = VirtualDevice(device_type="cpu").default(cuda)

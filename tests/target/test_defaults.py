@@ -1,4 +1,4 @@
-"""Defaults of attributes: those of TVM's tables, and those that follow from other attributes."""
+"""Defaults of attributes: those of TVM's tables, and those derived from other attributes."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_an_attribute_that_is_not_stated_has_tvms_default(text, name, value, res
         assert target.origin(name).layer == "default"
 
 
-def test_constraints_see_defaults_that_follow_from_other_attributes():
+def test_constraints_see_derived_defaults():
     assert parse("webgpu(supports_subgroups=true)").satisfies("gpu(thread_warp_size=32)")
     assert not parse("webgpu").satisfies("gpu(thread_warp_size=32)")
 
@@ -41,7 +41,7 @@ def test_constraints_see_defaults_that_follow_from_other_attributes():
     ("text", "name"), [("cuda", "arch"), ("nvptx", "mcpu"), ("rocm", "mcpu"), ("llvm", "mtriple"), ("llvm", "mcpu")]
 )
 def test_what_tvm_reads_from_the_building_machine_is_no_default(text, name):
-    """TVM asks the driver or LLVM, and takes sm_50 or gfx900 without one; here it is unknown until `detect`."""
+    """TVM queries the driver or LLVM, or uses sm_50 or gfx900; here the value is unknown until `detect`."""
     assert parse(text).resolve()[name] is None
     assert name not in parse(text).to_tvm().config
 

@@ -1,4 +1,4 @@
-"""Overrides, merging, taking back, and parts of trees."""
+"""Overrides, merging, unsetting, and parts of trees."""
 
 import pytest
 from hypothesis import given
@@ -48,7 +48,7 @@ def test_overrides_by_path(changes, expected):
         assert board().override(changes) == Target.parse(expected)
 
 
-def test_the_order_of_overrides_counts():
+def test_overrides_are_applied_in_order():
     changed = board().override({"gpu": "rocm", "gpu/model": "x"})
     assert changed.at("gpu")["model"] == "x"
     with pytest.raises(UnknownNameError):
@@ -71,7 +71,7 @@ def test_the_order_of_overrides_counts():
         ("[a=[x=llvm,y=cuda]]", "[a=[y=cuda(count=2)]]", "[a=[x=llvm,y=cuda(count=2)]]"),
     ],
 )
-def test_merging_lays_one_tree_over_another(one, other, merged):
+def test_merging_overrides_values_of_the_first_tree(one, other, merged):
     assert Target.parse(one).merge(Target.parse(other)) == Target.parse(merged)
 
 
@@ -88,7 +88,7 @@ def test_merging_another_kind_keeps_the_name():
         ("cpu/mattr", "[gpu=cuda(arch=sm_53),cpu=llvm(mcpu=cortex-a57,num-cores=4)](host=@cpu)"),
     ],
 )
-def test_what_is_said_can_be_taken_back(path, expected):
+def test_stated_values_can_be_unset(path, expected):
     assert str(board().unset(path)) == str(Target.parse(expected))
 
 
@@ -130,12 +130,12 @@ def test_what_is_said_can_be_taken_back(path, expected):
             "n",
             "[m=[gpu=cuda(host=llvm),cpu=c],cpu=llvm](host=@cpu)",
         ),
-        ("[n=[gpu=cuda(host=@nobody),cpu=c](host=@cpu)]", "n", "[gpu=cuda(host=@nobody),cpu=c](host=@cpu)"),
-        ("[gpu=cuda](host=@nobody)", "gpu", "cuda(host=@nobody)"),
+        ("[n=[gpu=cuda(host=@absent),cpu=c](host=@cpu)]", "n", "[gpu=cuda(host=@absent),cpu=c](host=@cpu)"),
+        ("[gpu=cuda](host=@absent)", "gpu", "cuda(host=@absent)"),
         ("[cpu=llvm[gpu=cuda(host=@cpu)],top=c]", "cpu", "llvm[gpu=cuda]"),
     ],
 )
-def test_a_part_stands_alone(tree, path, expected):
+def test_a_part_is_a_tree_of_its_own(tree, path, expected):
     part = Target.parse(tree).part(path)
     assert str(part) == str(Target.parse(expected))
     assert part.name is None
@@ -146,7 +146,7 @@ def test_a_part_of_a_tag_is_labelled():
     assert Target.parse("demo/rack:node0/cpu").tag == "demo/rack:node0/cpu"
 
 
-def test_what_is_not_there_is_no_part():
+def test_an_unknown_path_is_no_part():
     with pytest.raises(UnknownNameError, match="no node 'npu'"):
         board().part("npu")
 
@@ -195,7 +195,7 @@ def test_merging_is_associative_where_children_of_one_name_are_of_one_kind(first
 
 
 def test_merging_is_not_associative_where_a_kind_is_replaced():
-    """The counter-example of docs/targets.md: a left fold forgets what a replaced child said."""
+    """The counter-example of docs/targets.md: a left fold loses the values of a replaced child."""
     first, other, last = (Target.parse(f"[x={text}]") for text in ("llvm(num-cores=4)", "c", "llvm(mcpu=cortex-a57)"))
     assert str(first.merge(other).merge(last)) == "composite[x=llvm(mcpu=cortex-a57)]"
     assert str(first.merge(other.merge(last))) == "composite[x=llvm(mcpu=cortex-a57,num-cores=4)]"

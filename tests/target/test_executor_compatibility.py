@@ -1,4 +1,4 @@
-"""Executors and runtimes: which go together, and with which options; hosts that disagree."""
+"""Compatibility of executors, runtimes, their options and hosts; hosts that disagree."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def problems(text):
         "[a=[cpu=c](host=@cpu,executor=aot(unpacked-api=true),runtime=crt),b=llvm](host=@b)",
     ],
 )
-def test_what_goes_together_resolves(text):
+def test_compatible_executors_and_runtimes_resolve(text):
     assert problems(text) == []
 
 
@@ -73,7 +73,7 @@ _AOT_CRT = "executor 'aot' on runtime 'crt' needs "
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_with_the_option_and_the_place(text, expected):
+def test_incompatible_executors_and_runtimes_are_rejected_with_option_and_place(text, expected):
     assert expected in problems(text)
 
 
@@ -129,7 +129,7 @@ def test_hosts_that_agree_or_drive_different_machines_resolve(text):
         ),
     ],
 )
-def test_two_hosts_that_disagree_are_told_with_both_paths(text, expected):
+def test_two_hosts_that_disagree_are_reported_with_both_paths(text, expected):
     assert expected in problems(text)
 
 
@@ -140,7 +140,7 @@ def test_an_executor_is_printed_as_in_a_target_s_text_and_as_code():
     assert repr(Executor("graph")) == "Executor('graph')"
 
 
-def test_options_that_no_program_can_have_are_refused_where_they_are_read():
+def test_options_that_no_program_can_have_are_rejected_where_they_are_read():
     for text, expected in (
         (
             "llvm(executor=aot(interface-api=woof))",

@@ -13,7 +13,7 @@ from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.target.kinds import kind_names, kind_of
 
 
-def test_what_can_be_named_is_listed():
+def test_kinds_of_executors_and_runtimes_are_listed():
     assert kind_names("executor") == ("aot", "graph", "vm")
     assert kind_names("runtime") == ("cpp", "crt", "dask", "processes", "python")
 
@@ -48,7 +48,7 @@ def test_the_options_of_each_are_listed(role, kind, options):
         (lambda: Runtime("crt", {"system-lib": "woof"}), "attribute 'system-lib' of kind 'crt' is true or false, not"),
     ],
 )
-def test_what_is_not_defined_is_refused(make, message):
+def test_undefined_kinds_and_options_are_rejected(make, message):
     with pytest.raises((TargetError, UnknownNameError)) as error:
         make()
     assert message in str(error.value)
@@ -72,7 +72,7 @@ def test_an_option_has_its_value_or_its_default(configured, name, value):
     assert configured[name] == value
 
 
-def test_an_option_without_value_and_default_is_not_there():
+def test_an_option_without_value_and_default_is_missing():
     assert "workspace-byte-alignment" not in Executor("aot")
     assert Executor("aot")["workspace-byte-alignment"] is None
     assert "woof" not in Executor("aot")

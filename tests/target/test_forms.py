@@ -62,7 +62,7 @@ def test_half_of_a_surrogate_pair_is_no_text(text):
         Target.parse(text)
 
 
-def test_a_caret_shows_where_reading_stopped():
+def test_a_caret_shows_where_parsing_stopped():
     with pytest.raises(TextError) as caught:
         Target.parse("llvm(num-cores 4)")
     assert caught.value.caret().splitlines()[1:] == ["  llvm(num-cores 4)", "                 ^"]
@@ -81,7 +81,7 @@ def test_an_error_in_a_long_text_shows_the_text_around_it():
 @pytest.mark.parametrize(
     "text", ["a" * 1_000_000, "[" * 1_000_000, "x/" * 500_000, "llvm(" + "m=" * 500_000, "," * 99_999]
 )
-def test_very_long_texts_are_refused_shortly(text):
+def test_very_long_texts_are_rejected_with_a_short_message(text):
     with pytest.raises(TvmTargetError) as caught:
         Target.parse(text)
     assert len(str(caught.value)) < 1000

@@ -49,20 +49,20 @@ CANNOT = "drives no other device; kinds that do: c, cuda_host, hexagon, llvm, nu
         ]),
     ],
 )  # fmt: skip
-def test_what_cannot_host_is_refused_everywhere_all_at_once(read, problems):
+def test_kinds_that_cannot_host_are_rejected_everywhere_all_at_once(read, problems):
     with pytest.raises(TargetError) as caught:
         read().resolve()
     assert list(caught.value.problems) == problems
 
 
-def test_a_host_that_cannot_host_is_refused_as_an_argument_of_build():
+def test_a_kind_that_cannot_host_is_rejected_as_an_argument_of_build():
     module = IRModule.from_onnx("examples/digits.onnx")
     with pytest.raises(TargetError, match="host 'cuda' is a kind that drives no other device"):
         build(module, "[cpu=llvm]", target_host="cuda")
 
 
-def test_every_kind_of_cpu_can_host_and_plugins_say_so():
-    """REQUIREMENTS REG: what a kind can do stands in its row."""
+def test_every_kind_of_cpu_can_host_and_plugins_declare_it():
+    """REQUIREMENTS REG: the row of a kind states what it can do."""
     able = {name for name in kind_names() if (kind := find_kind(name)) is not None and kind.can_host}
     assert able == {"c", "cuda_host", "hexagon", "llvm", "numpy", "stackvm"}
     for name in able:
@@ -98,7 +98,7 @@ def test_the_written_host_of_a_system_is_one_of_its_children_but_no_other_machin
 
 
 def test_equal_hosts_that_no_reference_reaches_stay_written():
-    """The inner `top` hides the outer one, to which no reference leads from there."""
+    """The inner `top` shadows the outer one, which no reference can name from there."""
     text = "[n=[gpu=cuda(host=llvm(num-cores=4)),top=opencl],top=llvm(num-cores=4)](host=@top)"
     assert parse(text).resolve().at("n/gpu").host == parse("llvm(num-cores=4)")
 

@@ -1,4 +1,4 @@
-"""What makes two targets the same: the golden identities and digests, and a second implementation of them."""
+"""Identity of targets: the golden identities and digests, and a second implementation of them."""
 
 import json
 import shutil
@@ -73,14 +73,14 @@ def test_another_language_computes_the_same_digests():
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_the_same_said_otherwise_is_equal(one, other):
+def test_equivalent_spellings_are_equal(one, other):
     assert Target.parse(one) == Target.parse(other)
     assert hash(Target.parse(one)) == hash(Target.parse(other))
     assert Target.parse(one).digest == Target.parse(other).digest
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_what_differs_is_not_equal(one, other):
+def test_different_targets_are_not_equal(one, other):
     assert Target.parse(one) != Target.parse(other)
     assert Target.parse(one).digest != Target.parse(other).digest
 

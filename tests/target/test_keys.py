@@ -1,4 +1,4 @@
-"""Keys of targets: what changes them and what does not, and a second implementation of them."""
+"""Keys of targets: which changes they depend on, and a second implementation of them."""
 
 import shutil
 import subprocess
@@ -57,7 +57,7 @@ def test_another_language_computes_the_same_keys():
          "-max_threads_per_block=1024 -thread_warp_size=32 -registers_per_block=32768"),
     ],
 )  # fmt: skip
-def test_what_does_not_change_a_kernel_does_not_change_its_key(one, other):
+def test_changes_that_do_not_affect_a_kernel_do_not_change_its_key(one, other):
     assert Target.parse(one).tuning_key() == Target.parse(other).tuning_key()
 
 
@@ -75,7 +75,7 @@ def test_what_does_not_change_a_kernel_does_not_change_its_key(one, other):
         ("opencl(device=mali)", "opencl"),
     ],
 )
-def test_what_changes_a_kernel_changes_its_key(one, other):
+def test_changes_that_affect_a_kernel_change_its_key(one, other):
     assert Target.parse(one).tuning_key() != Target.parse(other).tuning_key()
 
 

@@ -1,4 +1,4 @@
-"""Laws of targets, constraints and layouts, on random trees."""
+"""Laws of targets, constraints and topologies, on random trees."""
 
 import copy
 import json
@@ -72,7 +72,7 @@ def test_the_indented_form_is_read_back(tree):
 
 @few
 @given(trees, st.randoms(use_true_random=False))
-def test_the_order_of_json_keys_says_nothing(tree, random):
+def test_the_order_of_json_keys_has_no_meaning(tree, random):
     def shuffled(value):
         if isinstance(value, list):
             return [shuffled(item) for item in value]
@@ -116,8 +116,8 @@ for text in ("nvidia/jetson-nano", "demo/rack", "llvm(+b,+a,-c,libs=y+x)"):
 # Bad input
 
 
-def told(read, *args, **options):
-    """Call a function; an error of ours has something to say, and any other error is a bug."""
+def message_of(read, *args, **options):
+    """Call a function; an error of this library has a message, and any other error is a bug."""
     try:
         read(*args, **options)
     except TvmTargetError as error:
@@ -136,9 +136,9 @@ fragments = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=24), marks, fragments))
-def test_any_text_is_read_or_refused_by_an_error_of_ours(text):
-    assert told(Target.parse, text)
-    assert told(Constraint.parse, text)
+def test_any_text_is_read_or_rejected_by_an_error_of_this_library(text):
+    assert message_of(Target.parse, text)
+    assert message_of(Constraint.parse, text)
 
 
 json_values = st.recursive(
@@ -162,18 +162,18 @@ json_keys = st.sampled_from(JSON_KEYS.split())
 @given(
     st.dictionaries(json_keys, json_values, max_size=5), st.sampled_from([{}, {"kind": "llvm"}, {"tag": "demo/node"}])
 )
-def test_any_json_is_read_or_refused_by_an_error_of_ours(data, base):
-    assert told(Target.from_json, base | data)
-    assert told(Constraint.from_json, base | data)
+def test_any_json_is_read_or_rejected_by_an_error_of_this_library(data, base):
+    assert message_of(Target.from_json, base | data)
+    assert message_of(Constraint.from_json, base | data)
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     json_values, json_values, st.sampled_from(["name", "keys", "tag", "host", "targets", "count", "links", "memory"])
 )
-def test_any_argument_is_taken_or_refused_by_an_error_of_ours(attrs, value, field):
-    assert told(Target, "llvm", attrs, **{field: value})
-    assert told(Target, value, attrs)
+def test_any_argument_is_accepted_or_rejected_by_an_error_of_this_library(attrs, value, field):
+    assert message_of(Target, "llvm", attrs, **{field: value})
+    assert message_of(Target, value, attrs)
 
 
 # Resolving
@@ -191,18 +191,18 @@ def test_resolving_is_idempotent_and_keeps_the_digest(tree):
 
 @few
 @given(trees)
-def test_everybody_has_a_driver(tree):
-    driven = hosts_by_path(tree)
-    assert list(driven) == [path for path, _ in tree.walk()]
-    for path, driver in driven.items():
-        if not driver.effective.startswith("@"):
-            tree.at(driver.effective)
+def test_every_node_has_a_host(tree):
+    hosts = hosts_by_path(tree)
+    assert list(hosts) == [path for path, _ in tree.walk()]
+    for path, host in hosts.items():
+        if not host.effective.startswith("@"):
+            tree.at(host.effective)
             assert tree.at(f"{path}/host".lstrip("/")).kind
 
 
 @few
 @given(consistent())
-def test_a_layout_holds_every_replica_with_its_host_and_memory(tree):
+def test_a_topology_has_every_replica_with_its_host_and_memory(tree):
     topology = Topology(tree.resolve())
     for path in [site.path for site in topology.leaves()]:
         site = topology[path]
@@ -220,7 +220,7 @@ def test_a_layout_holds_every_replica_with_its_host_and_memory(tree):
 @few
 @given(trees, st.integers(1, 64), st.text("abc", max_size=3))
 def test_overriding_is_a_left_fold(tree, cores, model):
-    """Two overrides one after the other are one with both, and the last word counts."""
+    """Two overrides in sequence equal one with both, and the last value wins."""
     paths = [path for path, node in tree.walk() if node.kind == "llvm"]
     one = {f"{path}/num-cores".lstrip("/"): cores for path in paths}
     two = {f"{path}/model".lstrip("/"): model for path in paths}
@@ -252,7 +252,7 @@ def test_merging_twice_is_merging_once(one, other):
 
 @few
 @given(trees)
-def test_what_is_overridden_can_be_taken_back(tree):
+def test_overrides_can_be_unset(tree):
     path = next((path for path, node in tree.walk() if "model" not in node.attrs), None)
     if path is not None:
         full = f"{path}/model".lstrip("/")
@@ -268,36 +268,36 @@ def test_the_canonical_bytes_are_those_of_rfc_8785(tree):
 # Parts
 
 
-def _driver_content(tree, path):
-    """Say what drives a node, wherever it stands, without what it is called."""
-    driver = hosts_by_path(tree)[path]
-    if driver.effective.startswith("@"):
-        return driver.effective
-    if driver.is_implied:
+def _host_content(tree, path):
+    """Return the host of a node without its place and name."""
+    host = hosts_by_path(tree)[path]
+    if host.effective.startswith("@"):
+        return host.effective
+    if host.is_implied:
         return "implied"
-    return tree.at(driver.effective).replace(name=None, host=None, count=1, executor=None, runtime=None)
+    return tree.at(host.effective).replace(name=None, host=None, count=1, executor=None, runtime=None)
 
 
 @few
 @given(consistent())
-def test_a_part_keeps_what_drives_it_and_how(tree):
+def test_a_part_keeps_its_host_executor_and_runtime(tree):
     for path, node in tree.walk():
         part = tree.part(path)
         assert (part.kind, part.attrs, part.count) == (node.kind, node.attrs, node.count)
         assert part.name is None or not path
         drives_only_there = unnumbered(hosts_by_path(tree)[path].effective) == path and not node.can_host
-        assert _driver_content(part, "") == ("implied" if drives_only_there else _driver_content(tree, path))
+        assert _host_content(part, "") == ("implied" if drives_only_there else _host_content(tree, path))
         assert part.resolve()
 
 
 @few
 @given(consistent())
-def test_below_a_part_everything_is_driven_as_before(tree):
+def test_nodes_of_a_part_keep_their_hosts(tree):
     for path, _ in tree.walk():
         part = tree.part(path)
         for below, _ in part.walk():
             if below:
-                assert _driver_content(part, below) == _driver_content(tree, f"{path}/{below}".lstrip("/"))
+                assert _host_content(part, below) == _host_content(tree, f"{path}/{below}".lstrip("/"))
 
 
 # Constraints
@@ -339,7 +339,7 @@ def test_a_printed_constraint_is_read_back(constraint, weight):
 
 @few
 @given(constraints, trees)
-def test_negation_turns_an_answer_round(constraint, tree):
+def test_negation_inverts_an_answer(constraint, tree):
     negated = constraint.replace(is_negated=not constraint.is_negated)
     for path, node in tree.walk():
         assert constraint.check(node, path).truth + negated.check(node, path).truth == 2

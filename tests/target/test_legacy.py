@@ -1,4 +1,4 @@
-"""What older versions of TVM wrote: historic spellings, settings of the build, quoting dialects, alignments."""
+"""Targets that older versions of TVM wrote: historic spellings, settings of the build, quoting, alignments."""
 
 import contextlib
 import re
@@ -34,18 +34,18 @@ def answer(line):
     return [f"  {line}" for line in (*said, *(f"({warning.message})" for warning in caught))]
 
 
-def test_every_historic_text_says_the_same_today(golden):
+def test_every_historic_text_keeps_its_meaning(golden):
     golden(GOLDEN, answered(GOLDEN, answer))
 
 
-def test_a_historic_spelling_is_told_where_it_stands_in_the_users_code():
+def test_a_historic_spelling_is_reported_at_the_line_of_the_users_code():
     with pytest.warns(TvmTargetWarning, match="historic spelling: 'system-lib'") as caught:
         Target.parse("[gpu=cuda,cpu=llvm(system-lib=true)]")
     assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_tvm_wrote_by_itself_is_left_out_in_silence():
+def test_values_that_tvm_adds_are_silently_left_out():
     target = Target.parse("llvm -keys=cpu -link-params=0 -model=unknown")
     assert target == Target("llvm")
     assert target.executor is None
@@ -53,8 +53,8 @@ def test_what_tvm_wrote_by_itself_is_left_out_in_silence():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_child_with_an_executor_of_our_own_form_is_a_system_of_its_own():
-    """What we write ourselves is never taken for TVM's."""
+def test_a_child_with_an_executor_in_our_own_form_is_a_sub_system():
+    """Texts in the form of this library are never read as TVM's."""
     tree = Target("composite", targets=[Target("c", executor=Executor("aot"), runtime=Runtime("crt")), Target("cuda")])
     assert Target.parse(str(tree)) == Target.from_json(tree.to_json()) == tree
     assert tree.at("c").executor == Executor("aot")
@@ -72,7 +72,7 @@ def test_settings_of_the_build_go_to_the_root_of_an_override_too():
 
 
 @pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
-def test_what_was_said_of_the_build_has_the_origin_of_the_text():
+def test_settings_of_the_build_have_the_origin_of_the_text():
     text = "c -executor=aot -mcpu=cortex-m55"
     assert str(Target.parse(text).origin("executor")) == f"text {text!r}"
 
@@ -114,7 +114,7 @@ MODELS = {
     "text", [f"{head} {line.strip()}" for head, lines in MODELS.items() for line in lines.strip().splitlines()]
 )
 @pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
-def test_targets_of_tvms_creators_are_read_alike_by_every_reader(text):
+def test_targets_of_tvms_creators_are_read_equally_by_every_reader(text):
     target = Target.parse(text)
     assert target == Target.from_cli(text, "v0.9") == Target.from_cli(text, "v0.10") == Target.from_tvm(text)
     assert target.kind == text.split()[0]
@@ -207,12 +207,12 @@ def test_quotes_nest_since_v0_10(text, levels, value):
         (r"a'\'b'", r"a'\'b'"),
     ],
 )
-def test_one_level_of_quotes_is_taken_off(text, value):
+def test_one_level_of_quotes_is_removed(text, value):
     """The examples of TargetInternal::Interpret (src/target/target.cc at v0.12.0), and two more."""
     assert interpret(text, "v0.10") == value
 
 
-def test_a_backslash_protects_only_quotes_in_v0_9():
+def test_a_backslash_escapes_only_quotes_in_v0_9():
     assert split(r"a\'b 'c d' e\f", " ", "v0.9") == [(0, "a'b"), (5, "c d"), (11, r"e\f")]
     assert split(r"a\b", " ", "plain") == [(0, r"a\b")]
 
@@ -237,7 +237,7 @@ def test_quotes_of_a_command_line_are_those_of_a_shell(line, attribute, value):
     assert Target.parse(line)[attribute] == expected
 
 
-def test_a_double_quote_that_is_not_closed_is_refused_with_its_place():
+def test_a_double_quote_that_is_not_closed_is_rejected_with_its_place():
     with pytest.raises(TextError, match="a double quote is not closed, at column 13"):
         Target.parse('llvm -model="a b')
 
@@ -246,7 +246,7 @@ values = st.text(st.sampled_from("ab ,'\"\\=-"), max_size=8)
 
 
 @given(values, st.sampled_from(" ,"), st.sampled_from(DIALECTS))
-def test_what_is_quoted_is_read_back(value, separator, dialect):
+def test_quoted_values_are_read_back(value, separator, dialect):
     if can_write(value, dialect):
         ((_, word),) = split(quote(value, separator, dialect), separator, dialect)
         assert interpret(word, dialect) == value
@@ -268,7 +268,7 @@ systems = st.recursive(
 
 
 def as_texts(value):
-    """Say what a command line says: numbers are words there, and devices are targets."""
+    """Convert values as a command line does: numbers become words, and devices targets."""
     if isinstance(value, dict):
         return {("targets" if key == "devices" else key): as_texts(inner) for key, inner in value.items()}
     return [as_texts(item) for item in value] if isinstance(value, list) else str(value)
@@ -284,7 +284,7 @@ def test_a_command_line_that_is_written_is_read_back(flat, dialect):
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from("lvm -'\\=,{}\"c/@ x"), max_size=24), st.sampled_from(DIALECTS))
-def test_any_command_line_is_read_or_refused_by_an_error_of_ours(text, dialect):
+def test_any_command_line_is_read_or_rejected_by_an_error_of_this_library(text, dialect):
     for line in (text, f"llvm -model={text}", f"composite -devices={text}"):
         with contextlib.suppress(TvmTargetError):
             assert Target.from_cli(line, dialect).kind

@@ -1,4 +1,4 @@
-"""More than a hundred mistakes and exactly what is said of each: one line for each problem, and a caret for syntax."""
+"""More than a hundred mistakes and their exact messages: one line for each problem, and a caret for syntax."""
 
 import json
 import warnings
@@ -11,8 +11,8 @@ from tvmtarget.errors import TextError, TvmTargetError, TvmTargetWarning
 GOLDEN = "target/mistakes.golden"
 
 
-def tried(mistake):
-    """Do what a line of the golden file asks for."""
+def run_mistake(mistake):
+    """Run a line of the golden file."""
     if mistake.startswith("? "):
         text = mistake[2:]
         return (Constraint.from_json if text.startswith("{") else Constraint.parse)(json_or(text))
@@ -39,12 +39,12 @@ def overridden(target, change):
 ACTS = {" -> ": overridden, " :: ": Target.part, " << ": Target.merge}
 
 
-def said(mistake):
-    """Return the lines of the error that a mistake is told by."""
+def error_lines(mistake):
+    """Return the lines of the error that a mistake raises."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TvmTargetWarning)
-            tried(mistake)
+            run_mistake(mistake)
     except TextError as error:
         return [f"  {line}" for line in (error.caret() if error.text else str(error)).splitlines()]
     except TvmTargetError as error:
@@ -52,10 +52,10 @@ def said(mistake):
     return ["  nothing is wrong"]
 
 
-def test_every_mistake_is_told_exactly_so(golden):
-    golden(GOLDEN, answered(GOLDEN, said))
+def test_every_mistake_has_its_exact_message(golden):
+    golden(GOLDEN, answered(GOLDEN, error_lines))
 
 
 def test_there_are_some_hundred_mistakes_and_each_is_one():
     assert len(inputs(GOLDEN)) == len(set(inputs(GOLDEN))) >= 100
-    assert not [mistake for mistake in inputs(GOLDEN) if said(mistake) == ["  nothing is wrong"]]
+    assert not [mistake for mistake in inputs(GOLDEN) if error_lines(mistake) == ["  nothing is wrong"]]

@@ -1,4 +1,4 @@
-"""Every value remembers where it comes from, and trees say how they differ."""
+"""Provenance of values, and differences between trees."""
 
 import pickle
 
@@ -39,11 +39,11 @@ def test_an_override_is_the_origin_of_what_it_changes_and_of_nothing_else():
     assert changed.origin("gpu/registers_per_block").layer == "tag"
 
 
-def test_an_override_with_the_value_that_is_there_says_so_itself():
+def test_an_override_with_an_equal_value_is_its_origin():
     assert Target.parse("arm/rasp4b").override({"cpu/num-cores": 4}).origin("cpu/num-cores").layer == "override"
 
 
-def test_what_has_an_origin_is_in_the_tree():
+def test_every_path_with_an_origin_is_in_the_tree():
     tree = Target.parse(TEXT)
     for path in ("", "gpu", "gpu/arch", "gpu/max_num_threads", "executor", "executor/unpacked-api", "host", "memory"):
         assert path in tree
@@ -53,11 +53,11 @@ def test_what_has_an_origin_is_in_the_tree():
     assert "workspace-byte-alignment" not in tree.executor
 
 
-def test_what_is_written_in_code_comes_from_code():
+def test_values_set_by_a_program_come_from_code():
     assert Target("llvm", {"num-cores": 2}).origin("num-cores").to_json() == {"layer": "code"}
 
 
-def test_resolve_says_what_it_filled_in():
+def test_resolve_is_the_origin_of_what_it_fills_in():
     tree = Target.parse("aws/c5.large").resolve()
     assert str(tree.origin("executor")) == "default of a whole tree"
     assert tree.origin("cpu/mcpu").detail == "aws/c5 in aws.ec2.toml"
@@ -98,7 +98,7 @@ def test_origins_are_beside_the_tree():
     assert pickle.loads(pickle.dumps(tree)).origin("cpu/num-cores") == tree.origin("cpu/num-cores")
 
 
-def test_the_tree_of_a_tag_is_not_changed_by_what_is_laid_over_it():
+def test_overrides_do_not_change_the_tree_of_a_tag():
     tags = default_registry()
     Target.parse(TEXT)
     assert tags["nvidia/jetson-nano"].origin("cpu/num-cores").layer == "tag"
@@ -119,7 +119,7 @@ def test_the_tree_of_a_tag_is_not_changed_by_what_is_laid_over_it():
         ("llvm", "llvm(executor=graph,runtime=python)", []),
     ],
 )
-def test_differences_are_told_by_path(left, right, lines):
+def test_differences_are_reported_by_path(left, right, lines):
     assert str(Target.parse(left).diff(Target.parse(right))).splitlines() == lines
 
 

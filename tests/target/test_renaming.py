@@ -1,4 +1,4 @@
-"""Trees that differ in the names of children only: which path is which."""
+"""Matching of trees that differ only in the names of children."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever is passed, the answer is a value or one of this library's errors; large trees take time in proportion."""
+"""Any argument gives a value or an error of this library, and large trees take time in proportion to their size."""
 
 import warnings
 
@@ -79,7 +79,7 @@ def is_answered(call, *arguments):
 
 
 @pytest.mark.parametrize(("entry", "value"), SEEDS)
-def test_what_once_was_a_traceback_is_told(entry, value):
+def test_former_tracebacks_are_errors_of_this_library(entry, value):
     assert is_answered(ENTRIES[entry], value)
 
 
@@ -88,7 +88,7 @@ def test_no_value_and_no_text_gives_an_error_of_another_type(entry, value):
     assert is_answered(ENTRIES[entry], value)
 
 
-def test_a_field_that_is_not_there_is_told_by_replace():
+def test_an_unknown_field_is_reported_by_replace():
     with pytest.raises(TvmTargetError, match="a target has no field 'hosts'; did you mean 'host'"):
         BOARD.replace(hosts="c")
 
@@ -99,7 +99,7 @@ def test_the_message_of_a_tree_that_is_too_deep_is_short():
     assert len(str(caught.value)) < 140
 
 
-def test_a_constraint_that_is_too_deep_is_refused():
+def test_a_constraint_that_is_too_deep_is_rejected():
     deep = "llvm"
     for _ in range(64):
         deep = {"any": [deep, "cuda"]}
@@ -108,7 +108,7 @@ def test_a_constraint_that_is_too_deep_is_refused():
 
 
 def test_two_thousand_hosts_links_and_replicas_are_walked_once():
-    """Quadratic ways through these took minutes."""
+    """Quadratic algorithms took minutes."""
     names = [f"a{number}" for number in range(2_000)]
     tree = Target.from_json(
         {

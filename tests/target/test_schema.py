@@ -1,4 +1,4 @@
-"""The JSON Schema takes what the library writes, and refuses what it would refuse."""
+"""The JSON Schema accepts what the library prints, and rejects what the library rejects."""
 
 import jsonschema
 import pytest
@@ -19,7 +19,7 @@ def test_it_is_a_schema():
 
 @settings(deadline=None, max_examples=40)
 @given(trees)
-def test_whatever_is_written_is_valid(tree):
+def test_every_printed_target_is_valid(tree):
     assert VALIDATOR.is_valid(tree.to_json())
     assert VALIDATOR.is_valid(tree.override({}).to_json())
 
@@ -57,5 +57,5 @@ def test_short_forms_are_valid(data):
         {"kind": "composite", "links": [{"src": "a"}]},
     ],
 )
-def test_what_the_library_refuses_is_not_valid(data):
+def test_targets_that_the_library_rejects_are_not_valid(data):
     assert not VALIDATOR.is_valid(data)

@@ -87,7 +87,7 @@ def test_a_part_and_the_command_line_form_have_one_digest():
         ),
     ],
 )
-def test_bad_toml_is_told_with_its_line(text, message):
+def test_bad_toml_is_reported_with_its_line(text, message):
     with pytest.raises(TextError) as error:
         Target.parse(text)
     assert str(error.value) == f"the text of a target is not TOML: {message}"

@@ -1,4 +1,4 @@
-"""What errors say: one line each, with the value, the place and what would be right; all of a stage at once."""
+"""Error messages: one line each, with the value, the place and a correction; all problems of a stage at once."""
 
 import pickle
 
@@ -57,7 +57,7 @@ JSON = [
 
 
 @pytest.mark.parametrize(("data", "problem"), JSON, ids=range(len(JSON)))
-def test_wrong_json_is_told_in_one_line(data, problem):
+def test_wrong_json_is_reported_in_one_line(data, problem):
     with pytest.raises(TvmTargetError) as caught:
         Target.from_json(data)
     assert str(caught.value) == problem
@@ -98,14 +98,14 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("call", "problem"), ARGUMENTS, ids=range(len(ARGUMENTS)))
-def test_wrong_arguments_are_told_in_one_line(call, problem):
+def test_wrong_arguments_are_reported_in_one_line(call, problem):
     with pytest.raises(TvmTargetError) as caught:
         call()
     assert str(caught.value).startswith(problem)
     assert "\n" not in str(caught.value)
 
 
-def test_all_problems_of_a_tree_are_told_at_once():
+def test_all_problems_of_a_tree_are_reported_at_once():
     with pytest.raises(TargetError) as caught:
         Target.parse("[gpu=metall,cpu=llvm(num-core=4,fast-math=maybe),x=[y=cuda(host=lvm(a=b))]](count=0,keys=[1])")
     assert caught.value.problems == (
@@ -124,19 +124,19 @@ def test_all_unknown_names_are_one_error_of_their_type():
     assert len(caught.value.problems) == 2
 
 
-def test_all_problems_of_arguments_are_told_at_once():
+def test_all_problems_of_arguments_are_reported_at_once():
     with pytest.raises(TargetError) as caught:
         Target("llvm", {"num-core": 1}, count=0, targets=5, host=5, links=[5, 6], executor="graf", keys=5)
     assert len(caught.value.problems) == 8
 
 
-def test_all_problems_of_overrides_are_told_at_once():
+def test_all_problems_of_overrides_are_reported_at_once():
     with pytest.raises(TvmTargetError) as caught:
         Target.parse(JETSON).override({"cpu/num-core": 4, "gpu/arch": "sm_62", "gpuu/arch": "sm_62"})
     assert len(caught.value.problems) == 2
 
 
-def test_all_conflicts_of_a_tree_are_told_at_once():
+def test_all_conflicts_of_a_tree_are_reported_at_once():
     with pytest.raises(TargetError) as caught:
         Target.parse('{"targets": [{"kind": "zz"}, {"kind": "composite"}, {"kind": "cuda", "host": "@x"}]}').resolve()
     assert len(caught.value.problems) == 3

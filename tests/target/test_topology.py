@@ -1,4 +1,4 @@
-"""Layouts: who drives what, which sites get work, and which of them share a memory."""
+"""Topologies: hosts, sites that get work, and memory domains."""
 
 import pytest
 from blocks import answered
@@ -20,7 +20,7 @@ def sites(found, path=""):
         yield from sites(found, option.path)
 
 
-def test_sites_drivers_and_memories(golden):
+def test_sites_hosts_and_memories(golden):
     def answer(text):
         found = topology(text)
         reached = list(sites(found))
@@ -34,7 +34,7 @@ def test_sites_drivers_and_memories(golden):
     golden(GOLDEN, answered(GOLDEN, answer))
 
 
-def test_a_system_is_at_home_in_the_memory_of_its_host():
+def test_the_memory_of_a_composite_is_that_of_its_host():
     found = topology("[n=[gpu=cuda,cpu=llvm](host=@cpu),gpu=cuda,top=llvm](host=@top)")
     assert found.home("") == found.home("top") == ":cpu"
     assert found.home("n") == found.home("n/cpu") == "n:cpu"
@@ -52,15 +52,15 @@ def test_paths_are_spelled_in_one_way():
         found.canonical("n/npu")
 
 
-def test_only_sites_are_in_a_layout():
+def test_only_sites_are_in_a_topology():
     found = topology("[gpu=cuda(count=2),cpu=llvm]")
     assert "gpu.1" in found
-    assert "gpu" not in found  # it stands for two
+    assert "gpu" not in found  # it has two replicas
     assert "" in found
 
 
 @pytest.mark.parametrize("count", [100, 2000])
-def test_many_replicas_are_laid_out(count):
+def test_many_replicas_are_sites(count):
     found = topology(f"[gpu=cuda(count={count}),cpu=llvm]")
     assert len(list(found.leaves())) == count + 1
     assert {site.domain for site in found.leaves()} == {":cuda", ":cpu"}

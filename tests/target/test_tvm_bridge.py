@@ -1,4 +1,4 @@
-"""TVM itself: files and exports of every version are read, what is written is loaded by the one that is installed."""
+"""Exchange with TVM: files and exports of every version are read, and the installed one loads what is written."""
 
 import contextlib
 import doctest
@@ -35,12 +35,12 @@ def answer(text):
     return lines
 
 
-def test_what_each_version_of_tvm_can_say(golden):
+def test_what_each_version_of_tvm_can_express(golden):
     golden(GOLDEN, answered(GOLDEN, answer))
 
 
 @pytest.mark.parametrize("version", ["v0.9", "v0.19"])
-def test_what_is_written_as_a_command_line_is_read_back(version):
+def test_written_command_lines_are_read_back(version):
     dialect = "v0.9" if version == "v0.9" else "v0.10"
     text = 'llvm(+neon,cl-opt=["-a,b"],model="it\'s new",num-cores=4,host=c(mcpu=cortex-m55))'
     target = Target.parse(text).unset("cl-opt") if version == "v0.9" else Target.parse(text)
@@ -50,7 +50,7 @@ def test_what_is_written_as_a_command_line_is_read_back(version):
     assert Target.from_cli(written.text, dialect) == target
 
 
-def test_a_version_that_is_not_known_is_refused():
+def test_an_unknown_version_is_rejected():
     with pytest.raises(TargetError, match=r"TVM 'v0\.5' is not known here; known: v0\.9, v0\.19, v0\.27"):
         Target("llvm").to_tvm("v0.5")
     with pytest.raises(TargetError, match=r"loads what is written for v0\.27, not for v0\.19"):
@@ -136,17 +136,17 @@ def test_the_document_is_true():
     ],
 )
 @pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
-def test_an_export_says_what_its_user_said(config, text):
+def test_an_export_is_read_as_what_its_user_wrote(config, text):
     assert Target.from_tvm(config) == Target.from_tvm(json.dumps(config)) == Target.parse(text)
 
 
-def test_a_value_that_is_no_target_is_refused():
+def test_a_value_that_is_no_target_is_rejected():
     for value in (5, None, [], b"llvm", Target("llvm")):
         with pytest.raises(TargetError, match="a target of TVM is its own value, its JSON or its text"):
             Target.from_tvm(value)
 
 
-def test_exports_that_are_nested_too_deep_are_refused():
+def test_exports_that_are_nested_too_deep_are_rejected():
     config = {"kind": "llvm"}
     for _ in range(5000):
         config = {"kind": "cuda", "host": config}
@@ -316,7 +316,7 @@ json_values = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(SAVED)), st.randoms(use_true_random=False), json_values)
 @pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
-def test_a_damaged_file_is_read_or_refused_by_an_error_of_ours(version, random, value):
+def test_a_damaged_file_is_read_or_rejected_by_an_error_of_this_library(version, random, value):
     saved = json.loads(json.dumps(SAVED[version]))
     node = random.choice(saved["nodes"])
     if random.random() < 0.5 and isinstance(node.get("attrs", node.get("data")), dict):
@@ -362,7 +362,7 @@ def test_the_kind_table_is_that_of_the_installed_tvm(tvm):
             }
 
 
-def test_every_tag_of_tvm_goes_there_and_back(tvm):
+def test_every_tag_of_tvm_survives_a_round_trip(tvm):
     """Each export is read, written and loaded as the same target, and survives our own JSON and every text of it."""
     names = list(tvm.target.list_tags())
     assert len(names) == 287
@@ -437,8 +437,8 @@ configs = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(configs)
-def test_what_tvm_can_say_goes_there_and_back(tvm, config):
-    """Of what both take: values that have no sense are refused here and taken there."""
+def test_targets_that_tvm_can_express_survive_a_round_trip(tvm, config):
+    """For configurations that both accept; TVM accepts values without meaning, which are rejected here."""
     try:
         ours = Target.from_json(config)
         ours.resolve()
@@ -458,7 +458,7 @@ def test_what_tvm_can_say_goes_there_and_back(tvm, config):
 
 # The cases of TVM's own tests of targets (tests/python/target/test_target_target.py at main, tests/python/unittest/
 # test_target_target.py at v0.9.0 for the command lines, tests/cpp/target_test.cc at v0.9.0 to v0.19.0): what a user
-# says, and what our text of it is; both are read alike through TVM and without it.
+# writes, and its text here; both are read equally, through TVM and without it.
 
 CASES = [
     ({"kind": "cuda", "arch": "sm_75", "libs": ["cublas", "cudnn"]}, "cuda(arch=sm_75,libs=cublas+cudnn)"),
@@ -519,7 +519,7 @@ def test_targets_of_tvms_own_tests_mean_the_same_here(tvm, config, text):
         ({"tag": "nope/nope"}, "unknown tag 'nope/nope'"),
     ],
 )
-def test_what_tvms_own_tests_refuse_is_refused_here(config, problem):
+def test_targets_that_tvms_own_tests_reject_are_rejected_here(config, problem):
     with pytest.raises(TvmTargetError) as caught:
         Target.from_tvm(config)
     assert str(caught.value).startswith(problem)
@@ -542,19 +542,19 @@ def test_a_composite_has_a_text_and_every_tree_is_a_key(tvm):
     assert {ours: 1}[Target.from_tvm(config)] == 1
 
 
-def test_a_tag_is_kept_as_where_a_target_comes_from(tvm):
+def test_a_tag_is_kept_as_a_label(tvm):
     assert tvm.target.Target("nvidia/nvidia-a100").tag == ""
     assert Target.parse("nvidia/jetson-nano").tag == "nvidia/jetson-nano"
 
 
-def test_features_are_derived_and_not_said(tvm):
+def test_features_are_derived_and_not_written(tvm):
     assert tvm.target.Target({"kind": "llvm", "feature.bogus": True}).features.bogus
     with pytest.raises(TargetError):
         Target.from_json({"kind": "llvm", "feature.bogus": True})
     assert Target.from_tvm({"kind": "llvm", "feature.bogus": True}) == Target("llvm")
 
 
-def test_defaults_of_trn_and_the_warp_of_webgpu_are_what_is_said(tvm):
+def test_defaults_of_trn_and_the_warp_of_webgpu_are_as_declared(tvm):
     assert "partition_size" not in tvm.target.Target("trn").attrs
     assert Target("trn")["partition_size"] == 128
     said = {"supports_subgroups": True, "thread_warp_size": 8}
@@ -562,14 +562,14 @@ def test_defaults_of_trn_and_the_warp_of_webgpu_are_what_is_said(tvm):
     assert Target("webgpu", said)["thread_warp_size"] == 8
 
 
-def test_command_lines_that_tvm_no_longer_reads_are_loaded_through_us(tvm):
+def test_command_lines_that_tvm_no_longer_reads_are_loaded_by_this_library(tvm):
     with pytest.raises(ValueError, match="no longer supported"):
         tvm.target.Target("llvm -mcpu=skylake-avx512 -num-cores=4")
     live = Target.from_cli("llvm -mcpu=skylake-avx512 -num-cores=4").to_tvm().load()
     assert dict(live.attrs)["num-cores"] == 4
 
 
-def test_what_tvm_refuses_is_an_error_of_ours(tvm):
+def test_targets_that_tvm_rejects_are_an_error_of_this_library(tvm):
     with pytest.raises(TargetError, match=r"TVM rejects .*requires supports_subgroups"):
         TvmTarget("v0.27", {"kind": "webgpu", "thread_warp_size": 8}).load()
 

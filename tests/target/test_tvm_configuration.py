@@ -69,7 +69,7 @@ def test_rules_c_and_e():
     assert found.primitive_targets == (with_host(CUDA),)
 
 
-def test_external_code_generators_come_behind_or_before_what_they_help(external):
+def test_external_code_generators_come_before_or_after_the_target_that_they_support(external):
     behind = config(CUDA, "ext1", "ext2", target_host=HOST)
     assert [one.kind for one in behind.primitive_targets] == ["cuda", "ext1", "ext2"]
     before = config("ext1", "ext2", CUDA, target_host=HOST)
@@ -110,7 +110,7 @@ def test_one_external_code_generator_is_enough_and_two_need_a_target(external):
         (("zz",), {}, "unknown kind 'zz'"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_refused_when_the_configuration_is_made(targets, options, problem):
+def test_wrong_configurations_are_rejected_when_they_are_made(targets, options, problem):
     with pytest.raises((TargetError, UnknownNameError), match=problem):
         config(*targets, **options)
 
@@ -133,7 +133,7 @@ M0 = [
 
 
 @pytest.mark.parametrize("one", M0, ids=str)
-def test_every_configuration_leads_to_a_tree_and_back(one):
+def test_every_configuration_converts_to_a_tree_and_back(one):
     """REQUIREMENTS M0. Making one of its own targets changes nothing, as in TVM."""
     back = CompilationConfig.from_target(one.to_target(), fallback_device=one.fallback_device)
     assert back == one
@@ -159,7 +159,7 @@ def test_queries_find_targets_by_device_and_kind():
     assert found.find_primitive_target_for_kind("cutlass") is None
 
 
-def test_targets_are_made_the_configurations_own():
+def test_equal_targets_are_replaced_by_those_of_the_configuration():
     found = M0[0]
     assert found.canonical_target(with_host("cuda(arch=sm_80)")) is not None
     assert found.canonical_target(parse("llvm")) == found.host_target
@@ -168,7 +168,7 @@ def test_targets_are_made_the_configurations_own():
         assert found.canonical_target(parse(other)) == parse(other)
 
 
-def test_devices_are_made_the_configurations_own():
+def test_targets_of_devices_are_replaced_by_those_of_the_configuration():
     found = M0[0]
     assert found.canonical_virtual_device(VirtualDevice(device_type="cpu")).target == with_host(CPU)
     assert found.canonical_virtual_device(VirtualDevice(device_type=2)).target == with_host("cuda(arch=sm_80)")
@@ -227,7 +227,7 @@ def test_virtual_devices_join():
         ({"target": 1}, "a target is"),
     ],
 )
-def test_malformed_virtual_devices_are_refused(fields, problem):
+def test_malformed_virtual_devices_are_rejected(fields, problem):
     with pytest.raises(TargetError, match=problem):
         VirtualDevice(**fields)
 
@@ -238,6 +238,6 @@ def test_a_target_of_an_unknown_kind_has_a_device_type_of_its_own():
 
 
 @pytest.mark.parametrize("given", [{"targets": ["cuda(host=cuda)"]}, {"target_host": "cuda", "targets": ["cuda"]}])
-def test_a_gpu_that_drives_itself_is_refused(given):
+def test_a_gpu_that_drives_itself_is_rejected(given):
     with pytest.raises(TargetError, match="host 'cuda' is a kind that drives no other device"):
         CompilationConfig(**given)

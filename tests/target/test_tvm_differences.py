@@ -1,4 +1,4 @@
-"""What is otherwise than in TVM on purpose: the rows of docs/tvm.md, "Differences on purpose"."""
+"""Intended differences from TVM: the rows of docs/tvm.md, "Differences on purpose"."""
 
 from pathlib import Path
 
@@ -35,13 +35,13 @@ def test_every_difference_is_documented_and_tested():
 
 
 @pytest.mark.parametrize(("line", "message"), REFUSED.items())
-def test_what_tvm_takes_without_a_word_is_refused(line, message):
+def test_texts_that_tvm_silently_accepts_are_rejected(line, message):
     with pytest.raises(TvmTargetError, match=message):
         Target.parse(line).resolve()
 
 
 @pytest.mark.parametrize(("line", "features"), READ.items())
-def test_what_tvm_reads_otherwise(line, features):
+def test_texts_with_other_features_than_in_tvm(line, features):
     target = Target.parse(line).resolve()
     there, not_there = (set(names.split()) for names in features)
     assert there <= target.features.names
@@ -98,7 +98,7 @@ def test_a_code_generator_has_the_options_of_tvm(kind, name, type_, default):
         "mrvl",
     ],
 )
-def test_a_code_generator_of_tvmc_stands_before_a_device(name):
+def test_a_code_generator_of_tvmc_precedes_a_device(name):
     device = "cuda" if name in ("tensorrt", "cutlass") else "opencl" if name == "clml" else "llvm"
     target = Target.parse(f"{name}, {device}")
     assert find_kind(name).is_external

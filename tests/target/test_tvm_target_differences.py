@@ -1,4 +1,4 @@
-"""What differs from TVM on purpose: each row of the table in docs/tvm.md has a test here, by its first column."""
+"""Intended differences from TVM: each row of the table in docs/tvm.md has a test here, by its first column."""
 
 import re
 from pathlib import Path

@@ -80,7 +80,7 @@ trees = st.recursive(leaves(), systems, max_leaves=6)
 
 @st.composite
 def consistent(draw):
-    """Draw a tree that resolves: one without references, executors and runtimes, else without hosts, if need be."""
+    """Draw a tree that resolves: one without references, executors and runtimes, else without hosts."""
     tree = draw(trees)
     for simpler in (lambda host: host, lambda host: None if isinstance(host, str) else host, lambda _: None):
         if _resolves(tree):
