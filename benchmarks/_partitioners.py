@@ -28,7 +28,7 @@ from tvmtarget.partition.plan import decompose
 from tvmtarget.partition.subgraphs import typed_fusion
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
-from tvmtarget.partition.values import owners, values_of
+from tvmtarget.partition.values import owner_array, values_of
 
 __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
 
@@ -72,7 +72,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     atoms = [(index,) for index in range(len(graph))]
     main = module_of(graph).main
     flow = dataflow_of(main, 0, readers_of(main), number_types(main.types), main.constant_names)
-    values = values_of(flow, owners(len(graph), atoms), len(graph))
+    values = values_of(flow, owner_array(len(graph), atoms), len(graph))
 
     def divide() -> Counting:
         limiter = Limiter(successors, atoms, values)

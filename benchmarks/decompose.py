@@ -188,7 +188,7 @@ def _stages_line(row: Any, before: Any) -> str:
     if row["outcome"]:
         return f"{line} {row['outcome']}"
     taken = [sum(one[stage] for stage in STAGES) for one in (before, row) if one]
-    more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""
+    more = f"x{growth(*taken, row['size'] / before['size']):.2f}" if before else ""  # type: ignore[call-arg]
     parts = " ".join(f"{row[stage]:>9.3f}" for stage in (*STAGES, "wall"))
     return f"{line} {parts} {more:>8} {row['subgraphs']:>8} {row['peak']:>8.0f}"
 

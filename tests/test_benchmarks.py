@@ -12,6 +12,7 @@ from benchmarks._graphs import FAMILIES
 from benchmarks._partitioners import OURS, PARTITIONERS
 from benchmarks._results import Results, growth, markdown
 from benchmarks.decompose import sizes_of
+from benchmarks.graphs import cases
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,9 @@ def test_no_partitioner_has_fewer_subgraphs_or_passes_fewer_bytes_in_as_many(fam
     if name != "tvmtarget-whole" and ours.subgraphs == found.subgraphs:  # the whole counts calls of the host as well
         sizes = sizes_of(graph)
         assert sum(sizes[value] for value in ours.crossing) <= sum(sizes[value] for value in found.crossing)
+
+
+@pytest.mark.parametrize("size", [2, 30, 300])
+def test_our_graph_algorithms_find_what_networkx_finds(size):
+    for case in cases(size):
+        assert case.agree(case.ours(), case.peer(case.graph())), case.name

@@ -1,5 +1,6 @@
 """The documentation speaks of everything that users can say, and its Python is run."""
 
+import doctest
 import inspect
 import re
 import shlex
@@ -61,3 +62,9 @@ def test_the_main_job_of_the_readme_prints_what_it_says():
     words = shlex.split(command.splitlines()[0])
     done = subprocess.run([*run, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:-1] == printed.splitlines()[:-1]
+
+
+def test_the_page_on_graphs():
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "graphs.md"), module_relative=False)
+    assert tried
+    assert not failed
