@@ -25,7 +25,10 @@ def check_file(path: Path | str) -> list[str]:
         All problems, each with its tag, file and line; empty if there are none.
     """
     path = Path(path)
-    layer = _layer(path)
+    if is_project_file(path):
+        layer = FileLayer(str(path), files=[path])
+    else:
+        layer = FileLayer(str(path), folder=path.parent, only=path)
     is_shipped = path.resolve().parent == shipped_folder().resolve()
     # Only the lowest layer, so that the result does not depend on the user's own tags.
     registry = Registry(*default_registry().layers[:1], *([] if is_shipped else [layer]))
@@ -35,12 +38,6 @@ def check_file(path: Path | str) -> list[str]:
         if info is not None and info.name == name:
             found += _problems(registry, name, f" (tag {name!r} in {location(info)})", is_abstract=info.is_abstract)
     return list(dict.fromkeys(found))
-
-
-def _layer(path: Path) -> FileLayer:
-    if is_project_file(path):
-        return FileLayer(str(path), files=[path])
-    return FileLayer(str(path), folder=path.parent, only=path)
 
 
 def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -> Iterator[str]:
@@ -60,6 +57,7 @@ def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -
         tree.resolve()
     except TvmTargetError as error:
         yield from (f"{problem}{where}" for problem in error.problems)
+    # Saved programs and logs store targets as text, so a tag must survive printing.
     if Target.parse(str(tree)) != tree:
         yield f"its text does not read back as an equal tree{where}"
     try:

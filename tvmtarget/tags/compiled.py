@@ -125,13 +125,12 @@ class CompiledLayer:
 
     def _fresh(self, namespace: str) -> bool:
         if namespace not in self._is_fresh:
-            is_known = namespace in self._index["namespaces"]
-            self._is_fresh[namespace] = is_known and (not self._is_checked or self._is_as_compiled(namespace))
+            is_fresh = namespace in self._index["namespaces"]
+            if is_fresh and self._is_checked:
+                digests = {path.name: _digest(path) for path in _files(self._folder, namespace)}
+                is_fresh = self._namespace(namespace)["files"] == digests
+            self._is_fresh[namespace] = is_fresh
         return self._is_fresh[namespace]
-
-    def _is_as_compiled(self, namespace: str) -> bool:
-        files = _files(self._folder, namespace)
-        return bool(self._namespace(namespace)["files"] == {path.name: _digest(path) for path in files})
 
     @cached_property
     def _rows(self) -> mmap.mmap:
@@ -171,7 +170,7 @@ def _compile(folder: Path) -> tuple[dict[str, Any], bytes]:
     lines: list[bytes] = []
     offset = 0
     namespaces: dict[str, Any] = {}
-    for name in sorted(authored.names()):
+    for name in sorted(authored.names()):  # sorted, so that equal files compile to equal bytes
         row = authored.find(name)
         if row is None or row.problems:
             raise SystemExit("\n".join(row.problems if row else [f"{name!r} is not found"]))

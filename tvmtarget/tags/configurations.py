@@ -95,6 +95,7 @@ def load_configuration(source: str | Path, environ: Mapping[str, str] = os.envir
     if len(found) > 1:
         raise UnknownNameError(f"configuration {name!r} is ambiguous: {', '.join(map(str, found))}")
     if not found:
+        # Last, so that a user's file of the same name has priority.
         shipped = _SHIPPED.get(name.removesuffix(".json"))
         if shipped is None:
             folders = ", ".join(map(str, _folders(environ)))

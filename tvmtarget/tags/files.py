@@ -285,6 +285,7 @@ class _File:
         """Yield the sizes of a family, with the tag of the family as base and its source and confidence."""
         for size, changes in self._tables(table, "sizes").items():
             inherited: dict[str, Any] = {key: base[key] for key in ("source", "confidence") if key in base}
+            # A size is usually one line of overrides, so it gets a description and its sources from the family.
             doc = f"{base.get('doc', '')} ({size})".strip()
             row = {"doc": doc, **inherited, **changes, "base": f"{self.prefix}{family}"}
             yield f"{family}.{size}", row, f"{self.prefix}{family}"
@@ -333,7 +334,7 @@ class _File:
             doc=metadata.get("doc", ""),
             sources=tuple(cite for cite in cites if isinstance(cite, str)),
             confidence=metadata.get("confidence", ""),
-            aliases=tuple(self._full_name(alias) for alias in metadata.get("aliases", ())),
+            aliases=tuple(f"{self.prefix}{alias}" for alias in metadata.get("aliases", ())),
             is_abstract=metadata.get("abstract", False),
             file=self.path,
             tvm=metadata.get("tvm"),
@@ -343,9 +344,6 @@ class _File:
         )
         flat = {key: value for key, value in table.items() if key not in METADATA}
         return TagRow(info, metadata.get("base"), flat, problems)
-
-    def _full_name(self, alias: str) -> str:
-        return f"{self.prefix}{alias}"
 
 
 def _is(type_: type, value: Any) -> bool:  # noqa: ANN401 - any TOML value

@@ -45,6 +45,7 @@ def read_constraint(registry: Registry, text: str) -> Constraint:
     >>> print(read_constraint(default_registry(), "gpu(arch>=sm_70)"))
     gpu(arch>=sm_70)
     """
+    # A tag ends at its part, `:gpu`, or its overrides, `(...)`; no kind or key has the '/' of a tag.
     if re.split(r"[(:]", text.strip(), maxsplit=1)[0] in registry:
         return Constraint.of(Target.parse(text, tags=registry))
     constraint = Constraint.parse(text)
@@ -139,6 +140,7 @@ def _truth(registry: Registry, name: str, constraint: Constraint) -> Truth:
 
 def _may_meet(constraint: Constraint, kinds: frozenset[str] | None) -> bool:
     """Whether a tree with some kinds could satisfy a constraint; the kinds are None if they are unknown."""
+    # A necessary condition, so True where the kinds alone do not decide.
     if kinds is None or constraint.is_negated or constraint.path is not None:
         return True
     if constraint.any_of:

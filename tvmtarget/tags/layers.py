@@ -135,6 +135,7 @@ class FileLayer:
         return [problem for key in keys for problem in self._load(key).problems]
 
     def _keys(self, name: str) -> list[str | None]:
+        # Files with full names, under None, may define tags of any namespace.
         return [key for key in (None, name.partition("/")[0]) if key in self._by_namespace]
 
     def _load(self, key: str | None) -> TagFile:

@@ -169,7 +169,7 @@ class Registry(Mapping[str, Target]):
             The kinds, or None if the rows of the tag and its bases do not determine them.
         """
         found: set[str] = set()
-        for _ in range(MAX_BASES):
+        for _ in range(MAX_BASES):  # a bound instead of a set of seen names, as longer chains are errors anyway
             row = self._row(name)
             if not _collect_kinds(row.flat, found):
                 return None
@@ -221,6 +221,7 @@ class Registry(Mapping[str, Target]):
         row = self._find(name)
         if row is None:
             tail = did_you_mean(name, [*self, *self.abstract()]) or "; `tvmtarget tags` lists them"
+            # The name may be unknown because the file that defines it cannot be read.
             broken = [problem for layer in self._layers for problem in layer.problems(name)]
             raise UnknownNameError(f"unknown tag {name!r}{tail}", *broken)
         return row
@@ -238,6 +239,7 @@ class Registry(Mapping[str, Target]):
         return self._found[name]
 
     def _search_layers(self, name: str) -> TagRow | None:
+        # Highest layer first. The row of a conflict is kept with its problem, so that only this name fails.
         rows = [row for layer in reversed(self._layers) if (row := layer.find(name)) is not None]
         if len(rows) < 2 or rows[0].info.overrides:
             return rows[0] if rows else None
@@ -308,6 +310,7 @@ def _collect_kinds(flat: Mapping[str, object], found: set[str]) -> bool:
 
 
 def _is_reference(value: object) -> bool:
+    """Whether a host is a reference such as `@cpu`, whose node is visited anyway."""
     return isinstance(value, str) and value.startswith("@")
 
 

@@ -63,7 +63,8 @@ def add_tag(
     text = f"schema = {SCHEMA}\n"
     if path.exists():
         text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
-    key = _free_key(f"added-{name.replace('/', '-')}", text)
+    base = f"added-{name.replace('/', '-')}"
+    key = next(key for number in count() if (key := f"{base}-{number}" if number else base) not in text)
     flat = tree.replace(tag=None).to_json()
     reserved = sorted(flat.keys() & METADATA.keys())
     if reserved:
@@ -90,11 +91,6 @@ def add_tag(
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(content.encode())
-
-
-def _free_key(base: str, text: str) -> str:
-    """Return a key for a source that does not occur in a file."""
-    return next(key for number in count() if (key := f"{base}-{number}" if number else base) not in text)
 
 
 def _check_read_back(file: TagFile, name: str, tree: Target, registry: Registry) -> None:

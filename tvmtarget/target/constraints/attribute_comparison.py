@@ -90,9 +90,9 @@ def compare_attribute(
     """
     # A measured triple may omit components, so the normalized forms can differ on the same platform.
     if name == "mtriple" and measured and operator in ("eq", "ne"):
-        return _truth(_is_same_platform(str(actual), str(required)) == (operator == "eq"))
+        return Truth.of(_is_same_platform(str(actual), str(required)) == (operator == "eq"))
     if name == "mtriple" and measured and operator == "in" and isinstance(required, tuple):
-        return _truth(any(_is_same_platform(str(actual), str(option)) for option in required))
+        return Truth.of(any(_is_same_platform(str(actual), str(option)) for option in required))
     return compare(operator, canonical(name, actual), canonical(name, required), measured=measured)
 
 
@@ -169,11 +169,11 @@ def compare(operator: Operator, actual: Value, required: Value, *, measured: boo
     match operator:
         case "has" | "lacks":
             is_item = isinstance(actual, tuple) and required in actual
-            return _truth(is_item == (operator == "has"))
+            return Truth.of(is_item == (operator == "has"))
         case "eq" | "ne":
-            return _truth(_is_equal(actual, required) == (operator == "eq"))
+            return Truth.of(_is_equal(actual, required) == (operator == "eq"))
         case "in":
-            return _truth(isinstance(required, tuple) and any(_is_equal(actual, option) for option in required))
+            return Truth.of(isinstance(required, tuple) and any(_is_equal(actual, option) for option in required))
     if isinstance(actual, int) and isinstance(required, int):
         return _holds(operator, (actual,), (required,))
     if isinstance(actual, str) and isinstance(required, str):
@@ -226,10 +226,6 @@ def has_order(operator: Operator, value: Value) -> bool:
     return _LEVEL.fullmatch(value) is not None or (arch is not None and not arch.suffix)
 
 
-def _truth(holds: bool) -> Truth:
-    return Truth.YES if holds else Truth.NO
-
-
 def _is_equal(left: Value, right: Value) -> bool:
     # True == 1 in Python, but a flag is no number.
     return left == right and isinstance(left, bool) == isinstance(right, bool)
@@ -241,7 +237,7 @@ def _is_version(value: Value) -> TypeGuard[tuple[int, ...]]:
 
 def _holds(operator: Operator, left: tuple[int, ...], right: tuple[int, ...]) -> Truth:
     holds = {"ge": left >= right, "le": left <= right, "gt": left > right, "lt": left < right}[operator]
-    return _truth(holds)
+    return Truth.of(holds)
 
 
 def _compare_names(operator: Operator, actual: str, required: str, *, measured: bool) -> Truth:
@@ -249,7 +245,7 @@ def _compare_names(operator: Operator, actual: str, required: str, *, measured: 
     if actual == required and operator in ("ge", "le"):
         return Truth.YES
     if operator == "ge" and (answer := has_instructions(actual, required, measured=measured)) is not None:
-        return _truth(answer)
+        return Truth.of(answer)
     left, right = NvidiaArch.parse(actual), NvidiaArch.parse(required)
     if left is not None and right is not None and not right.suffix:
         return _holds(operator, left.capability, right.capability)

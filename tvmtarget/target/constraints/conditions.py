@@ -120,7 +120,7 @@ class Condition(Node):
             truth, finding = check_cpu(context.node, self.operator, str(self.value), measured=context.measured)
         else:
             truth, finding = check_feature(context.node, str(self.value), measured=context.measured)
-            truth = Truth(Truth.YES - truth) if self.operator == "lacks" else truth
+            truth = truth.negated if self.operator == "lacks" else truth
         return Reason(truth=truth, text=f"{self}: {finding}")
 
     def check_attributes(self, name: str, kind: Kind | None, attrs: Attributes, *, measured: bool = False) -> Reason:

@@ -38,8 +38,10 @@ def constraint_of(make: type[Constraint], context: NodeContext) -> Constraint:
         The constraint, with those of the children, host, executor and runtime that the node states.
     """
     node = context.node
+    # A reference to a node outside of the tree has no context, and so gives no constraint.
+    host = context.host() if node.host is not None else None
     return _counted(make, context, constraint_of).replace(
-        host=_host(make, context),
+        host=None if host is None or host is context else _of_node(make, host, _without_host),
         executor=None if node.executor is None else _configured(make, node.executor),
         runtime=None if node.runtime is None else _configured(make, node.runtime),
     )
@@ -68,12 +70,6 @@ def _of_node(make: type[Constraint], context: NodeContext, of_child: _Convert) -
     names = (child.node.name if child.node.name != child.node.kind else None for child in context.children())
     children = tuple((name, of_child(make, child)) for name, child in zip(names, context.children(), strict=True))
     return make(word=context.node.kind, conditions=_sorted(conditions), children=children)
-
-
-def _host(make: type[Constraint], context: NodeContext) -> Constraint | None:
-    """Convert the host that a node states; a reference to a node outside of the tree gives no constraint."""
-    host = context.host() if context.node.host is not None else None
-    return None if host is None or host is context else _of_node(make, host, _without_host)
 
 
 def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constraint:

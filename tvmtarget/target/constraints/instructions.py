@@ -194,7 +194,7 @@ def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tup
         finding = f"it is {signs[name]}{name}"
         if signs[name] == "+" and not is_complete:
             finding += " without all of it"
-        return _truth(signs[name] == "+" and is_complete), finding
+        return Truth.of(signs[name] == "+" and is_complete), finding
     if features is None:
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
@@ -207,7 +207,7 @@ def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tup
     if has is None or (not has and not any(name in table.implies for table in _tables())):
         return Truth.UNKNOWN, "the target does not state it"
     source = next((f"{key} {node.attrs[key]}" for key in ("mcpu", "mtriple", "march") if key in node.attrs), "mattr")
-    return _truth(has), f"{source} {'has' if has else 'lacks'} it"
+    return Truth.of(has), f"{source} {'has' if has else 'lacks'} it"
 
 
 def check_cpu(node: TargetNode, operator: Operator, cpu: str, *, measured: bool = False) -> tuple[Truth, str]:
@@ -243,8 +243,7 @@ def check_cpu(node: TargetNode, operator: Operator, cpu: str, *, measured: bool 
         return covers, finding
     within = _is_within(features, cpu)
     # "Greater" is "at least, and not at most": strict inclusion of feature sets.
-    not_covers, not_within = Truth(Truth.YES - covers), Truth(Truth.YES - within)
-    answers = {"le": within, "gt": min(covers, not_within), "lt": min(within, not_covers)}
+    answers = {"le": within, "gt": min(covers, within.negated), "lt": min(within, covers.negated)}
     return answers.get(operator, Truth.UNKNOWN), finding
 
 
@@ -253,7 +252,7 @@ def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, lis
     table = table_of(features.family)
     if table is None or cpu not in table.cpus:
         answer = features.covers(cpu)
-        return (Truth.UNKNOWN if answer is None else _truth(answer)), []
+        return Truth.of(answer), []
     lacking, unknown = missing(features, table.level(cpu), table.family, measured=measured)
     return (Truth.NO if lacking else Truth.UNKNOWN if unknown else Truth.YES), lacking
 
@@ -270,7 +269,7 @@ def check_vector_width(node: TargetNode, bits: int) -> tuple[Truth, str]:
     """
     stated, features = node.attrs.get("vector-width"), known_features(node)
     if isinstance(stated, int):
-        return _truth(stated >= bits), f"it is {stated}"
+        return Truth.of(stated >= bits), f"it is {stated}"
     width = vector_bits(features.names) if features is not None else 0
     if width >= bits:
         return Truth.YES, f"it is {width}"
@@ -306,10 +305,6 @@ def known_features(node: TargetNode) -> Features | None:
         return node.features
     except TargetError:
         return None
-
-
-def _truth(holds: bool) -> Truth:
-    return Truth.YES if holds else Truth.NO
 
 
 def _tables() -> list[FeatureTable]:

@@ -17,6 +17,23 @@ class Truth(IntEnum):
     UNKNOWN = 1
     YES = 2
 
+    @classmethod
+    def of(cls, holds: bool | None) -> Truth:
+        """Convert a Python truth value.
+
+        Args:
+            holds: The answer, None if it is unknown.
+
+        Returns:
+            The truth value.
+        """
+        return cls.UNKNOWN if holds is None else cls.YES if holds else cls.NO
+
+    @property
+    def negated(self) -> Truth:
+        """The opposite answer; UNKNOWN for UNKNOWN."""
+        return Truth(Truth.YES - self)
+
 
 class Reason(Node):
     """Result of a check with the results of its parts; only YES is true in a condition."""

@@ -99,7 +99,7 @@ def _connected(constraint: Constraint, parts: Sequence[Reason]) -> Reason:
 
 
 def _negated(reason: Reason) -> Reason:
-    return Reason(truth=Truth(Truth.YES - reason.truth), text=f"not {reason.text}", parts=reason.parts)
+    return Reason(truth=reason.truth.negated, text=f"not {reason.text}", parts=reason.parts)
 
 
 def _meets_word(constraint: Constraint, context: NodeContext) -> Reason:

@@ -194,7 +194,8 @@ def write(constraint: Constraint) -> str:
         A text from which `read` makes an equal constraint.
     """
     if constraint.any_of:
-        body = "|".join(f"({option})" if _is_bare_choice(option) else str(option) for option in constraint.any_of)
+        options = constraint.any_of
+        body = "|".join(f"({option})" if option.any_of and _is_bare(option) else str(option) for option in options)
     elif constraint.all_of:
         body = "&".join(f"({part})" if _is_bare(part) else str(part) for part in constraint.all_of)
     elif constraint.path is not None:
@@ -216,7 +217,3 @@ def _write_word(constraint: Constraint) -> str:
 def _is_bare(constraint: Constraint) -> bool:
     """Whether a constraint prints as parts with '|' or '&' between them, without parentheses."""
     return bool(constraint.any_of or constraint.all_of) and not constraint.is_negated and constraint.weight is None
-
-
-def _is_bare_choice(constraint: Constraint) -> bool:
-    return bool(constraint.any_of) and _is_bare(constraint)

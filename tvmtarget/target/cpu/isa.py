@@ -224,7 +224,10 @@ def features_of(kind: str, attrs: Attributes) -> Features:
     """
     stated = read_isa(kind, attrs)
     if len(stated.families) > 1:
-        return _common([_features(read_isa(kind, attrs, family)) for family in stated.families])
+        # Only what all alternatives have in common is certain.
+        options = [_features(read_isa(kind, attrs, family)) for family in stated.families]
+        names = frozenset.intersection(*(option.names for option in options))
+        return Features("", names, frozenset.intersection(*(option.absent for option in options)))
     if stated.table is None:
         capability = None if is_cpu(kind) else _capability(kind, attrs)
         return Features("", frozenset(stated.added), frozenset(stated.removed), compute_capability=capability)
@@ -241,12 +244,6 @@ def _features(stated: StatedIsa) -> Features:
         absent=table.dependents(stated.removed),
         is_complete=stated.model is not None,
     )
-
-
-def _common(options: Sequence[Features]) -> Features:
-    """Return the features that all alternatives have in common."""
-    names = frozenset.intersection(*(option.names for option in options))
-    return Features("", names, frozenset.intersection(*(option.absent for option in options)))
 
 
 def _is_arm_of_any_width(kind: str, attrs: Mapping[str, Value]) -> bool:

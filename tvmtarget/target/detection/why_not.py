@@ -186,6 +186,7 @@ def _device_reason(
 
 
 def _similarity(answer: Reason) -> tuple[int, int]:
+    """Sort key of answers: the truth, then the fewest differences."""
     return answer.truth, -sum(part.truth is Truth.NO for part in answer.parts)
 
 
@@ -247,7 +248,9 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
         yield Reason(truth=Truth.UNKNOWN, text=str(error))
         return
     name = required.attrs.get("mcpu")
-    label = " ".join(filter(None, (f"mcpu {name}" if name else "", *map(str, _signed(required))))) or "instructions"
+    signed = required.attrs.get("mattr", ())
+    words = ([f"mcpu {name}"] if name else []) + [*map(str, signed if isinstance(signed, tuple) else ())]
+    label = " ".join(words) or "instructions"
     if here.family and there.family and here.family != there.family:
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
@@ -268,11 +271,6 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
-
-
-def _signed(node: TargetNode) -> tuple[Value, ...]:
-    features = node.attrs.get("mattr", ())
-    return features if isinstance(features, tuple) else ()
 
 
 def compare_triples(have: TargetNode, required: TargetNode) -> Iterator[Reason]:
