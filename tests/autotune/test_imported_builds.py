@@ -109,7 +109,7 @@ def test_what_tvm_leaves_out_of_a_target_is_told_to_the_import(tmp_path):
     assert "4 records new, 0 lines rejected" in CliRunner().invoke(app, command).output
     assert kernel_of(model, CPU, path).tier == "exact"
     same, system = CPU.override({"l2-cache-bytes": 2 * 1048576}), tt.Target.parse("[a=llvm,b=cuda](host=@a)")
-    with pytest.raises(LogError, match=r"TVM writes .* alike; name one of them"):
+    with pytest.raises(LogError, match=r"TVM writes .* the same way; name one of them"):
         import_metaschedule(log, folder, targets=[CPU, same])
     with pytest.raises(LogError, match="runs on one device; name a leaf of"):
         import_metaschedule(log, folder, targets=[system])

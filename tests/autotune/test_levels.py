@@ -10,7 +10,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
-from tvmtarget.autotune.search.fit_costs import learned
+from tvmtarget.autotune.search.fit_costs import fit_op_costs
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
 from tvmtarget.autotune.search.result import Budget
@@ -136,7 +136,7 @@ def test_a_slow_operation_is_found_by_the_subgraphs_it_is_in():
             for subgraph in each.subgraphs
         }
         runs.append((each, times))
-    found = {(cost.structure, cost.site): cost.time for cost in learned(estimates, runs)}
+    found = {(cost.structure, cost.site): cost.time for cost in fit_op_costs(estimates, runs)}
     for index, op in enumerate(("relu", "lrn", "pool")):
         assert found[structure_of(plan.program.op(index)), "ort"] == pytest.approx(true[op], rel=0.1)
 

@@ -154,25 +154,25 @@ def test_nothing_is_waited_for_when_the_time_is_up(cluster, tmp_path):
 @pytest.fixture
 def opened():
     part = CompileRequest("main", product().SerializeToString(), "", tt.Target.parse("llvm"))
-    yield dask_worker.opening("tvm", part, Limits(), "a session")
-    dask_worker.closed("a session")
+    yield dask_worker.leaf_description("tvm", part, Limits(), "a session")
+    dask_worker.close_session("a session")
 
 
 def test_a_worker_measures_within_the_seconds_that_are_left_and_keeps_its_process(opened):
     with Worker("tvm", CompileRequest("main", opened["source"], "", tt.Target.parse("llvm"))) as here:
         (space,) = here.spaces()
     choices = list(map(dict, space.default))
-    reply = dask_worker.measured(opened, None, space.kernel.key, choices, 2, None)
+    reply = dask_worker.measure_on_worker(opened, None, space.kernel.key, choices, 2, None)
     assert (reply.value.status, reply.value.env, reply.refusal) == ("ok", environment(), "")
     (worker,) = dask_worker._OPEN.values()
     pid = worker.pid
-    assert dask_worker.measured(opened, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
+    assert dask_worker.measure_on_worker(opened, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
     short = {name: value for name, value in opened.items() if name != "source"}
-    assert dask_worker.measured(short, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
-    assert dask_worker.measured({**short, "digest": "other"}, None, "k1:", [], 1, None).lacks_source
-    dask_worker.closed("another session")
+    assert dask_worker.measure_on_worker(short, 0.0, space.kernel.key, choices, 2, None).value.status == "cancelled"
+    assert dask_worker.measure_on_worker({**short, "digest": "other"}, None, "k1:", [], 1, None).lacks_source
+    dask_worker.close_session("another session")
     assert len(dask_worker._OPEN) == 1
-    dask_worker.closed("a session")
+    dask_worker.close_session("a session")
     assert not dask_worker._OPEN
     assert not Path(f"/proc/{pid}").exists()
 
@@ -188,7 +188,7 @@ def test_a_worker_measures_within_the_seconds_that_are_left_and_keeps_its_proces
     ],
 )
 def test_a_worker_that_would_measure_something_else_says_why_it_does_not(opened, changes, why):
-    reply = dask_worker.measured({**opened, **changes}, None, "k1:", [], 1, None)
+    reply = dask_worker.measure_on_worker({**opened, **changes}, None, "k1:", [], 1, None)
     assert reply.value is None
     assert re.search(why, reply.refusal)
     assert not dask_worker._OPEN

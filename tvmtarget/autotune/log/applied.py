@@ -1,4 +1,4 @@
-"""What a build took from a tuning log, piece by piece, and from which tier."""
+"""What a build took from a tuning log, item by item, and from which tier."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ __all__ = ["Applied"]
 
 @dataclass(frozen=True)
 class Applied:
-    """A kernel, a placement or settings of executors, and what is known of it.
+    """A kernel, a placement or settings, and what the log has for it.
 
-    `key` is the piece's own key, `tier` that of the lookup. `body` is the candidate's if it was used; else `note` says
-    why not, or that nothing is known. `ratio` is the cost over that of the baseline where it was measured.
+    Attributes:
+        level: the level of the workload.
+        what: the name of the item.
+        key: the key of the item.
+        tier: the tier of the match.
+        calls: how often a run of the program executes it.
+        record: the digest of the record.
+        source: the target that the record was measured on.
+        ratio: the cost over that of the baseline, where it was measured.
+        format: the format of the candidate.
+        body: the body of the candidate if it is used.
+        note: why it is not used.
     """
 
     level: str
@@ -33,7 +43,17 @@ class Applied:
 
     @classmethod
     def of(cls, what: str, key: str, match: Match, calls: int = 1) -> Self:
-        """Return what a match gives for a piece that takes all candidates which the lookup did not refuse."""
+        """Return the outcome for an item that accepts every candidate that the lookup returns.
+
+        Args:
+            what: the name of the item.
+            key: its key.
+            match: the result of the lookup.
+            calls: how often a run of the program executes it.
+
+        Returns:
+            The outcome.
+        """
         applied = cls(match.workload.level, what, key, match.tier, calls)
         if match.record is None:
             return replace(applied, note=match.tried[0].reason) if match.tried else applied
@@ -48,12 +68,26 @@ class Applied:
         return self.body is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that say something."""
+        """Return the fields that are not empty.
+
+        Returns:
+            An object of JSON.
+        """
         return {name: value for name, value in asdict(self).items() if value not in ("", None)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned."""
+        """Read what `to_json` returned.
+
+        Args:
+            data: an object of JSON.
+
+        Returns:
+            The outcome.
+
+        Raises:
+            TypeError: a field is unknown or of another type.
+        """
         applied = cls(**data)
         names = ("level", "what", "key", "tier", "record", "source", "format", "note")
         if not all(isinstance(getattr(applied, name), str) for name in names):

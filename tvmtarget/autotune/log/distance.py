@@ -1,8 +1,9 @@
-"""How far a device is from another one, term by term: what a kernel's record loses when it is carried over.
+"""The distance between devices, term by term: how much a kernel's record is worth on another device.
 
-A family is what must be equal: kind, architecture, and every attribute that is hard. Within one, each difference has
-a declared weight, by the class of its attribute; weights follow measurements of one kernel under five instruction
-sets (docs/tuning.md). Legality is no distance: a record's constraint decides it first.
+Devices of one family have equal kind, architecture and `hard` attributes. Within a family, each difference has a
+declared weight, by the class of its attribute; the weights follow measurements of one kernel under five instruction
+sets (docs/tuning.md). Whether a kernel is legal is not a matter of distance: the constraint of its record decides that
+first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
 
 NAME = "dist/1"
 
-# Of one difference; of numbers, of a factor of two.
+# The cost of one difference, and of numbers that of a factor of two.
 WEIGHTS: Mapping[str, float] = {
     "isa": 2.0,
     "vector": 4.0,
@@ -53,7 +54,7 @@ WEIGHTS: Mapping[str, float] = {
     "default": 2.0,
 }
 
-# Groups of features that kernels are written with; whatever else a CPU has, a kernel does not notice.
+# Features that kernels are written for, in groups that CPUs have together; other features do not change kernels.
 _GROUPS = re.compile(
     r"avx512|avx10|avx2|avxvnni|avx|amx|sse4|s?sse|fma|f16c|neon|dotprod|i8mm|bf16|fullfp16|sve2|sve|sme|mve|hvx|zve|zvl"
     r"|v$|dsp$"
@@ -62,7 +63,14 @@ _GROUPS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One difference: what of a target, what it was where the record was made, what it is here, and its weight."""
+    """One difference between two devices.
+
+    Attributes:
+        what: the attribute.
+        was: its value where the record was measured.
+        now: its value here.
+        cost: its weight.
+    """
 
     what: str
     was: str
@@ -76,7 +84,15 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What distances of a leaf are reckoned from: the values of all that has a weight, and of a CPU what it can do."""
+    """What the distances of a leaf are computed from.
+
+    Attributes:
+        kind: the kind of the leaf.
+        values: the values of all attributes with a weight.
+        features: the instruction-set features of a CPU.
+        width: bits of the widest vectors, 0 if unknown.
+        model: the model of a CPU.
+    """
 
     kind: str
     values: tuple[Value | None, ...]
@@ -86,7 +102,14 @@ class Device:
 
 
 def family_of(leaf: Target) -> str:
-    """Return `f1:` and a digest of what must be equal for a record to be carried over."""
+    """Return the key of the family of a leaf.
+
+    Args:
+        leaf: the leaf.
+
+    Returns:
+        `f1:` and a digest of everything that must be equal for a record to be carried over.
+    """
     kind = find_kind(leaf.kind)
     hard = {
         name: _plain(value) for name, value in leaf.attrs.items() if _class(leaf, name) == "hard" and name != "libs"
@@ -100,7 +123,14 @@ def family_of(leaf: Target) -> str:
 
 
 def device_of(leaf: Target) -> Device:
-    """Return what a leaf's distances are reckoned from."""
+    """Return what the distances of a leaf are computed from.
+
+    Args:
+        leaf: the leaf.
+
+    Returns:
+        Its weighted attributes.
+    """
     values = tuple(leaf[row.name] for row in _weighted(leaf.kind))
     if not is_cpu(leaf.kind):
         return Device(leaf.kind, values)
@@ -110,12 +140,28 @@ def device_of(leaf: Target) -> Device:
 
 
 def differences(was: Target, now: Target) -> tuple[Term, ...]:
-    """Return the terms between two leaves of one family, the heaviest first."""
+    """Return the terms between two leaves of one family.
+
+    Args:
+        was: where a record was measured.
+        now: where it is to be used.
+
+    Returns:
+        The terms, the heaviest first.
+    """
     return terms_between(device_of(was), device_of(now))
 
 
 def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
-    """Return the terms between two devices of one family, the heaviest first."""
+    """Return the terms between two devices of one family.
+
+    Args:
+        was: where a record was measured.
+        now: where it is to be used.
+
+    Returns:
+        The terms, the heaviest first.
+    """
     found = [*_instructions(was.features, now.features)]
     if wider := _wider(was, now):
         found.append(Term("vector bits", str(was.width), str(now.width), wider))
@@ -126,7 +172,15 @@ def terms_between(was: Device, now: Device) -> tuple[Term, ...]:
 
 
 def how_far(devices: Iterable[Device], now: Device) -> list[float]:
-    """Return how far devices of one family are from one, as the terms between them say, without making the terms."""
+    """Return the distances of devices of one family to one of them, without making terms.
+
+    Args:
+        devices: where records were measured.
+        now: where they are to be used.
+
+    Returns:
+        A distance for each device, equal to the sum of its terms.
+    """
     rows, values, width = _weighted(now.kind), now.values, now.width
     weights, apart = {now.model: 0.0}, dict[frozenset[str], float]()
     found = []
@@ -146,25 +200,40 @@ def how_far(devices: Iterable[Device], now: Device) -> list[float]:
 
 
 def _wider(was: Device, now: Device) -> float:
-    """Return what the difference of two known vector widths costs."""
+    """Return the cost of the difference between two known vector widths."""
     is_known = was.width != now.width and was.width and now.width
     return round(abs(log2(was.width / now.width)) * WEIGHTS["vector"], 2) if is_known else 0.0
 
 
 def _changes(was: Device, now: Device) -> list[tuple[str, Value | None, Value | None, float]]:
-    """Return what is otherwise and has a weight, with its cost."""
+    """Return the attributes that differ and have a weight, with the costs."""
     rows = zip(_weighted(was.kind), was.values, now.values, strict=True)
     found = [(row.name, a, b, _cost(row, a, b)) for row, a, b in rows if a != b]
     return [one for one in found if one[3]]
 
 
 def distance(terms: tuple[Term, ...]) -> float:
-    """Return the sum of the terms as they are printed."""
+    """Return the sum of terms.
+
+    Args:
+        terms: the terms.
+
+    Returns:
+        The sum, rounded like the printed terms.
+    """
     return round(sum(term.cost for term in terms), 2)
 
 
 def shape_distance(one: tuple[tuple[object, ...], ...], other: tuple[tuple[object, ...], ...]) -> float | None:
-    """Return how far the sizes of two workloads of a family are apart; None where one is no number."""
+    """Return the distance between the sizes of two workloads of a family.
+
+    Args:
+        one: the sizes of each tensor of one workload.
+        other: those of the other.
+
+    Returns:
+        The distance; None if a differing size is symbolic.
+    """
     total = 0.0
     for mine, yours in zip(one, other, strict=True):
         for a, b in zip(mine, yours, strict=True):
@@ -177,7 +246,14 @@ def shape_distance(one: tuple[tuple[object, ...], ...], other: tuple[tuple[objec
 
 
 def least_needs(leaf: Target) -> Constraint:
-    """Return what a candidate is taken to need that does not say: instructions and capacities of where it ran."""
+    """Return what a candidate without `requires` is assumed to need of a target.
+
+    Args:
+        leaf: where it was measured.
+
+    Returns:
+        A constraint with the instructions and capacities of the leaf.
+    """
     if leaf.host or leaf.count != 1 or leaf.memory or leaf.executor or leaf.runtime:
         leaf = leaf.replace(host=None, count=1, memory=(), executor=None, runtime=None)
     least = Constraint.of(leaf)
@@ -186,7 +262,7 @@ def least_needs(leaf: Target) -> Constraint:
 
 
 class _Row(NamedTuple):
-    """An attribute of which a difference has a weight; that of a ratio is for each factor of two."""
+    """An attribute with a weight; that of a ratio is for each factor of two."""
 
     name: str
     weight: float
@@ -195,19 +271,19 @@ class _Row(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _instructions(mine: frozenset[str], yours: frozenset[str]) -> tuple[Term, ...]:
-    """Return the terms of what two CPUs can do."""
+    """Return the terms of the instruction-set features of two CPUs."""
     left, right = mine - yours, yours - mine
     found = []
     for group in sorted({_group(name) for name in left | right} - {""}):
         gone, new = (sorted(name for name in one if _group(name) == group) for one in (left, right))
-        said = " ".join(f"-{name}" for name in gone), " ".join(f"+{name}" for name in new)
-        found.append(Term("isa", *said, WEIGHTS["isa"]))
+        names = " ".join(f"-{name}" for name in gone), " ".join(f"+{name}" for name in new)
+        found.append(Term("isa", *names, WEIGHTS["isa"]))
     return tuple(found)
 
 
 @lru_cache
 def _weighted(kind: str) -> tuple[_Row, ...]:
-    """Return the attributes of a kind of which a difference has a weight, beside the features of a CPU."""
+    """Return the attributes of a kind that have a weight, without the features of a CPU."""
     known = find_kind(kind)
     named = {"mcpu", "mattr", "mtriple", "vector-width"} if is_cpu(kind) else set()
     rows = known.attributes if known is not None else ()
@@ -221,7 +297,7 @@ def _row(name: str, class_: AttributeClass) -> _Row:
 
 @lru_cache(maxsize=4096)  # most devices of a log are a few CPUs in several sizes
 def _once(names: frozenset[str]) -> frozenset[str]:
-    """Return the same object for equal names, which are then compared faster."""
+    """Return the same object for equal names, which makes comparisons faster."""
     return names
 
 
@@ -243,7 +319,7 @@ def _class(leaf: Target, name: str) -> AttributeClass:
 def _features(leaf: Target) -> Features:
     try:
         return features_of(leaf.kind, leaf.attrs)
-    except TvmTargetError:  # features that contradict each other: nothing is known
+    except TvmTargetError:  # contradictory features: treated as unknown
         return Features()
 
 
@@ -253,7 +329,7 @@ def _group(feature: str) -> str:
 
 
 def _cost(row: _Row, before: Value | None, after: Value | None) -> float:
-    """Return what a difference costs; a number that one side does not state counts as a factor of two."""
+    """Return the cost of a difference; a number that is unknown on one side counts as a factor of two."""
     _, weight, is_ratio = row
     far = doublings(before, after) if is_ratio else None
     return weight if far is None else round(weight * far, 2)

@@ -1,4 +1,4 @@
-"""Where a measurement is made: what is installed, and which machine, without its name."""
+"""The environment of this process: installed versions, system and machine, without the name of the machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from tvmtarget.autotune.log.records import Environment
 
 __all__ = ["environment"]
 
-# What generates or runs code; a record from other versions is used, and said to be stale.
+# Packages that generate or run code; a record of other versions is used, and reported as stale.
 _PACKAGES = ("tvmtarget", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "numpy")
 
 
 @cache
 def environment() -> Environment:
-    """Return this process's environment; nothing is imported, and the machine's name is only hashed."""
+    """Return the environment of this process.
+
+    Nothing is imported to find versions, and the name of the machine is stored as a hash.
+
+    Returns:
+        The record.
+    """
     host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
     body: dict[str, object] = {
         "python": platform.python_version(),

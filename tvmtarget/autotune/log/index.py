@@ -152,7 +152,7 @@ class Index(Tables):
         return [RankedCandidate(trust, score, ts, unpacked(digest), *rest) for trust, score, ts, digest, *rest in rows]
 
     def trials(self, workload: str, target: str) -> list[str]:
-        """Return the lines of all trials of a workload on exactly one target that were not retracted.
+        """Return the lines of the valid trials of a workload on exactly one target.
 
         Args:
             workload: the key of the workload.

@@ -1,9 +1,9 @@
-"""The key of a workload: the structure of a function without names, places and marks.
+"""The workload of a function: its structure without names, places and marks.
 
 The structure is that of `ir/structure.py`, in which names, sources and the order of independent calls do not matter,
-without constraints and memory scopes, without the marks that compilers write, and without the elements of weights
-(constants of floating-point numbers). The sizes of its tensors stand apart, in `shapes`, so that a family of workloads
-is the same structure with other sizes; those of functions that it calls do not.
+without constraints, memory scopes, the marks that compilers write, and the elements of weights (constants of
+floating-point numbers). The sizes of its tensors stand apart in `shapes`, so that the workloads of a family have the
+same structure and other sizes; the sizes of functions that it calls stay in the structure.
 """
 
 from __future__ import annotations
@@ -20,20 +20,37 @@ from tvmtarget.target.keys import key_of
 
 __all__ = ["shapeless", "workload_of"]
 
-_OF_OTHERS = ("sequence", "optional", "sparse", "map")  # types that hold another type, in their last place
+_CONTAINERS = ("sequence", "optional", "sparse", "map")  # types whose last part is another type
 
 
 def workload_of(
     function: Function, level: Level = "kernel", *, callees: Mapping[str, Function] | None = None
 ) -> Workload:
-    """Return the workload that a function is; `callees` are the functions of its module by name."""
+    """Return the workload of a function.
+
+    Args:
+        function: the function.
+        level: the level at which it is tuned.
+        callees: the functions of its module by name.
+
+    Returns:
+        The workload, without a payload.
+    """
     structure, shapes = shapeless(function, callees or {})
     ops = Counter(call.op if call.callee is None else "@" for call in function.body)
     return Workload.of({"structure": key_of("st2", structure), "ops": dict(ops), "shapes": shapes}, level)
 
 
 def shapeless(function: Function, callees: Mapping[str, Function]) -> tuple[dict[str, object], list[object]]:
-    """Return the JSON that `structure` of a workload is the digest of, and the sizes that were taken out of it."""
+    """Return the structure of a function without sizes, and the sizes.
+
+    Args:
+        function: the function.
+        callees: the functions of its module by name.
+
+    Returns:
+        The JSON whose digest is `structure` of the workload, and the shapes in their order.
+    """
     functions = {name: callee if callee.name == name else callee.replace(name=name) for name, callee in callees.items()}
     needed = {name for one in (function, *functions.values()) for name in callees_of(one)}
     raise_all(
@@ -47,7 +64,7 @@ def shapeless(function: Function, callees: Mapping[str, Function]) -> tuple[dict
 
 
 def _take_shapes(function: dict[str, object], shapes: list[object]) -> None:
-    """Move the sizes in the types of a function's structure to `shapes`; their number stays."""
+    """Move the sizes in the types of a function's structure to `shapes`; the ranks stay."""
     _take_from(function["params"], shapes)
     for call in cast("list[dict[str, object]]", function["calls"]):
         _take_from(call["outputs"], shapes)
@@ -63,7 +80,7 @@ def _take_from(typed: object, shapes: list[object]) -> None:
 
 def _sizeless(type_: object, shapes: list[object]) -> object:
     match type_:
-        case [str() as kind, *rest, inner] if kind in _OF_OTHERS:
+        case [str() as kind, *rest, inner] if kind in _CONTAINERS:
             return [kind, *rest, _sizeless(inner, shapes)]
         case [str() as dtype, [*dims]]:
             shapes.append(["?" if dim is None else dim for dim in dims])

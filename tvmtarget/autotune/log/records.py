@@ -1,14 +1,14 @@
-"""The lines of a tuning log: frozen values, one JSON object each, known by the digest of what they say.
+"""The records of a tuning log: frozen values, one JSON object per line, identified by the digest of their content.
 
     target      a target, by its digest `tt1:`               alias    a name that was changed elsewhere
-    workload    what was tuned, by its key `w1:`             pin      a choice that people made
-    env         where it was measured, by its key `e1:`      retract  a line that no longer counts
-    trial       a candidate and what it cost
+    workload    what was tuned, by its key `w1:`             pin      a candidate that a user fixed
+    env         where it was measured, by its key `e1:`      retract  a line that is no longer valid
+    trial       a candidate and its cost
 
 A line is canonical JSON (RFC 8785 with ASCII keys): whole numbers only, so costs are in picoseconds, bytes or
-microjoules, and no null, which is the same as nothing. `d` stands last and is the digest of all the rest: identity,
-checksum, and why writing a line twice changes nothing. Fields that this version does not know are kept; a line of an
-unknown type or of a newer version is kept as it is, unread.
+microjoules, and no null, which means the same as an absent field. The last field `d` is the digest of all others: it
+is identity and checksum, and makes writing a line twice harmless. Unknown fields are kept; a line of an unknown type or
+of a newer version is kept unparsed.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ Status: TypeAlias = Literal[
     "cancelled",
 ]
 
-# What says something about the candidate; the other two say something about the machine, and are tried again.
+# Statuses that are properties of the candidate; the other two are failures of the machine, and are tried again.
 FAILURES: frozenset[Status] = frozenset(
     {"wrong_output", "build_error", "build_timeout", "run_error", "run_timeout", "over_limit", "rejected"}
 )
 
-# What baselines are called that are used where a log knows nothing better.
+# Names of the baselines that a build uses if the log has nothing better.
 DEFAULTS = frozenset({"default", "preference"})
 
-TIE = 3  # percent within which costs count as equal, so that the oldest stays
+TIE = 3  # percent within which costs count as equal, so that the choice does not flip with noise
 
-MAX_INT = 2**53 - 1  # whole numbers that every JSON reader keeps
+MAX_INT = 2**53 - 1  # whole numbers that JSON readers with floating-point numbers keep exactly
 _MAX_DEPTH = 64
 _PPB = 10**9
 
@@ -89,28 +89,34 @@ _Object: TypeAlias = dict[str, object]
 
 
 class _Part(Node):
-    """A part of a line; what it does not know it keeps."""
+    """A part of a line, which keeps unknown fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
 
 class Candidate(_Part):
-    """What was tried: a format with its version, and a body that only those who know the format read.
+    """What was tried: a format with its version, and a body that only users of the format interpret.
 
-    Knobs are an object of whole numbers and words; anything with floats in it is one text.
+    Attributes:
+        format: the name and version of the format, such as `tvmtarget.settings/1`.
+        body: an object of whole numbers and words; anything with floating-point numbers is one text.
     """
 
     format: Annotated[str, Field(min_length=1)]
     body: object
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse what a line does not keep."""
+        """Reject a body that a line cannot hold.
+
+        Raises:
+            TargetError: the body is None.
+        """
         if self.body is None:
             raise TargetError("the body of a candidate is not null, which is the same as nothing; use an empty object")
 
     @cached_property
     def key(self) -> str:
-        """`c1:` and a digest: equal candidates have equal keys."""
+        """`c1:` and a digest; equal candidates have equal keys."""
         return key_of("c1", {"format": self.format, "body": self.body})
 
     def __hash__(self) -> int:
@@ -120,7 +126,10 @@ class Candidate(_Part):
 class Baseline(_Part):
     """What a cost is compared with, measured in the same minutes.
 
-    `identity` tells one default from a later one: a digest of the code or the choices that it stood for that day.
+    Attributes:
+        name: what the baseline is; see `DEFAULTS`.
+        costs: the cost of each repeat.
+        identity: a digest of the code or the choices that the default stood for, different from that of later ones.
     """
 
     name: str = "default"
@@ -129,14 +138,19 @@ class Baseline(_Part):
 
     @property
     def default(self) -> str | None:
-        """The identity of the default that this is, empty where it is not told; None if it is no default."""
+        """The identity of the default that this is, empty if unknown; None if it is no default."""
         return default_of(self.name, self.identity)
 
 
 class Measurement(_Part):
-    """What a candidate cost: each repeat, in `unit`; and what the baseline cost beside it.
+    """The cost of a candidate, or how it failed.
 
-    `kind` says how it was had: one look while searching, confirmed by repeated comparison, or estimated.
+    Attributes:
+        status: how the trial ended.
+        kind: `search` for a single look, `confirm` for repeated comparison by turns, or `estimate`.
+        unit: picoseconds, bytes or microjoules.
+        costs: the cost of each repeat, in `unit`.
+        baseline: what the cost is compared with.
     """
 
     status: Status
@@ -146,40 +160,68 @@ class Measurement(_Part):
     baseline: Baseline | None = None
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse what is measured without a cost."""
+        """Reject a successful measurement without a cost.
+
+        Raises:
+            TargetError: the status is `ok` and there are no costs.
+        """
         if self.status == "ok" and not self.costs:
             raise TargetError("a measurement that is ok has at least one cost in 'costs'")
 
     @property
     def cost(self) -> int | None:
-        """The median of the costs, the lower one of two; None where nothing ran."""
+        """The median of the costs, the lower one of two; None if the candidate did not run."""
         return median_low(self.costs) if self.status == "ok" else None
 
     @property
     def ratio_ppb(self) -> int | None:
-        """The cost over that of the baseline, in billionths; None where one of them is not known."""
+        """The cost over that of the baseline, in billionths; None if one of them is unknown."""
         return None if self.cost is None or self.baseline is None else _ratio(self.cost, self.baseline.costs)
 
     @property
     def rank(self) -> tuple[int, int] | None:
-        """How good it is among those of one device, the least first; None for what never ran."""
+        """The rank among the candidates of one target, the least first; None if it did not run."""
         return rank_of(self.status, self.kind, self.costs, () if self.baseline is None else self.baseline.costs)
 
 
-def digest_of(said: str) -> str:
-    """Return the digest of all that a line says, the line without its end."""
-    return f"d1:{hashlib.sha256(said.encode()).hexdigest()[:32]}"
+def digest_of(content: str) -> str:
+    """Return the digest of a line.
+
+    Args:
+        content: the canonical JSON of the line without its digest.
+
+    Returns:
+        `d1:` and 32 hexadecimal digits.
+    """
+    return f"d1:{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
 def default_of(name: str, identity: str | None) -> str | None:
-    """Return the identity of a default by the parts of a baseline, empty if it is not told; None if it is another."""
+    """Return the identity of the default that a baseline is.
+
+    Args:
+        name: the name of the baseline.
+        identity: its identity.
+
+    Returns:
+        The identity, empty if unknown; None if the baseline is no default.
+    """
     return (identity or "") if name in DEFAULTS else None
 
 
 def rank_of(status: str, kind: str, costs: Sequence[int], baseline: Sequence[int]) -> tuple[int, int] | None:
-    """Return the rank of a measurement by its parts.
+    """Return the rank of a measurement.
 
-    Confirmed before seen once before estimated; compared with a baseline before bare; then by what it cost.
+    Confirmed comes before searched before estimated; compared with a baseline before not compared; then the least cost.
+
+    Args:
+        status: how the trial ended.
+        kind: the kind of the measurement.
+        costs: the cost of each repeat.
+        baseline: the costs of the baseline, empty if there is none.
+
+    Returns:
+        Trust and score; None if the candidate did not run.
     """
     if status != "ok":
         return None
@@ -189,8 +231,8 @@ def rank_of(status: str, kind: str, costs: Sequence[int], baseline: Sequence[int
 
 
 def _ratio(cost: int, baseline: Sequence[int]) -> int | None:
-    beside = median_low(baseline)
-    return cost * _PPB // beside if beside else None
+    divisor = median_low(baseline)
+    return cost * _PPB // divisor if divisor else None
 
 
 class Record(_Part):
@@ -201,17 +243,16 @@ class Record(_Part):
 
     @cached_property
     def text(self) -> str:
-        """The line in its one spelling, without the end of the line."""
-        said = self._said
-        return f'{said[:-1]},"d":"{self.digest}"}}'
+        """The canonical spelling of the line, without its line end."""
+        return f'{self._content[:-1]},"d":"{self.digest}"}}'
 
     @cached_property
     def digest(self) -> str:
-        """`d1:` and a digest of all that the line says."""
-        return digest_of(self._said)
+        """`d1:` and a digest of the content of the line."""
+        return digest_of(self._content)
 
     @cached_property
-    def _said(self) -> str:
+    def _content(self) -> str:
         flat = self.model_dump(by_alias=True, exclude_none=True)
         check_json(flat, 0)
         return canonical(flat | {"t": self.type, "v": self.version})
@@ -224,7 +265,7 @@ class Record(_Part):
 
 
 class TargetRecord(Record):
-    """A target: its digest, the identity that the digest is made of, and where it came from."""
+    """A target: its digest, the identity that the digest is computed from, and its origin."""
 
     type = "target"
 
@@ -233,12 +274,12 @@ class TargetRecord(Record):
     meta: _Object | None = None
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse a key that is not the body's."""
+        """Reject a key that is not that of the body."""
         _check_key(self.key, f"tt1:{hashlib.sha256(canonical(self.body).encode()).hexdigest()}", "target")
 
 
 class Workload(Record):
-    """What is tuned: a body whose `shapes` are the only part that a family leaves open.
+    """What is tuned: a body in which `shapes` is the only part that differs within a family.
 
     >>> Workload.of({"op": "matmul", "shapes": [[128, 128, 128]], "dtype": "float32"}).key
     'w1:60f0f9d955ea43984095950f9038e3e0'
@@ -253,7 +294,7 @@ class Workload(Record):
     payload: _Object | None = None
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse keys that are not the body's."""
+        """Reject keys that are not those of the body."""
         whole = {**self.body, "level": self.level}
         check_json(whole, 0)
         _check_key(self.key, key_of("w1", whole), "workload")
@@ -261,7 +302,16 @@ class Workload(Record):
 
     @classmethod
     def of(cls, body: Mapping[str, object], level: Level = "kernel", payload: _Object | None = None) -> Workload:
-        """Return the workload of a body: names, numbers and lists, its sizes in `shapes`, a list of lists."""
+        """Return the workload of a body.
+
+        Args:
+            body: names, numbers and lists; the sizes are in `shapes`, a list of lists.
+            level: `kernel` for a kernel, `graph` or `executor` for a whole program.
+            payload: data that does not identify the workload, such as a program.
+
+        Returns:
+            The workload with its keys.
+        """
         whole = {**body, "level": level}
         check_json(whole, 0)
         family = key_of("wf1", whole | _ranks(body))
@@ -269,12 +319,12 @@ class Workload(Record):
 
     @property
     def shapes(self) -> tuple[tuple[object, ...], ...]:
-        """The sizes, one list for each tensor."""
+        """The sizes, one tuple for each tensor."""
         return tuple(tuple(shape) for shape in _shapes(self.body))
 
 
 class Environment(Record):
-    """Where something was measured: versions of what built it, the system, the machine."""
+    """Where something was measured: versions of the software, the system, the machine."""
 
     type = "env"
 
@@ -282,22 +332,33 @@ class Environment(Record):
     body: _Object
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse a key that is not the body's."""
+        """Reject a key that is not that of the body."""
         check_json(self.body, 0)
         _check_key(self.key, key_of("e1", self.body), "environment")
 
     @classmethod
     def of(cls, body: Mapping[str, object]) -> Environment:
-        """Return the environment that a body describes."""
+        """Return the environment of a body.
+
+        Args:
+            body: values by their names.
+
+        Returns:
+            The environment with its key.
+        """
         check_json(dict(body), 0)
         return cls(key=key_of("e1", body), body=dict(body))
 
 
 class Trial(Record):
-    """A candidate for a workload on a target, and what it cost there.
+    """A candidate for a workload on a target, and its cost.
 
-    `requires` is a constraint on targets where the candidate is legal; without it, those with at least the
-    instructions and capacities of the target that it was measured on.
+    Attributes:
+        requires: a constraint on targets on which the candidate is legal. Without it, these are the targets with at
+            least the instructions and capacities of the target that it was measured on.
+        search: how the candidate was found.
+        src: the record of another tool that the trial was imported from.
+        ts: when it was measured, in seconds since 1970.
     """
 
     type = "trial"
@@ -315,12 +376,12 @@ class Trial(Record):
 
     @property
     def needs(self) -> Constraint | None:
-        """The constraint in `requires`; an error of the grammar where it cannot be read."""
+        """The constraint in `requires`; an error of the grammar if it cannot be parsed."""
         return None if self.requires is None else Constraint.from_json(self.requires)
 
 
 class Pin(Record):
-    """A candidate that is taken for a workload on a target whatever was measured; the latest counts."""
+    """A candidate that is used for a workload on a target whatever was measured; the latest pin wins."""
 
     type = "pin"
 
@@ -333,7 +394,7 @@ class Pin(Record):
 
 
 class Retraction(Record):
-    """A line that no longer counts, by its digest, and why."""
+    """The digest of a line that is no longer valid, and the reason."""
 
     type = "retract"
 
@@ -343,7 +404,7 @@ class Retraction(Record):
 
 
 class Alias(Record):
-    """A name that has another one today: of an attribute, a tag, or an instruction of a trace."""
+    """The new name of an attribute, a tag, or an instruction of a trace."""
 
     type = "alias"
 
@@ -353,14 +414,18 @@ class Alias(Record):
 
 
 class Foreign(Record):
-    """A line that this version cannot read, kept byte for byte."""
+    """A line that this version cannot interpret, kept byte for byte."""
 
     type = ""
 
     line: str
 
     def model_post_init(self, _context: object) -> None:
-        """Refuse what would be several lines."""
+        """Reject text with several lines.
+
+        Raises:
+            TargetError: there is a line end.
+        """
         if "\n" in self.line:
             raise TargetError(f"a line has no line ends in it, unlike {shown(self.line)}")
 
@@ -375,9 +440,9 @@ class Foreign(Record):
         return f"d0:{hashlib.sha256(self.line.encode()).hexdigest()[:32]}"
 
 
-def _check_key(given: str, computed: str, what: str) -> None:
-    if given != computed:
-        raise TargetError(f"the key of this {what} is {computed!r}, not {shown(given)}")
+def _check_key(key: str, computed: str, what: str) -> None:
+    if key != computed:
+        raise TargetError(f"the key of this {what} is {computed!r}, not {shown(key)}")
 
 
 def _shapes(body: Mapping[str, object]) -> list[list[object]]:
@@ -392,7 +457,15 @@ def _ranks(body: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_json(value: object, depth: int) -> None:
-    """Refuse what has not one spelling as JSON: floats, null, large numbers, names that are not ASCII, other types."""
+    """Check that a value has exactly one spelling as JSON.
+
+    Args:
+        value: the value.
+        depth: how deep it is nested already.
+
+    Raises:
+        TargetError: it holds floats, null, large numbers, names that are not ASCII, or other types.
+    """
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise TargetError(f"a record holds text without halves of surrogate pairs, not {shown(value)}")

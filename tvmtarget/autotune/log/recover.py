@@ -35,7 +35,7 @@ _NO_DAMAGE = frozenset({
 
 
 def is_damage(error: LogError) -> bool:
-    """Return whether an error may come from a damaged database, so that `recover` is worth trying.
+    """Return whether an error may come from a damaged database, which `recover` reads.
 
     Args:
         error: the error with which a log could not be opened or repaired.

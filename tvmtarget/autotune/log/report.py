@@ -1,4 +1,4 @@
-"""A log as a whole: counts, the difference to another one, and its lines in a file."""
+"""Counts of a log, the difference between two logs, and the writing of lines to a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ __all__ = ["Changed", "LogDifference", "Stats", "about", "compare", "write_lines
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts of lines by type, of trials by status, of the names that trials refer to, and of lines that are bad."""
+    """Counts of a log.
+
+    Attributes:
+        url: the log.
+        counts: lines by type, trials by status, and the distinct names that trials refer to.
+        bad_lines: how many lines cannot be read.
+    """
 
     url: str
     counts: Mapping[str, Mapping[str, int]]
@@ -32,7 +38,11 @@ class Stats:
         return "\n".join([self.url, *rows, f"bad lines: {self.bad_lines}"])
 
     def to_json(self) -> dict[str, object]:
-        """Return the counts as data."""
+        """Return the counts as data.
+
+        Returns:
+            An object of JSON.
+        """
         return {
             "url": self.url,
             **{name: dict(counts) for name, counts in self.counts.items()},
@@ -42,7 +52,13 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A workload and a target for which two logs choose differently, and the second's cost over the first's."""
+    """A workload and a target for which two logs choose different candidates.
+
+    Attributes:
+        left: the digest of the first log's trial.
+        right: the digest of the second log's trial.
+        ratio: the cost of the second over that of the first; None if one is unknown.
+    """
 
     workload: str
     target: str
@@ -57,7 +73,13 @@ class Changed:
 
 @dataclass(frozen=True)
 class LogDifference:
-    """The lines, by digest, that only one of two logs has, and what they choose differently; false if nothing."""
+    """The difference between two logs; false if they have the same lines.
+
+    Attributes:
+        only_left: digests of the lines that only the first has.
+        only_right: digests of the lines that only the second has.
+        changed: where they choose different candidates.
+    """
 
     only_left: tuple[str, ...]
     only_right: tuple[str, ...]
@@ -72,11 +94,23 @@ class LogDifference:
 
 
 def compare(left: Store, right: Store) -> LogDifference:
-    """Return how two stores differ."""
-    mine, yours = set(left.digests()), set(right.digests())
+    """Compare two stores.
+
+    Args:
+        left: the first store.
+        right: the second store.
+
+    Returns:
+        Their difference.
+    """
+    left_digests, right_digests = set(left.digests()), set(right.digests())
     pairs = sorted(set(left.pairs()) & set(right.pairs()))
     changed = (_changed(left, right, *pair) for pair in pairs)
-    return LogDifference(tuple(sorted(mine - yours)), tuple(sorted(yours - mine)), tuple(filter(None, changed)))
+    return LogDifference(
+        tuple(sorted(left_digests - right_digests)),
+        tuple(sorted(right_digests - left_digests)),
+        tuple(filter(None, changed)),
+    )
 
 
 def _changed(left: Store, right: Store, workload: str, target: str) -> Changed | None:
@@ -94,7 +128,15 @@ def _cost(store: Store, digest: str) -> int | None:
 
 
 def about(lines: Callable[[], Iterable[str]], targets: Collection[str]) -> Iterator[str]:
-    """Yield all aliases, the trials and pins of some targets, by digest, and what these refer to."""
+    """Yield the trials and pins of some targets, what these refer to, and all aliases.
+
+    Args:
+        lines: returns an iterator over all lines; it is called twice.
+        targets: digests of targets.
+
+    Yields:
+        Lines in their order.
+    """
     names, digests = set(targets), set[str]()
     for record in map(parse_record, lines()):
         if isinstance(record, Trial | Pin) and record.target in targets:
@@ -116,12 +158,23 @@ def about(lines: Callable[[], Iterable[str]], targets: Collection[str]) -> Itera
 
 
 def _packing(file: BinaryIO) -> gzip.GzipFile:
-    """Return a stream that packs without names and times, so that equal lines are equal files."""
+    """Return a compressed stream without name and time, so that equal lines give equal files."""
     return gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a file, all or none, and return how many those are."""
+    """Write lines to a file, all or none.
+
+    Args:
+        path: the file; with suffix `.gz` it is compressed.
+        lines: the lines without their ends.
+
+    Returns:
+        How many lines were written.
+
+    Raises:
+        LogError: the file cannot be written.
+    """
     count = 0
     try:
         with atomic_write(path) as file, _packing(file) if path.suffix == ".gz" else nullcontext(file) as stream:

@@ -183,7 +183,7 @@ class Tables:
         self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
 
     def update_target_keys(self) -> None:
-        """Recompute the tuning keys of all targets if they were computed by another version or with other kinds."""
+        """Recompute the tuning keys of all targets if another version or other kinds made them."""
         if self._query("SELECT value FROM meta WHERE name = 'views'") == [(_key_rules(),)]:
             return
         with self._transaction():
@@ -423,7 +423,7 @@ def translated_errors(url: str) -> Iterator[None]:
 
 
 def corruption_error(problem: str) -> sqlite3.DatabaseError:
-    """Return the error that SQLite raises for a damaged database, for damage that SQLite does not notice.
+    """Return the error of SQLite for a damaged database, for damage that SQLite does not notice.
 
     Args:
         problem: what is damaged.
@@ -437,9 +437,9 @@ def corruption_error(problem: str) -> sqlite3.DatabaseError:
 
 
 def retry_while_locked(action: Callable[[], _T], url: str) -> _T:
-    """Repeat an action while another process holds the lock of a log, at most for `LOCK_TIMEOUT`.
+    """Repeat an action while another process holds the lock of a log, up to `LOCK_TIMEOUT`.
 
-    SQLite's own wait is fair to nobody and silent; this one logs a warning after two seconds.
+    SQLite's own wait reports nothing; this one logs a warning after two seconds.
 
     Args:
         action: raises an `sqlite3.OperationalError` (busy) while the lock is held.

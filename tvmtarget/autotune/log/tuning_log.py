@@ -185,13 +185,13 @@ class TuningLog:
         return trial
 
     def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
-        """Fix the candidate for a workload on a target and on equal ones, whatever was or will be measured.
+        """Fix the candidate for a workload on a target and on equal ones, whatever is measured.
 
         Args:
             workload: what the candidate is for.
             target: where it is to be used; for a kernel a leaf, or a composite with one sort of leaf.
             candidate: the candidate.
-            why: the reason, for whoever reads the log.
+            why: the reason, for readers of the log.
 
         Returns:
             The pin.
@@ -215,7 +215,7 @@ class TuningLog:
 
         Args:
             digest: the digest of the line, or the first characters of it.
-            why: the reason, for whoever reads the log.
+            why: the reason, for readers of the log.
 
         Returns:
             The retraction.
@@ -269,7 +269,7 @@ class TuningLog:
         policy: Policy | None = None,
         default: str | None = None,
     ) -> Iterator[Match]:
-        """Yield all records that fit a workload on a target, in the order in which `lookup` considers them.
+        """Yield all records that fit a workload on a target, in the order of a lookup.
 
         Args:
             workload: what a candidate is needed for.
@@ -316,7 +316,7 @@ class TuningLog:
         return self._lookup(workload, target).trials()
 
     def renamed(self, workload: Workload, target: Target) -> Iterator[tuple[Target, dict[str, str]]]:
-        """Yield the targets with records of a workload that differ from one in the names of children only.
+        """Yield targets with records of a workload that differ in the names of children only.
 
         Args:
             workload: the workload. Kernels run on leaves, which have no children, so that nothing is yielded for them.
@@ -488,7 +488,7 @@ class TuningLog:
         )]  # fmt: skip
 
     def repair(self) -> int:
-        """Move the lines that cannot be read to `NAME.rejected` beside the log, and rebuild all derived tables.
+        """Move unreadable lines to `NAME.rejected` beside the log, and rebuild derived tables.
 
         Returns:
             How many lines were moved.

@@ -1,7 +1,8 @@
-"""Plans that are worth measuring for what they teach: which operations run well on which leaf.
+"""Plans that show by their times which operations run fast on which leaf.
 
-All on one leaf says what a leaf takes, but not which of its operations take that. So the program is also cut where
-few values pass into segments that take turns between the leaves, and sums of products are set apart from the rest.
+A plan with all operations on one leaf gives the time of the leaf, but not of its operations. So the program is also
+cut, where few values pass, into segments that alternate between the leaves, and sums of products are separated from
+other operations.
 """
 
 from __future__ import annotations
@@ -17,43 +18,75 @@ __all__ = ["Weigh", "plans_by_leaf", "plans_by_segment", "plans_by_work", "weigh
 Weigh = Callable[[int], float]
 
 SEGMENTS = 8
-BYTES_A_FLOP = 4  # how work is weighed: a byte moved counts as much as so many operations
+BYTES_A_FLOP = 4  # a moved byte counts as so many floating-point operations
 
 
 def weight(work: object) -> float:
-    """Return how much an operation has to do, for want of a time; `work` is what is known of it."""
+    """Return an estimate of the work of an operation whose time is unknown.
+
+    Args:
+        work: the operation's `Work`, or anything else if that is unknown.
+
+    Returns:
+        Floating-point operations, and bytes in the same unit.
+    """
     return 1.0 + work.flops + BYTES_A_FLOP * work.nbytes if isinstance(work, Work) else 1.0
 
 
 def plans_by_leaf(plan: Plan) -> Iterator[Plan]:
-    """Yield, for each leaf of a composite, the plan with all operations on it that may go there."""
+    """Yield plans with all operations on one leaf, as far as that can run them.
+
+    Args:
+        plan: a plan of the program.
+
+    Yields:
+        A plan for each leaf.
+    """
     for leaf in plan.topology.leaves():
-        yield _with(plan, [leaf.path] * len(plan.program.body))
+        yield _replanned(plan, [leaf.path] * len(plan.program.body))
 
 
 def plans_by_segment(plan: Plan, leaves: Sequence[str], weigh: Weigh) -> Iterator[Plan]:
-    """Yield a plan for each leaf in which segments of the program take turns; together, each has been on each leaf."""
+    """Yield plans in which segments of the program alternate between leaves.
+
+    Args:
+        plan: a plan of the program.
+        leaves: paths of leaves.
+        weigh: returns the work of an operation by its index.
+
+    Yields:
+        A plan for each leaf; together, each segment runs on each leaf.
+    """
     bounds = _bounds(plan, weigh)
     numbers = [number for number, (first, end) in enumerate(pairwise(bounds)) for _ in range(first, end)]
     for shift in range(len(leaves)):
-        yield _with(plan, [leaves[(number + shift) % len(leaves)] for number in numbers])
+        yield _replanned(plan, [leaves[(number + shift) % len(leaves)] for number in numbers])
 
 
 def plans_by_work(plan: Plan, leaves: Sequence[str], is_sum: Callable[[int], bool]) -> Iterator[Plan]:
-    """Yield for each leaf the plan with sums of products on it, and the rest on the next one."""
+    """Yield plans with sums of products on one leaf, and all other operations on the next one.
+
+    Args:
+        plan: a plan of the program.
+        leaves: paths of leaves.
+        is_sum: whether an operation, by its index, sums products.
+
+    Yields:
+        A plan for each leaf.
+    """
     for at, leaf in enumerate(leaves):
         other = leaves[(at + 1) % len(leaves)]
-        yield _with(plan, [leaf if is_sum(index) else other for index in range(len(plan.program.body))])
+        yield _replanned(plan, [leaf if is_sum(index) else other for index in range(len(plan.program.body))])
 
 
-def _with(plan: Plan, sites: Sequence[str]) -> Plan:
-    """Return the plan with operations where they are wanted, as far as they may go there."""
-    wanted = {call.source: site for call, site in zip(plan.program.body, sites, strict=True)}
-    return plan.replanned(plan.request.with_options(costs=None, objective="latency"), sites=wanted)
+def _replanned(plan: Plan, sites: Sequence[str]) -> Plan:
+    """Return the plan with operations on the given sites, as far as these can run them."""
+    chosen = {call.source: site for call, site in zip(plan.program.body, sites, strict=True)}
+    return plan.replanned(plan.request.with_options(costs=None, objective="latency"), sites=chosen)
 
 
 def _bounds(plan: Plan, weigh: Weigh) -> list[int]:
-    """Return where segments begin and end: of the bounds that are near equal shares of work, the fewest values pass."""
+    """Return where segments begin and end: near equal shares of work, where the fewest values pass."""
     program = plan.program
     count = len(program.body)
     passing = [0] * (count + 1)

@@ -1,6 +1,6 @@
-"""What runs on a worker of Dask: it measures kernels in processes of its own, or says why this machine cannot.
+"""What runs on a Dask worker: it measures kernels in processes of its own, or returns why this machine cannot.
 
-These processes are kept open for the next question, until whoever asks closes them or the worker ends.
+The processes stay open for the next request, until the client closes them or the worker ends.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.tree import Target
 from tvmtarget.version import __version__
 
-__all__ = ["Reply", "closed", "compared", "measured", "opening"]
+__all__ = ["Reply", "close_session", "compare_on_worker", "leaf_description", "measure_on_worker"]
 
 _KEPT = 2  # leaf functions that a machine keeps open
 
 _Value = TypeVar("_Value")
 
-# The leaf functions that are open in this process, the last used last; one is asked at a time.
+# The leaf functions that are open in this process, the most recently used last; one is used at a time.
 _OPEN: dict[tuple[object, ...], Worker] = {}
-_ASKING = threading.Lock()
+_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Reply(Generic[_Value]):
-    """What a machine answers: a value, or why it cannot measure what it is asked to; and which machine it is.
+    """The reply of a machine.
 
-    Or it has not the source of the leaf function, and must be asked again with it.
+    Attributes:
+        machine: the machine, as the text of its target.
+        value: the result.
+        refusal: why the machine cannot measure this.
+        lacks_source: whether the source of the leaf function has to be sent again.
     """
 
     machine: str
@@ -46,10 +50,17 @@ class Reply(Generic[_Value]):
     lacks_source: bool = False
 
 
-def opening(backend: str, part: CompileRequest, limits: Limits, session: str) -> dict[str, object]:
-    """Return all that a worker needs to open a leaf function, and with which versions; `session` is who asks.
+def leaf_description(backend: str, part: CompileRequest, limits: Limits, session: str) -> dict[str, object]:
+    """Return what a worker needs to open a leaf function.
 
-    The source, which may be large, need not be sent again to a worker that has it.
+    Args:
+        backend: the name of the backend.
+        part: the leaf function.
+        limits: the limits of a candidate.
+        session: the client, whose processes are closed together.
+
+    Returns:
+        The description; its `source`, which may be large, is sent once to each worker.
     """
     return {
         "tvmtarget": __version__,
@@ -65,49 +76,76 @@ def opening(backend: str, part: CompileRequest, limits: Limits, session: str) ->
     }
 
 
-def measured(
+def measure_on_worker(
     opened: Mapping[str, Any], seconds: float | None, key: str, choices: Choices, repeats: int, beside: Choices | None
 ) -> Reply[Outcome]:
-    """Measure a candidate, and what is beside it, within some seconds."""
+    """Measure a candidate.
 
-    def ask(worker: Worker) -> Outcome:
+    Args:
+        opened: the description of the leaf function.
+        seconds: the time that is left, None without a limit.
+        key: the key of the kernel.
+        choices: the candidate.
+        repeats: how often to time it.
+        beside: a candidate to time by turns with it.
+
+    Returns:
+        The outcome, with the environment of this machine.
+    """
+
+    def action(worker: Worker) -> Outcome:
         return replace(worker.measure(key, choices, repeats, beside), env=environment())
 
-    return _reply(opened, seconds, ask)
+    return _reply(opened, seconds, action)
 
 
-def compared(
+def compare_on_worker(
     opened: Mapping[str, Any], seconds: float | None, key: str, candidates: Sequence[Choices], rounds: int
 ) -> Reply[list[Outcome]]:
-    """Compare candidates within some seconds."""
+    """Time candidates by turns.
 
-    def ask(worker: Worker) -> list[Outcome]:
+    Args:
+        opened: the description of the leaf function.
+        seconds: the time that is left, None without a limit.
+        key: the key of the kernel.
+        candidates: the candidates.
+        rounds: the number of turns.
+
+    Returns:
+        The outcomes, with the environment of this machine.
+    """
+
+    def action(worker: Worker) -> list[Outcome]:
         return [replace(outcome, env=environment()) for outcome in worker.compare(key, candidates, rounds)]
 
-    return _reply(opened, seconds, ask)
+    return _reply(opened, seconds, action)
 
 
-def closed(session: str) -> None:
-    """End the processes of whoever asked."""
+def close_session(session: str) -> None:
+    """End the processes of a client.
+
+    Args:
+        session: the client.
+    """
     for name in [name for name in _OPEN if name[0] == session]:
         _OPEN.pop(name).close()
 
 
-def _reply(opened: Mapping[str, Any], seconds: float | None, ask: Callable[[Worker], _Value]) -> Reply[_Value]:
+def _reply(opened: Mapping[str, Any], seconds: float | None, action: Callable[[Worker], _Value]) -> Reply[_Value]:
     until = None if seconds is None else time.monotonic() + seconds
     refusal = _refusal(opened)
     if refusal:
         return Reply(_machine(), refusal=refusal)
-    with _ASKING:
+    with _LOCK:
         worker = _worker(opened)
         if worker is None:
             return Reply(_machine(), lacks_source=True)
         worker.until = until
-        return Reply(_machine(), ask(worker))
+        return Reply(_machine(), action(worker))
 
 
 def _refusal(opened: Mapping[str, Any]) -> str:
-    """Say why this machine cannot measure what is opened, or would measure something else; nothing if it can."""
+    """Return why this machine cannot measure a leaf function, or would measure something else; empty if it can."""
     if opened["tvmtarget"] != __version__:
         return f"it has tvmtarget {__version__}, not {opened['tvmtarget']}"
     try:
@@ -123,19 +161,19 @@ def _refusal(opened: Mapping[str, Any]) -> str:
 
 
 def _first(reason: Reason) -> str:
-    """Return the innermost first thing that is not so."""
+    """Return the first condition that is not met, at the innermost level."""
     inner = next((part for part in reason.parts if part.truth is Truth.NO), None)
     return reason.text if inner is None else _first(inner)
 
 
 @cache
 def _machine() -> str:
-    """Return this machine as the target that it is."""
+    """Return this machine as the text of its target."""
     return str(Target.detect())
 
 
 def _worker(opened: Mapping[str, Any]) -> Worker | None:
-    """Return what measures a leaf function; None if its source was not sent, and is not there from before."""
+    """Return the process of a leaf function; None if the source is neither sent nor known."""
     name = opened["session"], opened["backend"], opened["digest"], str(opened["target"]), opened["limits"]
     worker = _OPEN.pop(name, None)
     if worker is None:

@@ -1,4 +1,4 @@
-"""What measurements share: a lock of the device, which whoever times something on it holds, and the memory."""
+"""Shared resources of measurements: the lock of a device, and the memory of the machine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,29 @@ from pathlib import Path
 __all__ = ["device_lock", "half_of_memory", "holding"]
 
 
-# Where Linux says how many bytes a container may take; 'max' is no limit.
+# Files of Linux with the memory limit of a container; 'max' is no limit.
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def device_lock(device: str = "cpu") -> Path:
-    """Return the file that is locked for a device of this machine."""
+    """Return the file that is locked while something is timed on a device.
+
+    Args:
+        device: the name of the device.
+
+    Returns:
+        A path in the folder for temporary files, which depends on the user.
+    """
     name = hashlib.sha256(device.encode()).hexdigest()[:8]
     return Path(tempfile.gettempdir()) / f"tvmtarget-{os.getuid()}-{name}.lock"
 
 
 def half_of_memory() -> int:
-    """Return half of the bytes of memory that this machine has, or the container that this process is in."""
+    """Return half of the memory of this machine, or of the container of this process.
+
+    Returns:
+        Bytes.
+    """
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CONTAINER_LIMITS:
         with suppress(OSError, ValueError):
@@ -34,7 +45,15 @@ def half_of_memory() -> int:
 
 @contextmanager
 def holding(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold a lock; `waiting` is called before it is waited for."""
+    """Hold a lock.
+
+    Args:
+        lock: the file.
+        waiting: is called before the lock is waited for.
+
+    Yields:
+        Nothing.
+    """
     with lock.open("a") as file:
         if waiting is not None:
             waiting()

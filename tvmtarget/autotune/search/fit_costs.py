@@ -1,9 +1,9 @@
-"""What operations take, learned from what subgraphs took.
+"""Times of operations, fitted to the measured times of subgraphs.
 
-A subgraph's time is that of its call and of its operations. At first it is shared among them by the work they do. Then
-subgraphs correct one another: each stretches the times of its operations until they add up to its own (iterative
-proportional fitting), so that a slow operation is found by the subgraphs it is in and those it is not. Operations of
-one structure take the same time on one site.
+The time of a subgraph is that of its call and of its operations. First it is divided by the work of these. Then, in
+sweeps over all subgraphs, the times of a subgraph's operations are scaled until they add up to its measured time
+(iterative proportional fitting, Deming and Stephan 1940), so that a slow operation is found by the subgraphs that have
+it and those that do not. Operations of one structure take the same time on one site.
 """
 
 from __future__ import annotations
@@ -17,21 +17,28 @@ from tvmtarget.partition.costs.costs import OpCost, SubgraphCost, structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["Run", "learned", "whole_functions"]
+__all__ = ["Run", "fit_op_costs", "subgraph_costs"]
 
 SWEEPS = 30
-LEAST_SHARE = 0.02  # of a subgraph's time that its operations take at least, whatever a call is said to take
+LEAST_SHARE = 0.02  # of a subgraph's time that its operations take at least, however large the launch cost
 
 Key: TypeAlias = tuple[str, str]
 # A plan that ran, and picoseconds of each of its functions.
 Run: TypeAlias = tuple[Plan, Mapping[str, float]]
 
 
-def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
+def fit_op_costs(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
     """Return a time for each structure of operation and site that ran.
 
-    Where subgraphs contradict each other, as what is fused in one is not in another, plans with fewer subgraphs have
-    the last word.
+    Subgraphs may contradict each other, because an operation is fused in one of them; plans with fewer subgraphs are
+    fitted last and win.
+
+    Args:
+        estimates: the program, and the launch costs of its sites.
+        runs: plans that ran, with the picoseconds of each of their functions.
+
+    Returns:
+        Costs in microseconds.
     """
     program = estimates.program
     structures = [structure_of(program.op(index)) for index in range(len(program.body))]
@@ -60,8 +67,15 @@ def learned(estimates: Estimates, runs: Sequence[Run]) -> list[OpCost]:
     ]
 
 
-def whole_functions(runs: Sequence[Run]) -> list[SubgraphCost]:
-    """Return what functions took in all, by structure and site: of those that are alike, the mean."""
+def subgraph_costs(runs: Sequence[Run]) -> list[SubgraphCost]:
+    """Return the times of whole subgraphs by structure and site.
+
+    Args:
+        runs: plans that ran, with the picoseconds of each of their functions.
+
+    Returns:
+        Costs in microseconds, the means of equal subgraphs.
+    """
     found: dict[Key, list[float]] = {}
     for plan, times in runs:
         for task in plan.tasks():

@@ -1,12 +1,14 @@
-"""The process in which kernels are built, checked and timed: what `measuring.Worker` asks.
+"""The process that builds, checks and times kernels, for `measuring.Worker`.
 
-{"do": "open", "backend": ..., "part": {...}}         the kernels of a leaf function, and their choices
-{"do": "legal", "key": ..., "candidates": [...]}      which candidates fit
-{"do": "propose", "key": ..., "known": [...], ...}    traces to be measured
-{"do": "program", "key": ...}                         a kernel as other tools know it
-{"do": "measure", "key": ..., "choices": [...], ...}  built, checked, timed by turns with `beside`, if that is not
-                                                      null: a status, and costs of both in picoseconds
-{"do": "compare", "key": ..., "candidates": [...]}    candidates timed by turns
+Requests, one line of JSON each:
+
+    {"do": "open", "backend": ..., "part": {...}}         the kernels of a leaf function, and their choices
+    {"do": "legal", "key": ..., "candidates": [...]}      which candidates are legal
+    {"do": "propose", "key": ..., "known": [...], ...}    traces to measure
+    {"do": "program", "key": ...}                         a kernel in the form of other tools
+    {"do": "measure", "key": ..., "choices": [...], ...}  build, check, and time by turns with `beside`, unless that is
+                                                          null; the answer has a status, and costs in picoseconds
+    {"do": "compare", "key": ..., "candidates": [...]}    time candidates by turns
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["KernelServer"]
 
-_ENOUGH = 3.0  # seconds of running after which no further round begins
+_ENOUGH = 3.0  # seconds after which no further round begins
 
 
 class KernelServer(Server):
-    """Holds the kernels of one leaf function."""
+    """The answers of the process: the kernels of one leaf function."""
 
     def __init__(self, answers: TextIO, lock: Path) -> None:
         super().__init__(answers, lock)
@@ -69,7 +71,7 @@ class KernelServer(Server):
         known = [(trace, cost) for trace, cost in request["known"]]
         try:
             traces = self._opened().propose(request["key"], known, request["count"], request["seed"])
-        except Exception:  # whatever MetaSchedule cannot make a space of, such as open sizes
+        except Exception:  # MetaSchedule cannot make a space of some kernels, such as those of symbolic sizes
             traces = []
         return {"status": "ok", "traces": traces}
 
@@ -95,7 +97,7 @@ class KernelServer(Server):
         return {"status": "ok", "costs": costs, "beside": [cost for each in others for cost in each]}
 
     def _default(self, key: str, choices: Sequence[Mapping[str, int]] | str | None) -> list[KernelRunner]:
-        """Return the kernel built in the way that others are compared with, if there is one."""
+        """Return the kernel that candidates are compared with, in a list, if there is one."""
         if choices is None:
             return []
         if key not in self._defaults:
@@ -115,7 +117,7 @@ class KernelServer(Server):
 
 
 def _by_turns(benches: Sequence[KernelRunner], rounds: int) -> list[list[int]]:
-    """Return picoseconds of each kernel in each round; of slow ones there are fewer rounds."""
+    """Return picoseconds of each kernel in each round; slow kernels run fewer rounds."""
     costs: list[list[int]] = [[] for _ in benches]
     until = time.monotonic() + _ENOUGH
     while len(costs[0]) < rounds and (time.monotonic() < until or not costs[0]):

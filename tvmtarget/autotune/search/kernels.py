@@ -1,7 +1,7 @@
-"""Kernels: those of all leaf functions of a plan, each trial given to the one on which most time is still spent.
+"""Tuning of kernels: those of all leaf functions of a plan; each trial goes to the kernel with most time left.
 
-First the default of every kernel is measured, then candidates (`search.py`), then the best few of each kernel by turns
-with its default. All of it goes into the log at once; what the log knows is not measured again.
+First the default of every kernel is measured, then candidates (`candidates.py`), then the best few of each kernel by
+turns with its default. Everything is written into the log at once; what the log knows is not measured again.
 """
 
 from __future__ import annotations
@@ -34,16 +34,28 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["KernelTuner"]
 
-USUAL_TRIALS = 32  # of a kernel, where neither trials nor seconds are given
+USUAL_TRIALS = 32  # of a kernel, if neither trials nor seconds are limited
 ROUNDS = 7
-CONFIRM_TIME = 0.1  # seconds that each candidate runs longer when it is compared than when it was measured
-UNSURE = 1.5  # times what comparing is reckoned to take, for which time is kept
-MAX_PROCESSES = 4  # that are kept at a time; one more is started, and the one that was used least recently ended
-RELUCTANCE = 2.0  # how much more urgent a kernel must be for which a process would have to be started
+CONFIRM_TIME = 0.1  # seconds that a comparison of a candidate takes longer than its measurement
+UNSURE = 1.5  # factor on the estimated duration of comparisons, for which time is reserved
+MAX_PROCESSES = 4  # at a time; starting one more ends the least recently used one
+RELUCTANCE = 2.0  # how much more urgent a kernel without a process must be than one with a process
 
 
 class KernelTuner:
-    """Tunes the kernels of a plan into a log."""
+    """Tunes the kernels of plans of one program.
+
+    Args:
+        plans: the plans.
+        log: the log to write.
+        budget: the trials and the time for this tuner.
+        seed: makes the same search again.
+        limits: the time and the memory that a candidate may take.
+        progress: is called with every trial.
+        remotes: machines to measure on, instead of this one.
+        space: where candidates come from: `auto`, `own` or `metaschedule`.
+        allow_interpreter: let numpy interpret leaves without a code generator.
+    """
 
     def __init__(
         self,
@@ -75,7 +87,11 @@ class KernelTuner:
         self.hinted = 0
 
     def run(self) -> None:
-        """Open the leaf functions, search, confirm; workers end however this ends."""
+        """Open the leaf functions, search, and confirm the best candidates; all workers end.
+
+        Raises:
+            RunError: no kernel could be measured.
+        """
         try:
             self._open()
             for kernel in self._kernels:
@@ -85,7 +101,7 @@ class KernelTuner:
             self.left_out = list(dict.fromkeys(self.left_out))
             if self._kernels and all(kernel.is_exhausted and not kernel.trials for kernel in self._kernels):
                 raise RunError(*self.left_out)
-            while not self._budget.is_spent(time.monotonic() + self._confirming()) and self._search_some():
+            while not self._budget.is_spent(time.monotonic() + self._confirmation_time()) and self._measure_next():
                 pass
             for kernel in sorted(self._kernels, key=lambda kernel: -kernel.gain):
                 self._confirm(kernel)
@@ -96,15 +112,19 @@ class KernelTuner:
             for worker in self._workers:
                 worker.close()
 
-    def _confirming(self) -> float:
-        """Return the seconds that comparing the best candidates with the defaults takes, and opening what is closed."""
+    def _confirmation_time(self) -> float:
+        """Return the seconds that comparing the best candidates with the defaults takes."""
         waiting = [kernel for kernel in self._kernels if kernel.good and not kernel.is_confirmed]
         closed = {id(kernel.worker): kernel.worker for kernel in waiting if kernel.worker.pid is None}
         comparing = sum((len(kernel.good) + 1) * (kernel.seconds + CONFIRM_TIME) for kernel in waiting)
         return UNSURE * (comparing + sum(worker.open_seconds for worker in closed.values()))
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is known of each kernel that ran, those first on which most time was spent."""
+        """Yield the results of the kernels that ran.
+
+        Yields:
+            Findings, those with most time first.
+        """
         ran = [kernel for kernel in self._kernels if kernel.default]
         for kernel in sorted(ran, key=lambda kernel: -kernel.calls * kernel.default):
             confirmed = min(kernel.confirmed.values(), key=lambda found: found[0] / max(1, found[1]), default=None)
@@ -118,7 +138,7 @@ class KernelTuner:
             yield Finding("kernel", what, kernel.site, default, best, calls, kernel.trials, is_confirmed, record)
 
     def _open(self) -> None:
-        """Open each leaf function once, whichever of the plans it is in."""
+        """Open each leaf function once, whichever plans it is in."""
         found: dict[tuple[str, str], TunedKernel] = {}
         opened: set[tuple[str, str]] = set()
         for plan in self._plans:
@@ -129,7 +149,7 @@ class KernelTuner:
                 opened.add((task.structure, task.codegen_key))
                 leaf = codegen_target(plan.topology, task.subgraph.site)
                 worker = self._worker(backend, compile_request(plan, task.subgraph, leaf))
-                self._use(worker)
+                self._activate(worker)
                 try:
                     self._add(found, worker, task.subgraph.site, kernel_target(leaf), task.weight)
                 except (BackendError, RunError) as error:
@@ -146,8 +166,8 @@ class KernelTuner:
             return Worker(backend, part, self._limits)
         return RemoteWorker(backend, part, self._limits, self._remotes)
 
-    def _use(self, worker: Worker) -> Worker:
-        """Return a worker that is about to be asked, until the time is up, and end those not asked for long."""
+    def _activate(self, worker: Worker) -> Worker:
+        """Return a worker with the deadline set, and end those that were least recently used."""
         worker.until = self._budget.deadline
         self._workers = [*(each for each in self._workers if each is not worker), worker]
         for each in [each for each in self._workers if each.pid is not None and each is not worker][
@@ -157,7 +177,7 @@ class KernelTuner:
         return worker
 
     def _backend(self, plan: Plan, site: str) -> str | None:
-        """Return the backend whose kernels of a leaf can be tuned here, by name; else note why there is none."""
+        """Return the name of the backend that tunes the kernels of a leaf; None, with a note, if there is none."""
         place = f"kernels of @{site or '.'}"
         try:
             backend, _ = choose_backend(plan.topology, site, allow_interpreter=self._allow_interpreter)
@@ -176,7 +196,7 @@ class KernelTuner:
     def _add(
         self, found: dict[tuple[str, str], TunedKernel], worker: Worker, site: str, target: Target, weight: int
     ) -> None:
-        """Add the kernels of a leaf function; a worker without a new one is not needed."""
+        """Add the kernels of a leaf function, and close a worker without new ones."""
         spaces = [space for space in worker.spaces() if space.choices or self._space != "own"]
         if not spaces:
             self.left_out.append(f"kernels of @{site or '.'}: none has sums that could be blocked")
@@ -191,7 +211,7 @@ class KernelTuner:
             worker.close()
 
     def _kernel(self, site: str, target: Target, worker: Worker, space: Space, weight: int) -> TunedKernel:
-        """Return a kernel with its search; traces are kept with the program that TVM wants with them."""
+        """Return a kernel with its search; traces are stored with the program that TVM needs for them."""
         search: Search
         kernel = space.kernel
         if self._space == "metaschedule" or not space.choices:
@@ -205,8 +225,8 @@ class KernelTuner:
         if kernel.default or self._budget.is_spent(time.monotonic()):
             return
         try:
-            outcome = self._use(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
-        except BackendError as error:  # of machines elsewhere, which all refuse
+            outcome = self._activate(kernel.worker).measure(kernel.space.kernel.key, kernel.default_choices, repeats=5)
+        except BackendError as error:  # all remote machines refuse it
             self.left_out += (f"kernels of @{kernel.site or '.'}: {problem}" for problem in error.problems)
             kernel.is_exhausted = True
             return
@@ -218,8 +238,8 @@ class KernelTuner:
             kernel.is_exhausted = True
         self._write(kernel, kernel.default_choices, outcome)
 
-    def _search_some(self) -> bool:
-        """Try a candidate of the most urgent kernel, or as many as there are machines; return whether there was one."""
+    def _measure_next(self) -> bool:
+        """Measure a candidate of the most urgent kernel, or one per machine; return whether there was one."""
         chosen: list[tuple[TunedKernel, Choices]] = []
         while len(chosen) < self._budget.at_most(1 if self._remotes is None else self._remotes.size):
             found = self._propose()
@@ -232,11 +252,11 @@ class KernelTuner:
                 kernel.pending -= 1
                 self._write(kernel, choices, outcome)
         else:
-            self._measure_there(self._remotes, chosen)
+            self._measure_remotely(self._remotes, chosen)
         return bool(chosen)
 
-    def _measure_there(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
-        """Measure candidates on as many machines; what others measured is written where one has no machine left."""
+    def _measure_remotely(self, remotes: Remotes, chosen: Sequence[tuple[TunedKernel, Choices]]) -> None:
+        """Measure candidates on several machines; if one fails for lack of machines, write the others first."""
         errors: list[RunError | BackendError] = []
         with ThreadPoolExecutor(max(1, len(chosen))) as threads:
             futures = [threads.submit(kernel.measure, choices) for kernel, choices in chosen]
@@ -250,7 +270,7 @@ class KernelTuner:
                         kernel.pending -= 1
                         self._write(kernel, choices, outcome)
             except BaseException:
-                remotes.stop()  # or the other threads would be waited for
+                remotes.stop()  # leaving the executor waits for the other threads
                 raise
         if errors:
             raise errors[0]
@@ -262,7 +282,7 @@ class KernelTuner:
             kernel = max(
                 open_, key=lambda each: each.urgency * (1.0 if each.worker.pid is not None else 1 / RELUCTANCE)
             )
-            self._use(kernel.worker)
+            self._activate(kernel.worker)
             try:
                 choices = kernel.propose()
             except LostError:
@@ -278,7 +298,7 @@ class KernelTuner:
         return None
 
     def _write(self, kernel: TunedKernel, choices: Choices, outcome: Outcome) -> None:
-        """Write a trial and tell of it; failures of the machine are in the log, and say nothing of the candidate."""
+        """Write a trial, and report it to the search unless the machine failed."""
         beside = outcome.costs if choices == kernel.default_choices else outcome.beside
         baseline = kernel.baseline(beside) if beside else None
         measured = Measurement(status=outcome.status, costs=outcome.costs, baseline=baseline)
@@ -295,14 +315,14 @@ class KernelTuner:
         self._log.add(kernel.workload, kernel.target, candidate, measured, search=search, env=outcome.env)
         if outcome.status in FAILURES or measured.ratio_ppb is not None:
             kernel.report(choices, measured)
-        self._tell(kernel, outcome.status)
+        self._report_progress(kernel, outcome.status)
 
     def _confirm(self, kernel: TunedKernel) -> None:
-        """Compare the best candidates with the default by turns; where none is better, the default is confirmed."""
+        """Compare the best candidates with the default by turns; if none is better, the default is confirmed."""
         if kernel.is_confirmed or self._budget.seconds_left() <= 0:
             return
         good, default = kernel.good, kernel.default_choices
-        outcomes = self._use(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
+        outcomes = self._activate(kernel.worker).compare(kernel.space.kernel.key, [default, *good], ROUNDS)
         if not outcomes:
             if self._budget.seconds_left() > 0:
                 self.left_out.append(f"kernel {kernel.name}: its candidates could not be compared")
@@ -311,7 +331,7 @@ class KernelTuner:
         kernel.is_changed = False
         for choices, outcome in zip((default, *good), outcomes, strict=True):
             self._write_confirmed(kernel, choices, outcome, outcomes[0].costs)
-        self._tell(kernel, "confirmed")
+        self._report_progress(kernel, "confirmed")
 
     def _write_confirmed(
         self, kernel: TunedKernel, choices: Choices, outcome: Outcome, baseline: tuple[int, ...]
@@ -322,7 +342,7 @@ class KernelTuner:
         kernel.report(choices, measured)
         kernel.confirmed[candidate.key] = median_low(outcome.costs), median_low(baseline), trial.digest
 
-    def _tell(self, kernel: TunedKernel, status: str) -> None:
+    def _report_progress(self, kernel: TunedKernel, status: str) -> None:
         if self._progress is None:
             return
         default = sum(each.calls * each.default for each in self._kernels)

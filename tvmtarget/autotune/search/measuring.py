@@ -1,4 +1,4 @@
-"""Kernels of one leaf function, measured in a process of their own (`worker.py`)."""
+"""Measurement of the kernels of one leaf function, in a process of their own (`kernel_worker.py`)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ Choices = Sequence[Mapping[str, int]] | str
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate: a status of the log, costs in picoseconds, those of what it was measured beside.
+    """The outcome of measuring a candidate.
 
-    Also why not, and where, unless it was here.
+    Attributes:
+        status: how it ended.
+        costs: picoseconds of each repeat.
+        beside: picoseconds of the default, by turns.
+        why: why it failed.
+        env: where it was measured, None for here.
     """
 
     status: Status
@@ -33,7 +38,7 @@ class Outcome:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds what a measurement says, and nothing of other types, as one from elsewhere may."""
+        """Whether all fields have the declared types, which an outcome of another machine need not have."""
         numbers = isinstance(self.costs, tuple) and isinstance(self.beside, tuple)
         is_known = self.status in get_args(Status) and isinstance(self.why, str)
         is_placed = self.env is None or type(self.env) is Environment
@@ -41,7 +46,17 @@ class Outcome:
 
 
 class Worker(Process):
-    """A process that holds one leaf function."""
+    """A process that holds one leaf function.
+
+    Args:
+        backend: the name of the backend.
+        part: the leaf function.
+        limits: the time and the memory that a candidate may take.
+
+    Attributes:
+        format: the format of candidates that are choices.
+        trace_format: the format of candidates that are traces.
+    """
 
     module = "tvmtarget.autotune.search.kernel_worker"
 
@@ -53,7 +68,15 @@ class Worker(Process):
         self.trace_format = ""
 
     def spaces(self) -> tuple[Space, ...]:
-        """Return the kernels of the leaf function; `BackendError` says why it cannot be opened."""
+        """Return the kernels of the leaf function.
+
+        Returns:
+            Their choices.
+
+        Raises:
+            BackendError: the function cannot be opened.
+            LostError: the time is up.
+        """
         try:
             answer = self._open()
         except LostError as error:
@@ -77,21 +100,56 @@ class Worker(Process):
         )
 
     def legal(self, key: str, candidates: Sequence[Choices]) -> list[bool]:
-        """Say which candidates fit a kernel; `LostError` says that the time was up, here and below."""
+        """Return which candidates are legal for a kernel.
+
+        Args:
+            key: the key of the kernel.
+            candidates: choices, or traces.
+
+        Returns:
+            A flag for each candidate.
+        """
         if not candidates:
             return []
-        return list(self._asked({"do": "legal", "key": key, "candidates": list(map(as_json, candidates))})["legal"])
+        return list(self._query({"do": "legal", "key": key, "candidates": list(map(as_json, candidates))})["legal"])
 
     def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
-        """Return traces for a kernel to be measured; none where its space cannot be made."""
-        return list(self._asked({"do": "propose", "key": key, "known": known, "count": count, "seed": seed})["traces"])
+        """Return traces to measure for a kernel.
+
+        Args:
+            key: the key of the kernel.
+            known: measured traces with their costs.
+            count: how many traces to return.
+            seed: makes the same proposals again.
+
+        Returns:
+            Traces; none if MetaSchedule cannot make a space of the kernel.
+        """
+        return list(self._query({"do": "propose", "key": key, "known": known, "count": count, "seed": seed})["traces"])
 
     def program(self, key: str) -> dict[str, object]:
-        """Return a kernel as other tools that read its traces know it."""
-        return dict(self._asked({"do": "program", "key": key})["program"])
+        """Return a kernel in the form of other tools, which can read its traces.
+
+        Args:
+            key: the key of the kernel.
+
+        Returns:
+            An object of JSON.
+        """
+        return dict(self._query({"do": "program", "key": key})["program"])
 
     def measure(self, key: str, choices: Choices, repeats: int = 3, beside: Choices | None = None) -> Outcome:
-        """Build, check and time a candidate, by turns with another; if the process is lost from outside, once more."""
+        """Build, check and time a candidate, once more if the process is killed from outside.
+
+        Args:
+            key: the key of the kernel.
+            choices: the candidate.
+            repeats: how often to time it.
+            beside: a candidate to time by turns with it.
+
+        Returns:
+            The outcome.
+        """
         other = None if beside is None else as_json(beside)
         request = {"do": "measure", "key": key, "choices": as_json(choices), "beside": other, "repeats": repeats}
         for _ in range(2):
@@ -110,7 +168,16 @@ class Worker(Process):
         return Outcome("infra_error", why="the measuring process was lost twice, not by what it measured")
 
     def compare(self, key: str, candidates: Sequence[Choices], rounds: int) -> list[Outcome]:
-        """Time candidates by turns and return what became of each; nothing if the process was lost over it."""
+        """Time candidates by turns.
+
+        Args:
+            key: the key of the kernel.
+            candidates: the candidates.
+            rounds: the number of turns.
+
+        Returns:
+            An outcome for each; none if the process was lost.
+        """
         listed = list(map(as_json, candidates))
         try:
             answer = self._request({"do": "compare", "key": key, "candidates": listed, "rounds": rounds})
@@ -118,8 +185,8 @@ class Worker(Process):
             return []
         return [Outcome("ok", tuple(costs)) for costs in answer.get("costs", ())]
 
-    def _asked(self, request: Mapping[str, object]) -> dict[str, Any]:
-        """Ask what no candidate has a part in, for as long as opening may take; if the process is lost, once more."""
+    def _query(self, request: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request that involves no candidate, with the limit of opening, once more if the process is lost."""
         try:
             answer = self._request(request, self._limits.open)
         except LostError as first:
@@ -134,7 +201,7 @@ class Worker(Process):
         return answer
 
     def _open(self) -> dict[str, Any]:
-        with tempfile.TemporaryFile() as source:  # without a name, so that whoever is killed leaves none behind
+        with tempfile.TemporaryFile() as source:  # without a name, so that a killed process leaves none behind
             source.write(self._part.source)
             source.seek(0)
             part = {

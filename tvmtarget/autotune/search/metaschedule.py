@@ -1,9 +1,9 @@
-"""A tuning log as a database of TVM's MetaSchedule, which looks at the target that it is asked for.
+"""A tuning log as a database of MetaSchedule that respects the target of a query.
 
-It serves whatever takes such a database: `tune_tir(..., database=LogDatabase(log, target))`, and the pass
-`MetaScheduleApplyDatabase` within `with LogDatabase(log, target):`. What `tune` found is in it too: programs are known
-by their structure, whatever the functions are called. This module imports TVM, which ships no types: its objects are
-Any, under names that say what they are.
+It serves everything that takes such a database: `tune_tir(..., database=LogDatabase(log, target))`, and the pass
+`MetaScheduleApplyDatabase` within `with LogDatabase(log, target):`. Programs are identified by their structure,
+whatever the functions are called, so what `tune` found is served too. This module imports TVM, which ships no types:
+its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Record: TypeAlias = Any
 Schedule: TypeAlias = Any
 TvmTarget: TypeAlias = Any
 
-_FAILED = 1e9  # seconds from which on MetaSchedule means that a candidate failed
-_MORE = 4  # times as many candidates are looked at as are asked for, as some may be of other formats
+_FAILED = 1e9  # seconds; MetaSchedule writes at least that for a failed candidate
+_MORE = 4  # times the number of candidates that is read, because some may be of other formats
 
 
 class _LogDatabase(PyDatabase):  # type: ignore[misc]
-    """The records for one target, as a search reads and writes them; a query is answered for the target it names."""
+    """The records for one target; a query is answered for the target that it names."""
 
     def __init__(self, log: TuningLog, target: Target) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         costs = tuple(round(float(seconds) * 1e12) for seconds in record.run_secs or ())
         is_run = bool(costs) and max(costs) < _FAILED * 1e12
         measured = Measurement(status="ok", costs=costs) if is_run else Measurement(status="infra_error")
-        target = self._target if record.target is None else self._meant(record.target)
+        target = self._target if record.target is None else self._target_of(record.target)
         program = record.workload.mod
         workload = next(iter(self._known(program)), None) or kernel_workload(_kernel(program))
         candidate = Candidate(format=TRACE_FORMAT, body=trace_text(record.trace))
@@ -84,11 +84,11 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         return found
 
     def query_tuning_record(self, mod: Module, target: TvmTarget, workload_name: str | None = None) -> Record | None:
-        best = self._matches(mod, self._meant(target), 1)
+        best = self._matches(mod, self._target_of(target), 1)
         return self._record(Program(mod), best[0]) if best else None
 
     def query_schedule(self, mod: Module, target: TvmTarget, workload_name: str | None = None) -> Schedule | None:
-        best = self._matches(mod, self._meant(target), 1)
+        best = self._matches(mod, self._target_of(target), 1)
         return replay(mod, str(best[0].candidate.body)) if best and best[0].candidate else None
 
     def query_ir_module(self, mod: Module, target: TvmTarget, workload_name: str | None = None) -> Module | None:
@@ -98,12 +98,12 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self.get_all_tuning_records())
 
-    def _meant(self, target: TvmTarget) -> Target:
-        """Return what TVM's target stands for: this one, of which TVM's leaves out caches and memories, or another."""
+    def _target_of(self, target: TvmTarget) -> Target:
+        """Return the target of a query: this one if TVM's target equals it without caches and memories."""
         return self._target if _key(target) == self._key else kernel_target(Target.from_tvm(target))
 
     def _matches(self, mod: Module, target: Target, count: int) -> list[Match]:
-        """Return the best traces for a program on a target or one equal to it, under whatever name it was measured."""
+        """Return the best traces for a program on a target or an equal one, under any name of the program."""
         found = [
             match
             for workload in self._known(mod)
@@ -113,13 +113,13 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         return sorted(found, key=_rank)[:count]
 
     def _known(self, mod: Module) -> list[Workload]:
-        """Return the workloads of the log that are a program."""
+        """Return the workloads of the log with the structure of a program."""
         self._refresh()
         kernel = _kernel(mod)
         return self._workloads.get(str(kernel.body["structure"]), [])
 
     def _refresh(self) -> None:
-        """Read the workloads of the log again, if it has grown."""
+        """Read the workloads of the log again if it has grown."""
         if len(self._log) == self._size:
             return
         self._size = len(self._log)
@@ -142,7 +142,7 @@ def _key(target: TvmTarget) -> str:
 
 
 def _no_trace(candidate: Candidate) -> str | None:
-    """Return why TVM must not apply a candidate, None if it may."""
+    """Return why a candidate may not be given to TVM, None if it may."""
     return trace_problem(candidate.body) if candidate.format == TRACE_FORMAT else "it is no trace"
 
 
@@ -151,7 +151,7 @@ def _rank(match: Match) -> tuple[int, int]:
 
 
 def _kernel(mod: Module) -> Kernel:
-    """Return the one function of a module as a kernel."""
+    """Return the only function of a module as a kernel."""
     functions = list(mod.functions.values())
     if len(functions) != 1:
         raise BackendError(f"a program of MetaSchedule has one function, not {len(functions)}")

@@ -1,10 +1,10 @@
-"""Placements: plans are built and run, what their subgraphs took becomes costs, and the costs make the next plan.
+"""Tuning of the placement: plans are run, the times of their subgraphs become costs, and the costs make the next plan.
 
-First the plan by preference is measured, the one by costs where some are given, and for each leaf the plan with all on
-it that may go there; then plans in which the leaves that are not far behind share the program (`exploring.py`). What
-all these took says what operations take (`learning.py`), and thereby which plan is next, until that was measured before
-or the budget ends. Then the fastest plans are compared by turns with the one by preference, which stays unless another
-is clearly faster. A plan whose results are not those of the one by preference is none. What the log knows is not
+The plan by preference is measured first, then the plan by given costs, and for each leaf the plan with all operations
+on it that it can run; then plans that divide the program between the leaves that are not far behind
+(`candidate_plans.py`). The times of their subgraphs give the times of operations (`fit_costs.py`), and these the next
+plan, until a plan comes back or the budget ends. The fastest plans are compared by turns with the plan by preference,
+which stays unless another one is clearly faster. A plan with other results is rejected. What the log knows is not
 measured again.
 """
 
@@ -19,11 +19,11 @@ from statistics import median_low
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, plans_by_work, weight
-from tvmtarget.autotune.search.fit_costs import learned, whole_functions
+from tvmtarget.autotune.search.fit_costs import fit_op_costs, subgraph_costs
 from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
-from tvmtarget.autotune.search.timing import ROUNDS, open_sizes, seconds_of_turns
+from tvmtarget.autotune.search.timing import ROUNDS, seconds_of_turns, symbolic_sizes
 from tvmtarget.building.tuned_schedules import PLACEMENT, TunedChoices, placement_body, sites_of
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.partition.costs.costs import Costs
@@ -35,8 +35,8 @@ __all__ = ["PlacementTuner"]
 
 MAX_PLANS = 16
 CONFIRMED = 3
-GAIN = 0.97  # of the time by preference, above which that stays
-FAR_BEHIND = 6.0  # times the fastest plan's time with all on one leaf, from which on a leaf is not looked at closer
+GAIN = 0.97  # of the time of the plan by preference; a plan that takes more does not replace it
+FAR_BEHIND = 6.0  # times the fastest plan with all on one leaf; slower leaves get no plans that divide the program
 
 
 @dataclass
@@ -49,7 +49,20 @@ class _Measured:
 
 
 class PlacementTuner(ProgramTuner):
-    """Tunes the placement of one program into a log; `best` is the plan to go on with."""
+    """Tunes the placement of one program.
+
+    Args:
+        plan: the plan by preference.
+        log: the log to write.
+        budget: the trials and the time for this tuner.
+        programs: the process that builds and runs programs.
+        progress: is called with every trial.
+        given: costs for a first plan.
+
+    Attributes:
+        best: the plan to continue with.
+        costs: the fitted costs, None before the first fit.
+    """
 
     level = "graph"
 
@@ -66,7 +79,7 @@ class PlacementTuner(ProgramTuner):
         self._measured: dict[tuple[str, ...], _Measured] = {}
         self._given = given
         costs = given or Costs()
-        sizes = {**open_sizes(plan), **costs.symbolic_hints}
+        sizes = {**symbolic_sizes(plan), **costs.symbolic_hints}
         self._estimates = Estimates(plan.program, replace(costs, symbolic_hints=sizes))
         self._default = self._variant(plan)
         self._trials: dict[str, Trial] = {}
@@ -75,8 +88,8 @@ class PlacementTuner(ProgramTuner):
         self.costs: Costs | None = None
 
     def run(self) -> None:
-        """Measure, plan again until nothing changes, and confirm."""
-        for trial in self.recalled():
+        """Measure plans until fitted costs give no new one, and confirm the fastest."""
+        for trial in self.valid_trials():
             if trial.measured.kind == "confirm":
                 self._confirmed.append(trial)
             elif trial.measured.kind == "search":
@@ -85,30 +98,30 @@ class PlacementTuner(ProgramTuner):
         if not self._measured:
             return
         if self._given is not None:
-            self._measure_all([self._by(self._estimates.costs)])
+            self._measure_all([self._plan_by_costs(self._estimates.costs)])
         self._measure_all(plans_by_leaf(self._plan))
-        near = self._near()
+        near = self._competitive_leaves()
         if len(near) > 1 and not self._plan.program.bodies:
             self._measure_all(plans_by_work(self._plan, near, self._is_sum))
-            self._follow()
+            self._plan_until_stable()
             self._measure_all(plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index))))
-        self._follow()
+        self._plan_until_stable()
         self._confirm()
 
-    def _follow(self) -> None:
-        """Measure the plan by the costs that are known, which makes more known, until it is one that was measured."""
+    def _plan_until_stable(self) -> None:
+        """Measure the plan by the fitted costs, and fit again, until that plan was measured before."""
         while True:
-            self.costs = self._learned()
+            self.costs = self._fitted_costs()
             known = len(self._measured)
-            self._measure_all([self._by(self.costs)])
+            self._measure_all([self._plan_by_costs(self.costs)])
             if len(self._measured) == known or not self._can_go_on():
                 return
 
-    def _by(self, costs: Costs) -> Plan:
+    def _plan_by_costs(self, costs: Costs) -> Plan:
         return self._plan.replanned(self._plan.request.with_options(costs=costs))
 
-    def _near(self) -> list[str]:
-        """Return the leaves on which the whole program is not far behind the fastest of them."""
+    def _competitive_leaves(self) -> list[str]:
+        """Return the leaves on which the whole program is not far slower than on the fastest."""
         alone = {
             measured.plan.subgraphs[0].site: measured.cost
             for measured in self._measured.values()
@@ -121,11 +134,11 @@ class PlacementTuner(ProgramTuner):
         return isinstance(work, Work) and work.is_contraction
 
     def _can_go_on(self) -> bool:
-        return len(self._measured) < MAX_PLANS and self.has_time(self._confirming())
+        return len(self._measured) < MAX_PLANS and self.has_time(self._confirmation_time())
 
     def _measure_all(self, plans: Iterable[Plan]) -> None:
         for plan in plans:
-            if sites_of(plan) in self._measured or self._recall(plan):
+            if sites_of(plan) in self._measured or self._use_known(plan):
                 continue
             if self._measured:
                 if not self._can_go_on():
@@ -134,10 +147,10 @@ class PlacementTuner(ProgramTuner):
                     continue
             self._measure(plan)
 
-    def _recall(self, plan: Plan) -> bool:
-        """Take over what the log knows of a plan, if that says what its functions took; return whether it does.
+    def _use_known(self, plan: Plan) -> bool:
+        """Use the trial of a plan in the log, if that has the times of its functions; return whether it does.
 
-        Costs of other runs are reckoned by their baselines, as seconds do not keep.
+        Costs of other runs are scaled by their baselines, because ratios are stable and times are not.
         """
         trial = self._trials.get(_candidate(plan).key)
         base = None if trial is None else trial.measured.baseline
@@ -154,16 +167,16 @@ class PlacementTuner(ProgramTuner):
         return True
 
     def _measure(self, plan: Plan) -> None:
-        """Build a plan with what is known of its kernels, run it, and write what it cost beside the first one."""
+        """Build and run a plan with its tuned kernels, and write its cost beside that of the first plan."""
         base = self._measured.get(sites_of(self._plan))
         if base is not None:
             plan = self._as_built(plan)
         ran = self._programs.measure(self._variant(plan), self._default)
         on = ", ".join(sorted(set(sites_of(plan))))
-        if not self.ran(f"a placement on {on}", _candidate(plan), ran):
+        if not self.count_run(f"a placement on {on}", _candidate(plan), ran):
             return
         (cost,), (now,) = ran.costs
-        # All costs are those of the time when the first plan was measured; as the machine is now, that takes `now`.
+        # Costs are scaled to the moment when the first plan was measured, since when load may have changed.
         scale = 1.0 if base is None else base.cost / max(1, now)
         scaled = {name: scale * taken for name, taken in ran.functions.items()}
         self._measured[sites_of(plan)] = _Measured(plan, scale * cost, scaled)
@@ -176,29 +189,29 @@ class PlacementTuner(ProgramTuner):
             self._progress(TuneProgress("placement", what, "ok", done, self._budget.trials, round(first), round(best)))
 
     def _as_built(self, plan: Plan) -> Plan:
-        """Return the plan that a build makes of the sites of one."""
+        """Return the plan that a build makes of the sites of a plan."""
         try:
             return self._plan.with_sites(sites_of(plan))
         except TvmTargetError:
-            return plan  # which its trial will say
+            return plan  # its trial will have the error
 
     def _variant(self, plan: Plan) -> Variant:
-        """Return how a build with the log would build a plan."""
+        """Return the variant that a build with the log makes of a plan."""
         settings = TunedChoices(self._log).settings(plan)
         return Variant(None if plan is self._plan else plan, settings)
 
-    def _confirming(self) -> float:
+    def _confirmation_time(self) -> float:
         """Return the seconds that comparing the fastest plans takes."""
         costs = sorted(each.cost for each in self._measured.values())
         return seconds_of_turns(costs[: CONFIRMED + 1])
 
-    def _learned(self) -> Costs:
-        """Return costs of what was measured, of operations and of whole functions."""
+    def _fitted_costs(self) -> Costs:
+        """Return the costs of operations and of whole functions, fitted to what was measured."""
         runs = [(each.plan, each.functions) for each in self._measured.values()]
-        return self._estimates.costs.with_records([*learned(self._estimates, runs), *whole_functions(runs)])
+        return self._estimates.costs.with_records([*fit_op_costs(self._estimates, runs), *subgraph_costs(runs)])
 
     def _confirm(self) -> None:
-        """Compare the fastest plans with the one by preference, by turns, unless all of that is known."""
+        """Compare the fastest plans with the plan by preference by turns, unless the log has all of that."""
         base = self._measured[sites_of(self._plan)]
         others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
         compared = [base, *islice(others, CONFIRMED)]
@@ -213,7 +226,7 @@ class PlacementTuner(ProgramTuner):
         baselines = [median_low(trial.measured.baseline.costs) if trial.measured.baseline else 1 for trial in trials]
         ratios = [cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)]
         at = self._chosen(compared, ratios)
-        self._found(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
+        self._set_finding(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
 
     def _compare(self, compared: Sequence[_Measured]) -> None:
         ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
@@ -224,14 +237,14 @@ class PlacementTuner(ProgramTuner):
         digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]
         medians = [median_low(own) for own in costs]
         at = self._chosen(compared, [each / max(1, medians[0]) for each in medians])
-        self._found(compared[at].plan, medians[0], medians[at], digests[at] if at else "")
+        self._set_finding(compared[at].plan, medians[0], medians[at], digests[at] if at else "")
 
     def _chosen(self, compared: Sequence[_Measured], ratios: Sequence[float]) -> int:
-        """Return which plan to go on with: the first, by preference, unless another is clearly faster."""
+        """Return the plan to continue with: the first, unless another one is clearly faster."""
         at = min(range(len(compared)), key=lambda number: ratios[number])
         return at if ratios[at] <= GAIN else 0
 
-    def _found(self, best: Plan, default: int, cost: int, record: str) -> None:
+    def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:
         self.best = best
         sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
         self._finding = Finding("placement", sites, "", default, cost, 1, len(self._measured), True, record)

@@ -1,4 +1,4 @@
-"""The other end of a process that measures: requests with a time limit, and what it means when the process is lost."""
+"""A measuring process as seen by its parent: requests with time limits, and what the loss of the process means."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["USUAL_LIMITS", "Limits", "LostError", "Process"]
 
-# Signals by which a process dies of what it does itself; any other came from outside. Whoever ends without one, or
-# closes its pipe, did that itself too.
+# Signals by which a process dies by its own fault; any other came from outside. An exit without a signal, or a closed
+# pipe, is its own fault too.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGILL, signal.SIGFPE, signal.SIGBUS, signal.SIGABRT, signal.SIGTRAP})
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that opening a leaf function, building a candidate, running it, and waiting for the device may take.
+    """Limits of a measuring process.
 
-    A whole program may take as long to build as a leaf function to open. `memory` is the bytes that the process with
-    all of that may take; 0 means half of what this machine has.
+    Attributes:
+        open: seconds to open a leaf function, or to build a whole program.
+        build: seconds to build a candidate.
+        run: seconds to run it.
+        wait: seconds to wait for the lock of the device.
+        memory: bytes that the process may allocate; 0 for half of the memory of the machine.
     """
 
     open: int = 300
@@ -47,9 +51,12 @@ USUAL_LIMITS = Limits()
 
 
 class LostError(Exception):
-    """The process is gone: in which phase, and whether by what it did itself, by a limit, or from outside.
+    """A measuring process is gone.
 
-    The cause is `crash`, `limit`, `infra`, or `cancelled` where the time of all tuning was up.
+    Attributes:
+        phase: what it was doing.
+        cause: `crash` by its own fault, `limit` if it was too slow, `infra` if it was killed from outside, `cancelled`
+            if the time of all tuning is up.
     """
 
     def __init__(self, phase: str, cause: str) -> None:
@@ -60,7 +67,7 @@ class LostError(Exception):
 
     @property
     def status(self) -> Status:
-        """What became of the candidate that was measured."""
+        """The status of the candidate that was being measured."""
         if self.cause in ("cancelled", "infra"):
             return "cancelled" if self.cause == "cancelled" else "infra_error"
         if self.cause == "limit":
@@ -69,9 +76,11 @@ class LostError(Exception):
 
 
 class Process(ABC):
-    """A process with a group of its own; it is started when needed, and again when it was lost.
+    """A process with its own process group, which is started by the first request, and again after it was lost.
 
-    `until` is a time of the monotonic clock at which whatever it does is ended.
+    Attributes:
+        until: a time of the monotonic clock at which any request ends.
+        open_seconds: the duration of the last start.
     """
 
     module: ClassVar[str]
@@ -91,7 +100,7 @@ class Process(ABC):
 
     @property
     def pid(self) -> int | None:
-        """The process, None while there is none."""
+        """The id of the process, None if there is none."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
@@ -109,18 +118,18 @@ class Process(ABC):
 
     @abstractmethod
     def _open(self) -> dict[str, Any]:
-        """Start the process and have it open what it is for."""
+        """Start the process, and open what it measures."""
 
     def _reply(self, question: Mapping[str, Any]) -> object:
-        """Answer what the process asks while it works on a request."""
-        raise NotImplementedError(f"nobody answers {question}")
+        """Answer a question that the process has while it works on a request."""
+        raise NotImplementedError(f"no answer to {question}")
 
     def _launch(
         self, opening: Mapping[str, object], files: Sequence[IO[bytes]], limit: int, target: Target
     ) -> dict[str, Any]:
         """Start the process with some open files, and send it the first request.
 
-        It imports what this one has registered plugins in for the kinds of the target.
+        It imports the modules that registered plugins for the kinds of the target in this process.
         """
         self.close()
         self._buffer = b""
@@ -146,9 +155,9 @@ class Process(ABC):
     def _request(
         self, request: Mapping[str, object], limit: int | None = None, run: int | None = None
     ) -> dict[str, Any]:
-        """Send a request and wait for the answer; raise `LostError` if there will be none.
+        """Send a request and return the answer; raise `LostError` if there will be none.
 
-        `limit` and `run` are the seconds that it may take to build and to run something, if not the usual ones.
+        `limit` and `run` are seconds to build and to run something, instead of the usual limits.
         """
         if self._process is None or self._process.poll() is not None:
             self._open()
@@ -164,8 +173,8 @@ class Process(ABC):
             if not line:
                 raise self._lost(phase)
             answer: dict[str, Any] = json.loads(line)
-            if "ask" in answer:
-                self._send({"reply": self._reply(answer["ask"])}, phase)
+            if "question" in answer:
+                self._send({"reply": self._reply(answer["question"])}, phase)
             elif "phase" in answer:
                 phase = answer["phase"]
                 begin, limit = time.monotonic(), limits[phase]
@@ -183,7 +192,7 @@ class Process(ABC):
             raise self._lost(phase) from None
 
     def _line(self, deadline: float, phase: str) -> bytes:
-        """Return the next line, nothing at the end of the stream; raise `LostError` at the deadline."""
+        """Return the next line, empty at the end of the stream; raise `LostError` at the deadline."""
         assert self._process is not None
         stream: IO[bytes] | None = self._process.stdout
         assert stream is not None
@@ -204,7 +213,7 @@ class Process(ABC):
         return line
 
     def _lost(self, phase: str) -> LostError:
-        """Say why the process is gone."""
+        """Return the error for a process that is gone."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout=5)
@@ -217,7 +226,7 @@ class Process(ABC):
 
 
 def _importable(name: str) -> dict[str, str]:
-    """Return a module by its name, the main one by that of its specification or by its file."""
+    """Describe a module so that another process can import it; the main module by its specification or file."""
     if name != "__main__":
         return {"name": name}
     main = sys.modules[name]

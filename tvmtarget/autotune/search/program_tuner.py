@@ -1,4 +1,4 @@
-"""What tunes one program as a whole into a log; programs are built and run in a process of their own."""
+"""The base of the tuners of whole programs, which are built and run in a process of their own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from tvmtarget.partition.plan import Plan
 
 __all__ = ["ProgramTuner"]
 
-MOST_WHY = 300  # letters of a reason in the log
+MAX_WHY = 300  # letters of a reason in the log
 
 
 class ProgramTuner:
-    """What tunes one program as a whole into a log: its settings, or its placement."""
+    """Base of the tuners that measure one program as a whole, by its settings or its placement.
+
+    Args:
+        plan: the default plan of the program.
+        log: the log to write.
+        budget: the trials and the time for this tuner.
+        programs: the process that builds and runs programs.
+        progress: is called with every trial.
+    """
 
     level: ClassVar[Level]
 
@@ -42,11 +50,15 @@ class ProgramTuner:
         self.left_out: list[str] = []
         self.reused = 0
 
-    def recalled(self) -> Iterator[Trial]:
-        """Yield what the log has of this program on this target, beside this default and with what is installed here.
+    def valid_trials(self) -> Iterator[Trial]:
+        """Yield the successful trials of this program in the log that are still valid.
 
-        Left out is what is older than anything it builds on: kernels of the leaves, and for settings the placement.
-        What failed is not yielded, but remembered.
+        A trial is valid if it was compared with today's default on this target, with the versions installed here, and
+        after everything that it builds on was measured: kernels of the leaves, and for settings the placement. Failures
+        are not yielded, but remembered.
+
+        Yields:
+            Trials.
         """
         topology, newest = self._plan.topology, 0
         targets = {topology.root.digest, *(kernel_target(leaf.target).digest for leaf in topology.leaves())}
@@ -66,28 +78,45 @@ class ProgramTuner:
                 yield trial
 
     def has_time(self, kept: float = 0.0) -> bool:
-        """Whether another trial may begin, and end `kept` seconds before the time is up."""
+        """Return whether another trial may begin.
+
+        Args:
+            kept: seconds before the deadline by which it must end.
+
+        Returns:
+            False if trials or time are used up.
+        """
         return not self._budget.is_spent(time.monotonic() + self._longest + kept)
 
-    def ran(self, what: str, candidate: Candidate, ran: ProgramRun) -> bool:
-        """Count a trial, and return whether it is one to go on with; of what failed that is logged.
+    def count_run(self, what: str, candidate: Candidate, run: ProgramRun) -> bool:
+        """Count a trial, and write it into the log if it failed.
 
-        Failures of the machine, and what was ended as the time was up, are in the log and say nothing of the candidate.
+        Args:
+            what: the candidate, for the result.
+            candidate: the candidate.
+            run: the outcome.
+
+        Returns:
+            Whether the program run. Failures of the machine and cancelled trials do not count against the candidate.
         """
-        self._longest = max(self._longest, ran.seconds)
+        self._longest = max(self._longest, run.seconds)
         self._budget.done += 1
-        self.statuses[ran.status] += 1
-        if ran.status == "ok":
+        self.statuses[run.status] += 1
+        if run.status == "ok":
             return True
         self._failed.add(candidate.key)
-        reason = {"why": ran.why[:MOST_WHY]}
+        reason = {"why": run.why[:MAX_WHY]}
         self._log.add(
-            self._workload, self._plan.topology.root, candidate, Measurement(status=ran.status), search=reason
+            self._workload, self._plan.topology.root, candidate, Measurement(status=run.status), search=reason
         )
-        self.left_out.append(f"{what}: {ran.why}")
+        self.left_out.append(f"{what}: {run.why}")
         return False
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is known after it ran."""
+        """Yield the result, after `run`.
+
+        Yields:
+            One finding at most.
+        """
         if self._finding is not None:
             yield self._finding

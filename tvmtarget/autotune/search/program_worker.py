@@ -23,7 +23,7 @@ from typing import Any, TextIO
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import half_of_memory
-from tvmtarget.autotune.search.timing import Inputs, made_up_inputs, run_alone, run_by_turns
+from tvmtarget.autotune.search.timing import Inputs, random_inputs, run_alone, run_by_turns
 from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.compile_plan import build_plan
@@ -97,7 +97,7 @@ class ProgramServer(Server):
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
         self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=request["trust"])
         self._allow_interpreter = bool(request["allow_interpreter"])
-        self._inputs = made_up_inputs(self._plan) or {}
+        self._inputs = random_inputs(self._plan) or {}
         return {"status": "ok"}
 
     def _measure(self, request: Mapping[str, Any]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Whole programs, built in several ways, checked and run in a process of their own (`program_worker.py`)."""
+"""Whole programs, built in several variants, checked and run in a process of their own (`program_worker.py`)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,29 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["ProgramRun", "Programs", "Variant"]
 
-HOPELESS = 30  # times the default's run that each program may take, beside the usual limit
+HOPELESS = 30  # times the default's run; a program may take that and the usual limit
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How to build a program: other sites than those of its plan, settings of leaves, and whether by the log."""
+    """How to build a program.
+
+    Attributes:
+        plan: a plan with other sites, None for those of the process.
+        settings: attributes to set, by leaf.
+        is_tuned: whether to use tuned kernels of the log.
+    """
 
     plan: Plan | None = None
     settings: Settings = field(default_factory=dict)
     is_tuned: bool = True
 
     def to_json(self) -> dict[str, object]:
-        """Return it as data; sites are runs of one site."""
+        """Return the description that the process understands.
+
+        Returns:
+            An object of JSON, in which sites are runs of equal ones.
+        """
         return {
             "sites": None if self.plan is None else placement_body(self.plan)["sites"],
             "settings": {site: dict(values) for site, values in sorted(self.settings.items())},
@@ -42,10 +52,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What became of programs that were to run, and why it was not well.
+    """The outcome of running programs.
 
-    Costs are picoseconds: of each program in each round, or of one alone its fastest run and, beside it, the default's.
-    `functions` are those of its functions; `seconds` is what all of it took.
+    Attributes:
+        status: how it ended.
+        costs: picoseconds; of `compare`, each program in each round; of `measure`, the fastest run of the program and
+            of the default.
+        functions: picoseconds of each function of a measured program.
+        why: why it failed.
+        seconds: the duration of building and running.
     """
 
     status: Status
@@ -56,7 +71,14 @@ class ProgramRun:
 
 
 class Programs(Process):
-    """A process in which one plan is built in several ways; what does not differ is compiled once."""
+    """A process in which one plan is built in several variants; functions that do not differ are compiled once.
+
+    Args:
+        plan: the plan.
+        log: the log with tuned kernels.
+        limits: the time and the memory that it may take.
+        allow_interpreter: let numpy interpret leaves without a code generator.
+    """
 
     module = "tvmtarget.autotune.search.program_worker"
 
@@ -70,16 +92,32 @@ class Programs(Process):
         self._default_cost = 0
 
     def measure(self, variant: Variant, default: Variant) -> ProgramRun:
-        """Build a program, compare what it computes with the default, and run both."""
+        """Build a program, compare its results with those of the default, and run both.
+
+        Args:
+            variant: the program.
+            default: the default.
+
+        Returns:
+            The outcome.
+        """
         return self._ran({"do": "measure", "program": variant.to_json(), "default": default.to_json()}, 2, -1)
 
     def compare(self, variants: Sequence[Variant], rounds: int) -> ProgramRun:
-        """Build programs, compare what they compute with the first, and run them by turns."""
+        """Build programs, compare their results with those of the first, and run them by turns.
+
+        Args:
+            variants: the programs.
+            rounds: the number of turns.
+
+        Returns:
+            The outcome.
+        """
         listed = [variant.to_json() for variant in variants]
         return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, len(listed), 0)
 
     def _ran(self, request: Mapping[str, object], count: int, default: int) -> ProgramRun:
-        """Run some programs; if the process is lost from outside, once more. Costs of the default are at a place."""
+        """Run `count` programs, once more if the process is killed from outside; `default` indexes the costs."""
         begin = time.monotonic()
         limit = self._limits.open
         if self._default_cost:
@@ -106,7 +144,7 @@ class Programs(Process):
             path = folder / "plan"
             self._plan.save(path)
             with path.open("rb") as file:
-                path.unlink()  # so that whoever is killed leaves nothing behind
+                path.unlink()  # the open file survives, and a killed process leaves nothing behind
                 opening = {
                     "plan": file.fileno(),
                     "allow_interpreter": self._allow_interpreter,
@@ -118,6 +156,6 @@ class Programs(Process):
         return answer
 
     def _reply(self, question: Mapping[str, Any]) -> object:
-        """Look up what the log knows of a kernel on a leaf."""
+        """Look up the schedule of a kernel for the process."""
         advice = LogSchedules(self._log, Target.from_json(question["target"]))
         return advice.look_up(Kernel(**question["kernel"]), question["formats"], question["refused"]).to_json()

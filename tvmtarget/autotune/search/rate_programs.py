@@ -1,4 +1,4 @@
-"""The small programs by which the rates of leaves are measured: convolutions, products, and operators between them."""
+"""The small programs that measure rates of leaves: convolutions, products, and operators between convolutions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NEEDED = frozenset((CALL, MOVING, ONE, TWO, LARGE_ONE, LARGE_TWO, USUAL))
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """So many square convolutions, one after the other; `given` are the channels of their input, if others."""
+    """`count` square convolutions, one after the other; `given` is the number of input channels, if it differs."""
 
     count: int
     channels: int
@@ -94,7 +94,11 @@ class Sample:
 
 
 def samples() -> Iterator[Sample]:
-    """Yield what is measured, those of one operator and form together, smaller ones first."""
+    """Yield the measurements of operators.
+
+    Yields:
+        Samples, those of one operator and form together, smaller ones first.
+    """
     for form, layers in LAYERS.items():
         yield from (Sample("Conv", form, _named(form, number), CALL) for number in range(len(layers)))
     for op, sides in PRODUCTS.items():
@@ -103,7 +107,11 @@ def samples() -> Iterator[Sample]:
 
 
 def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:
-    """Yield the programs, those together that are compared, and only when they are asked for, as some are large."""
+    """Yield the programs in groups that are compared with each other.
+
+    Yields:
+        Programs by name, made only when they are needed, as some are large.
+    """
     yield {CALL: _model([2, 2], [helper.make_node("Relu", ["x"], ["y"])]), MOVING: _elementwise()}
     one, two = (_Layer(count, CHANNELS, SIZE, 1) for count in (1, 2))
     yield {ONE: _convolutions(one), TWO: _convolutions(two)} | {op: _convolutions(two, op) for op in BETWEEN}
@@ -119,7 +127,7 @@ def _named(what: str, number: int) -> str:
 
 
 def _elementwise() -> onnx.ModelProto:
-    """Pools and additions by turns, which no code generator makes one loop of."""
+    """Return alternating pools and additions, which no code generator fuses into one loop."""
     nodes, last = [], "x"
     for number in range(3):
         nodes.append(helper.make_node("MaxPool", [last], [f"pool{number}"], **POOL))
@@ -129,7 +137,7 @@ def _elementwise() -> onnx.ModelProto:
 
 
 def _convolutions(layer: _Layer, between: str | None = None) -> onnx.ModelProto:
-    """Convolutions one after the other, each with its own weights, and an operator before each but the first."""
+    """Return convolutions one after the other, with an operator before each but the first."""
     given = layer.given or layer.channels
     shape = (layer.channels, given // layer.groups, layer.kernel, layer.kernel)
     weights = [_weights(f"w{number}", *shape) for number in range(layer.count)]
@@ -149,7 +157,7 @@ def _convolutions(layer: _Layer, between: str | None = None) -> onnx.ModelProto:
 
 
 def _products(op: str, count: int, rows: int, side: int) -> onnx.ModelProto:
-    """Products one after the other, each with its own weights: turned for `Gemm`, as exporters write it."""
+    """Return products one after the other; `Gemm` has transposed weights, as exporters write it."""
     turned = {"transB": 1} if op == "Gemm" else {}
     ends = ["x", *(f"y{number}" for number in range(count))]
     nodes = [

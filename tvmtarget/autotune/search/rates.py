@@ -7,7 +7,7 @@ of a call is that of two programs less that of both in one, and the time of a by
 bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
 bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
 sizes were measured, so that they hold for other sizes. Leaves run each program by turns, so that other load slows them
-all down alike; leaves of one code generator and equal targets are measured once.
+all down equally; leaves of one code generator and equal targets are measured once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tvmtarget.autotune.search.rate_programs import (
     programs,
     samples,
 )
-from tvmtarget.autotune.search.timing import Inputs, made_up_inputs
+from tvmtarget.autotune.search.timing import Inputs, random_inputs
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.building.compile_plan import build, codegen_target
@@ -172,7 +172,7 @@ def _measure(
             try:
                 plan = decompose(module, leaf.target)
                 program = build(plan, allow_interpreter=allow_interpreter)
-                run = _Run(leaf, name, _runner(program, made_up_inputs(plan) or {}))
+                run = _Run(leaf, name, _runner(program, random_inputs(plan) or {}))
                 run.work()  # the first run loads libraries
             except TvmTargetError:
                 continue

@@ -1,4 +1,4 @@
-"""What tuning found, and how it is told while it goes on."""
+"""The result of tuning, and its progress."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ from tvmtarget.errors import RunError
 
 __all__ = ["Budget", "Finding", "Progress", "TuneInterrupted", "TuneProgress", "TuneResult", "TuneStoppedError"]
 
-MOST_LOAD = 0.5  # on each processor, above which others may have taken what a candidate needs
+MAX_LOAD = 0.5  # of each processor, above which other processes may have changed which candidate is best
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known now of one thing that was tuned: what it costs untuned and at its best, in picoseconds.
+    """The result for one kernel, or for the placement or settings of the program.
 
-    The costs are confirmed, that is measured by turns, where `is_confirmed`. `calls` is how often a run of the program
-    pays them, `record` the digest of the record, empty where the default is best.
+    Attributes:
+        level: `kernel`, `placement` or `executor`.
+        what: what was tuned.
+        site: the path of the leaf.
+        default: picoseconds without tuning.
+        best: picoseconds of the best candidate.
+        calls: how often a run of the program executes it.
+        trials: how many candidates were measured.
+        is_confirmed: whether the costs were measured by turns.
+        record: the digest of the trial, empty if the default is best.
     """
 
     level: str
@@ -37,7 +45,7 @@ class Finding:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as untuned."""
+        """The time without tuning over the best time."""
         return self.default / self.best if self.best else 1.0
 
     def __str__(self) -> str:
@@ -52,7 +60,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class TuneProgress:
-    """A trial that was made: what of, how it ended, how many there were, and what the program's kernels take now."""
+    """One finished trial.
+
+    Attributes:
+        level: `kernel`, `placement` or `executor`.
+        what: what was tuned.
+        status: how the trial ended.
+        done: how many trials were made.
+        trials: how many there will be, None if that is not limited.
+        default: picoseconds of everything tuned at this level, without tuning.
+        best: the same with the best candidates so far.
+    """
 
     level: str
     what: str
@@ -64,12 +82,12 @@ class TuneProgress:
 
     @property
     def speedup(self) -> float:
-        """How many times as fast all that is tuned is, so far."""
+        """The time without tuning over the best time so far."""
         return self.default / self.best if self.best else 1.0
 
     @property
     def so_far(self) -> str:
-        """What all that is tuned takes, untuned and at its best."""
+        """The times without tuning and so far, as text."""
         return f"{_time(self.default)} -> {_time(self.best)}, {self.speedup:.2f} times as fast"
 
 
@@ -78,7 +96,13 @@ Progress: TypeAlias = Callable[[TuneProgress], None]
 
 @dataclass
 class Budget:
-    """How many trials and seconds are left; None is no limit."""
+    """The trials and the time that a run may use; None is no limit.
+
+    Attributes:
+        trials: how many trials may be made.
+        deadline: when to end, by the monotonic clock.
+        done: how many trials were made.
+    """
 
     trials: int | None
     deadline: float | None
@@ -86,19 +110,37 @@ class Budget:
 
     @property
     def is_endless(self) -> bool:
-        """Whether nothing limits it."""
+        """Whether there is no limit."""
         return self.trials is None and self.deadline is None
 
     def at_most(self, count: int) -> int:
-        """Return how many of some trials may be made."""
+        """Limit a number of trials to those that are left.
+
+        Args:
+            count: the number.
+
+        Returns:
+            The number, or fewer.
+        """
         return count if self.trials is None else min(count, self.trials - self.done)
 
     def seconds_left(self) -> float:
-        """Return the seconds until the deadline, infinite without one."""
+        """Return the time until the deadline.
+
+        Returns:
+            Seconds, infinite without a deadline.
+        """
         return math.inf if self.deadline is None else self.deadline - time.monotonic()
 
     def is_spent(self, now: float) -> bool:
-        """Whether no further trial may begin."""
+        """Return whether no further trial may begin.
+
+        Args:
+            now: a time of the monotonic clock.
+
+        Returns:
+            True if no trials are left, or the deadline is over.
+        """
         return (self.trials is not None and self.done >= self.trials) or (
             self.deadline is not None and now >= self.deadline
         )
@@ -106,13 +148,21 @@ class Budget:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What `tune` did: what it found, how candidates ended, and how much faster the whole program is.
+    """The result of `tune`.
 
-    `measured` and `reused` count candidates that were tried now and that the log knew; of those measured, `hinted` are
-    such that the log had from elsewhere: imports, near devices, former defaults. `before` and `after` are
-    picoseconds of whole runs by turns, untuned and as `build` makes it of the log; empty where it cannot be run here.
-    `left_out` says what was not tuned, and why. `load` is what else was asked of each processor of this machine in the
-    minute before: what is best beside others need not be best alone.
+    Attributes:
+        log: the URL of the log.
+        findings: the results of kernels, placement and settings.
+        measured: how many candidates were measured.
+        reused: how many candidates the log knew.
+        hinted: how many of those measured were hints of the log: imports, near devices, former defaults.
+        statuses: how many trials ended with each status.
+        seconds: the duration.
+        before: picoseconds of runs of the untuned program, by turns with the tuned one; empty if it cannot run here.
+        after: picoseconds of runs of the program as `build` makes it with the log.
+        left_out: what was not tuned, and why.
+        load: the load of each processor by other processes in the minute before; what is best beside them need not be
+            best on an idle machine.
     """
 
     log: str
@@ -129,18 +179,22 @@ class TuneResult:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast the program is as untuned: the median of the ratios of runs by turns."""
+        """The median ratio of the untuned and the tuned program by turns; None without such runs."""
         ratios = [before / after for before, after in zip(self.before, self.after, strict=True) if after]
         return median(ratios) if ratios else None
 
     def lines(self) -> Iterator[str]:
-        """Yield what was found, line by line."""
+        """Describe the result.
+
+        Yields:
+            Lines of text.
+        """
         failed = {status: count for status, count in sorted(self.statuses.items()) if status != "ok"}
-        told = "".join(f", {count} {status}" for status, count in failed.items())
+        failures = "".join(f", {count} {status}" for status, count in failed.items())
         hinted = f", {self.hinted} of them on a hint of the log" if self.hinted else ""
-        counts = f"{self.measured} candidates measured{hinted}, {self.reused} known{told}"
+        counts = f"{self.measured} candidates measured{hinted}, {self.reused} known{failures}"
         yield f"{counts}, in {self.seconds:.0f} s; log {self.log}"
-        if self.load > MOST_LOAD:
+        if self.load > MAX_LOAD:
             yield (
                 f"measured on a busy machine, at a load of {self.load:.1f} on each processor: "
                 "on a quiet one, into another log, other candidates may be best"
@@ -157,7 +211,11 @@ class TuneResult:
         return "\n".join(self.lines())
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as data; costs in picoseconds."""
+        """Return the result as data.
+
+        Returns:
+            An object of JSON; costs are in picoseconds.
+        """
         return {
             "log": self.log,
             "measured": self.measured,
@@ -178,7 +236,11 @@ class TuneResult:
 
 
 class TuneStoppedError(RunError):
-    """Tuning could not go on; `result` is what it found until then. `problems` say why, and where its trials are."""
+    """Tuning could not continue; the problems say why, and where its trials are.
+
+    Attributes:
+        result: the result until then.
+    """
 
     def __init__(self, *problems: str, result: TuneResult) -> None:
         super().__init__(*problems)
@@ -186,7 +248,11 @@ class TuneStoppedError(RunError):
 
 
 class TuneInterrupted(KeyboardInterrupt):
-    """Tuning was interrupted from the keyboard; `result` is what it found until then, which is in the log too."""
+    """Tuning was interrupted from the keyboard.
+
+    Attributes:
+        result: the result until then, which is in the log too.
+    """
 
     def __init__(self, result: TuneResult) -> None:
         super().__init__()

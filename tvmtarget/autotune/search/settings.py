@@ -1,8 +1,8 @@
-"""Settings of leaves: the attributes of code generators that change how fast the same function runs, and not what.
+"""Tuning of settings: attributes of leaves that change how fast the same function runs, and not its results.
 
-Backends say which there are, and what is worth trying. Every setting that the target leaves open is tried in turn,
-beside the best of those before it, until nothing more helps; whatever is found is set by `build`, which says so. What
-the log knows is not measured again.
+Backends list such attributes and the values worth trying. Every setting that the target leaves open is tried in turn,
+together with the best settings before it, until none improves the time (coordinate descent). A build applies what was
+found, and reports it. What the log knows is not measured again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,20 @@ _Kind: TypeAlias = Literal["search", "confirm"]
 # Costs of the default, own costs, and the digest of the record.
 _Compared: TypeAlias = tuple[Sequence[int], Sequence[int], str]
 
-GAIN = 0.97  # of the time without it, above which a setting is left as it is
-PASSES = 2  # through all settings, as what one is best at may depend on those after it
+GAIN = 0.97  # of the time without a setting; one that takes more is not applied
+PASSES = 2  # over all settings, because the best value of one may depend on later ones
 
 
 def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tuple[str, str, tuple[Value, ...]]]:
-    """Yield the leaves that are used, attributes that the target leaves open there, and values worth trying."""
+    """Yield the settings that a target leaves open on the leaves that a plan uses.
+
+    Args:
+        plan: the plan.
+        allow_interpreter: let numpy interpret leaves without a code generator.
+
+    Yields:
+        The path of a leaf, an attribute, and the values worth trying.
+    """
     for site in dict.fromkeys(subgraph.site for subgraph in plan.subgraphs):
         target = plan.topology[site].target
         backend, _ = choose_backend(plan.topology, site, allow_interpreter=allow_interpreter)
@@ -49,9 +57,16 @@ def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tu
 
 
 class SettingsTuner(ProgramTuner):
-    """Tunes the settings of the leaves of one plan into a log; where nothing helps, that no setting is best.
+    """Tunes the settings of the leaves of one plan.
 
-    The plan is that of the programs' process, `is_own`, or one of the same program.
+    Args:
+        plan: the plan.
+        log: the log to write.
+        budget: the trials and the time for this tuner.
+        programs: the process that builds and runs programs.
+        progress: is called with every trial.
+        is_own: whether the plan is that of the process, not another one of the same program.
+        allow_interpreter: let numpy interpret leaves without a code generator.
     """
 
     level = "executor"
@@ -71,10 +86,10 @@ class SettingsTuner(ProgramTuner):
         self._placed = None if is_own else plan
         self._allow_interpreter = allow_interpreter
         self._known: dict[tuple[str, str], Trial] = {}
-        self._recalled: set[tuple[str, str]] = set()
+        self._unused: set[tuple[str, str]] = set()
 
     def run(self) -> None:
-        """Try every open setting, and compare what helped with the default."""
+        """Try every open setting, and compare the best settings with the default."""
         try:
             choices = list(open_settings(self._plan, allow_interpreter=self._allow_interpreter))
             if choices:
@@ -86,9 +101,9 @@ class SettingsTuner(ProgramTuner):
             self.left_out.append(f"settings: {error.problems[0]}")
 
     def _search(self, choices: Sequence[tuple[str, str, tuple[Value, ...]]]) -> None:
-        for trial in self.recalled():
+        for trial in self.valid_trials():
             self._known[trial.measured.kind, trial.candidate.key] = trial
-        self._recalled = set(self._known)
+        self._unused = set(self._known)
         best, least = dict[_Slot, Value](), 1.0
         for _ in range(PASSES):
             before = best
@@ -105,14 +120,14 @@ class SettingsTuner(ProgramTuner):
         self._ratio(best, "confirm")
 
     def _ratio(self, settings: Mapping[_Slot, Value], kind: _Kind) -> float:
-        """Return what settings cost over what the default does: as it is known, else measured; 1 if time is up."""
+        """Return the cost of settings over that of the default, known or measured; 1 if time is up."""
         rows = [(site, name, settings[site, name]) for site, name in sorted(settings)]
         what = ", ".join(f"{name}={value} of @{site or '.'}" for site, name, value in rows) or "as it is"
         key = kind, _candidate(rows).key
         known = self._known.get(key)
         if known is not None and known.measured.baseline is not None:
-            self.reused += key in self._recalled
-            self._recalled.discard(key)
+            self.reused += key in self._unused
+            self._unused.discard(key)
             measured: _Compared = known.measured.baseline.costs, known.measured.costs, known.digest
         elif key[1] in self._failed or not self._may_try(kind):
             return 1.0
@@ -121,18 +136,18 @@ class SettingsTuner(ProgramTuner):
             if compared is None:
                 return 1.0
             measured = compared
-            self._tell(what, median_low(measured[0]), median_low(measured[1]))
+            self._report_progress(what, median_low(measured[0]), median_low(measured[1]))
         was, now, digest = median_low(measured[0]), median_low(measured[1]), measured[2]
         if kind == "confirm" and rows and now < was:
             self._finding = Finding("executor", what, "", was, now, 1, self.statuses["ok"], True, digest)
         return now / max(1, was)
 
     def _compare(self, what: str, rows: Sequence[_Row], kind: _Kind) -> _Compared | None:
-        """Run by turns with the default; return what both cost and the record of it, None for what fails."""
+        """Run by turns with the default; return the costs of both and the record, None for a failure."""
         candidate = _candidate(rows)
         variants = [Variant(self._placed), *([Variant(self._placed, _settings(rows))] if rows else [])]
         ran = self._programs.compare(variants, ROUNDS if kind == "confirm" else SLOW_ROUNDS)
-        if not self.ran(f"settings {what}", candidate, ran):
+        if not self.count_run(f"settings {what}", candidate, ran):
             return None
         base = own = ran.costs[0]
         trial = self._write([], base, base, kind)
@@ -142,10 +157,10 @@ class SettingsTuner(ProgramTuner):
         return base, own, trial.digest
 
     def _may_try(self, kind: _Kind) -> bool:
-        """Whether there is time; what is found is confirmed, however many trials there were."""
+        """Whether there is time; a confirmation needs no trial."""
         return self.has_time(self._longest) if kind == "search" else self._budget.seconds_left() > 0
 
-    def _tell(self, what: str, was: int, now: int) -> None:
+    def _report_progress(self, what: str, was: int, now: int) -> None:
         if self._progress is not None:
             step = TuneProgress("executor", what, "ok", self._budget.done, self._budget.trials, was, min(was, now))
             self._progress(step)

@@ -1,4 +1,4 @@
-"""Runs of whole programs on made-up inputs: one by one with what their functions take, or several by turns."""
+"""Timing of whole programs on random inputs: one program with the times of its functions, or several by turns."""
 
 from __future__ import annotations
 
@@ -13,38 +13,52 @@ from tvmtarget.executors.protocol import CallEvent, Event
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["Inputs", "made_up_inputs", "open_sizes", "run_alone", "run_by_turns", "seconds_of_turns"]
+__all__ = ["Inputs", "random_inputs", "run_alone", "run_by_turns", "seconds_of_turns", "symbolic_sizes"]
 
 Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
-OPEN_SIZE = 1  # of a dimension without a number
+SYMBOLIC_SIZE = 1  # of a symbolic dimension
 
-ROUNDS = 9  # by turns
-SLOW = 0.5  # seconds a run from which on fewer rounds do
+ROUNDS = 9  # of turns
+SLOW = 0.5  # seconds; programs that take longer run fewer rounds
 SLOW_ROUNDS = 5
-TURN = 0.005  # seconds of a turn, if that is not more runs in a row than this
+TURN = 0.005  # seconds of a turn, with at most so many runs in a row:
 MAX_IN_A_ROW = 50
 
-LEAST_RUNS = 5  # alone, of which the fastest counts
+LEAST_RUNS = 5  # of a program on its own, of which the fastest counts
 MAX_RUNS = 100
-SHORT, LONG = 0.05, 2.0  # seconds after which a program is not run more often, and after which not even that often
+SHORT, LONG = 0.05, 2.0  # seconds after which runs end once there are LEAST_RUNS, and after which they end anyway
 
 
-def open_sizes(plan: Plan) -> dict[str, int]:
-    """Return the sizes of the made-up inputs in dimensions without a number, by the names of these."""
+def symbolic_sizes(plan: Plan) -> dict[str, int]:
+    """Return the sizes that random inputs have in symbolic dimensions.
+
+    Args:
+        plan: the plan of the program.
+
+    Returns:
+        Sizes by the names of dimensions.
+    """
     types = [param.type for param in plan.module.main.params]
     shapes = [type_.shape or () for type_ in types if isinstance(type_, TensorType)]
-    return {dim: OPEN_SIZE for shape in shapes for dim in shape if isinstance(dim, str)}
+    return {dim: SYMBOLIC_SIZE for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
-def made_up_inputs(plan: Plan) -> Inputs | None:
-    """Return inputs for a program, normal or small whole numbers; None if it takes something that is no tensor."""
+def random_inputs(plan: Plan) -> Inputs | None:
+    """Return random inputs for a program: normally distributed, or 0 and 1 for integers.
+
+    Args:
+        plan: the plan of the program.
+
+    Returns:
+        Arrays by the names of parameters; None if a parameter is no tensor of numbers.
+    """
     random = np.random.default_rng(0)
     inputs: dict[str, np.ndarray[Any, Any]] = {}
     for param in plan.module.main.params:
         if not isinstance(param.type, TensorType) or param.type.shape is None or param.type.dtype == "string":
             return None
-        shape = [dim if isinstance(dim, int) else OPEN_SIZE for dim in param.type.shape]
+        shape = [dim if isinstance(dim, int) else SYMBOLIC_SIZE for dim in param.type.shape]
         if param.type.dtype.startswith(("int", "uint", "bool")):
             inputs[param.name] = random.integers(0, 2, shape).astype(param.type.dtype)
         else:
@@ -53,7 +67,15 @@ def made_up_inputs(plan: Plan) -> Inputs | None:
 
 
 def run_alone(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]:
-    """Run a few times; return picoseconds of the whole and of each function, of each the fastest."""
+    """Run a program a few times.
+
+    Args:
+        program: the program.
+        inputs: its inputs.
+
+    Returns:
+        Picoseconds of the fastest run, and of the fastest run of each function by name.
+    """
     program.run(inputs)
     cost, functions = 0, dict[str, int]()
     started = time.monotonic()
@@ -73,9 +95,18 @@ def run_alone(program: Executable, inputs: Inputs) -> tuple[int, dict[str, int]]
 
 
 def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = ROUNDS) -> list[list[int]]:
-    """Return picoseconds of each program in each round, the least of a few runs.
+    """Run several programs by turns, so that other load slows all of them down equally.
 
-    There are two in a row at least, as idle threads of one program spin into the next, and more of short ones.
+    Each turn is the fastest of a few runs in a row: at least two, because idle threads of one program spin into the
+    next, and more if they are short.
+
+    Args:
+        programs: the programs.
+        inputs: their inputs.
+        rounds: the number of turns; slow programs get fewer.
+
+    Returns:
+        Picoseconds of each program in each round.
     """
     first = [_timed(program, inputs) for program in programs]
     turns = rounds if max(first) < SLOW * 1e12 else min(rounds, SLOW_ROUNDS)
@@ -88,7 +119,15 @@ def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = R
 
 
 def seconds_of_turns(costs: Sequence[float], rounds: int = ROUNDS) -> float:
-    """Return how long programs run by turns, by picoseconds of each, with a run before and two to compare results."""
+    """Estimate how long `run_by_turns` takes, with one run before and two to compare results.
+
+    Args:
+        costs: picoseconds of a run of each program.
+        rounds: the number of turns.
+
+    Returns:
+        Seconds.
+    """
     turns = rounds if max(costs, default=0) < SLOW * 1e12 else min(rounds, SLOW_ROUNDS)
     return sum(3 * cost / 1e12 + turns * max(TURN, 2 * cost / 1e12) for cost in costs)
 

@@ -25,7 +25,7 @@ from tvmtarget.autotune.search.rates import measure_rates
 from tvmtarget.autotune.search.remote import Remotes
 from tvmtarget.autotune.search.result import Budget, Progress, TuneInterrupted, TuneResult, TuneStoppedError
 from tvmtarget.autotune.search.settings import SettingsTuner, open_settings
-from tvmtarget.autotune.search.timing import ROUNDS, made_up_inputs, seconds_of_turns
+from tvmtarget.autotune.search.timing import ROUNDS, random_inputs, seconds_of_turns
 from tvmtarget.autotune.search.worker_protocol import is_serving
 from tvmtarget.backends.machine import load
 from tvmtarget.backends.protocol import Array
@@ -53,13 +53,13 @@ LEVELS = ("kernel", "executor", "placement")
 
 SPACES = ("auto", "own", "metaschedule")
 
-MEASURED = "measured"  # costs that are to be measured here
+MEASURED = "measured"  # the argument `costs` for rates measured here
 
-KERNEL_SHARE = 0.7  # of trials and seconds, where there are other levels too
-PLACEMENT_SHARE = 0.7  # of what is left then, where there are settings too
-LEAST_SHARE = 0.25  # of the seconds, in which a program is built for the first time if it is to be run at all
-BUILD_AGAIN = 1.3  # times what that took, which building it by the log may take
-LEAST_LATE, LATE = 2.0, 0.03  # seconds, and share of those given, by which the end may come later than asked
+KERNEL_SHARE = 0.7  # of trials and seconds, if there are other levels too
+PLACEMENT_SHARE = 0.7  # of the rest, if there are settings too
+LEAST_SHARE = 0.25  # of the seconds; a program whose first build takes longer is not run
+BUILD_AGAIN = 1.3  # factor on the first build for the build with the log
+LEAST_LATE, LATE = 2.0, 0.03  # seconds, and share of those allowed, by which tuning may end late
 
 UNTUNED = Variant(is_tuned=False)
 
@@ -88,34 +88,46 @@ def tune(
     insecure: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
-    """Measure kernels, settings and placements of a program on this machine, and write what they cost into a log.
+    """Measure kernels, settings and placements of a program, and write their costs into a log.
+
+    Without `trials` and `seconds`, each kernel gets 32 trials. Every measurement is written at once, so that an
+    interrupted run can be continued.
 
     Args:
-        module: a program in any form that `build` takes, or the plan of one, whose placement then stays.
-        target: the tree, its text, or a flat configuration; the module's own unless given.
-        target_host, executor, runtime, params, entry: as for `build`.
-        log: the log or its URL; what it knows already is not measured again.
+        module: a program in any form that `build` takes, or a plan of one, whose placement is then fixed.
+        target: the target, its text, or a flat configuration; that of the module unless given.
+        target_host: as for `build`.
+        executor: as for `build`.
+        runtime: as for `build`.
+        params: as for `build`.
+        log: the log or its URL; what it knows is not measured again.
         trials: how many candidates to measure at most.
-        seconds: how long all of it may take; it ends at most 3 percent or two seconds later.
+        seconds: how long to tune; it ends at most 3 percent or two seconds later.
         levels: what to tune: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
-        space: where candidates for kernels come from: `own` register blocks; traces of TVM's `metaschedule`; `auto`
-            takes those for kernels that have no register block.
+        space: the candidates for kernels: `own` register blocks, traces of TVM's `metaschedule`, or `auto`, which takes
+            traces for kernels without a register block.
         seed: makes the same search again.
         where: constraints by name or operator, as for `decompose`.
-        options: further arguments of `decompose` by name, such as `same_site`, which all plans that are tried keep.
-        costs: what operations take, as for `decompose`, or `measured`, which measures rates of the leaves here first:
-            the placement by them is tried before others, and what is not known yet of a site is reckoned by them.
+        entry: as for `build`.
+        options: further arguments of `decompose` by name, such as `same_site`, which hold for all plans.
+        costs: costs of operations, as for `decompose`, or `measured`, which measures rates of the leaves first. The
+            plan by these costs is measured early, and costs that are not measured yet are estimated by them.
         allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
-        limits: seconds that a candidate may take.
+        limits: the time and the memory that a candidate may take.
         workers: a Dask scheduler, `tls://HOST:PORT`, on whose workers kernels are measured; they should be equal
             machines. Placement and settings are measured here.
-        insecure: use a scheduler without TLS too; whoever reaches it may run code on all of its machines and here.
-        progress: is told of every trial.
+        insecure: allow a scheduler without TLS; anyone who reaches it can run code on all of its machines and here.
+        progress: is called with every trial.
 
-    Without trials and seconds, each kernel gets 32 trials. What is measured is in the log at once, so that an
-    interrupted run can be gone on with; `Ctrl-C` raises `TuneInterrupted`, which has the result so far, and so has
-    `TuneStoppedError`: the log cannot be written any more, or all workers are lost. Raises what `decompose` raises, and
-    `BackendError` for what `build` refuses.
+    Returns:
+        What was found.
+
+    Raises:
+        TargetError: an argument is invalid; also what `decompose` raises.
+        BackendError: the program cannot be built, as for `build`.
+        RunError: no leaf of the target can run on this machine.
+        TuneInterrupted: the user pressed Ctrl-C; the error has the result so far.
+        TuneStoppedError: the log cannot be written any more, or all workers are lost; the error has the result so far.
     """
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
@@ -150,7 +162,7 @@ def tune(
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
     given = None if costs is None else _costs(costs, plan.topology.root, allow_interpreter=allow_interpreter)
     with opened_log(log) as opened:
-        opened.append(environment())  # a log that cannot be written is refused before anything is measured
+        opened.append(environment())  # fails for a read-only log before anything is measured
         budget = Budget(trials, None if seconds is None else begin + seconds)
         journal = Journal(opened)
         with (
@@ -164,7 +176,7 @@ def tune(
 
 
 def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
-    """Say why no leaf of a target can run on this machine; nothing if one can."""
+    """Return why no leaf of a target can run on this machine; empty if one can."""
     refusals: list[str] = []
     for leaf in plan.topology.leaves():
         try:
@@ -182,7 +194,7 @@ def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
 
 
 def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target, *, allow_interpreter: bool) -> Costs:
-    """Read costs, or measure the rates of the leaves of a target."""
+    """Return given costs, or measure the rates of the leaves of a target."""
     if costs != MEASURED:
         return load_costs(costs)
     return measure_rates(target, allow_interpreter=allow_interpreter).costs
@@ -253,7 +265,7 @@ class Journal:
 class _Tuning:
     """One run: kernels first, then the placement with them, then settings of the leaves of the best plan.
 
-    At last the program as it was and as `build` makes it of the log run by turns. The time for that is kept.
+    At the end, the untuned program and the one that `build` makes with the log run by turns, in time reserved for that.
     """
 
     plan: Plan
@@ -329,10 +341,10 @@ class _Tuning:
         self._compare(programs, is_placed=not is_fixed)
 
     def _why_not_run(self) -> str:
-        """Say why the whole program cannot run here; nothing if it can."""
+        """Return why the whole program cannot run here; empty if it can."""
         if self.remotes is not None and _not_here(self.plan, allow_interpreter=self.allow_interpreter):
             return "no leaf of the target can run on this machine"
-        return "no inputs can be made up for this program" if made_up_inputs(self.plan) is None else ""
+        return "no inputs can be made up for this program" if random_inputs(self.plan) is None else ""
 
     def _has_settings(self, *, is_placed: bool) -> bool:
         """Whether any leaf that may be used has settings to try."""
@@ -343,9 +355,10 @@ class _Tuning:
             return False
 
     def _keep(self, programs: Programs) -> float | None:
-        """Return when tuning must end, for the programs before and after to run by turns until the deadline.
+        """Return when tuning must end, so that the programs before and after can run by turns until the deadline.
 
-        The one before is built now, which says how long that takes; without a deadline it is built when it is needed.
+        The untuned program is built now, to know how long that takes; without a deadline, it is built when it is
+        needed.
         """
         deadline = self.budget.deadline
         if deadline is None:
@@ -377,7 +390,7 @@ class _Tuning:
         self.budget.done = part.done
 
     def _compare(self, programs: Programs, *, is_placed: bool) -> None:
-        """Run the program before and after by turns, unless there is no time for it."""
+        """Run the untuned and the tuned program by turns, unless there is no time for it."""
         if self.is_short:
             self.left_out.append("the whole program was not run: building it takes too much of the seconds given")
             return
@@ -391,7 +404,7 @@ class _Tuning:
             self.left_out.append(f"the whole program could not be compared: {ran.why}")
 
     def _part(self, share: float, end: float | None) -> Budget:
-        """Return a budget with a share of what is left of the whole."""
+        """Return a budget with a share of what is left."""
         trials, done = self.budget.trials, self.budget.done
         now = time.monotonic()
         return Budget(

@@ -88,7 +88,7 @@ class Server:
         Returns:
             The reply.
         """
-        self.write({"ask": question})
+        self.write({"question": question})
         return json.loads(sys.stdin.readline())["reply"]
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Logs of AutoTVM, format 0.2, and so of TopHub: one measurement a line.
+"""Import of AutoTVM logs of format 0.2, such as those of TopHub: one measurement per line.
 
 The format is that of `python/tvm/autotvm/record.py` (TVM v0.6 to v0.19), the numbers of errors those of
 `python/tvm/autotvm/measure/measure.py`. A configuration is kept as its text.
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tvmtarget.autotune.log.importers.import_common import (
     Imported,
+    device_lookup,
     leaf_of,
-    meant,
     opened,
     picoseconds,
     take_in,
@@ -45,12 +45,18 @@ _STATUS: Sequence[Status] = (
 
 
 def import_autotvm(log: TuningLog, path: str | Path, *, targets: Iterable[Target] = ()) -> Imported:
-    """Add the records of a file of AutoTVM; a second time adds nothing.
+    """Add the records of an AutoTVM log; a second import of it adds nothing.
 
-    What was measured on a target as TVM writes one of `targets` is of that one, with what TVM leaves out.
+    Args:
+        log: the log to write.
+        path: the file, which may be compressed by gzip.
+        targets: devices; records of a target that TVM writes like one of them are of that device.
+
+    Returns:
+        The outcome.
     """
     with opened(Path(path)) as stream:
-        return take_in(log, stream, partial(_records, meant(targets)))
+        return take_in(log, stream, partial(_records, device_lookup(targets)))
 
 
 def _records(device: Callable[[Target], Target], line: object) -> list[Record]:
@@ -97,7 +103,7 @@ def _several(line: Mapping[str, object], name: str, least: int) -> list[object]:
 
 
 def _workload(task: str, args: object) -> Workload:
-    """Return the workload of a task: its tensors' sizes apart, so that other sizes are of one family."""
+    """Return the workload of a task; the sizes of its tensors stand apart, so that a family has any sizes."""
     shapes: list[object] = []
     return Workload.of({"op": task, "tool": "autotvm", "args": _plain(args, shapes), "shapes": shapes})
 

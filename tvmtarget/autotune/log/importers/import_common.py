@@ -1,4 +1,4 @@
-"""What the importers share: reading lines of JSON, costs in seconds, targets as TVM wrote them, and the outcome."""
+"""Shared parts of the importers: lines of JSON, costs in seconds, TVM's targets, and the outcome."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import open_regular, unpack_gzip
 
-__all__ = ["Imported", "leaf_of", "meant", "opened", "picoseconds", "take_in", "target_record", "writable"]
+__all__ = ["Imported", "device_lookup", "leaf_of", "opened", "picoseconds", "take_in", "target_record", "writable"]
 
-_GZIP = b"\x1f\x8b"  # what such a file begins with
-_STUB = 10**8  # seconds; tuners write 1e9 or 1e10 where nothing ran
+_GZIP = b"\x1f\x8b"  # magic number
+_FAILED = 10**8  # seconds; tuners write 1e9 or 1e10 for a failure
 
 
 @dataclass(frozen=True)
 class Imported:
-    """How many lines were read, how many records were new, and the lines that were rejected."""
+    """The outcome of an import.
+
+    Attributes:
+        read: how many lines were read.
+        added: how many records were new.
+        rejected: the lines that were rejected, with the reasons.
+    """
 
     read: int
     added: int
@@ -41,7 +47,16 @@ class Imported:
 
 
 def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequence[Record]]) -> Imported:
-    """Add what `convert` makes of each line of JSON; what it raises is why the line is rejected."""
+    """Add the records of a stream of JSON lines to a log.
+
+    Args:
+        log: the log.
+        stream: the lines.
+        convert: returns the records of a line; an error that it raises is why the line is rejected.
+
+    Returns:
+        The outcome.
+    """
     read, rejected = 0, list[Line]()
 
     def records() -> Iterator[Record]:
@@ -63,7 +78,17 @@ def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequen
 
 
 def writable(records: Sequence[Record]) -> Sequence[Record]:
-    """Return records whose lines a log can hold; an error says what of them it cannot."""
+    """Check that a log can hold records.
+
+    Args:
+        records: the records.
+
+    Returns:
+        The same records.
+
+    Raises:
+        LogError: a line would be too long.
+    """
     too_long = [one for one in records if len(one.text.encode()) > MAX_LINE]
     raise_all(LogError, [f"its {one.type} has more than {MAX_LINE} bytes, the most of a line" for one in too_long])
     return records
@@ -78,7 +103,17 @@ def _load(text: str) -> object:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacked if it is packed by gzip; a `LogError` says why it cannot be read."""
+    """Open a file, decompressing gzip.
+
+    Args:
+        path: a regular file.
+
+    Yields:
+        A binary stream.
+
+    Raises:
+        LogError: the file cannot be read.
+    """
     with open_regular(path, error=LogError) as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
@@ -90,41 +125,70 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def picoseconds(costs: object) -> tuple[int, ...]:
-    """Return costs in seconds as picoseconds; nothing for the huge numbers that stand for a failure."""
+    """Convert costs in seconds to picoseconds.
+
+    Args:
+        costs: a list of seconds.
+
+    Returns:
+        Picoseconds, without the huge numbers that tuners write for a failure.
+
+    Raises:
+        LogError: the value is no list of positive numbers.
+    """
     if not isinstance(costs, list) or not all(
         isinstance(cost, int | float) and not isinstance(cost, bool) for cost in costs
     ):
         raise LogError(f"costs are a list of seconds, not {shown(costs)}")
-    found = [round(cost * 10**12) if 0 < cost < _STUB else 0 for cost in costs]
-    if not all(ran or _STUB <= cost < float("inf") for cost, ran in zip(costs, found, strict=True)):
+    found = [round(cost * 10**12) if 0 < cost < _FAILED else 0 for cost in costs]
+    if not all(ran or _FAILED <= cost < float("inf") for cost, ran in zip(costs, found, strict=True)):
         raise LogError(f"costs are seconds, and more than none, not {shown(costs)}")
     return tuple(filter(None, found))
 
 
 @lru_cache(maxsize=4096)
 def leaf_of(text: str) -> Target:
-    """Return the device that a target of any TVM describes, without its host: a command line, or JSON."""
+    """Return the device that a target of any version of TVM describes.
+
+    Args:
+        text: a command line, or JSON.
+
+    Returns:
+        A leaf without host, executor and runtime.
+
+    Raises:
+        LogError: the target is a composite.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TvmTargetWarning)
         target = Target.from_tvm(text)
     if target.is_composite:
-        raise LogError(f"what other tools measure runs on one device, not on {str(target)!r}")
+        raise LogError(f"other tools measure on one device, not on {str(target)!r}")
     return target.replace(host=None, executor=None, runtime=None)
 
 
-def meant(targets: Iterable[Target]) -> Callable[[Target], Target]:
-    """Return what tells which device TVM wrote: that of `targets` of which it would write the same, or no other.
+def device_lookup(targets: Iterable[Target]) -> Callable[[Target], Target]:
+    """Return a function that replaces a leaf as TVM writes it by the device that the user named.
 
-    TVM has no words for caches and memories, and writes the triple of its own build where a target has none.
+    TVM has no attributes for caches and memories, and writes the triple of its own build if a target has none.
+
+    Args:
+        targets: devices; a leaf that TVM writes like one of them is replaced by it.
+
+    Returns:
+        A function from leaves to leaves.
+
+    Raises:
+        LogError: a target is a composite, or TVM writes two of them the same way.
     """
     known: dict[str, Target] = {}
     for target in targets:
         if target.is_composite:
-            raise LogError(f"what other tools measure runs on one device; name a leaf of {str(target)!r}")
+            raise LogError(f"other tools measure on one device; name a leaf of {str(target)!r}")
         leaf = target.replace(name=None, host=None, count=1, executor=None, runtime=None)
         for key in {form.tuning_key() for form in _forms(leaf)}:
             if known.setdefault(key, leaf) != leaf:
-                raise LogError(f"TVM writes {str(known[key])!r} and {str(leaf)!r} alike; name one of them")
+                raise LogError(f"TVM writes {str(known[key])!r} and {str(leaf)!r} the same way; name one of them")
 
     @cache
     def found(leaf: Target) -> Target:
@@ -134,7 +198,7 @@ def meant(targets: Iterable[Target]) -> Callable[[Target], Target]:
 
 
 def _forms(leaf: Target) -> Iterator[Target]:
-    """Yield a leaf as TVM writes it, without TVM and as the TVM that is installed."""
+    """Yield a leaf as TVM writes it, with our tables and with the installed TVM."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TvmTargetWarning)
         written = leaf.to_tvm()
@@ -145,5 +209,12 @@ def _forms(leaf: Target) -> Iterator[Target]:
 
 
 def target_record(target: Target) -> TargetRecord:
-    """Return the line that says what a target is."""
+    """Return the record of a target.
+
+    Args:
+        target: the target.
+
+    Returns:
+        The record, without an origin.
+    """
     return TargetRecord(key=target.digest, body=identity_of(target))

@@ -1,9 +1,9 @@
-"""Databases of MetaSchedule: a file of workloads, and a file of records that name them by their line.
+"""Import and export of MetaSchedule databases: a file of workloads, and a file of records that refer to their lines.
 
-The format is that of `src/s_tir/meta_schedule/database/json_database.cc` (v0.9 to v0.27). A position means something
-in its own pair of files only, so it ends here. Traces and programs are kept as texts: nothing depends on being able to
-read them. MetaSchedule never looks at the target of a record; an export has one pair of files for each
-tuning key, so that TVM finds what was measured there and nothing else.
+The format is that of `src/s_tir/meta_schedule/database/json_database.cc` (v0.9 to v0.27). Positions are valid in one
+pair of files only, so they are not imported. Traces and programs are kept as texts, which need not be parsed.
+MetaSchedule ignores the target of a record; an export therefore has one pair of files for each tuning key, so that TVM
+finds the records of that device only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from tvmtarget.autotune.log.importers.import_common import (
     Imported,
+    device_lookup,
     leaf_of,
-    meant,
     opened,
     picoseconds,
     take_in,
@@ -57,13 +57,21 @@ _ENV = Environment.of({"tool": "metaschedule"})
 
 
 def import_metaschedule(log: TuningLog, folder: str | Path, *, targets: Iterable[Target] = ()) -> Imported:
-    """Add the database of a folder; a second time adds nothing.
+    """Add the database of a folder; a second import of it adds nothing.
 
-    With TVM installed a program that it can read is known by what it computes, as the kernels of a build are, so that
-    builds find it; without, by its bytes. What was measured on a target as TVM writes one of `targets` is of that one,
-    with what TVM leaves out: caches and memories.
+    With TVM installed, a program that it can read is identified by what it computes, like the kernels of a build, so
+    that builds find it; otherwise by its bytes.
+
+    Args:
+        log: the log to write.
+        folder: the folder with both files.
+        targets: devices; records of a target that TVM writes like one of them are of that device, with the caches and
+            memories that TVM leaves out.
+
+    Returns:
+        The outcome.
     """
-    folder, device = Path(folder), meant(targets)
+    folder, device = Path(folder), device_lookup(targets)
     workloads: list[Workload | str] = []
     with opened(folder / WORKLOADS) as stream, Programs() as tvm:
         programs = take_in(log, stream, partial(_workload, tvm, workloads))
@@ -73,7 +81,7 @@ def import_metaschedule(log: TuningLog, folder: str | Path, *, targets: Iterable
 
 
 def _workload(tvm: Programs, found: list[Workload | str], line: object) -> Sequence[Record]:
-    """Read a program; whatever it is, it has its place among the others."""
+    """Parse a line of the file of workloads; one that is rejected keeps its position."""
     found.append("its workload was rejected")
     match line:
         case [str() as structural_hash, str() as encoded]:
@@ -121,10 +129,20 @@ def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Tar
 
 
 def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) -> dict[str, Path]:
-    """Write a database of TVM for each tuning key in the log: the `best` traces for each workload.
+    """Write a database of TVM for each tuning key in a log.
 
-    Return the folders by key; `LogError` says why not where there would be none. Traces from before TVM renamed an
-    instruction are written with its name of today; so are those that the log's own aliases of instructions name.
+    Instructions that TVM has renamed, or that aliases in the log rename, are written with their new names.
+
+    Args:
+        log: the log.
+        folder: where to make a folder for each key.
+        best: how many traces to write for each workload.
+
+    Returns:
+        The folders by tuning key.
+
+    Raises:
+        LogError: no record can be written, or a folder cannot be made.
     """
     targets: dict[str, Target] = {}
     programs: dict[str, Workload] = {}
@@ -136,7 +154,7 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
                 target = Target.from_json(record.body, tags={})
                 target.to_tvm()
                 targets.setdefault(target.tuning_key(), target)
-            except TvmTargetError:  # a system, or a kind that TVM has not
+            except TvmTargetError:  # a composite, or a kind that TVM does not have
                 continue
     workloads, aliases = [programs[key] for key in sorted(programs)], _aliases(log)
     written = {}
@@ -151,7 +169,14 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
 
 
 def left_out(log: TuningLog) -> dict[str, int]:
-    """Count the trials that an export for MetaSchedule cannot hold, by the reason."""
+    """Count the trials that an export for MetaSchedule leaves out.
+
+    Args:
+        log: the log.
+
+    Returns:
+        Counts by reason.
+    """
     records = list(log)
     gone = {record.of for record in records if isinstance(record, Retraction)}
     programs = {one.key for one in records if isinstance(one, Workload) and _program(one) is not None}
@@ -171,7 +196,7 @@ def left_out(log: TuningLog) -> dict[str, int]:
 
 
 def _tvm_problem(record: TargetRecord) -> str:
-    """Return why TVM cannot have a target; nothing if it can."""
+    """Return why TVM cannot represent a target; empty if it can."""
     try:
         target = Target.from_json(record.body, tags={})
         target.to_tvm()
@@ -182,7 +207,7 @@ def _tvm_problem(record: TargetRecord) -> str:
 
 
 def _program(workload: Workload) -> list[str] | None:
-    """Return the hash and the program of a workload, as MetaSchedule has them; None where it has none."""
+    """Return the hash and the program of a workload as MetaSchedule stores them; None if it has none."""
     match workload.payload:
         case {"format": "tvm.ir.json", "hash": str() as structural_hash, "b64": str() as encoded}:
             return [structural_hash, encoded]
@@ -191,10 +216,10 @@ def _program(workload: Workload) -> list[str] | None:
 
 
 def _aliases(log: TuningLog) -> dict[str, str]:
-    """Return what instructions are called today, by the names that they had; the log knows better than we."""
-    gone = {record.of for record in log if isinstance(record, Retraction)}
-    said = {one for one in log if isinstance(one, Alias) and one.kind == "inst" and one.digest not in gone}
-    aliases = {**_ALIASES, **{one.old: one.new for one in sorted(said, key=lambda one: one.text)}}
+    """Return the new names of instructions by the old ones; aliases in the log override ours."""
+    retracted = {record.of for record in log if isinstance(record, Retraction)}
+    renames = {one for one in log if isinstance(one, Alias) and one.kind == "inst" and one.digest not in retracted}
+    aliases = {**_ALIASES, **{one.old: one.new for one in sorted(renames, key=lambda one: one.text)}}
     return {name: _last(name, aliases) for name in aliases}
 
 
@@ -211,7 +236,7 @@ def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> lis
 
 
 def _no_trace(candidate: Candidate) -> str | None:
-    """Return why TVM must not read a candidate, None if it may."""
+    """Return why a candidate may not be given to TVM, None if it may."""
     return trace_problem(candidate.body) if candidate.format == _FORMAT else "it is no trace of MetaSchedule"
 
 
@@ -228,7 +253,7 @@ def _export_pair(
     programs: list[str] = []
     records: list[str] = []
     for workload, best in zip(workloads, trials, strict=True):
-        records += [_spelled(len(programs), trial, rest, aliases) for trial in best]
+        records += [_record_line(len(programs), trial, rest, aliases) for trial in best]
         if best:
             programs.append(_compact(_program(workload)))
     try:
@@ -240,11 +265,11 @@ def _export_pair(
     return True
 
 
-def _spelled(at: int, trial: Trial, rest: str, aliases: Mapping[str, str]) -> str:
-    """Return a record; `rest` is its target, and its arguments, unless the trial came from such a record."""
+def _record_line(at: int, trial: Trial, rest: str, aliases: Mapping[str, str]) -> str:
+    """Return a line of the file of records; `rest` is its target and arguments, unless the trial was imported."""
     costs = "[" + ",".join(f"{cost / 10**12:.12g}" for cost in trial.measured.costs) + "]"
-    if isinstance(trial.src, dict) and _is_rest(said := str(trial.src.get("rest"))):
-        rest = said
+    if isinstance(trial.src, dict) and _is_rest(imported := str(trial.src.get("rest"))):
+        rest = imported
     return f"[{at},[{_renamed(str(trial.candidate.body), aliases)},{costs},{rest[1:]}]"
 
 
@@ -259,7 +284,7 @@ def _is_rest(text: str) -> bool:
 
 
 def _renamed(trace: str, aliases: Mapping[str, str]) -> str:
-    """Return a trace, a list of instructions and one of decisions, with the names that instructions have today."""
+    """Return a trace with the new names of instructions."""
     instructions, decisions = json.loads(trace)
     return _compact([[[aliases.get(name, name), *rest] for name, *rest in instructions], decisions])
 

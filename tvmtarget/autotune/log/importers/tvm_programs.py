@@ -1,7 +1,7 @@
-"""Programs of TVM, read by TVM where it is installed: in a process of its own, which a damaged program may end.
+"""Parsing of TVM programs by the installed TVM, in a process of its own, which a damaged program may end.
 
-Requests and answers are lines of JSON: the hash and the program as MetaSchedule has them, and the name and the body of
-its one function, or null where TVM cannot read it. Before the first answer, a line says that TVM is there.
+Requests and answers are lines of JSON. A request is the hash and the program as MetaSchedule stores them; an answer is
+the name and the body of its only function, or null if TVM cannot read it. A first line reports that TVM was imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIMIT = 60  # seconds for one program
 
 
 class Programs:
-    """Reads programs while it is open; whoever reads the first waits for TVM to start."""
+    """A process that parses programs; it is started by the first one."""
 
     def __init__(self) -> None:
         self._is_known = importlib.util.find_spec("tvm") is not None
@@ -40,10 +40,17 @@ class Programs:
         self._end()
 
     def read(self, program: Sequence[str]) -> tuple[str, dict[str, object]] | None:
-        """Return the name of a program's one function, and its body in a log; None where TVM cannot read it."""
+        """Parse a program.
+
+        Args:
+            program: the hash and the program as MetaSchedule stores them.
+
+        Returns:
+            The name of its only function, and the body of its workload; None if TVM cannot read it.
+        """
         if self._process is None and self._is_known:
             self._start()
-        answer = self._asked(json.dumps(list(program))) if self._process is not None else ""
+        answer = self._exchange(json.dumps(list(program))) if self._process is not None else ""
         if not answer:
             self._end()
             return None
@@ -59,12 +66,12 @@ class Programs:
             text=True,
             env=python_environment(),
         )
-        if not self._asked():  # not there after all, or broken
+        if not self._exchange():  # installed, but it cannot be imported
             self._is_known = False
             self._end()
 
-    def _asked(self, request: str = "") -> str:
-        """Send a line, if there is one to send, and return the answer; nothing if the process is gone."""
+    def _exchange(self, request: str = "") -> str:
+        """Send a line, if there is one, and return the answer; empty if the process is gone."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -83,7 +90,7 @@ class Programs:
 
 
 def main() -> None:
-    """Answer requests until there is none."""
+    """Answer requests until the standard input ends."""
     from tvm.s_tir.meta_schedule.database import Workload
 
     print("here", flush=True)
@@ -92,7 +99,7 @@ def main() -> None:
         try:
             (function,) = Workload.from_json(json.loads(line)).mod.functions.values()
             answer: object = name_of(function), workload_body(function)
-        except Exception:  # whatever TVM says of what TVM of another time, or nobody, wrote
+        except Exception:  # TVM raises anything for programs of other versions, or damaged ones
             answer = None
         print(json.dumps(answer), flush=True)
 
