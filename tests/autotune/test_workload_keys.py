@@ -93,7 +93,7 @@ def test_p4_keys_stay_what_they_are(golden):
     candidate = canonical({"format": one.candidate.format, "body": one.candidate.body})
     blocks.append(f"> a candidate\n  {candidate}\n  {one.candidate.key}")
     blocks += [f"> a {record.type}\n" + "\n".join(pair) for record, pair in zip(records, cut, strict=True)]
-    golden("tuning/keys.golden", "\n".join(blocks) + "\n")
+    golden("autotune/keys.golden", "\n".join(blocks) + "\n")
 
 
 def test_p4_another_language_computes_the_same_keys():
