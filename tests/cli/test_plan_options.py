@@ -179,7 +179,7 @@ def test_one_report_is_printed_at_a_time(cli):
         (["--boundary-before", "fc8", "--boundary-after", "fc9"], "(in boundary_before)\nerror: no op 'fc9'"),
         (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=N, such as 'npu=4'"),
         (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=N"),
-        (["--max-subgraphs", "npu=1"], "no site of the target is or bears 'npu'"),
+        (["--max-subgraphs", "npu=1"], "no site of the target is or has 'npu'"),
         (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
         (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),

@@ -104,7 +104,7 @@ def test_questions_that_name_nothing_are_refused():
     plan = tt.decompose(MODULE, BOARD)
     for name, site, problem in [
         ("conv9", "cpu", "no op 'conv9' in the model"),
-        ("conv1", "npuu", "no site of the target is or bears 'npuu'"),
+        ("conv1", "npuu", "no site of the target is or has 'npuu'"),
         ("conv1", "@npu", "no node 'npu'"),
     ]:
         with pytest.raises(UnknownNameError, match=problem):

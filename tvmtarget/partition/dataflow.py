@@ -135,7 +135,7 @@ def spans(lengths: Iterable[int] | Ints) -> Ints:
 def signatures_of(
     body: Sequence[Call], type_numbers: TypeNumbers, constants: Iterable[str], read: Container[str]
 ) -> list[int]:
-    """Number operations by their structure, apart from names and values of constants.
+    """Number operations by their structure, without names and values of constants.
 
     An operation with nested bodies, or with a tensor among its attributes, has a number of its own.
 

@@ -228,6 +228,7 @@ class FlatProgram:
         Yields:
             Each operation once: those whose results it reads, then the previous one with an effect.
         """
+        # A dict keeps the order and drops repetitions.
         before = dict.fromkeys(self.producer[name] for name in self.body[index].uses() if name in self.producer)
         if index in self.effect_before:
             before[self.effect_before[index]] = None
@@ -320,6 +321,7 @@ class FlatProgram:
         Raises:
             UnknownNameError: if no operation matches.
         """
+        # Names may contain glob characters themselves, so compare them as they are, too.
         matching = re.compile(translate(name))
         found = [
             index

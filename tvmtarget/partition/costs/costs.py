@@ -289,6 +289,7 @@ def _problems_of_op(op: OpCost) -> Iterator[str]:
     yield from _number(f"stdev of {about}", op.stdev or 0, 0)
     if op.time is None and op.roofline is None:
         yield f"the cost of {about} has neither 'time' nor 'roofline'"
+    # One share for all sizes is checked like a single pair.
     shares = op.roofline if isinstance(op.roofline, tuple) else ((1.0, op.roofline),)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in shares):
         yield f"the shares of {about} are pairs of a size and a share, not {shown(shares)}"

@@ -252,6 +252,7 @@ class Estimates:
         if rule is not None and rule.time is not None:
             stdev = round((rule.stdev or 0.0) * MICROSECOND)
             return Estimate(round(rule.time * MICROSECOND), f"stated{origin}", stdev)
+        # No formula gives the work of control flow: it is that of its bodies.
         if index in self.program.bodies:
             estimate = self._sum_of_bodies(index, leaf)
             return replace(estimate, reason=estimate.reason + origin)
@@ -287,6 +288,7 @@ class Estimates:
         rules = self._rules[leaf.path]
         if not rules:
             return None
+        # The digest of an operation is slow to compute; only do so if some cost is given by structure.
         structure = structure_of(op) if any(name.startswith("sha256:") for name in rules) else ""
         found = [
             (rule.rank, number, rule)
@@ -305,6 +307,7 @@ class Estimates:
                 yield f"the costs name site {name!r}, which is no node of the target or kind" + did_you_mean(
                     name, known - {""}
                 )
+        # Sizes may be for another program; they are only suspicious if a dimension of this one lacks a size.
         dims, unused_hints = _dims(self.program.function.params), self._unused_hints()
         if dims - self.costs.symbolic_hints.keys():
             for name in unused_hints:

@@ -144,6 +144,7 @@ def _spellings(path: str) -> tuple[str, ...]:
 
 def _bandwidth(topology: Topology, site: Site) -> float | None:
     """Return the rate of the largest memory of a leaf: its own, or one that the nearest node around it shares."""
+    # A memory `of` some children belongs to these alone: remember which child the leaf is below.
     path, slot = site.path, ""
     while True:
         memories = [memory for memory in topology[path].target.memory if not memory.of or slot in memory.of]

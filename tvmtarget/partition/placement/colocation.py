@@ -96,7 +96,7 @@ def _merged(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
 def with_atomic_groups(
     program: FlatProgram, atomic: OpNames, before: Sequence[str], after: Sequence[str]
 ) -> FlatProgram:
-    """Return the program with groups that must be one function each, and boundaries between functions.
+    """Require groups of operations to be one function each, and boundaries between functions.
 
     Args:
         program: the program.
@@ -151,6 +151,7 @@ def _atomic_problems(program: FlatProgram, group: tuple[int, ...]) -> Iterator[s
 def _between(program: FlatProgram, group: tuple[int, ...]) -> list[int]:
     """Return the operations outside of a group, in one body, on a path between two of the group."""
     inside, calls = set(group), program.scope_of(group[0]).calls
+    # Operations are in topological order: one pass down finds what follows the group, one up what precedes it.
     below: set[int] = set()
     above: set[int] = set()
     for index in calls:
@@ -289,6 +290,7 @@ class _PinChoice:
             )
             text = f"ops {self._names(group, ', ')} must share a site, and no leaf supports all of them"
             raise InfeasibleError(text + conflict)
+        # Moving as few operations as possible keeps most of the plan, which was good without the requirement.
         counts = Counter(self.site(index) for index in group)
         return max(supporting, key=lambda leaf: (counts[leaf], -supporting.index(leaf)))
 
@@ -299,6 +301,7 @@ class _PinChoice:
             others = (
                 other for one in self.colocation.apart if set(one) & set(group) for other in one if other not in group
             )
+            # Move the group to a leaf that no operation which must be apart from it is on.
             occupied = {self.site(other) for other in others}
             available = [leaf for leaf in self.supporting(group) if leaf not in occupied]
             if available and index not in pins:

@@ -83,18 +83,18 @@ def leaves_at(site: Constraint | TargetNode | str, topology: Topology) -> frozen
 
 def _no_site(site: Constraint | TargetNode | str, topology: Topology) -> str:
     known = {word for leaf in topology.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
-    return f"no site of the target is or bears {str(site)!r}{did_you_mean(str(site), known)}"
+    return f"no site of the target is or has {str(site)!r}{did_you_mean(str(site), known)}"
 
 
 def unknown_words(constraint: Constraint, topology: Topology) -> Iterator[str]:
-    """Report the words of a constraint that are no name, kind or key of the target or of any registered kind.
+    """Report the words of a constraint that no node or registered kind has.
 
     Args:
         constraint: a resolved constraint.
         topology: the sites of the target.
 
     Yields:
-        One message per word, with the nearest known one.
+        One message for each word that is no name, kind or key, with the nearest known one.
     """
     words = known_words() | {key for _, node in topology.root.walk() for key in (node.kind, *node.all_keys)}
     for word in constraint.words():

@@ -92,6 +92,7 @@ def cost_matrix_of(
         [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
     )
     flat = [[[0 if cost is None else cost >> shift for cost in row] for row in rows] for rows in copy_times]
+    # Unknown copy times count as 0 here; `_leaves_for_unknown` penalizes the assignments that rely on them.
     routes = np.array(flat, dtype=np.int64).reshape(len(copy_times), len(domains), len(domains))
     max_copy = routes.max(axis=(1, 2), initial=0)[values.type_ids].sum() * len(domains)
     max_known = np.where(level.allowed, known, 0).max(axis=1, initial=0).sum()

@@ -126,10 +126,11 @@ class LabelingProblem:
         return charged - paid
 
     def relaxed(self) -> LabelingProblem:
-        """Return a relaxation whose optimum is a lower bound: each copy pays only for the last link of its route.
+        """Return a relaxation, whose optimum is a lower bound.
 
         Returns:
-            The same problem if no two copies can share a link.
+            The problem in which each copy pays only for the last link of its route; the same problem if no two copies
+            can share a link.
         """
         if not self.domain_memory.size:
             return self
@@ -318,7 +319,7 @@ class Energy:
 
 
 def energy_of(problem: LabelingProblem, share: float) -> Energy:
-    """Return the energy of a labeling problem, with part of a launch charged wherever a value passes between labels.
+    """Return the energy of a labeling problem with part of a launch per value and label.
 
     How many calls a labeling needs depends on the subgraphs that are formed later; edges between labels approximate it.
 

@@ -388,6 +388,7 @@ class Feasibility:
         )
         if reason is not None or (index, leaf.path) in self.assumed:
             return reason
+        # Children of an external generator only get what the generator itself supports.
         for system in self._generators[leaf.path]:
             reason = self._generator_reason(index, system, op)
             if reason is not None:
@@ -397,6 +398,7 @@ class Feasibility:
             return reason
         if not self.splits and strategy.takes != "device":
             return reason
+        # A device with a host may leave the host's part of an operation, or its control flow, to the host.
         is_for_host = host_can_compute(self.program, op, leaf) or self.reason_not_driven(index, leaf) is None
         return None if is_for_host else reason
 
@@ -449,6 +451,7 @@ class Feasibility:
 
     def _constraint_reason(self, requirements: tuple[Requirement, ...], leaf: Site) -> Reject | None:
         key = (requirements, leaf.path)
+        # Many operations share one tuple of requirements; checking them is the slow part.
         if key not in self._constraint_reasons:
             broken = (
                 (item, reason)

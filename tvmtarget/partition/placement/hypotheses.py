@@ -41,11 +41,11 @@ def read_moves(moves: Mapping[str, Constraint | TargetNode | str | None], topolo
 
 
 def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
-    """Return the program with the requirements of a question added, also for operations in nested bodies.
+    """Add the requirements of a question to a program.
 
     Args:
         program: the program.
-        moves: the question.
+        moves: the question; it also holds for operations in nested bodies.
 
     Returns:
         The new program.
@@ -63,9 +63,9 @@ def with_moves(program: FlatProgram, moves: Moves) -> FlatProgram:
 
 
 def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
-    """Assume that sites support the operations that a question moves there, where none of them does.
+    """Assume support for the operations that a question moves to sites without it.
 
-    Operator support is assumed, but never that a constraint is met.
+    Operator support is assumed only where no required site has it, and never that a constraint is met.
 
     Args:
         feasibility: operator support of the program.
@@ -79,6 +79,7 @@ def assume_support(feasibility: Feasibility, moves: Moves) -> Feasibility:
     for name, constraint in moves:
         for index in program.with_nested(program.ops_named(name)):
             sites.setdefault(index, []).append(constraint)
+    # Operations without nested bodies first: whether a body fits depends on those in it.
     plain = [index for index in sites if index not in program.bodies and not feasibility.supported[index].any()]
     found = _with(feasibility, sites, plain)
     root = program.topology[""]

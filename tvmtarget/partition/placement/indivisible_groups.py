@@ -75,14 +75,14 @@ def _unite(sets: UnionFind[int], members: Sequence[int]) -> None:
 
 
 def untyped(program: FlatProgram, scope: Scope) -> Iterator[str]:
-    """Yield values of unknown type that enter or leave a nested body and are used or computed there.
+    """Yield values of unknown type that cross the boundary of a nested body.
 
     Args:
         program: the program.
         scope: the nested body.
 
     Yields:
-        Names of values.
+        Names of parameters that are read, and of results that are computed there.
     """
     for param in scope.function.params:
         if param.type is None and param.name in program.consumers:

@@ -92,7 +92,14 @@ Chooser: TypeAlias = Callable[[Level], Assignment]
 
 
 def by_preference(level: Level) -> Assignment:
-    """Choose for every atom the first site that may take it, as children stand in order of preference."""
+    """Assign every atom to the first site that supports it, in order of preference.
+
+    Args:
+        level: the atoms and options of one system.
+
+    Returns:
+        The assignment, repaired where weights exceed a memory.
+    """
     labels = preferred(level)
     if level.capacity is not None and not level.capacity.fits(labels):
         labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
@@ -100,7 +107,14 @@ def by_preference(level: Level) -> Assignment:
 
 
 def preferred(level: Level) -> Ints:
-    """Return for every atom the first option that may take it, whatever memories hold."""
+    """Return the first option that supports each atom, whatever memories hold.
+
+    Args:
+        level: the atoms and options of one system.
+
+    Returns:
+        An option for each atom.
+    """
     return _first(level.allowed, level.favoured)
 
 
@@ -128,10 +142,11 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
     """
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     is_divided = _is_divided(program, atoms, site.path)
+    # An earlier division is kept as it is listed, so that decomposing a decomposed module changes nothing.
     if not is_divided:
         atoms = program.in_canonical_order(atoms)
     graph = atom_graph(program, atoms)
-    _refuse_circles(program, atoms, graph)
+    _check_cycles(program, atoms, graph)
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
     options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
@@ -148,6 +163,7 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
         driven = {atom[0] for atom, choice in chosen if options[choice].path == site.path}
         control_scalars = frozenset(control_scalars_of(program, calls, driven))
+        # A driver reads the scalars that steer its control flow: keep them in its memory where nothing else decides.
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if control_scalars.issuperset(atom)]] = at_home
     values = values_of(program.dataflow(atoms[0] if atoms else ()), owner_array(len(program.body), atoms), len(atoms))
@@ -168,12 +184,19 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
     )
 
 
-# Fields of a level that only name its sites and operations, or follow from the others.
+# Fields of a level that only name its sites and operations, or that the others determine.
 _DERIVED = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity", "control_scalars"})
 
 
 def decision_inputs(level: Level) -> Iterator[object]:
-    """Yield all that choosing sites and forming subgraphs goes by, but for costs and the capacity of memories."""
+    """Yield what assignment and subgraphs depend on, apart from costs and memory capacities.
+
+    Args:
+        level: the atoms and options of one system.
+
+    Yields:
+        Parts of a cache key, see `plan_cache.digest`.
+    """
     yield [len(atom) for atom in level.atoms]
     yield from (getattr(level.values, field.name) for field in fields(level.values))
     yield from (level.graph.starts, level.graph.ends)
@@ -205,7 +228,7 @@ def _allowed(
                 raise InfeasibleError(_no_child(program, atom, site))
         if atom[0] in program.driven and options[-1].path == site.path and allowed[number, -1]:
             allowed[number, :-1] = False
-        elif any(has_preference(asked) for index in program.with_nested(atom) for asked in program.requirements[index]):
+        elif any(has_preference(one) for index in program.with_nested(atom) for one in program.requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.preference_rank(atom, options[option]) for option in able.tolist()])
             allowed[number, able[ranks < ranks.max()]] = False
@@ -214,10 +237,9 @@ def _allowed(
 
 def _no_child(program: FlatProgram, atom: tuple[int, ...], site: Site) -> str:
     names = ", ".join(repr(program.body[index].source) for index in atom[:4])
-    guilty = conflict_text(
-        program, tuple(program.with_nested(atom)), lambda asking: Feasibility(asking).fits(atom, site)
-    )
-    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{guilty}"
+    calls = tuple(program.with_nested(atom))
+    advice = conflict_text(program, calls, lambda relaxed: Feasibility(relaxed).fits(atom, site))
+    return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{advice}"
 
 
 def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
@@ -225,7 +247,7 @@ def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Si
 
 
 def _is_divided(program: FlatProgram, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
-    """Whether every operation is in a call of a constrained function: a division that was made before is kept."""
+    """Check whether an earlier decomposition divided the operations: each is in a call of a constrained function."""
     return all(_was_divided(program, atom[0], path) for atom in atoms)
 
 
@@ -237,7 +259,15 @@ def _was_divided(program: FlatProgram, index: int, path: str) -> bool:
 
 
 def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGraph:
-    """Return which atoms come after each: what reads its results, and the next one with an effect."""
+    """Return the graph of dependences between atoms.
+
+    Args:
+        program: the program.
+        atoms: disjoint groups of operations of one body.
+
+    Returns:
+        Edges from each atom to those that read its results, and to the next one with an effect.
+    """
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owner_array(len(program.body), atoms)
     producer = np.repeat(flow.producer, np.diff(flow.start))
@@ -245,15 +275,15 @@ def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGr
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
     before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
     after = np.concatenate([owner[flow.readers], owner[then]])
-    which = (before >= 0) & (after >= 0)
-    return graph_from_edges(count, before[which], after[which])
+    is_inside = (before >= 0) & (after >= 0)
+    return graph_from_edges(count, before[is_inside], after[is_inside])
 
 
-def _refuse_circles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
+def _check_cycles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
     if len(graph.topological_order) == len(atoms):
         return
-    stuck = set(range(len(atoms))).difference(graph.topological_order)
-    wide = next((atom for atom in sorted(stuck) if len(atoms[atom]) > 1), None)
+    cyclic = set(range(len(atoms))).difference(graph.topological_order)
+    wide = next((atom for atom in sorted(cyclic) if len(atoms[atom]) > 1), None)
     if wide is not None:
         first, last = (program.body[index].source for index in (atoms[wide][0], atoms[wide][-1]))
         raise InfeasibleError(

@@ -90,6 +90,7 @@ class SubgraphMoves:
         allowed, costs = self.problem.allowed, self.problem.costs
         for subgraph in subgraphs:
             old = now[subgraph[0]]
+            # Without a launch, moving single atoms already finds the improvement.
             if not self.launches[old]:
                 continue
             values = sorted({value for atom in subgraph for value in self.values_of[atom]})

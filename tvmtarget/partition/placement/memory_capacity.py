@@ -18,7 +18,7 @@ from tvmtarget.target.topology import Site, Topology
 
 __all__ = ["MemoryCapacity", "capacities", "capacity_of"]
 
-# Operations, and who asked for them, that a message names.
+# Operations, and origins of their requirements, that a message names.
 MAX_NAMED = 4
 
 
@@ -55,6 +55,7 @@ class MemoryCapacity:
         Returns:
             Bytes by memory.
         """
+        # Pairs of memory and constant, encoded as one number: a constant counts once per memory.
         pairs = np.unique(self.memories[labels[self.atoms]] * len(self.sizes) + self.owned)
         loads = np.zeros(len(self.limits), dtype=np.int64)
         np.add.at(loads, pairs // max(1, len(self.sizes)), self.sizes[pairs % max(1, len(self.sizes))])
@@ -72,10 +73,10 @@ class MemoryCapacity:
         return all(limit is None or load <= limit for load, limit in zip(self.loads(labels), self.limits, strict=True))
 
     def shares(self) -> Ints:
-        """Return the bytes of constants that each atom reads, those of several readers in equal shares.
+        """Return the bytes of constants that each atom reads.
 
         Returns:
-            Bytes by atom, up to the last atom that reads a constant.
+            Bytes by atom, up to the last atom that reads a constant; of a constant with several readers, equal shares.
         """
         users = np.bincount(self.owned, minlength=len(self.sizes))
         shares = np.zeros(int(self.atoms.max(initial=-1)) + 1, dtype=np.int64)
@@ -83,7 +84,7 @@ class MemoryCapacity:
         return shares
 
     def repaired(self, labels: Ints, allowed: npt.NDArray[np.bool_], costs: Ints) -> Ints:
-        """Move atoms out of memories that are too full, those with the least extra cost per byte first (greedy).
+        """Move atoms out of memories that are too full, greedily by extra cost per byte.
 
         Args:
             labels: the option of each atom.
@@ -114,6 +115,7 @@ class MemoryCapacity:
             if limit is not None and load > limit:
                 left = np.flatnonzero((self.memories[relocation.labels[: len(shares)]] == memory) & (shares > 0))
                 bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
+                # Name the operations that have no choice, else the largest ones.
                 most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
                 raise InfeasibleError(
                     f"memory {self.names[memory]!r} holds {bytes_text(limit)}, but the weights of ops that must be "

@@ -12,6 +12,7 @@ from tvmtarget.partition.placement.where_rules import Requirement
 
 __all__ = ["MAX_TESTS", "conflict_text", "find_minimal_conflict", "minimal_subset"]
 
+# Every test decides feasibility of some operations anew.
 MAX_TESTS = 20
 
 

@@ -56,6 +56,7 @@ class ConstraintResolver:
             try:
                 resolved = resolve_names(constraint, self.topology)
             except UnknownNameError as error:
+                # Collect, so that one error lists the problems of all rules.
                 self._problems |= dict.fromkeys(f"{problem} (required by {origin})" for problem in error.problems)
                 resolved = constraint
             problems = unknown_words(resolved, self.topology)
@@ -125,6 +126,7 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
             if key in ambiguous
         ],
     )
+    # Exact names are looked up; only globs have to be matched one by one.
     exact = {key: number for number, key in enumerate(where)}
     globs = [(number, re.compile(translate(key))) for number, key in enumerate(where) if set(key) & set("*?[")]
 

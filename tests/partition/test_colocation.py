@@ -199,7 +199,7 @@ def test_the_smallest_subgraphs_are_given_up_first():
     assert plan.explain("conv1").reason == "it must meet !@b (required by max_subgraphs)"
     with pytest.raises(InfeasibleError, match=r"'b' gets 3 subgraphs, more than 1, .* op 'conv1'"):
         tt.decompose(module, "[b=onnxruntime,a=numpy]", where={"op:Conv": "@b", **where}, max_subgraphs={"b": 1})
-    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'bb'"):
+    with pytest.raises(UnknownNameError, match="no site of the target is or has 'bb'"):
         tt.decompose(module, "[b=onnxruntime,a=numpy]", max_subgraphs={"bb": 1})
 
 
