@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import TypeAlias
 
 from tvmtarget.errors import TargetError
+from tvmtarget.human_units import bytes_text
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.constraints.attribute_comparison import (
     compare_attribute,
@@ -329,14 +330,17 @@ def _compare_values(row: Attribute, actual: Value | None, value: Value) -> Reaso
 def _memory(have: _Leaf, required: _Leaf) -> Iterator[Reason]:
     if required.memory is None:
         return
+    size = bytes_text(required.memory)
     if have.memory is None:
-        yield Reason(truth=Truth.UNKNOWN, text=f"memory {required.memory}: not measured")
-    elif not compare_memory("ge", have.memory, required.memory, measured=True):
-        yield Reason(truth=Truth.NO, text=f"memory {have.memory} < {required.memory}")
+        yield Reason(truth=Truth.UNKNOWN, text=f"memory {size}: not measured")
+        return
+    actual = bytes_text(have.memory)
+    if not compare_memory("ge", have.memory, required.memory, measured=True):
+        yield Reason(truth=Truth.NO, text=f"memory {actual} < {size}")
     elif have.memory < required.memory:
-        yield Reason(truth=Truth.YES, text=f"memory {have.memory}: {required.memory} except what the system reserves")
+        yield Reason(truth=Truth.YES, text=f"memory {actual}: {size} except what the system reserves")
     else:
-        yield Reason(truth=Truth.YES, text=f"memory {have.memory} >= {required.memory}")
+        yield Reason(truth=Truth.YES, text=f"memory {actual} >= {size}")
 
 
 def _answer(truth: Truth, fact: str, finding: str) -> Reason:
