@@ -47,7 +47,7 @@ def cases(size: int) -> list[Case]:
     ]
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*edges, strict=True))
     sparse = [edge for edge in edges if rng.random() < 0.3]
-    few_starts, few_ends = (np.array(side, dtype=np.int64) for side in zip(*sparse, strict=True))
+    few_starts, few_ends = np.array(sparse, dtype=np.int64).reshape(-1, 2).T
     successors = [list(targets) for targets in graph_from_edges(size, starts, ends).successors]
     unary = [rng.randint(-1000, 1000) for _ in range(size)]
     costs = [rng.randint(1, 100) for _ in edges]
