@@ -66,6 +66,7 @@ def cases(size: int) -> list[Case]:
 
     def network() -> nx.DiGraph:
         graph = nx.DiGraph()
+        graph.add_nodes_from((-1, -2))
         for vertex, cost in enumerate(unary):
             graph.add_edge(*((-1, vertex) if cost > 0 else (vertex, -2)), capacity=abs(cost))
         for (first, second), cost in zip(edges, costs, strict=True):
