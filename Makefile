@@ -25,4 +25,5 @@ coverage:
 	python -m pytest -n 2 -q --cov=tvmtarget --cov-report=term-missing:skip-covered
 
 goldens:
-	python -m pytest -q --rewrite-goldens tests/test_layering.py tests/test_untrusted.py tests/building/test_attributes.py
+	python -m pytest -q --rewrite-goldens tests/test_layering.py tests/test_untrusted.py \
+	  tests/building/test_honoured_attributes.py tests/partition/test_options.py tests/partition/test_pipeline.py

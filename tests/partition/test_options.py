@@ -1,0 +1,65 @@
+"""`PartitionOptions`: one model behind `decompose`, the command line, plan files and the documentation."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tvmtarget as tt
+from tvmtarget.errors import TargetError
+from tvmtarget.partition.options import PartitionOptions
+
+PAGE = Path(__file__).parents[2] / "docs" / "plans.md"
+EVERY = {
+    "where": {"fc1": "@cpu", "op:Conv": "gpu?"},
+    "costs": "roofline",
+    "objective": "throughput",
+    "same_site": [["q", "k"]],
+    "apart": [["a", "b"], ["c", "d"]],
+    "atomic": [["x", "y"]],
+    "boundary_before": ["m"],
+    "boundary_after": ["n"],
+    "max_subgraphs": {"npu": 4},
+    "constants": "share",
+}
+
+
+def test_a_plan_file_keeps_every_option():
+    options = PartitionOptions.of(**EVERY)
+    assert set(EVERY) == set(PartitionOptions.model_fields)
+    assert PartitionOptions.from_file(json.loads(json.dumps(options.to_file()))) == options
+
+
+def test_keys_of_a_plan_file_are_those_of_its_format():
+    keys = set(PartitionOptions.of(**EVERY).to_file())
+    assert keys == set(EVERY) - {"max_subgraphs"} | {"max_regions"}
+
+
+def test_options_that_an_earlier_file_lacks_have_their_defaults():
+    assert PartitionOptions.from_file({"where": {}, "costs": None}) == PartitionOptions()
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"objectiv": "latency"}, "unknown option 'objectiv'; did you mean 'objective'?"),
+        ({"objective": "speed"}, "objective is latency or throughput, not 'speed'"),
+        ({"objective": "throughput"}, "needs costs"),
+        ({"same_site": "qk"}, "same_site is groups of names"),
+        ({"max_subgraphs": {"npu": -1}}, "max_subgraphs of 'npu' is a number, 0 or more, not -1"),
+        ({"constants": "keep"}, "constants is bind or lift or share, not 'keep'"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_would_be_right(values, problem):
+    with pytest.raises(TargetError, match=problem.replace("?", r"\?")):
+        tt.decompose("examples/digits.onnx", "numpy", **values)
+
+
+def test_the_page_on_plans_lists_every_option(request):
+    rows = [f"| `{name}` | {field.description} |" for name, field in PartitionOptions.model_fields.items()]
+    table = "\n".join(("| option | meaning |", "|---|---|", *rows))
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- options -->\n")
+    expected = f"{before}<!-- options -->\n{table}\n<!-- /options -->{rest.partition('<!-- /options -->')[2]}"
+    if request.config.getoption("--rewrite-goldens"):
+        PAGE.write_text(expected, encoding="utf-8")
+    assert PAGE.read_text(encoding="utf-8") == expected
