@@ -1,4 +1,4 @@
-"""Control flow whose bodies are divided: drivers run If, Loop and Scan, and the divided program is the same program."""
+"""Partitioned control flow: drivers run If, Loop and Scan, and the partitioned program computes the same."""
 
 import doctest
 import random
@@ -89,7 +89,7 @@ def test_a_branch_whose_operations_are_on_two_sites_is_run_by_the_driver():
 
 @pytest.mark.parametrize("trips", [0, 1, 4])
 @pytest.mark.parametrize("flag", [True, False])
-def test_loops_carry_and_collect_across_sites_even_without_a_turn(trips, flag):
+def test_loops_carry_and_collect_across_sites_even_without_an_iteration(trips, flag):
     module = module_of(LOOP)
     plan = tt.decompose(module, PAIR, where={"op:Abs": "@cpu", "op:Neg": "@gpu"})
     same_everywhere(module, plan, x=X, c=np.array(flag), n=np.array(trips))
@@ -102,7 +102,7 @@ def test_scans_are_cut_and_joined_by_the_driver():
 
 
 @pytest.mark.parametrize("target", [PAIR, FLAT, DEEP])
-def test_a_branch_in_a_loop_is_divided_at_any_depth(target):
+def test_a_branch_in_a_loop_is_partitioned_at_any_depth(target):
     module = module_of(NESTED)
     gpu = "@x/g" if target == DEEP else "@gpu"
     plan = tt.decompose(module, target, where={"op:Tanh": gpu, "op:Exp": gpu})
@@ -139,7 +139,7 @@ def test_a_condition_on_a_device_is_copied_once():
     same_everywhere(module, plan, x=X)
 
 
-def test_a_site_that_takes_it_whole_is_preferred_unless_that_is_asked_otherwise():
+def test_a_site_that_runs_it_whole_is_preferred_unless_a_constraint_says_otherwise():
     module = module_of(BRANCH)
     assert tt.decompose(module, PAIR).site_of("If_2") == "cpu"
     assert not tt.decompose(module, PAIR).outlined.driven
@@ -147,7 +147,7 @@ def test_a_site_that_takes_it_whole_is_preferred_unless_that_is_asked_otherwise(
     assert [driven.op for driven in preferred.outlined.driven] == ["If_2"]
 
 
-def test_what_is_asked_of_control_flow_holds_for_all_in_it_unless_that_has_a_rule_of_its_own():
+def test_constraints_on_control_flow_hold_for_all_in_it_except_for_rules_of_inner_operations():
     module = module_of(BRANCH)
     plan = tt.decompose(module, PAIR, where={"If_2": "@gpu"})
     assert {plan.site_of(op) for op in ("Abs_0", "Neg_0", "Add_2")} == {"gpu"}
@@ -156,7 +156,7 @@ def test_what_is_asked_of_control_flow_holds_for_all_in_it_unless_that_has_a_rul
     assert plan.site_of("Neg_0") == "gpu"
 
 
-def test_operations_in_bodies_are_told_of_like_all_others():
+def test_reports_include_operations_in_regions():
     plan = tt.decompose(module_of(NESTED), PAIR, where={"op:Exp": "@gpu"})
     names = {call.kind: call.source for call in plan.program.body}
     assert plan.site_of(names["Exp"]) == "gpu"
@@ -170,7 +170,7 @@ def test_operations_in_bodies_are_told_of_like_all_others():
         plan.explain("nowhere")
 
 
-def test_operations_of_one_name_in_two_bodies_are_told_apart():
+def test_operations_of_one_name_in_two_regions_have_distinct_paths():
     graph = """g (float[2] x, bool c) => (float[2] y) {
         y = If(c) <then_branch = a () => (y1) { [same] y1 = Abs(x) },
                    else_branch = b () => (y2) { [same] y2 = Tanh(x) }> }"""
@@ -180,7 +180,7 @@ def test_operations_of_one_name_in_two_bodies_are_told_apart():
     assert {plan.site_of(op) for op in sources} == {"gpu"}
 
 
-def test_what_fits_nowhere_in_a_body_is_refused_by_its_own_name():
+def test_an_unsupported_operation_in_a_region_is_named_in_the_error():
     graph = """g (float[2] x, bool c) => (float[2] y) {
         y = If(c) <then_branch = a () => (y1) { y1 = Abs(x) }, else_branch = b () => (y2) { y2 = Tanh(x) }> }"""
     with pytest.raises(InfeasibleError, match=r"op 'Abs_0' \(Abs\) fits no site .*CONSTRAINT"):
@@ -225,7 +225,7 @@ CYCLE = """g (float[2] x, int64 n, bool c) => (float[2] y) {
         (CYCLE, {"op:Tanh": "@cpu", "op:Relu": "@gpu", "op:Add": "@gpu"}, {"n": np.array(2), "c": np.array(True)}),
     ],
 )
-def test_traps_of_control_flow_are_computed_right(graph, where, inputs):
+def test_corner_cases_of_control_flow_are_computed_right(graph, where, inputs):
     module = module_of(graph)
     plan = tt.decompose(module, PAIR, where=where)
     assert plan.outlined.driven
@@ -256,7 +256,7 @@ def test_branches_may_return_values_around_them_and_constants_without_computing_
     np.testing.assert_array_equal(exe(X, np.array(False)), [-7, -8])
 
 
-def test_values_that_hide_others_are_refused_where_they_enter():
+def test_values_that_hide_others_are_errors_at_import():
     """ONNX wants the names of a body to differ from those around it; its checker and onnxruntime insist."""
     graph = """g (float[2] x, bool c) => (float[2] z) { t = Relu(x)
         z = If(c) <then_branch = a () => (t2) { t = Neg(x) t2 = Abs(t) },
@@ -302,7 +302,7 @@ def test_a_plan_with_control_flow_is_kept_in_files_and_replays(tmp_path):
     assert str(plan.replay(plan.request.module).module) == str(plan.module)
 
 
-def test_pictures_and_marked_models_show_what_drivers_run():
+def test_diagrams_and_annotated_models_show_what_drivers_run():
     plan = tt.decompose(module_of(NESTED), PAIR, where={"op:Exp": "@gpu"})
     assert plan.mermaid().count("run by main") == plan.dot().count("run by main") == 2
     graph = plan.graph()
@@ -366,7 +366,7 @@ def choice_of_sites(module, target, seed):
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 4), target=st.sampled_from([PAIR, FLAT, DEEP]))
-def test_random_programs_compute_the_same_when_divided(seed, size, target):
+def test_random_programs_compute_the_same_when_partitioned(seed, size, target):
     """Facts I10, I12: semantics and idempotence; `verify` proves cover, sites, copies and effects on the way."""
     check_random(seed, size, target)
 
@@ -374,7 +374,7 @@ def test_random_programs_compute_the_same_when_divided(seed, size, target):
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 6), target=st.sampled_from([PAIR, FLAT, DEEP]))
-def test_many_random_programs_compute_the_same_when_divided(seed, size, target):
+def test_many_random_programs_compute_the_same_when_partitioned(seed, size, target):
     check_random(seed, size, target)
 
 
@@ -458,7 +458,7 @@ def test_costs_choose_between_offloading_a_loop_whole_and_driving_it():
     assert whole.prediction.ops == round((1 + 0.1 + 0.1) * 10 * 10**6)
 
 
-def test_a_broken_plan_is_found_out():
+def test_verification_finds_a_broken_plan():
     plan = tt.decompose(module_of(LOOP), PAIR, where={"op:Tanh": "@gpu", "op:Abs": "@cpu", "op:Neg": "@gpu"})
     main = plan.module.main
     (loop,) = (call for call in main.body if call.regions)
@@ -499,7 +499,7 @@ func @inner(%v: float32[2], %t: float32[2]) -> (float32[2]) opsets(onnx=17) [@gp
 """
 
 
-def test_functions_that_bodies_call_are_where_they_were_asked_to_be():
+def test_functions_that_regions_call_keep_their_constraints():
     """REQUIREMENTS G1: earlier decisions are kept, in nested bodies too."""
     module = tt.IRModule.parse(FUNCTIONS)
     plan = tt.decompose(module, PAIR)

@@ -1,4 +1,4 @@
-"""Parts of a program that are alike on one site become one function with many calls, and keep all their names."""
+"""Identical subgraphs of one site become one function with many calls, and keep all their names."""
 
 import random
 import re
@@ -42,7 +42,7 @@ def divided(model, target=PAIR, **options):
     return tt.decompose(model, target, where={"op:MatMul": "@a", "op:Sigmoid": "@b"}, **options)
 
 
-def test_layers_that_are_alike_are_one_function_each_site_and_every_op_keeps_its_name():
+def test_identical_layers_are_one_function_per_site_and_every_op_keeps_its_name():
     plan = divided(layers(6))
     entry, *names = [function.name for function in plan.module]
     assert entry == "main"
@@ -58,7 +58,7 @@ def test_layers_that_are_alike_are_one_function_each_site_and_every_op_keeps_its
     assert marked["matmul5"] == ["@a", names[0]]
 
 
-def test_calls_tell_what_ops_are_called_there_so_that_inlining_gives_the_model_back():
+def test_calls_list_the_names_of_their_ops_so_that_inlining_restores_the_model():
     plan = divided(layers(3))
     first, _, call, *_ = plan.module.main.body
     assert (call.op, call.attr("ops"), call.source) == (first.op, ("matmul1",), "matmul1")
@@ -84,7 +84,7 @@ def test_constants_of_other_values_make_another_function():
     ("constants", "functions", "given"),
     [("bind", [0, 1, 1], 1), ("lift", [0, 0, 0], 2), ("share", [0, 0, 0], 2)],
 )
-def test_weights_are_bound_given_or_shared(constants, functions, given, tmp_path):
+def test_weights_are_bound_lifted_or_shared(constants, functions, given, tmp_path):
     model = layers(3, weights=[1, 2, 2])
     plan = divided(model, constants=constants)
     called = plan.module.main.body[::2]
@@ -111,7 +111,7 @@ def test_weights_that_a_code_generator_must_know_stay_bound(monkeypatch):
     assert [len(function.params) for function in plan.functions("a")] == [1, 1]
 
 
-def test_a_weight_that_is_given_is_copied_to_where_it_is_read_once_for_all_runs():
+def test_a_lifted_weight_is_copied_to_its_reader_once_for_all_runs():
     target = tt.Target.parse(PAIR).replace(memory=(tt.Memory(name="ma", bytes=10**6, of=("a",)),))
     plan = divided(layers(2, weights=[1, 2]), target, constants="share")
     assert [(copy.value, copy.dst, copy.runs) for copy in plan.copies if copy.value.startswith("w")] == [
@@ -137,7 +137,7 @@ def test_a_function_is_compiled_once_and_every_call_of_it_is_reported():
     np.testing.assert_allclose(exe(x), tt.build(layers(5), "onnxruntime")(x), rtol=1e-6)
 
 
-def test_a_saved_program_tells_its_calls_too(tmp_path):
+def test_a_saved_program_reports_its_calls_too(tmp_path):
     exe = tt.build(divided(layers(3)))
     exe.save(tmp_path / "p")
     loaded = tt.load(tmp_path / "p")
@@ -146,7 +146,7 @@ def test_a_saved_program_tells_its_calls_too(tmp_path):
     np.testing.assert_array_equal(loaded(x), exe(x))
 
 
-def test_systems_that_are_alike_have_one_driver_and_their_copies_are_told_apart():
+def test_identical_systems_have_one_driver_and_distinct_copy_records():
     soc = "composite[soc=composite[npu=onnxruntime,cpu=llvm](host=@cpu,links=[]),cpu=llvm](host=@cpu)"
     plan = tt.decompose(layers(3), soc, where={"op:MatMul": "@soc/npu", "op:Sigmoid": "@cpu"})
     drivers = [function.name for function in plan.module if function.attr("role") == "driver"]
@@ -161,7 +161,7 @@ def test_systems_that_are_alike_have_one_driver_and_their_copies_are_told_apart(
     assert calls == [subgraph.call for subgraph in plan.subgraphs]
 
 
-def test_calls_that_name_too_few_ops_are_refused():
+def test_calls_that_name_too_few_ops_are_errors():
     text = str(divided(layers(2)).module).replace('ops=["sigmoid1"]', 'ops=["sigmoid1", "more"]')
     with pytest.raises(ModelError, match=r"op 'sigmoid1' names 2 ops of '@b_sigmoid_[0-9a-f]*', which has 1"):
         tt.IRModule.parse(text, divided(layers(2)).module.constants())
@@ -192,7 +192,7 @@ def test_a_parameter_that_two_memories_need_is_copied_into_each():
     np.testing.assert_allclose(tt.build(plan)(x), tt.build(model, "numpy")(x), rtol=1e-6)
 
 
-def test_what_an_edit_leaves_alone_is_the_same_and_is_not_compiled_again(monkeypatch):
+def test_functions_that_an_edit_does_not_touch_are_not_compiled_again(monkeypatch):
     """Facts I19: functions of parts that were not edited keep their structure."""
     weights = [float(index) for index in range(8)]
     before, after = divided(layers(8, weights=weights)), divided(layers(8, weights=[*weights[:4], 9.0, *weights[5:]]))
@@ -279,7 +279,7 @@ def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(ta
         np.testing.assert_allclose(run(x), tt.build(module, "numpy")(x), rtol=1e-6)
 
 
-def test_dimensions_that_are_told_apart_within_a_function_are_not_shared_with_those_that_are_not():
+def test_functions_with_two_dimensions_are_not_shared_with_those_that_use_one_twice():
     text = """func @main(%x: float32[n,3], %y: float32[m,3]) opsets(onnx=17) {
       %a: float32[n,3] = onnx.Abs(%x) as a
       %b: float32[m,3] = onnx.Neg(%y) as b
@@ -302,7 +302,7 @@ def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_li
     assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
 
 
-def test_dims_that_are_no_pairs_are_refused():
+def test_dims_that_are_no_pairs_are_errors():
     module = mixing(["i", "j"], [(0, 1, 2)] * 2)
     text = str(tt.decompose(module, PAIR, where={"*": "@a", "op:Sigmoid": "@b"}).module)
     with pytest.raises(ModelError, match=r"op 's1' has dims=\('i', 'j', 'k'\), which should be"):

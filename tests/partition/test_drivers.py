@@ -1,4 +1,4 @@
-"""What loops carry: values stay in the memory of the device that computes them, or where they are asked to be."""
+"""Loop-carried values: they stay in the memory of the device that computes them, or where the program requires them."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def same(module, plan, **inputs):
 
 @pytest.mark.parametrize("turns", [0, 1, 5])
 def test_a_state_stays_on_the_device_that_computes_it(turns):
-    """As a cache of keys and values does: two copies around the loop in place of two in every turn."""
+    """As a cache of keys and values does: two copies around the loop instead of two in every iteration."""
     plan = tt.decompose(STATE, PAIR, where={"op:Neg": "@gpu", "op:Mul": "@gpu"})
     assert copies_of(plan) == [("x", ":cpu", ":ext_dev", 1.0), ("y", ":ext_dev", ":cpu", 1.0)]
     same(STATE, plan, x=X, n=np.array(turns), c=np.array(True))
@@ -61,7 +61,7 @@ def test_states_of_scans_and_of_nested_loops_stay_too():
     same(NESTED, plan, x=X, n=np.array(3), c=np.array(True))
 
 
-def test_a_state_that_other_sites_read_in_every_turn_is_in_the_drivers_memory():
+def test_a_state_that_other_sites_read_in_every_iteration_is_in_the_drivers_memory():
     plan = tt.decompose(STATE, PAIR, where={"op:Neg": "@cpu", "op:Mul": "@gpu"})
     assert [copy[0] for copy in copies_of(plan) if copy[3] > 1] == ["q", "w"]
 
@@ -70,7 +70,7 @@ def asked(text, memory, module=STATE):
     return tt.IRModule.parse(str(module).replace(text, f'{text} in "{memory}"', 1))
 
 
-def test_a_loop_carries_a_value_where_that_is_asked_at_any_depth():
+def test_a_loop_carries_a_value_in_its_required_memory_at_any_depth():
     """The memory of a parameter of the body, or of the result of the loop; in a sub-system too."""
     where = {"op:Neg": "@gpu", "op:Mul": "@gpu"}
     plan = tt.decompose(asked("%v: float32[2]", ":cpu"), PAIR, where=where)
@@ -100,7 +100,7 @@ def test_a_loop_carries_a_value_where_that_is_asked_at_any_depth():
         ),
     ],
 )
-def test_what_cannot_be_where_it_is_asked_to_be_is_refused_by_name(module, where, said):
+def test_values_that_cannot_be_in_their_required_memory_are_named_in_errors(module, where, said):
     with pytest.raises(InfeasibleError, match=said):
         tt.decompose(module, PAIR, where=where)
 

@@ -1,4 +1,4 @@
-"""REQUIREMENTS N1, API: an operator function is built for any device of a kind; nothing about places leaks into it."""
+"""REQUIREMENTS N1, API: operator functions are built for any device of a kind, not for a site."""
 
 import numpy as np
 import pytest
@@ -31,10 +31,10 @@ def test_two_devices_of_a_kind_share_one_compiled_leaf(kind):
     target = f"[gpu={kind}(count=2),cpu=numpy](host=@cpu)"
     where = {"one": "@gpu.0", "two": "@gpu.1", "between": "@cpu"}
     built = tt.build(tt.IRModule.from_onnx(TWO), target, where=where)
-    by_site = {leaf.part.site: leaf for leaf in leaves_of(built).values()}
+    by_site = {leaf.request.site: leaf for leaf in leaves_of(built).values()}
     assert sorted(by_site) == ["cpu", "gpu.0", "gpu.1"]
     assert by_site["gpu.0"].compiled is by_site["gpu.1"].compiled
-    assert by_site["gpu.0"].part.target == by_site["gpu.1"].part.target
+    assert by_site["gpu.0"].request.target == by_site["gpu.1"].request.target
     np.testing.assert_array_equal(built.run(X)["y"], np.maximum(-np.maximum(X["x"], 0), 0))
 
 
@@ -48,8 +48,8 @@ def test_an_operator_function_is_built_by_the_same_call_as_a_whole_program():
     for built in (alone, placed):
         np.testing.assert_array_equal(built.run(X)["y"], np.maximum(X["x"], 0))
     (one,), (other,) = (tuple(leaves_of(built).values()) for built in (alone, placed))
-    assert one.part.target.codegen_key == other.part.target.codegen_key
-    assert (one.part.target.name, other.part.target.name, other.part.target.count) == (None, None, 1)
+    assert one.request.target.codegen_key == other.request.target.codegen_key
+    assert (one.request.target.name, other.request.target.name, other.request.target.count) == (None, None, 1)
 
 
 def test_the_key_of_code_holds_neither_names_nor_sites():
@@ -75,9 +75,9 @@ def sharing_nothing():
 def test_functions_of_other_structure_or_other_targets_share_nothing():
     module = tt.IRModule.from_onnx(DIGITS)
     built = tt.build(module, "[a=numpy,b=onnxruntime]", where={"op:Relu": "@b"})
-    relus = [leaf for leaf in leaves_of(built).values() if leaf.part.site == "b"]
+    relus = [leaf for leaf in leaves_of(built).values() if leaf.request.site == "b"]
     assert len({id(leaf.compiled) for leaf in relus}) == len(
-        {leaf.part.model.graph.input[0].type.SerializeToString() for leaf in relus}
+        {leaf.request.model.graph.input[0].type.SerializeToString() for leaf in relus}
     )
     both = tt.build(
         tt.IRModule.from_onnx(TWO), "[a=onnxruntime,b=numpy]", where={"one": "@a", "between": "@b", "two": "@b"}

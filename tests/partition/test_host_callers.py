@@ -105,7 +105,7 @@ def test_names_that_are_taken_get_a_number():
     assert "h_host_1" in tt.infer_targets(module_of(text))
 
 
-def test_functions_that_call_each_other_in_a_circle_are_refused_by_name():
+def test_recursive_functions_are_named_in_the_error():
     with pytest.raises(ModelError, match="call each other in a cycle: a -> b -> a"):
         tt.infer_targets(
             tt.IRModule(
@@ -117,13 +117,13 @@ def test_functions_that_call_each_other_in_a_circle_are_refused_by_name():
         )
 
 
-def test_what_is_no_module_of_tvm_gets_no_targets():
+def test_arguments_that_are_no_tvm_module_are_errors():
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
         tt.bind_targets(7, "cuda")
 
 
-def test_operations_without_a_name_get_one_before_they_are_told_of():
+def test_unnamed_operations_get_a_name_before_they_are_reported():
     module = module_of("""
 func @main(%x: float32[4]) [@gpu] { %y = @f(%x) return %y }
 func @f(%x: float32[4]) opsets(onnx=17) [!@gpu] { %r: float32[4] = onnx.Relu(%x) return %r }
@@ -132,7 +132,7 @@ func @f(%x: float32[4]) opsets(onnx=17) [!@gpu] { %r: float32[4] = onnx.Relu(%x)
         tt.decompose(module)
 
 
-def test_what_asks_for_the_host_within_a_mixed_function_goes_there():
+def test_code_constrained_to_the_host_within_a_mixed_function_runs_there():
     module = module_of("""
 func @main(%x: float32[4]) opsets(onnx=17) [@gpu] {
   %a: float32[4] = onnx.Neg(%x) as "first"
@@ -150,7 +150,7 @@ func @g(%x: float32[4]) opsets(onnx=17) { %r: float32[4] = onnx.Relu(%x) as "hos
     assert [bool(role) for name, role in roles.items() if name != "main"] == [True, False, False]
 
 
-def test_a_divided_module_with_inferred_targets_decides_the_same():
+def test_a_partitioned_module_with_inferred_targets_is_partitioned_the_same():
     tree = "[gpu=probe,npu=onnxruntime,cpu=numpy](host=@cpu)"
     plain = module_of(DEEP.replace(" [@gpu]", ""), tree)
     inferred = tt.infer_targets(plain)

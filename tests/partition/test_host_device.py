@@ -109,7 +109,7 @@ def test_decompose_splits_for_generators_of_device_code_only(device_only):
 
 
 @pytest.mark.parametrize(("shape", "functions"), [("superstep", 1), ("connected", 2), ("single", 3)])
-def test_device_functions_have_the_shape_that_their_generator_asks_for(device_only, monkeypatch, shape, functions):
+def test_device_functions_have_the_shape_that_their_generator_requires(device_only, monkeypatch, shape, functions):
     from tvmtarget_sample.backend import ProbeStrategy
 
     device_only()
@@ -136,7 +136,7 @@ def test_in_a_system_a_device_function_without_host_work_has_its_driver_already(
     assert len([f for f in plan.module if f.attr("role") == "driver"]) == 1
 
 
-def test_shapes_that_the_device_refuses_are_computed_on_the_host_and_compute_is_not(device_only):
+def test_shapes_that_the_device_does_not_support_are_computed_on_the_host_and_other_work_is_not(device_only):
     device_only(Shape="no shapes", Concat="no concatenation", Gather="no indices")
     text = """
     func @main(%x: float32[2,6]) -> (float32[?,?]) opsets(onnx=17) {
@@ -164,7 +164,7 @@ def test_shapes_that_the_device_refuses_are_computed_on_the_host_and_compute_is_
         tt.decompose(tt.IRModule.parse(text), PAIR, where={"*": "@npu"})
 
 
-def test_what_the_device_computes_for_itself_does_not_go_to_the_host_and_back():
+def test_shapes_that_the_device_computes_do_not_go_to_the_host_and_back():
     text = (
         RESHAPED.replace("onnx.Mul(%n, %two)", "onnx.Mul(%q, %two)")
         .replace("%k: int64[1]", "%q: int64[1] = onnx.ArgMax(%r1) {axis=0,keepdims=0} as argmax\n  %k: int64[1]")

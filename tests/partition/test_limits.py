@@ -1,4 +1,4 @@
-"""Subgraphs within caps: few parts, against the fewest that there are of small graphs, and chains that stay whole."""
+"""Splitting to keep limits: few parts, against the fewest possible of small graphs, and chains that stay whole."""
 
 import random
 from statistics import mean
@@ -78,7 +78,7 @@ def test_parts_are_nearly_as_few_as_can_be():
 @pytest.mark.parametrize("length", [1, 5, 40])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_chain_of_one_input_is_not_cut_because_others_have_theirs(length, shuffled):
-    """Eight chains side by side, each of one input and one result, under a cap of two: pairs of whole chains."""
+    """Eight chains in parallel, each of one input and one result, under a limit of two: pairs of whole chains."""
     names = list(range(8 * length))
     if shuffled:
         random.Random(1).shuffle(names)
@@ -92,7 +92,7 @@ def test_a_chain_of_one_input_is_not_cut_because_others_have_theirs(length, shuf
 
 
 def test_what_reads_the_same_values_is_together():
-    """Sixteen atoms, four that read each of four values from outside, under a cap of one: a part for each value."""
+    """Sixteen atoms, four that read each of four values from outside, under a limit of one: a part for each value."""
     given = [list(range(number, 16, 4)) for number in range(4)]
     parts = list(limiter_of([[] for _ in range(16)], given).split(list(range(16)), Limits("superstep", None, 1)))
     assert sorted(parts) == given

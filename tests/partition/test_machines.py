@@ -105,7 +105,7 @@ def test_what_runs_on_one_machine_is_its_program():
         ("[n0=[a=numpy,b=numpy](host=@a,runtime=dask),n1=numpy]", "'dask' of @n0 runs machines, which are children"),
     ],
 )
-def test_a_distributed_runtime_without_machines_is_refused(text, problem):
+def test_a_distributed_runtime_without_machines_is_an_error(text, problem):
     with pytest.raises(BackendError, match=problem):
         tt.build(tt.IRModule.from_onnx(DIGITS), text)
 
@@ -135,13 +135,13 @@ def choosing():
     return tt.IRModule.from_onnx(small(*nodes, zero=np.float32(0)))
 
 
-def test_control_flow_on_several_machines_is_refused_by_name():
+def test_control_flow_on_several_machines_is_named_in_the_error():
     with pytest.raises(ModelError, match=r"op 'choose' has bodies on several machines: the driver on @host runs it, "):
         tt.decompose(choosing(), TWO, where={"relu": "@n1/a", "neg": "@n0/b"}).programs()
     assert list(tt.decompose(choosing(), TWO, where={"choose": "@n1"}).programs()) == ["n0", "n1", "host"]
 
 
-def test_control_flow_that_no_machine_can_run_alone_is_refused_when_machines_run_apart():
+def test_control_flow_that_no_machine_can_run_alone_is_an_error_under_a_distributed_runtime():
     tree = "[n0=[a=numpy,b=llvm](host=@a),n1=[a=numpy](host=@a)](host=@n0/a,runtime={})"
     where = {"relu": "@n0", "neg": "@n1"}
     with pytest.raises(InfeasibleError) as caught:
@@ -151,7 +151,7 @@ def test_control_flow_that_no_machine_can_run_alone_is_refused_when_machines_run
     assert tt.decompose(choosing(), tree.format("python"), where=where).site_of("neg") == "n1/a"
 
 
-def test_a_branch_is_divided_over_the_sites_of_the_machine_that_drives_the_cluster():
+def test_a_branch_is_partitioned_over_the_sites_of_the_machine_that_drives_the_cluster():
     tree = "[a=numpy,b=onnxruntime,n1=[a=numpy](host=@a)](host=@a,runtime=processes)"
     plan = tt.decompose(choosing(), tree, where={"relu": "numpy", "neg": "onnxruntime"})
     assert (plan.site_of("relu"), plan.site_of("neg")) == ("a", "b")
@@ -160,7 +160,7 @@ def test_a_branch_is_divided_over_the_sites_of_the_machine_that_drives_the_clust
 
 @pytest.mark.parametrize("asked", ["@n0", "@n1", "@n0|@n1"])
 @pytest.mark.parametrize(("relu", "neg"), [("n0", "n1"), ("n1", "n0"), ("n1", "n1")])
-def test_costs_do_not_spread_control_flow_over_machines_that_run_apart(asked, relu, neg):
+def test_costs_do_not_spread_control_flow_over_distributed_machines(asked, relu, neg):
     """Otherwise every iteration would need all machines."""
     fast = {"Relu": relu, "Neg": neg}
     ops = [
@@ -177,7 +177,7 @@ def test_costs_do_not_spread_control_flow_over_machines_that_run_apart(asked, re
     assert (near.site_of("relu"), near.site_of("neg")) == (f"{relu}/a", f"{neg}/a")
 
 
-def test_the_pace_of_a_branch_counts_what_each_machine_has_of_it():
+def test_the_throughput_of_a_branch_counts_the_part_of_each_machine():
     """Half of a turn each: a call of 4 us here, one of 8 us and two transfers of 10 us there."""
     ops = [{"match": {"op": op}, "site": "numpy", "time": 0} for op in ("ReduceSum", "Greater", "Relu", "Neg")]
     costs = {

@@ -1,4 +1,4 @@
-"""Laws of subgraphs: whatever way they are formed, they cover, hold one label, run in order and keep their limits."""
+"""Properties of all methods that form subgraphs: they cover the graph, have one label, run in order and keep limits."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ from tvmtarget.support.strategy import reject
 
 
 class Case:
-    """A random graph in a shuffled order of its vertices, with a value per vertex that is read or wanted outside."""
+    """A random graph in a shuffled order of its vertices, with a value per vertex that is read, or is live out."""
 
     def __init__(self, size, labels, seed, reach=50):
         rng = random.Random(seed)
@@ -87,7 +87,7 @@ def test_contracted_subgraphs_are_valid_and_connected(case):
 @settings(max_examples=100, deadline=None)
 @given(cases)
 def test_contraction_leaves_no_edge_that_could_be_contracted(case):
-    """Against networkx: an edge of one label stays only because another way leads around it."""
+    """Against networkx: an edge of one label stays only because a second path connects its ends."""
     subgraphs = contract_edges(AtomGraph(case.successors), case.labels, case.edges())
     graph = quotient(case.successors, subgraphs)
     for a, b in list(graph.edges):
@@ -107,27 +107,27 @@ def test_contraction_without_work_left_is_still_valid(monkeypatch):
 
 @settings(max_examples=200, deadline=None)
 @given(cases)
-def test_slack_never_passes_more_bytes_or_makes_more_subgraphs(case):
-    swept = case.labeled.fused()
-    moved = BoundaryRefinement(case.labeled, case.values).refine(swept)
-    case.check(moved)
-    assert len(moved) <= len(swept)
-    assert case.cut(moved) <= case.cut(swept)
+def test_refinement_never_passes_more_bytes_or_makes_more_subgraphs(case):
+    fused = case.labeled.fused()
+    refined = BoundaryRefinement(case.labeled, case.values).refine(fused)
+    case.check(refined)
+    assert len(refined) <= len(fused)
+    assert case.cut(refined) <= case.cut(fused)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases)
-def test_the_best_of_all_ways_is_no_worse_than_fused(case):
-    subgraphs, swept = case.formed(), case.labeled.fused()
+def test_the_best_result_is_no_worse_than_typed_fusion(case):
+    subgraphs, fused = case.formed(), case.labeled.fused()
     case.check(subgraphs)
-    assert (len(subgraphs), case.cut(subgraphs)) <= (len(swept), case.cut(swept))
+    assert (len(subgraphs), case.cut(subgraphs)) <= (len(fused), case.cut(fused))
     if len(set(case.labels)) <= 2:
         assert len(subgraphs) == lower_bound(case.labeled)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases, st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
-def test_caps_hold_wherever_one_operation_does_not_break_them(case, ops, inputs, outputs):
+def test_limits_hold_unless_one_operation_exceeds_them(case, ops, inputs, outputs):
     limits = Limits("superstep", ops, inputs, outputs)
     subgraphs = case.formed([limits] * 4)
     case.check(subgraphs)
@@ -154,29 +154,29 @@ def test_connected_subgraphs_are_connected_and_single_ones_single(case):
 
 @settings(max_examples=100, deadline=None)
 @given(cases, st.integers(1, 6))
-def test_a_veto_divides_subgraphs_until_all_are_taken(case, most):
-    def ask(subgraph):
+def test_rejected_subgraphs_are_halved_until_all_are_accepted(case, most):
+    def check(subgraph):
         return reject("RULE", "too many") if len(subgraph) > most else None
 
-    subgraphs, refused = checked_subgraphs(case.formed(), ask, case.limiter)
+    subgraphs, rejected = checked_subgraphs(case.formed(), check, case.limiter)
     case.check(subgraphs)
-    assert not refused
+    assert not rejected
     assert all(len(subgraph) <= most for subgraph in subgraphs)
 
 
-def test_what_is_refused_alone_is_returned_with_the_reason():
+def test_atoms_rejected_alone_are_returned_with_the_reason():
     case = Case(30, 2, 1)
 
-    def ask(subgraph):
+    def check(subgraph):
         return reject("RULE", "not seven") if 7 in subgraph else None
 
-    subgraphs, refused = checked_subgraphs(case.formed(), ask, case.limiter)
-    assert list(refused) == [7]
+    subgraphs, rejected = checked_subgraphs(case.formed(), check, case.limiter)
+    assert list(rejected) == [7]
     assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == [v for v in range(30) if v != 7]
 
 
 def formed_of(graph, count, seed):
-    """Return the subgraphs of a net whose kinds of operations are on sites by chance, and the bound."""
+    """Return the subgraphs of a net with operators assigned to random sites, and the lower bound."""
     successors = [[] for _ in graph]
     for index, (reads, _) in enumerate(graph):
         for before in reads:
@@ -205,7 +205,7 @@ NETS = ("chain", "transformer", "resnet", "densenet")
 
 @pytest.mark.parametrize("name", NETS)
 def test_up_to_three_accelerators_reach_the_bound_on_outlines_of_nets(name, monkeypatch):
-    """With the host up to four sites, kinds of operations on them by chance."""
+    """Operators are assigned at random to up to four sites, the host included."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     from benchmarks._graphs import FAMILIES
 
@@ -217,7 +217,7 @@ def test_up_to_three_accelerators_reach_the_bound_on_outlines_of_nets(name, monk
 
 @pytest.mark.slow
 def test_subgraphs_are_near_the_bound_at_every_size(monkeypatch):
-    """On nets they are as many; on layers and graphs by chance, whose least number is not known, not far above it."""
+    """On nets the bound is met; on random graphs, whose least number is not known, they are not far above it."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     from benchmarks._graphs import FAMILIES
 

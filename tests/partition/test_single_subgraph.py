@@ -1,4 +1,4 @@
-"""Sites whose code generator takes one whole program: the best part stays there, everything else goes elsewhere."""
+"""Sites whose code generator compiles a single program: the best convex set stays, everything else moves."""
 
 import itertools
 import random
@@ -62,8 +62,8 @@ def is_convex(part, edges, count):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 10**6))
-def test_the_best_convex_part_is_found(count, seed):
-    """Against all subsets: none that is convex and of allowed vertices, groups whole, brings more."""
+def test_the_best_convex_set_is_found(count, seed):
+    """Against all subsets: no convex set of allowed vertices and whole groups has a larger gain."""
     rng = random.Random(seed)
     edges = [(a, b) for b in range(count) for a in range(b) if rng.random() < 0.3]
     gains = {vertex: rng.randint(-2, 6) for vertex in range(count) if rng.random() < 0.7}
@@ -74,8 +74,8 @@ def test_the_best_convex_part_is_found(count, seed):
     assert is_convex(found, edges, count)
     assert not group or len(found & set(group)) in (0, 2)
     subsets = (set(one) for size in range(len(gains) + 1) for one in itertools.combinations(sorted(gains), size))
-    able = (one for one in subsets if is_convex(one, edges, count) and len(one & set(group)) in (0, len(group)))
-    assert sum(map(gains.get, found)) == max(sum(map(gains.get, one)) for one in able)
+    valid = (one for one in subsets if is_convex(one, edges, count) and len(one & set(group)) in (0, len(group)))
+    assert sum(map(gains.get, found)) == max(sum(map(gains.get, one)) for one in valid)
 
 
 def of_npu(plan):
@@ -92,8 +92,8 @@ def test_a_site_gets_one_program_at_most_and_the_best_one(size, seed, by_cost):
     assert len(of_npu(plan)) <= 1
     body = plan.program.body
     edges = [(before, index) for index in plan.program.top for before in plan.program.predecessors(index)]
-    able = {index: 1 for index, call in enumerate(body) if call.kind not in REFUSED}
-    best = best_convex_subset(edges, len(body), able)
+    gains = {index: 1 for index, call in enumerate(body) if call.kind not in REFUSED}
+    best = best_convex_subset(edges, len(body), gains)
     assert by_cost or sum(len(subgraph.calls) for subgraph in of_npu(plan)) == len(best)
     assert tt.decompose(plan.module).module == plan.module
     inputs = inputs_of(model)
@@ -113,7 +113,7 @@ COSTS = {
 }
 
 
-def test_what_leaves_is_told_and_kept_in_files(tmp_path):
+def test_moved_operations_are_explained_and_kept_in_files(tmp_path):
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), BOARD)
     assert [(subgraph.site, subgraph.ops[0], subgraph.ops[-1]) for subgraph in plan.subgraphs] == [
         ("cpu", "conv1", "pool"),
@@ -126,7 +126,7 @@ def test_what_leaves_is_told_and_kept_in_files(tmp_path):
     assert not plan.diff(plan.replay(tt.IRModule.from_onnx(DIGITS)))
 
 
-def test_what_can_go_nowhere_else_stays_or_is_refused_by_name():
+def test_operations_without_an_alternative_stay_or_are_named_in_the_error():
     module = tt.IRModule.from_onnx(DIGITS)
     kept = tt.decompose(module, BOARD, where={"conv1": "@npu"})
     assert of_npu(kept)[0].ops == ("conv1", "relu1", "conv2", "relu2")

@@ -121,19 +121,19 @@ def test_attributes_and_results_are_limited(limits, taken):
     assert verdict(tt.IRModule.parse(SPLIT), "relu").startswith("no, ")
 
 
-def test_a_match_larger_than_a_function_is_refused():
+def test_a_match_larger_than_a_function_is_rejected():
     for caps, code in [({"max_ops": 1}, "MAX_SIZE"), ({"max_inputs": 1}, "MAX_INPUTS")]:
         tt.strategy("limited-npu", **caps)(type("Limited", (), {"patterns": PATTERNS}))
         assert verdict(tt.IRModule.parse(program())).startswith(f"no, {code}: ")
 
 
-def test_an_operation_with_more_outputs_than_a_function_is_refused():
+def test_an_operation_with_more_outputs_than_a_function_is_rejected():
     for taken in ({"ops": {"Relu", "Split"}}, {"patterns": {"fused": "split(relu(x))"}}):
         tt.strategy("limited-npu", max_outputs=1)(type("Limited", (), taken))
         assert verdict(tt.IRModule.parse(SPLIT), "relu").startswith("no, MAX_OUTPUTS: ")
 
 
-def test_a_group_that_is_asked_to_be_one_function_keeps_the_caps():
+def test_a_group_that_must_be_one_function_keeps_the_limits():
     tt.strategy("limited-npu", max_ops=1)(type("Limited", (), {"ops": {"Add", "Relu"}}))
     plan = tt.decompose(tt.IRModule.parse(program()), BOARD, atomic=[["add", "relu"]])
     assert plan.sites() == {"add": "cpu", "relu": "cpu"}
@@ -156,7 +156,7 @@ def test_a_check_sees_which_operands_are_one_value():
         assert sites == {"first": "npu" if "y" in one else "cpu", "second": "npu" if "y" in other else "cpu"}
 
 
-def test_the_example_of_the_documentation_refuses_another_type():
+def test_the_example_of_the_documentation_rejects_another_type():
     module = tt.IRModule.from_onnx("examples/digits.onnx")
 
     @tt.strategy("limited-npu", dtypes={"int8"}, subgraphs="connected")

@@ -1,4 +1,4 @@
-"""Stages of a pipeline: the linear dynamic program against all divisions, and what a plan says of its machines."""
+"""Pipeline stages: the dynamic program against all partitions into stages, and the predicted throughput of plans."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement
@@ -74,7 +74,7 @@ def all_stages(line):
 
 
 @given(line=lines())
-def test_no_division_into_stages_is_better(line):
+def test_no_partition_into_stages_is_better(line):
     found = balance_stages(line)
     every = list(all_stages(line))
     if not every:
@@ -142,12 +142,12 @@ def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
     assert near.throughput.latency == near.prediction.total <= fast.throughput.latency
     assert fast.throughput.inputs_per_second > 2.5 * near.throughput.inputs_per_second
     assert "in a stream" in fast.summary()
-    told = fast.to_json()["machines"]
-    assert told["stages"][told["slowest"]]["busy"] == max(stage["busy"] for stage in told["stages"].values())
-    assert told["throughput"] == pytest.approx(1e6 / told["stages"][told["slowest"]]["busy"])
+    data = fast.to_json()["machines"]
+    assert data["stages"][data["slowest"]]["busy"] == max(stage["busy"] for stage in data["stages"].values())
+    assert data["throughput"] == pytest.approx(1e6 / data["stages"][data["slowest"]]["busy"])
 
 
-def test_the_pace_adds_up_to_the_prediction(squeezenet):
+def test_the_throughput_adds_up_to_the_prediction(squeezenet):
     """What machines run and transfer, each transfer at both ends, is what the plan takes in all."""
     plan = tt.decompose(squeezenet, cluster(), costs(), objective="throughput")
     run = sum(stage.run for stage in plan.throughput.stages)
@@ -155,7 +155,7 @@ def test_the_pace_adds_up_to_the_prediction(squeezenet):
     assert run + transfers // 2 == plan.prediction.total
 
 
-def test_it_does_not_matter_which_replica_is_at_home(squeezenet):
+def test_the_choice_of_the_home_replica_does_not_matter(squeezenet):
     plans = [tt.decompose(squeezenet, cluster(home=f"n.{n}/cpu"), costs(), objective="throughput") for n in range(3)]
     assert len({plan.throughput.slowest.busy for plan in plans}) == 1
     assert len({tuple(sorted(stage.busy for stage in plan.throughput.stages)) for plan in plans}) == 1
@@ -168,12 +168,12 @@ def test_the_faster_machine_does_more(squeezenet):
     assert plan.throughput.inputs_per_second > 1.5 * even.throughput.inputs_per_second
 
 
-def test_what_operations_demand_comes_first(squeezenet):
+def test_requirements_come_first(squeezenet):
     plan = tt.decompose(squeezenet, cluster(), costs(), where={"op:Softmax": "@n.1/cpu"}, objective="throughput")
     assert {plan.site_of(call.source) for call in squeezenet.main.body if call.kind == "Softmax"} == {"n.1/cpu"}
 
 
-def test_links_that_nobody_knows_are_avoided(squeezenet):
+def test_unknown_links_are_avoided(squeezenet):
     plan = tt.decompose(squeezenet, cluster(), costs(links=()), objective="throughput")
     assert plan.throughput.unknown == 0
     assert {subgraph.site for subgraph in plan.subgraphs} == {"n.0/ort"}
@@ -191,6 +191,6 @@ def test_an_objective_is_kept_in_a_saved_plan(tmp_path, squeezenet):
     ("objective", "costs", "problem"),
     [("speed", "roofline", "is latency or throughput, not"), ("throughput", None, "needs costs")],
 )
-def test_objectives_that_make_no_sense_are_refused(squeezenet, objective, costs, problem):
+def test_invalid_objectives_are_errors(squeezenet, objective, costs, problem):
     with pytest.raises(TargetError, match=problem):
         tt.decompose(squeezenet, cluster(), costs, objective=objective)

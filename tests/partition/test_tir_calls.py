@@ -257,6 +257,6 @@ def test_a_function_that_is_an_operand_of_an_operation_is_renamed_there(old):
     assert exe(np.zeros(3, "float32")).tolist() == [1, 1, 1]
 
 
-def test_functions_that_call_each_other_in_a_circle_are_split():
+def test_recursive_functions_are_split():
     split = tt.split_host_device(tt.IRModule.from_tvm(tir_modules.Circle), GPU)
     assert {"main", "main_kernel", "even", "odd"} <= {function.name for function in split}

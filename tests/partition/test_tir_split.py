@@ -134,9 +134,9 @@ def test_a_kernel_on_the_host_returns_an_error_code():
     assert code_callees(found.main) == {"main_kernel": "main_kernel"}
 
 
-@pytest.mark.parametrize("subgraph", ["target", "threads"])
-def test_a_device_region_in_a_host_function_is_split_off(subgraph):
-    module = Named if subgraph == "target" else Threads
+@pytest.mark.parametrize("region", ["target", "threads"])
+def test_a_device_region_in_a_host_function_is_split_off(region):
+    module = Named if region == "target" else Threads
     own = module["main"].with_attr("target", tvm.target.Target("llvm"))
     found = split(tvm.IRModule({"main": own}))
     assert sides(found) == {"main": ("host", "@host"), "main_kernel": ("device", "@.")}
@@ -210,7 +210,7 @@ def test_launch_parameters_and_flags_are_kept():
     assert bool(kernel.attrs["tirx.is_global_func"])
 
 
-def test_what_tvm_does_not_split_is_refused_with_the_function_and_the_reason():
+def test_functions_that_tvm_does_not_split_are_named_with_the_reason():
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     body = tvm.tirx.AttrStmt(target, "target", 0, tvm.tirx.Return(tvm.tirx.IntImm("int32", 1)))
     wrong = tvm.tirx.PrimFunc([], body).with_attr("global_symbol", "wrong")
@@ -309,7 +309,7 @@ def test_targets_of_functions_are_kept_and_public_ones_get_the_host():
 
 
 @pytest.mark.parametrize("mark", ["tirx.is_host_func", "target", None])
-def test_device_code_that_calls_a_host_function_is_refused(mark):
+def test_device_code_that_calls_a_host_function_is_an_error(mark):
     @I.ir_module
     class Wrong:
         @T.prim_func
@@ -332,7 +332,7 @@ def test_device_code_that_calls_a_host_function_is_refused(mark):
             call()
 
 
-def test_a_subgraph_for_the_host_calls_host_functions():
+def test_a_region_for_the_host_calls_host_functions():
     @I.ir_module
     class Back:
         @T.prim_func(private=True)

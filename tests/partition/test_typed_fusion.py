@@ -1,4 +1,4 @@
-"""Laws of subgraph forming, against networkx and against all orders of labels."""
+"""Properties of typed fusion, lower bounds and beam search, against networkx and against all orders of labels."""
 
 from heapq import heappop, heappush
 
@@ -31,7 +31,7 @@ def quotient(successors, subgraphs):
 
 
 def fewest(successors, labels, weights):
-    """Return what subgraphs count at least, by trying every order of labels."""
+    """Return the least total weight of subgraphs over all orders of labels (Dijkstra over finished sets)."""
     before = [{a for a, targets in enumerate(successors) if vertex in targets} for vertex in range(len(successors))]
     found, waiting = {frozenset()}, [(0, 0, frozenset())]
     reached = {frozenset(): 0}
@@ -63,15 +63,15 @@ def check(successors, labels, subgraphs):
 
 @settings(max_examples=300, deadline=None)
 @given(labeled_graphs())
-def test_subgraphs_cover_have_one_colour_and_no_circle(case):
+def test_subgraphs_cover_the_graph_with_one_label_each_and_no_cycle(case):
     successors, labels = case
     check(successors, labels, LabeledGraph(AtomGraph(successors), labels).fused())
 
 
 @settings(max_examples=300, deadline=None)
 @given(labeled_graphs(labels=2))
-def test_two_colours_are_divided_into_as_few_subgraphs_as_is_possible(case):
-    """For two types, typed fusion is optimal (Kennedy and McKinley, 1994): the bound is reached."""
+def test_two_labels_need_as_many_subgraphs_as_the_lower_bound(case):
+    """For two types, typed fusion is optimal (Kennedy and McKinley, 1993): the bound is reached."""
     successors, labels = case
     assert len(LabeledGraph(AtomGraph(successors), labels).fused()) == lower_bound(
         LabeledGraph(AtomGraph(successors), labels)
@@ -80,7 +80,7 @@ def test_two_colours_are_divided_into_as_few_subgraphs_as_is_possible(case):
 
 @settings(max_examples=200, deadline=None)
 @given(labeled_graphs(labels=5, most=12), st.lists(st.integers(0, 4), min_size=5, max_size=5))
-def test_no_order_of_colours_goes_below_the_bounds(case, weights):
+def test_no_order_of_labels_goes_below_the_lower_bounds(case, weights):
     successors, labels = case
     assert lower_bound(LabeledGraph(AtomGraph(successors), labels)) <= fewest(successors, labels, [1] * 5)
     assert least_total(labels, weight_ahead(LabeledGraph(AtomGraph(successors), labels), weights), weights) <= fewest(
@@ -90,7 +90,7 @@ def test_no_order_of_colours_goes_below_the_bounds(case, weights):
 
 @settings(max_examples=200, deadline=None)
 @given(labeled_graphs(labels=4), st.sampled_from([(1, 1, 1, 1), (3, 1, 2, 0)]))
-def test_waves_that_look_ahead_are_subgraphs_in_order(case, weights):
+def test_beam_search_returns_subgraphs_in_execution_order(case, weights):
     successors, labels = case
     labeled = LabeledGraph(AtomGraph(successors), labels)
     subgraphs = beam_search(labeled, weights, weight_ahead(labeled, weights))
@@ -99,8 +99,8 @@ def test_waves_that_look_ahead_are_subgraphs_in_order(case, weights):
 
 @settings(max_examples=100, deadline=None)
 @given(labeled_graphs(labels=3, most=14))
-def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
-    """Eight orders side by side are most of those that a graph of so few operations has."""
+def test_beam_search_is_optimal_on_small_graphs(case):
+    """A beam of eight holds most prefixes of a graph of so few operations."""
     successors, labels = case
     weights = [1] * 3
     labeled = LabeledGraph(AtomGraph(successors), labels)
@@ -108,13 +108,13 @@ def test_waves_that_look_ahead_find_the_least_of_small_graphs(case):
     assert len(subgraphs) == fewest(successors, labels, weights)
 
 
-def test_looking_ahead_gives_up_when_work_runs_out(monkeypatch):
+def test_beam_search_returns_none_when_the_work_limit_is_exceeded(monkeypatch):
     monkeypatch.setattr("tvmtarget.partition.subgraphs.beam_search.WORK", 0)
     assert beam_search(LabeledGraph(AtomGraph([[1], [2], []]), [0, 1, 2]), [1] * 3, [2, 1, 0]) is None
 
 
 @given(labeled_graphs())
-def test_orders_agree_with_networkx(case):
+def test_topological_order_agrees_with_networkx(case):
     successors, _ = case
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(successors)))
@@ -122,5 +122,5 @@ def test_orders_agree_with_networkx(case):
     assert list(AtomGraph(successors).topological_order) == list(nx.lexicographical_topological_sort(graph))
 
 
-def test_a_circle_is_left_out_of_the_order():
+def test_a_cycle_is_left_out_of_the_topological_order():
     assert list(AtomGraph([[1], [2], [1], []]).topological_order) == [0, 3]

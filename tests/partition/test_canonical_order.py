@@ -1,0 +1,103 @@
+"""Canonical orders and fingerprints: independent of listing order and names, and equal in every process."""
+
+import random
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.structure import op_fingerprint
+from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.outline.canonical_order import CanonicalOrders, canonical_ranks
+
+FLOAT = TensorType("float32", (4,))
+KINDS = ("Relu", "Tanh", "Abs", "Neg")
+
+
+def calls_of(size, seed):
+    """Return operations of a random graph, each of one or two operands."""
+    rng = random.Random(seed)
+    calls = []
+    for index in range(size):
+        inputs = [f"v{rng.randrange(index)}" if index and rng.random() < 0.9 else "x" for _ in range(rng.randint(1, 2))]
+        op = "onnx.Add" if len(inputs) == 2 else f"onnx.{rng.choice(KINDS)}"
+        calls.append(Call(op, tuple(inputs), (Value(f"v{index}", FLOAT),), source=f"op{index}"))
+    return calls
+
+
+def function_of(calls):
+    read = {name for call in calls for name in call.inputs}
+    results = tuple(sorted({output.name for call in calls for output in call.outputs} - read))
+    return Function("main", (Value("x", FLOAT),), tuple(calls), results)
+
+
+def graph_of(calls):
+    producer = {call.outputs[0].name: number for number, call in enumerate(calls)}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(calls)))
+    graph.add_edges_from(
+        (producer[name], n) for n, call in enumerate(calls) for name in call.inputs if name in producer
+    )
+    return graph
+
+
+def shuffled(calls, seed):
+    """Return the operations in another topological order."""
+    rng = random.Random(seed)
+    key = {number: rng.random() for number in range(len(calls))}
+    return [calls[number] for number in nx.lexicographical_topological_sort(graph_of(calls), key=key.__getitem__)]
+
+
+def fingerprints(calls):
+    types = {"x": FLOAT} | {call.outputs[0].name: FLOAT for call in calls}
+    return [op_fingerprint(call, types, lambda _: True).text for call in calls]
+
+
+def kinds_in_order(calls):
+    """Return each operation in canonical order as its kind and the positions of its operands."""
+    order = CanonicalOrders().order(calls, fingerprints(calls))
+    position = {calls[index].outputs[0].name: number for number, index in enumerate(order)}
+    return [(calls[index].op, [position.get(name, -1) for name in calls[index].inputs]) for index in order]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 25), st.integers(0, 10**6))
+def test_orders_are_topological(size, seed):
+    calls = calls_of(size, seed)
+    texts = fingerprints(calls)
+    ranks = canonical_ranks(function_of(calls), texts.__getitem__)
+    position = {index: number for number, index in enumerate(CanonicalOrders().order(calls, texts))}
+    assert sorted(ranks) == sorted(position.values()) == list(range(size))
+    assert all(ranks[a] < ranks[b] and position[a] < position[b] for a, b in graph_of(calls).edges)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_isomorphic_graphs_of_distinct_operations_get_one_order(size, seed, other):
+    """Where labels are distinct, the order does not depend on how operations are listed."""
+    calls = [
+        Call(f"test.op{n}", call.inputs, call.outputs, source=call.source)
+        for n, call in enumerate(calls_of(size, seed))
+    ]
+    again = shuffled(calls, other)
+    assert kinds_in_order(calls) == kinds_in_order(again)
+    ranks = canonical_ranks(function_of(calls), fingerprints(calls).__getitem__)
+    other_ranks = canonical_ranks(function_of(again), fingerprints(again).__getitem__)
+    assert {call.op: rank for call, rank in zip(calls, ranks, strict=True)} == {
+        call.op: rank for call, rank in zip(again, other_ranks, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "text"),
+    [("Relu", (4,), "5bbd4a383240338a"), ("Tanh", ("n", 4), "1b9d52cf0c2c2632")],
+)
+def test_fingerprints_do_not_change(name, dims, text):
+    """They are part of the names of functions, in every version."""
+    type_ = TensorType("float32", dims)
+    call = Call(f"onnx.{name}", ("a",), (Value("b", type_),), source="op")
+    found = op_fingerprint(call, {"a": type_, "b": type_}, lambda _: True)
+    assert found.text == text
+    assert found.dims == tuple(dim for dim in dims if isinstance(dim, str)) * 2
