@@ -15,7 +15,7 @@ __all__ = ["needs_gpu", "refusal"]
 def refusal():
     """Return why this machine runs no code for a GPU, None if it does."""
     try:
-        return backend_named("tvm").refuses(Target("cuda"))
+        return backend_named("tvm").unsupported_reason(Target("cuda"))
     except MissingExtraError as error:
         return str(error)
 

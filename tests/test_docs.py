@@ -42,15 +42,17 @@ def test_every_parameter_of_a_public_function_is_documented(name):
 
 
 def test_all_that_a_strategy_may_state_is_documented():
-    assert not [name for name in inspect.get_annotations(tt.Strategy) if not is_documented(name)]
+    assert not [name for name in inspect.get_annotations(tt.Strategy) if name[0] != "_" and not is_documented(name)]
 
 
-def test_the_python_of_the_page_on_plugins_runs(monkeypatch):
+def test_the_python_of_the_page_on_plugins_runs(tmp_path):
+    """In a process of its own, as it registers kinds."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8"), re.DOTALL)
-    names = {"__name__": "plugins"}
-    for block in blocks:
-        exec(compile(block, "docs/plugins.md", "exec"), names)
-    assert len(blocks) > 4
+    script = tmp_path / "plugins_page.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(blocks) > 7
 
 
 def test_the_main_job_of_the_readme_prints_what_it_says():

@@ -49,7 +49,7 @@ BROKEN = {
         "target kind 'llvm' and 1 more are registered twice; the second time by broken (broken_module:KINDS)",
     ),
     "a backend that does not load": (b"[tvmtarget.backends]\nbroken = nothing_of_that_name:B\n", "does not load"),
-    "a backend of a wrong type": (b"[tvmtarget.backends]\nbroken = math:pi\n", "no tvmtarget backend"),
+    "a backend of a wrong type": (b"[tvmtarget.backends]\nbroken = math:pi\n", "which does not derive from"),
     "entry points that are no text": (b"[tvmtarget.kinds]\nbr\xff = a:b\n", "metadata of an installed package"),
     "entry points of no form": (b"tvmtarget.kinds = broken\n", ""),
 }

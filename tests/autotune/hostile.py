@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+from tvmtarget.backends import protocol
 from tvmtarget.backends.protocol import Kernel, Space
 
 __all__ = ["BACKEND", "DEEDS", "KERNEL"]
@@ -73,7 +74,7 @@ DEEDS = {
 }
 
 
-class Bench:
+class Runner:
     def __init__(self, deed, is_wrong):
         self._deed = deed
         self._is_wrong = is_wrong
@@ -87,7 +88,7 @@ class Bench:
         return [1000] * repeats
 
 
-class Workshop:
+class Context:
     spaces = {KERNEL.key: Space(KERNEL, ({"deed": (0,)},), ({"deed": 0},))}
 
     def is_legal(self, key, choices):
@@ -96,11 +97,11 @@ class Workshop:
     def build(self, key, choices):
         name, phase = choices.split(" in ")
         if name == "be wrong":
-            return Bench(None, is_wrong=True)
+            return Runner(None, is_wrong=True)
         building, running = DEEDS[name]
         if phase == "build" and building is not None:
             building()
-        return Bench(running if phase == "run" else None, is_wrong=False)
+        return Runner(running if phase == "run" else None, is_wrong=False)
 
     def propose(self, key, known, count, seed):
         return []
@@ -109,23 +110,21 @@ class Workshop:
         return {}
 
 
-class Backend:
+class Backend(protocol.Backend):
     name = "hostile"
     kinds = ("hostile",)
     format = "hostile/1"
     trace_format = "hostile.trace/1"
+    supports = frozenset({"tuning"})
 
     def version(self):
         return "hostile"
 
-    def refuses(self, target):
-        return None
-
-    def compile(self, part):
+    def compile(self, request):
         raise NotImplementedError
 
-    def workshop(self, part):
-        return Workshop()
+    def tuning_context(self, request):
+        return Context()
 
 
 BACKEND = Backend()

@@ -7,12 +7,13 @@ import os
 
 from hostile import DEEDS
 
+from tvmtarget.backends import protocol
 from tvmtarget.backends.protocol import backend_named
 
 __all__ = ["BACKEND"]
 
 
-class Function:
+class Function(protocol.Compiled):
     def __init__(self, inner):
         self._inner = inner
 
@@ -25,26 +26,20 @@ class Function:
             act()
         return self._inner.run(inputs)
 
-    def native_files(self):
-        return {}
 
-
-class Backend:
+class Backend(protocol.Backend):
     name = "a-hostile-leaf"
     kinds = ("onnxruntime",)
 
     def version(self):
         return "hostile"
 
-    def refuses(self, target):
-        return None
-
-    def compile(self, part):
+    def compile(self, request):
         deed, phase = os.environ["HOSTILE_LEAF"].split(" in ")
         act = DEEDS[deed][0] if phase == "build" else None
         if act is not None:
             act()
-        return Function(backend_named("numpy").compile(part))
+        return Function(backend_named("numpy").compile(request))
 
 
 BACKEND = Backend()

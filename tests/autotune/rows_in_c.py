@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget import plugins
+from tvmtarget.backends import protocol
 
 ROWS, WIDTH = 100_000, 4
 ROUNDS = 9
@@ -61,25 +62,22 @@ class RowsInC:
     ops = {"Abs", "Neg"}
 
 
-class Backend:
+class Backend(protocol.Backend):
     name = "c-rows"
     kinds = ("c-rows",)
 
     def version(self):
         return "gcc"
 
-    def refuses(self, target):
-        return None
-
     def settings(self, target):
         return {"threads": (1, 2), "chunk": (1, 16, 1024, 16384), "left-out": (ROWS,)}
 
-    def compile(self, part):
-        first, second = (node.op_type for node in part.model.graph.node)
+    def compile(self, request):
+        first, second = (node.op_type for node in request.model.graph.node)
         kernels = "".join(KERNEL.format(name=name, body=KERNELS[name]) for name in (first, second))
         calls = f"{first}(x, between); {second}(between, y);"
-        sizes = {"width": WIDTH, "threads": part.target["threads"], "chunk": part.target["chunk"]}
-        sizes["rows"] = ROWS - part.target["left-out"]
+        sizes = {"width": WIDTH, "threads": request.target["threads"], "chunk": request.target["chunk"]}
+        sizes["rows"] = ROWS - request.target["left-out"]
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder) / "rows.c", Path(folder) / "rows.so"
             source.write_text(SOURCE.format(kernels=kernels, calls=calls, **sizes))
@@ -87,7 +85,7 @@ class Backend:
             return Compiled(ctypes.CDLL(str(library)).run)
 
 
-class Compiled:
+class Compiled(protocol.Compiled):
     def __init__(self, run):
         self._run = run
         self._between = np.zeros((ROWS, WIDTH), "float32")
@@ -97,9 +95,6 @@ class Compiled:
         y[0] = np.nan  # as long as nobody writes it
         self._run(*(array.ctypes.data_as(ctypes.c_void_p) for array in (x, y, self._between)))
         return [y]
-
-    def native_files(self):
-        return {}
 
 
 plugins.register("tvmtarget.backends", "c-rows", Backend())

@@ -50,7 +50,7 @@ def test_kernels_of_a_gpu_are_proposed_and_scheduled_anywhere():
 
     plan = tt.decompose(tt.IRModule.from_onnx(NET), "cuda(arch=sm_80)")
     (subgraph,) = plan.subgraphs
-    workshop = backend_named("tvm").workshop(
+    workshop = backend_named("tvm").tuning_context(
         compile_request(plan, subgraph, codegen_target(plan.topology, subgraph.site))
     )
     ((key, space),) = workshop.spaces.items()

@@ -102,6 +102,7 @@ def test_a_run_of_some_seconds_ends_in_time_whatever_is_going_on_then(hostile, s
 SCRIPT = """
 import tvmtarget as tt
 from tvmtarget import plugins
+from tvmtarget.backends import protocol
 from tvmtarget.backends.protocol import backend_named
 import sys
 
@@ -109,12 +110,11 @@ import sys
 class Mine:
     ops = {"Abs"}
 
-class Backend:
+class Backend(protocol.Backend):
     name, kinds = "mine", ("mine",)
     version = lambda self: "1"
-    refuses = lambda self, target: None
     settings = lambda self, target: {"speed": (1, 2)}
-    compile = lambda self, part: backend_named("numpy").compile(part)
+    compile = lambda self, request: backend_named("numpy").compile(request)
 
 plugins.register("tvmtarget.backends", "mine", Backend())
 GUARD

@@ -93,7 +93,9 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_fits_computes_the_same(name):
     pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
-    shop = backend_named("tvm").workshop(CompileRequest("main", MODELS[name]().SerializeToString(), "", Target("llvm")))
+    shop = backend_named("tvm").tuning_context(
+        CompileRequest("main", MODELS[name]().SerializeToString(), "", Target("llvm"))
+    )
     assert shop.spaces
     drawing = random.Random(name)
     for key, found in shop.spaces.items():

@@ -129,7 +129,7 @@ def test_what_is_not_legal_here_was_retracted_failed_or_is_no_candidate_is_no_hi
 
 def test_traces_for_the_program_without_weights_serve_the_kernel_with_them_where_traces_are_wanted(kernel, tiles):
     log, made = tt.TuningLog("memory:"), kernel.space.kernel
-    free = replace(kernel, workload=Workload.of(made.alike[TRACE_FORMAT]))
+    free = replace(kernel, workload=Workload.of(made.equivalents[TRACE_FORMAT]))
     traces = [Candidate(format=TRACE_FORMAT, body=f"[[],[{at}]]") for at in range(2)]
     for target, candidate, cost in ((CPU, traces[0], 1), (NEAR, traces[1], 1), (CPU, tiles[0], 1)):
         seen(log, free, target, candidate, cost)

@@ -5,7 +5,7 @@ import platform
 import pytest
 
 from tvmtarget import Target
-from tvmtarget.backends.machine import refuses_interpreter, refuses_native
+from tvmtarget.backends.machine import interpreter_mismatch, native_code_mismatch
 
 IS_X86_LINUX = platform.machine() == "x86_64" and platform.system() == "Linux"
 
@@ -14,7 +14,7 @@ def test_what_was_detected_runs_here():
     here = Target.detect()
     for leaf in here.targets or (here,):
         if leaf.kind == "llvm":
-            assert refuses_native(leaf) is None
+            assert native_code_mismatch(leaf) is None
 
 
 @pytest.mark.skipif(not IS_X86_LINUX, reason="the texts are those of x86 and Linux")
@@ -32,7 +32,7 @@ def test_what_was_detected_runs_here():
     ],
 )
 def test_foreign_leaves_are_refused_with_the_reason(text, expected):
-    reason = refuses_native(Target.parse(text))
+    reason = native_code_mismatch(Target.parse(text))
     assert (reason is None) == (expected is None)
     assert (reason or "").startswith(expected or "")
 
@@ -49,6 +49,6 @@ def test_foreign_leaves_are_refused_with_the_reason(text, expected):
     ],
 )
 def test_an_interpreter_stands_in_for_no_other_machine(text, expected):
-    reason = refuses_interpreter(Target.parse(text))
+    reason = interpreter_mismatch(Target.parse(text))
     assert (reason is None) == (expected is None)
     assert (reason or "").startswith(expected or "")

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.match import Policy
-from tvmtarget.backends.machine import refuses_interpreter
+from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, ModelError, RunError, TargetError
@@ -379,7 +379,7 @@ def test_kinds_of_other_hardware_are_never_interpreted():
         "opencl": "it is a device of type 'opencl', not a CPU",
         "hexagon": "it is a device of type 'hexagon', not a CPU",
     }
-    assert {text: refuses_interpreter(tt.Target.parse(text)) for text in reasons} == reasons
+    assert {text: interpreter_mismatch(tt.Target.parse(text)) for text in reasons} == reasons
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the targets are foreign to x86")

@@ -9,7 +9,7 @@ import tvmtarget as tt
 from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.support import decorators
 from tvmtarget.support.decorators import from_op_table
-from tvmtarget.support.strategy import Found
+from tvmtarget.support.strategy import FoundMatch
 
 
 def test_a_declared_strategy_brings_its_kind_with_it():
@@ -53,8 +53,8 @@ def test_what_is_declared_wrongly_is_reported():
         ({"patterns": ["relu(x)"]}, "patterns is .*; it should be a mapping of names to patterns"),
         ({"patterns": {"act": "relu("}}, "pattern 'act': expected an operator"),
         ({"rules": {"Relu": None}}, "rules has None for 'Relu'; it should be a `Rule` by operator"),
-        ({"refused": {"Relu": 3}}, "refused has 3 for 'Relu'; it should be a reason by operator"),
-        ({"refused": ["Relu"]}, r"refused is \['Relu'\]; it should be a mapping of operators to reasons"),
+        ({"unsupported": {"Relu": 3}}, "unsupported has 3 for 'Relu'; it should be a reason by operator"),
+        ({"unsupported": ["Relu"]}, r"unsupported is \['Relu'\]; it should be a mapping of operators to reasons"),
         ({"opsets": (13, 17)}, r"opsets is \(13, 17\); it should be a range, such as range\(7, 18\), or None"),
         ({"patterns": {"relu": 3}}, r"patterns has 3 for 'relu'; it should be a pattern by name, such as 'relu\("),
         ({"ops": {1}}, "ops has 1; it should be text"),
@@ -96,7 +96,7 @@ def test_a_table_of_operators_is_a_strategy(tmp_path):
     assert sorted(op for op, site in sites.items() if site == "npu") == ["conv1", "conv2", "conv3", "fc1", "fc2"]
     tt.strategy("declared-table")(from_op_table([{"op": "Conv", "max_rank": "3"}]))
     plan = tt.decompose(model, "[npu=declared-table,cpu=numpy](host=@cpu)")
-    assert "@npu: no, RANK: it takes Conv of at most 3 dimensions, not 4" in str(plan.explain("conv1"))
+    assert "@npu: no, RANK: it supports Conv of at most 3 dimensions, not 4" in str(plan.explain("conv1"))
 
 
 def test_wrong_tables_are_told_row_by_row(tmp_path):
@@ -153,22 +153,24 @@ def test_operators_are_added_to_a_strategy_with_limits_and_a_check():
         def relu(self, match):
             return tt.reject("SHAPE_DYNAMIC", dims=match.dynamic_dims) if match.is_dynamic else None
 
-    @Adder.op("Add", "Mul", dtypes={"float16"}, max_rank=4)
-    def check_elementwise(op):
-        return tt.reject("RULE", "one value twice") if op.operand(0) == op.operand(1) else None
+        @tt.Strategy.op("Add", "Mul", dtypes={"float16"}, max_rank=4)
+        def check_elementwise(self, op):
+            return tt.reject("RULE", "one value twice") if op.operand(0) == op.operand(1) else None
 
     board = "[npu=declared-adder,cpu=numpy](host=@cpu)"
     plan = tt.decompose(relu_chain(), board)
     assert dict(plan.explain("a").verdicts)["npu"] == "no, SHAPE_DYNAMIC: dimensions n are not known"
-    assert dict(plan.explain("b").verdicts)["npu"] == "no, DTYPE: it takes no Add on float32; cast to float16"
+    assert dict(plan.explain("b").verdicts)["npu"] == "no, DTYPE: it does not support Add on float32; cast to float16"
 
-    @Adder.op("Add")
-    def check_add(op):
-        return None
+    @tt.strategy("declared-adder")
+    class Both(Adder):
+        @tt.Strategy.op("Add")
+        def check_add(self, op):
+            return None
 
     assert tt.decompose(relu_chain(), board).site_of("b") == "npu"
     with pytest.raises(TargetError, match="no element type 'flot16'; did you mean 'float16'"):
-        Adder.op("Add", dtypes={"flot16"})
+        tt.Strategy.op("Add", dtypes={"flot16"})
 
 
 def test_checks_read_the_options_that_the_target_carries():
@@ -211,14 +213,14 @@ def test_checks_read_the_options_that_the_target_carries():
         ({"patterns": {"r": "relu(x)"}, "r": lambda self, m: m.w}, "fails on a match of 'r' at 'a': AttributeError"),
         (
             {"check_op": lambda self, op: tt.reject("TOO_LONG")},
-            "'Faulty' fails on Relu at 'a': no code 'TOO_LONG' of refusals; there are: ATTR",
+            "'Faulty' fails on Relu at 'a': no rejection code 'TOO_LONG'; there are: ATTR",
         ),
         ({"find_matches": lambda self, module: None}, "'Faulty' fails on finding matches: TypeError: 'NoneType'"),
         (
-            {"find_matches": lambda self, module: [Found("far", (0, 2)), (0, 1)]},
-            r"(?s)'Faulty' finds Found\(pattern='far', calls=\(0, 2\).* 0 to 1, each once.*finds \(0, 1\), which is no",
+            {"find_matches": lambda self, module: [FoundMatch("far", (0, 2)), (0, 1)]},
+            r"(?s)'Faulty' finds FoundMatch\(pattern='far', calls=\(0, 2\).* 0 to 1, each once.*finds \(0, 1\), which",
         ),
-        ({"find_matches": lambda self, module: [Found("none", ())]}, "which is no match"),
+        ({"find_matches": lambda self, module: [FoundMatch("none", ())]}, "which is no match"),
     ],
 )
 def test_what_is_wrong_with_a_check_is_told_with_its_strategy(body, problem):

@@ -93,7 +93,7 @@ def test_a_plan_is_kept_when_it_is_divided_again():
 
 
 @pytest.mark.parametrize(
-    "tables", [{"subgraphs": "program"}, {"takes": "device"}, {"constants": "lift"}, {"constants": "share"}]
+    "tables", [{"subgraphs": "program"}, {"accepts": "device"}, {"constants": "lift"}, {"constants": "share"}]
 )
 def test_what_cannot_hold_for_children_is_refused_with_the_path(tables):
     declare(ops={"Conv", "Relu"}, **tables)

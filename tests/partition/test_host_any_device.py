@@ -87,19 +87,19 @@ def test_functions_of_other_structure_or_other_targets_share_nothing():
 
 def test_the_executor_passes_the_number_of_the_device(monkeypatch):
     sample = pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
-    told = []
+    devices = []
 
     def run_on(self, device, inputs):
-        told.append((device, id(self)))
+        devices.append((device, id(self)))
         return self.run(inputs)
 
-    monkeypatch.setattr(sample._Logged, "run_on", run_on, raising=False)
-    monkeypatch.setattr(type(sample.BACKEND), "shares_code", True, raising=False)
+    monkeypatch.setattr(sample._Logged, "run_on", run_on)
+    monkeypatch.setattr(type(sample.BACKEND), "supports", frozenset({"copy", "shared-code"}))
     where = {"one": "@npu.0", "two": "@npu.1", "between": "@cpu"}
     built = tt.build(tt.IRModule.from_onnx(TWO), "[npu=probe(count=2),cpu=numpy](host=@cpu)", where=where)
     built.run(X)
-    assert [device for device, _ in told] == [0, 1]
-    assert len({compiled for _, compiled in told}) == 1
+    assert [device for device, _ in devices] == [0, 1]
+    assert len({compiled for _, compiled in devices}) == 1
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def device_only(monkeypatch):
     """Let the sample generator take device code only, for the operators that are given."""
     strategy = pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin").ProbeStrategy
 
-    def change(**refused):
-        monkeypatch.setattr(strategy, "takes", "device")
-        monkeypatch.setattr(strategy, "refused", refused)
+    def change(**unsupported):
+        monkeypatch.setattr(strategy, "accepts", "device")
+        monkeypatch.setattr(strategy, "unsupported", unsupported)
 
     return change
 

@@ -13,7 +13,7 @@ from models import DIGITS, inputs_of, random_graph
 
 import tvmtarget as tt
 from tvmtarget import plugins
-from tvmtarget.backends.protocol import backend_named
+from tvmtarget.backends.protocol import Backend, backend_named
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.subgraphs.convexity import best_convex_subset
 
@@ -29,7 +29,7 @@ class WholeNpu:
         return tt.reject("RULE", "not on it") if op.kind in REFUSED else None
 
 
-class _ByNumpy:
+class _ByNumpy(Backend):
     """Runs what the NPU would."""
 
     name, kinds = "whole-npu", ("whole-npu",)
@@ -37,11 +37,8 @@ class _ByNumpy:
     def version(self):
         return "1"
 
-    def refuses(self, target):
-        return None
-
-    def compile(self, part):
-        return backend_named("numpy").compile(replace(part, target=tt.Target("numpy")))
+    def compile(self, request):
+        return backend_named("numpy").compile(replace(request, target=tt.Target("numpy")))
 
 
 plugins.register("tvmtarget.backends", "whole-npu", _ByNumpy())

@@ -43,7 +43,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def workshop():
-    return backend_named("tvm").workshop(CompileRequest("main", model().SerializeToString(), "", CPU))
+    return backend_named("tvm").tuning_context(CompileRequest("main", model().SerializeToString(), "", CPU))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 from onnx.reference import ReferenceEvaluator
 
 from tvmtarget.backends.machine import refuses_interpreter
-from tvmtarget.backends.protocol import Array, CompileRequest
+from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
@@ -19,10 +19,10 @@ __all__ = ["BACKEND"]
 _LEAST_OPSET = 17
 
 
-class _Numpy:
+class _Numpy(Backend):
     name = "numpy"
     kinds = ("numpy",)
-    shares_code = True
+    supports = frozenset[Ability]({"shared-code"})
     # Of another kind, the interpreter honours what a processor has and what code may, but need not, do.
     honours = {
         "numpy": frozenset[str](),
@@ -37,14 +37,14 @@ class _Numpy:
     def version(self) -> str:
         return f"onnx {onnx.__version__}"
 
-    def refuses(self, target: Target) -> str | None:
+    def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         return refuses_interpreter(target)
 
-    def compile(self, part: CompileRequest) -> _Interpreted:
+    def compile(self, request: CompileRequest) -> _Interpreted:
         try:
-            return _Interpreted(ReferenceEvaluator(_converted(part.model), new_ops=FIXES))
+            return _Interpreted(ReferenceEvaluator(_converted(request.model), new_ops=FIXES))
         except Exception as error:
-            raise BackendError(f"numpy cannot take function {part.name!r}: {_first_line(error)}") from error
+            raise BackendError(f"numpy cannot take function {request.name!r}: {_first_line(error)}") from error
 
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -52,7 +52,7 @@ def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     return model if version >= _LEAST_OPSET else onnx.version_converter.convert_version(model, _LEAST_OPSET)
 
 
-class _Interpreted:
+class _Interpreted(Compiled):
     def __init__(self, evaluator: ReferenceEvaluator) -> None:
         self._evaluator = evaluator
 
@@ -60,9 +60,6 @@ class _Interpreted:
         named = dict(zip(self._evaluator.input_names, inputs, strict=True))
         results: Sequence[Array] = self._evaluator.run(None, named)
         return results
-
-    def native_files(self) -> Mapping[str, bytes]:
-        return {}
 
 
 def _first_line(error: Exception) -> str:

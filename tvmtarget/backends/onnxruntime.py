@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvmtarget.backends.machine import processors
-from tvmtarget.backends.protocol import Array, CompileRequest
+from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.target.attributes import Value
@@ -27,39 +27,38 @@ def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
     return onnxruntime
 
 
-class _OnnxRuntime:
+class _OnnxRuntime(Backend):
     name = "onnxruntime"
     kinds = ("onnxruntime",)
-    shares_code = True
+    supports = frozenset[Ability]({"shared-code"})
     honours = {"onnxruntime": frozenset({"intra-op-threads", "optimization-level"})}
 
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"
 
-    def refuses(self, target: Target) -> str | None:
-        return None
-
     def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
         counts = {1, processors()} | {2**power for power in range(1, 7) if 2**power < processors()}
         return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
-    def compile(self, part: CompileRequest) -> _Session:
+    def compile(self, request: CompileRequest) -> _Session:
         ort = _onnxruntime()
         options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
-        level = part.target["optimization-level"]
+        level = request.target["optimization-level"]
         if level not in _LEVELS:
-            raise BackendError(f"optimization-level {level!r} of @{part.site} is not one of 0, 1, 2, 99")
+            raise BackendError(f"optimization-level {level!r} of @{request.site} is not one of 0, 1, 2, 99")
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
-        options.intra_op_num_threads = int(str(part.target["intra-op-threads"]))
+        options.intra_op_num_threads = int(str(request.target["intra-op-threads"]))
         try:
-            return _Session(lambda: ort.InferenceSession(part.source, options, providers=["CPUExecutionProvider"]))
+            return _Session(lambda: ort.InferenceSession(request.source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:
             reason = str(error).splitlines()[0]
-            raise BackendError(f"onnxruntime cannot take function {part.name!r} of @{part.site}: {reason}") from error
+            raise BackendError(
+                f"onnxruntime cannot take function {request.name!r} of @{request.site}: {reason}"
+            ) from error
 
 
-class _Session:
+class _Session(Compiled):
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._session = self._made()
@@ -76,9 +75,6 @@ class _Session:
             self._session = self._made()
         results: Sequence[Array] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
         return results
-
-    def native_files(self) -> Mapping[str, bytes]:
-        return {}
 
 
 BACKEND = _OnnxRuntime()

@@ -1,15 +1,16 @@
-"""What a backend is: it takes a leaf function as an ONNX model and returns something that runs it.
+"""The backend protocol: compile a leaf function, given as an ONNX or Relax module, and run it.
 
-Backends are found by the entry-point group `tvmtarget.backends`. One that needs an optional package imports it
-late and raises `MissingExtraError`.
+Backends are found by the entry-point group `tvmtarget.backends`. One that needs an optional package imports it when it
+is used, and raises `MissingExtraError` if it is not installed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import onnx
@@ -21,32 +22,44 @@ from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
 
 __all__ = [
+    "Ability",
     "Array",
     "Backend",
     "CompileRequest",
     "Compiled",
-    "ConfigurableBackend",
+    "DeviceValue",
     "FixedSchedules",
     "Kernel",
     "KernelRunner",
     "KernelTuningContext",
     "Schedules",
     "Space",
-    "TunableBackend",
     "backend_named",
     "backends",
 ]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
+# What a backend may do beyond compiling functions that read and return arrays of this process:
+#   copy           `copy` is called for each copy into a memory of its leaves;
+#   device-memory  its leaves have memories of their own: `place` moves arrays there, code has `run_on`;
+#   shared-code    code depends on the structure of a function and its target alone, so that equal functions share it;
+#   tuning         `tuning_context` builds and measures kernels.
+Ability: TypeAlias = Literal["copy", "device-memory", "shared-code", "tuning"]
+
 
 @dataclass(frozen=True)
 class Kernel:
-    """A piece of a leaf function that can be tuned: what it is, as JSON, and how often the function calls it.
+    """A tunable part of a leaf function.
 
-    `body` is the body of a workload of a tuning log; `text` is the program itself, to be kept with it, as is what
-    `program` has for other tools. `default` is the identity of what is made of it without tuning, a digest of the code.
-    `alike` has, by format, the body of another workload whose candidates of that format are as good for this one.
+    Attributes:
+        name: name in the function.
+        body: body of its workload in a tuning log, as JSON data.
+        text: the code of the kernel, stored in a log beside the workload.
+        calls: how often the function calls it.
+        program: the kernel in the formats of other tools, by format.
+        default: digest of the code that is generated without tuning.
+        equivalents: by format, the body of another workload whose candidates of that format are valid for this one.
     """
 
     name: str
@@ -55,48 +68,86 @@ class Kernel:
     calls: int = 1
     program: Mapping[str, object] = field(default_factory=dict)
     default: str = ""
-    alike: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    equivalents: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
-        """`k1:` and a digest of the body; pieces with equal keys are equal."""
+        """`k1:` and a digest of the body; equal kernels have equal keys."""
         return key_of("k1", self.body)
 
 
 class Schedules(Protocol):
-    """What was found by tuning, as a backend asks for it while it compiles."""
+    """Results of tuning, as a backend reads them while it compiles."""
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return a candidate of one of the formats for a kernel, and its body; None for the backend's default."""
+        """Return the schedule of a kernel.
+
+        Args:
+            kernel: the kernel.
+            *formats: formats that the backend can apply, the preferred one first.
+
+        Returns:
+            A format and the body of a candidate; None for the backend's default.
+        """
         ...
 
-    def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Say that what was found cannot be used, and why; then `find` may know something else."""
+    def reject(self, kernel: Kernel, reason: str) -> None:
+        """Record that the schedule of a kernel cannot be applied; `find` may then return another one.
+
+        Args:
+            kernel: the kernel.
+            reason: why it cannot be applied.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class FixedSchedules:
-    """The schedules that a program was built with, by kernel and format, for when it is compiled again."""
+    """The schedules that a program was built with, for compiling it again.
+
+    Attributes:
+        bodies: bodies of candidates, by key of the kernel and format.
+    """
 
     bodies: Mapping[tuple[str, str], object]
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
-        """Return the schedule of a kernel."""
+        """Return the schedule of a kernel.
+
+        Args:
+            kernel: the kernel.
+            *formats: formats that the backend can apply.
+
+        Returns:
+            A format and the body of a candidate, or None.
+        """
         return next(((one, self.bodies[kernel.key, one]) for one in formats if (kernel.key, one) in self.bodies), None)
 
-    def refuse(self, kernel: Kernel, reason: str) -> None:
-        """Do nothing: what is refused now was refused when the program was built."""
+    def reject(self, kernel: Kernel, reason: str) -> None:
+        """Do nothing: the rejection was recorded when the program was built.
+
+        Args:
+            kernel: the kernel.
+            reason: why the schedule cannot be applied.
+        """
 
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """One leaf function to compile: its name, the ONNX model of it, the site, and the leaf with all it inherits.
+    """A leaf function to compile.
 
-    `ops` are the names of its operations in the user's model, in the order of the model's nodes; `inputs` and
-    `outputs` are the names of the values there. `native` holds compiled files of a saved program that is trusted,
-    `schedules` what is known by tuning. A source that is not trusted is compiled only if it can run nothing but the
-    operators of its code generator.
+    Attributes:
+        name: name of the function.
+        source: an ONNX model, or a Relax module as TVM's JSON.
+        site: path of the leaf.
+        target: the leaf, with all that it inherits and its host.
+        ops: names of the operations in the user's model, in the order of the nodes.
+        inputs: names of the parameters in the user's model.
+        outputs: names of the results in the user's model.
+        native: compiled files of a saved program that is trusted, by name.
+        schedules: results of tuning, or None.
+        is_trusted: whether the author of the source may run code on this machine. If not, a backend compiles it only
+            if it can run nothing but operators of the code generator.
     """
 
     name: str
@@ -112,7 +163,7 @@ class CompileRequest:
 
     @property
     def is_relax(self) -> bool:
-        """Whether the source is a module of Relax in TVM's JSON, not an ONNX model."""
+        """Whether the source is a Relax module."""
         return self.source[:1] == b"{"
 
     @cached_property
@@ -122,57 +173,85 @@ class CompileRequest:
 
 
 @runtime_checkable
-class Compiled(Protocol):
-    """A compiled leaf function.
+class DeviceValue(Protocol):
+    """A value in the memory of a device."""
 
-    One for a device may also have `run_on(device, inputs)`, called instead of `run` with the number of the device among
-    those of its kind, so that one code serves them all; what it returns may be in that device's memory, as objects
-    whose `numpy()` brings them here.
-    """
+    def numpy(self) -> Array:
+        """Copy the value into this process.
 
-    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run on the function's parameters in order; return its results in order."""
+        Returns:
+            An array.
+        """
         ...
+
+
+class Compiled(ABC):
+    """Base class of compiled leaf functions."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Run once.
+
+        Args:
+            inputs: values of the parameters, in order.
+
+        Returns:
+            The results, in order.
+        """
+
+    def run_on(self, device: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run once on a given device; one code then serves all devices of a kind.
+
+        Args:
+            device: number of the device among those of its kind, from 0.
+            inputs: arrays, or values of the device's memory, in order.
+
+        Returns:
+            The results, in order: arrays, or values of the device's memory (`DeviceValue`).
+        """
+        return self.run(inputs)
 
     def native_files(self) -> Mapping[str, bytes]:
-        """Return what a saved program should hold besides the source, by file name; empty if nothing."""
+        """Return what a saved program stores besides the source.
+
+        Returns:
+            File contents by name; empty if there is nothing to store.
+        """
+        return {}
+
+
+class KernelRunner(Protocol):
+    """A kernel built with one schedule, and inputs for it."""
+
+    def difference(self) -> str | None:
+        """Run once and compare the results with those of the kernel without a schedule.
+
+        Returns:
+            How they differ, or None if they do not.
+        """
         ...
 
+    def time(self, repeats: int) -> list[int]:
+        """Measure the run time.
 
-@runtime_checkable
-class Backend(Protocol):
-    """A code generator for the leaves of some kinds.
+        Args:
+            repeats: number of measurements.
 
-    A backend may also have `copy(array, src, dst)`, called for a copy into a memory in which it has a leaf, or for
-    devices `place(array, target, device)`, which returns an object of the memory of a leaf's device, by its number,
-    whose `numpy()` brings it here; `honours`, by kind the names of the attributes that change its code, so that others
-    are refused (without it, all of its kinds do); `refuses_on(device, target)`, called in place of `refuses` before
-    anything runs; and `shares_code = True` if what it compiles depends on the structure of a function and its target
-    alone: equal functions and sites then share it.
-    """
-
-    name: str
-    kinds: tuple[str, ...]
-
-    def version(self) -> str:
-        """Return the version of what generates the code; `MissingExtraError` if it is not installed."""
-        ...
-
-    def refuses(self, target: Target) -> str | None:
-        """Return why code for a leaf cannot run on this machine, or None if it can."""
-        ...
-
-    def compile(self, part: CompileRequest) -> Compiled:
-        """Compile a leaf function; `BackendError` names the function and the reason."""
+        Returns:
+            Picoseconds per run, one for each measurement.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Space:
-    """The candidates for a kernel: a body for each combination of `choices`, of which not all need be legal.
+    """The candidates of a kernel: one for each combination of choices, some of which may be illegal.
 
-    `choices` has whole numbers by name for each of the kernel's blocks; `default` is what is taken without tuning.
-    Without blocks there are only the traces that a workshop proposes.
+    Attributes:
+        kernel: the kernel.
+        choices: for each block of the kernel, the values of each named choice. Without blocks, the only candidates are
+            traces that `KernelTuningContext.propose` returns.
+        default: for each block, the choices that are made without tuning.
     """
 
     kernel: Kernel
@@ -180,77 +259,199 @@ class Space:
     default: tuple[Mapping[str, int], ...]
 
 
-class KernelRunner(Protocol):
-    """A kernel built in one way, with inputs."""
-
-    def difference(self) -> str | None:
-        """Run once and say how the results differ from those of the kernel as it is written; None if they do not."""
-        ...
-
-    def time(self, repeats: int) -> list[int]:
-        """Return so many measurements, in picoseconds a run."""
-        ...
-
-
 class KernelTuningContext(Protocol):
-    """The kernels of one leaf function, to be built and measured one by one."""
+    """The kernels of one leaf function, which can be built and measured one by one."""
 
-    spaces: Mapping[str, Space]
+    @property
+    def spaces(self) -> Mapping[str, Space]:
+        """Candidates of each kernel, by key."""
+        ...
 
     def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
-        """Whether choices for a kernel fit it and the target."""
+        """Return whether choices fit a kernel and its target.
+
+        Args:
+            key: key of the kernel.
+            choices: the choices for each block.
+
+        Returns:
+            True if the kernel can be built with them.
+        """
         ...
 
     def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> KernelRunner:
-        """Build a kernel, by choices or a trace; any exception counts against the candidate."""
+        """Build a kernel; any exception is recorded as a failure of the candidate.
+
+        Args:
+            key: key of the kernel.
+            choices: the choices for each block, or a trace.
+
+        Returns:
+            The built kernel.
+        """
         ...
 
     def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
-        """Return traces for a kernel to be measured; `known` are some with their costs in picoseconds."""
+        """Propose traces to measure.
+
+        Args:
+            key: key of the kernel.
+            known: measured traces with their costs in picoseconds.
+            count: number of traces.
+            seed: seed of the random choices.
+
+        Returns:
+            Traces; fewer than `count` if there are no more.
+        """
         ...
 
     def program(self, key: str) -> Mapping[str, object]:
-        """Return a kernel as other tools that read its traces know it."""
+        """Return a kernel in the formats of other tools that read its traces.
+
+        Args:
+            key: key of the kernel.
+
+        Returns:
+            Data by format.
+        """
         ...
 
 
-@runtime_checkable
-class TunableBackend(Protocol):
-    """A backend whose kernels can be tuned.
+class Backend(ABC):
+    """Base class of backends: code generators for the leaves of some kinds.
 
-    `format` is that of its candidates `{"blocks": [choices, ...]}`, `trace_format` of those that are texts.
+    Attributes:
+        name: name in reports and saved programs; that of the entry point.
+        kinds: the target kinds that it generates code for.
+        honours: by kind, the attributes that have an effect on its code; a build rejects others. None means all.
+        supports: what it can do beyond compiling functions.
+        format: with ability `tuning`, the format of candidates `{"blocks": [choices, ...]}`.
+        trace_format: with ability `tuning`, the format of candidates that are traces.
     """
 
-    format: str
-    trace_format: str
+    name: str
+    kinds: tuple[str, ...]
+    honours: Mapping[str, frozenset[str]] | None = None
+    supports: frozenset[Ability] = frozenset()
+    format: str = ""
+    trace_format: str = ""
 
-    def workshop(self, part: CompileRequest) -> KernelTuningContext:
-        """Return the kernels of a leaf function."""
-        ...
+    @abstractmethod
+    def version(self) -> str:
+        """Return the version of the code generator.
 
+        Returns:
+            A text such as `apache-tvm 0.27.0`; native code of other versions is not used.
 
-@runtime_checkable
-class ConfigurableBackend(Protocol):
-    """A backend whose targets have attributes that change how fast a function runs, and not what it computes."""
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+
+    def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
+        """Return why this machine cannot run code for a leaf.
+
+        Args:
+            target: the leaf.
+            device: number of the device among those of its kind, from 0.
+
+        Returns:
+            The reason, or None if it can run the code.
+        """
+        return None
+
+    @abstractmethod
+    def compile(self, request: CompileRequest) -> Compiled:
+        """Compile a leaf function.
+
+        Args:
+            request: the function, its leaf, and results of tuning.
+
+        Returns:
+            The compiled function.
+
+        Raises:
+            BackendError: names the function and the reason.
+        """
+
+    def copy(self, array: Array, src: str, dst: str) -> Array:
+        """Copy an array into a memory of one of its leaves (ability `copy`).
+
+        Args:
+            array: the array, in this process.
+            src: the memory that it comes from.
+            dst: the memory to copy to.
+
+        Returns:
+            The copy.
+        """
+        return array.copy()
+
+    def place(self, array: Any, target: Target, device: int) -> Any:  # noqa: ANN401
+        """Copy an array into the memory of a device (ability `device-memory`).
+
+        Args:
+            array: the array, in this process or on the device.
+            target: the leaf of the device.
+            device: number of the device among those of its kind, from 0.
+
+        Returns:
+            A value of the device's memory (`DeviceValue`).
+        """
+        raise NotImplementedError
 
     def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
-        """Return these attributes of a leaf by name, each with the values that are worth trying on this machine."""
-        ...
+        """List attributes that change how fast a function runs, but not its results.
+
+        Args:
+            target: a leaf.
+
+        Returns:
+            By attribute, the values that are worth trying on this machine; empty if there are none.
+        """
+        return {}
+
+    def tuning_context(self, request: CompileRequest) -> KernelTuningContext:
+        """Return the kernels of a leaf function (ability `tuning`).
+
+        Args:
+            request: the function and its leaf.
+
+        Returns:
+            The kernels.
+        """
+        raise NotImplementedError
 
 
 def backend_named(name: str) -> Backend:
-    """Return a backend by name; `BackendError` with the nearest names if there is none."""
+    """Return a backend.
+
+    Args:
+        name: name of its entry point.
+
+    Returns:
+        The backend.
+
+    Raises:
+        BackendError: no package registers a backend of that name, or what it registers is none.
+    """
     known = plugins.names("tvmtarget.backends")
     if name not in known:
         raise BackendError(f"no backend {name!r} is installed{did_you_mean(name, known)}")
     backend = plugins.load("tvmtarget.backends", name)
     if not isinstance(backend, Backend):
-        raise BackendError(f"backend {name!r} is {backend!r}, which is no tvmtarget backend")
+        raise BackendError(f"backend {name!r} is {backend!r}, which does not derive from {__name__}.Backend")
     return backend
 
 
 def backends(kind: str) -> tuple[tuple[Backend, MissingExtraError | None], ...]:
-    """List the backends for a target kind, each with the error that says what it lacks, if it lacks anything."""
+    """List the backends of a target kind.
+
+    Args:
+        kind: the target kind.
+
+    Returns:
+        The backends in the order of their names, each with None or the error that names the missing package.
+    """
     found: list[tuple[Backend, MissingExtraError | None]] = []
     for name in plugins.names("tvmtarget.backends"):
         try:
@@ -261,6 +462,6 @@ def backends(kind: str) -> tuple[tuple[Backend, MissingExtraError | None], ...]:
             found.append((backend, None))
         except MissingExtraError as error:
             found.append((backend, error))
-        except Exception as error:  # of another package; nobody can know which kinds it would serve
+        except Exception as error:  # of another package; the kinds that it would serve are not known
             plugins.report(str(error) if isinstance(error, BackendError) else f"backend {name!r} fails: {error}")
     return tuple(found)

@@ -16,7 +16,7 @@ def code_key(function: Function, target: Target, backend: Backend) -> str | None
     That is its structure, what of the target changes code, how it is called, and who compiles it: neither names nor
     the site, so that functions and devices which are alike have one code (TVM: a function built for "any GPU").
     """
-    return _key(function, target, backend) if getattr(backend, "shares_code", False) else None
+    return _key(function, target, backend) if "shared-code" in backend.supports else None
 
 
 def build_key(function: Function, target: Target, site: str, backend: Backend) -> str:

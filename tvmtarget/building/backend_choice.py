@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvmtarget.backends.machine import refuses_interpreter
+from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import Backend, backend_named, backends
 from tvmtarget.building.honoured_attributes import (
     honoured_attributes,
@@ -94,7 +94,7 @@ def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) ->
             return backend, ""
         missing = lack
     reason = str(missing) if missing is not None else f"no backend for kind {target.kind!r} is installed"
-    foreign = refuses_interpreter(target)
+    foreign = interpreter_mismatch(target)
     if foreign is not None:
         raise BackendError(
             f"{place} cannot be compiled: {reason}; nor can numpy interpret it, as it describes another machine "

@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
-from tvmtarget.backends.machine import refuses_interpreter
-from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.sharing import device_index
+from tvmtarget.backends.machine import interpreter_mismatch
+from tvmtarget.backends.protocol import Array, DeviceValue
 from tvmtarget.building.leaf_function import CallFacts, LeafCall, LeafFacts, LeafFunction
 from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
@@ -297,7 +296,7 @@ class Executable:
         topology, sites = Topology(self.target), {leaf.request.site for leaf in self._leaves.values()}
         nodes = dict.fromkeys(path for site in sorted(sites) for path in (*_composites_above(site), site))
         hosts = {topology[path].host: path for path in nodes if topology[path].host not in sites}
-        reasons = {host: refuses_interpreter(topology[host].target) for host in hosts}
+        reasons = {host: interpreter_mismatch(topology[host].target) for host in hosts}
         return tuple(
             f"@{hosts[host] or '.'} cannot run on this machine: its host is another machine: {reason}"
             for host, reason in reasons.items()
@@ -418,11 +417,10 @@ class Executable:
         leaf = self._leaves[name]
         leaf.check()
         try:
-            run_on = getattr(leaf.compiled, "run_on", None)
-            if run_on is None:
-                return leaf.compiled.run(inputs)
-            results = run_on(device_index(leaf.request.site), inputs)
-            return [*map(_to_host, results)] if self._domains[name] in self._shared else results
+            results = leaf.compiled.run_on(leaf.device, inputs)
+            if "device-memory" in leaf.backend.supports and self._domains[name] in self._shared:
+                return [*map(_to_host, results)]
+            return results
         except TvmTargetError:
             raise
         except Exception as error:
@@ -437,13 +435,11 @@ class Executable:
         """Copy a value into a memory domain, by the backend of a leaf there if it can, else within this process."""
         leaf, original = self._in_memory.get(dst), value
         value = _to_host(original)
-        place = getattr(leaf.backend, "place", None) if leaf is not None else None
-        if leaf is not None and place is not None and dst not in self._shared:
+        if leaf is not None and "device-memory" in leaf.backend.supports and dst not in self._shared:
             leaf.check()
-            return place(value, leaf.request.target, device_index(leaf.request.site))
-        copy = getattr(leaf.backend, "copy", None) if leaf is not None else None
-        if copy is not None:
-            return copy(value, src, dst)
+            return leaf.backend.place(value, leaf.request.target, leaf.device)
+        if leaf is not None and "copy" in leaf.backend.supports:
+            return leaf.backend.copy(value, src, dst)
         return value.copy() if isinstance(original, np.ndarray) else value
 
 
@@ -457,4 +453,4 @@ def _to_host(value: Any) -> Any:  # noqa: ANN401
     """Copy a value from a device into an array of this process; arrays of this process are returned as they are."""
     if isinstance(value, list):
         return [_to_host(item) for item in value]
-    return value if isinstance(value, np.ndarray) or not hasattr(value, "numpy") else value.numpy()
+    return value.numpy() if not isinstance(value, np.ndarray) and isinstance(value, DeviceValue) else value

@@ -55,8 +55,7 @@ def honoured_attributes(backend: Backend, kind: str) -> frozenset[str] | None:
     Returns:
         Names of attributes; None stands for all attributes, if the backend does not declare any.
     """
-    declared: Mapping[str, frozenset[str]] | None = getattr(backend, "honours", None)
-    return None if declared is None else declared.get(kind, frozenset())
+    return None if backend.honours is None else backend.honours.get(kind, frozenset())
 
 
 def effect_of(row: Attribute, honours: frozenset[str] | None) -> Effect:

@@ -109,13 +109,14 @@ class LeafFunction:
         return self.request.target.kind not in self.backend.kinds
 
     @cached_property
+    def device(self) -> int:
+        """The number of the device of the site among those of its kind."""
+        return device_index(self.request.site)
+
+    @cached_property
     def cannot_run(self) -> str | None:
         """The reason why this machine cannot run the function on the device of its site, or None."""
-        refuses_on = getattr(self.backend, "refuses_on", None)
-        if refuses_on is None:
-            return self.backend.refuses(self.request.target)
-        reason = refuses_on(device_index(self.request.site), self.request.target)
-        return str(reason) if reason else None
+        return self.backend.unsupported_reason(self.request.target, self.device)
 
     def check(self) -> None:
         """Check that this machine can run the function.

@@ -20,7 +20,7 @@ from tvmtarget.autotune.log.keys import workload_of
 from tvmtarget.autotune.log.match import TIERS, Match, Policy
 from tvmtarget.autotune.log.records import Candidate, Level, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.backends.protocol import ConfigurableBackend, Kernel, backends
+from tvmtarget.backends.protocol import Kernel, backends
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.partition.plan import Plan
@@ -123,7 +123,7 @@ def lookup_kernel(
 
     search = partial(log.lookup, target=target, policy=policy, default=kernel.default or None)
     found = [search(kernel_workload(kernel), unusable=partial(reject_unsafe, None))]
-    for format_, body in kernel.alike.items():
+    for format_, body in kernel.equivalents.items():
         workload = Workload.of(body, payload={"name": kernel.name})
         found.append(search(workload, unusable=partial(reject_unsafe, format_)))
     return min(found, key=lambda match: TIERS.index(match.tier))
@@ -384,7 +384,7 @@ class LogSchedules:
         self._events.append(_Found(kernel, formats, schedule))
         return schedule
 
-    def refuse(self, kernel: Kernel, reason: str) -> None:
+    def reject(self, kernel: Kernel, reason: str) -> None:
         """Record that the last schedule found for a kernel cannot be used; `find` then returns the next best.
 
         Args:
@@ -409,7 +409,7 @@ class LogSchedules:
         again._applied, again._rejected, again._events = {}, {}, []
         for event in earlier._events:
             if isinstance(event, _Rejected):
-                again.refuse(event.kernel, event.reason)
+                again.reject(event.kernel, event.reason)
             elif again.find(event.kernel, *event.formats) != event.schedule:
                 return None
         return again
@@ -463,7 +463,7 @@ def _offered_settings(target: Target) -> Mapping[str, Sequence[Value]]:
     """Return the attributes of a leaf that its backends offer to tune, each with its values."""
     offered: dict[str, list[Value]] = {}
     for backend, lack in backends(target.kind):
-        if lack is None and isinstance(backend, ConfigurableBackend):
+        if lack is None:
             for name, values in backend.settings(target).items():
                 offered.setdefault(name, []).extend(values)
     return offered

@@ -233,7 +233,6 @@ def _make_plan(
 
 def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
     """Yield the result of every lookup in the log that a build of the plan performs."""
-    from tvmtarget.backends.protocol import TunableBackend
     from tvmtarget.building.backend_choice import choose_backend
     from tvmtarget.building.compile_plan import codegen_target, compile_request
     from tvmtarget.building.tuned_schedules import kernel_target, lookup_kernel, lookup_program
@@ -248,8 +247,8 @@ def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
         try:
             backend, _ = choose_backend(plan.topology, subgraph.site, allow_interpreter=False)
             spaces = (
-                backend.workshop(compile_request(plan, subgraph, leaf)).spaces
-                if isinstance(backend, TunableBackend)
+                backend.tuning_context(compile_request(plan, subgraph, leaf)).spaces
+                if "tuning" in backend.supports
                 else {}
             )
         except BackendError as error:

@@ -1,1 +1,1 @@
-"""How the calls of a decomposed program are driven."""
+"""Executors: run the driver program, which calls leaf functions and copies values between memories."""

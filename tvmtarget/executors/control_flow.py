@@ -1,4 +1,4 @@
-"""Control flow as a driver runs it: branches, loops and scans, by the definitions of ONNX (Operators.md)."""
+"""Run control flow of a driver: branches, loops and scans, as ONNX defines them (Operators.md: If, Loop, Scan)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ RunBlock: TypeAlias = "Callable[[Block, Sequence[Any]], list[Any]]"
 
 
 def run_control(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
-    """Run a step of control flow; `run` runs one of its bodies on parameters. An absent operand is None."""
+    """Run a step of control flow.
+
+    Args:
+        control: the step.
+        inputs: its operands, in order; None for absent ones.
+        run: runs one of its bodies on the values of the body's parameters.
+
+    Returns:
+        The results, in order.
+
+    Raises:
+        RunError: a condition or trip count is no scalar, or the inputs of a scan have different lengths.
+    """
     match control.kind:
         case "branch":
             return run(control.bodies[0 if _scalar(inputs[0], control) else 1], ())
@@ -28,7 +40,7 @@ def run_control(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[
 
 
 def _scalar(value: Any, control: Control) -> Any:  # noqa: ANN401
-    """Return the only element of what decides how control flow goes on."""
+    """Return the only element of a condition or trip count."""
     array = np.asarray(value)
     if array.size != 1:
         raise RunError(f"{control.op!r} is decided by one element, not by {array.size} of shape {array.shape}")
@@ -82,7 +94,7 @@ def _joined(control: Control, slices: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def _empty(signature: Signature, axis: int) -> np.ndarray[Any, Any]:
-    """Return what no slices make: dimensions that are not known are taken to be 0, as onnxruntime does."""
+    """Return the result of stacking no slices; unknown dimensions are 0, as in onnxruntime."""
     shape = [dim if isinstance(dim, int) else 0 for dim in signature.shape or (0,)]
     shape[axis] = 0
     return np.zeros(shape, numpy_dtype(signature.dtype or "float32"))

@@ -1,4 +1,7 @@
-"""The driver program: what is left of a decomposed module once its leaves are compiled. JSON in an artifact."""
+"""The driver program: the calls and copies that remain of a decomposed module once its leaf functions are compiled.
+
+It is stored as JSON in a saved program.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class _Data(BaseModel):
 
 
 class Signature(_Data):
-    """A value at the border of the program: dtype None means anything, shape None any rank."""
+    """An input or output of the program; dtype None means any value, shape None any rank."""
 
     name: str
     dtype: str | None
@@ -32,7 +35,15 @@ class Signature(_Data):
 
     @classmethod
     def of(cls, name: str, type_: Type) -> Self:
-        """Describe a value of that type."""
+        """Return the signature of a value.
+
+        Args:
+            name: name of the value.
+            type_: its type.
+
+        Returns:
+            The signature.
+        """
         if isinstance(type_, TensorType):
             return cls(name=name, dtype=type_.dtype, shape=type_.shape)
         return cls(name=name, dtype=None, shape=None)
@@ -42,12 +53,22 @@ class Signature(_Data):
 
 
 class Step(_Data):
-    """A call of a function, a copy from memory `src` to memory `dst`, control flow, or one end of a transfer.
+    """One of: a call of a function, a copy between memories, control flow, or one end of a transfer between machines.
 
-    `name` is that of a call, where it is another one than the function's. `inputs` that are absent are ''. `nbytes` is
-    the size of what is copied, None where its shape is open; `free` are values not read again. A transfer between
-    machines goes `to` one or comes `from_` one, and `order` is its place among all transfers of the program. What is
-    done `once` gives the same for every run: a copy of a constant.
+    Attributes:
+        call: the called function.
+        name: name of the call, if it differs from the function's.
+        control: the control flow.
+        inputs: values that are read; '' for absent ones.
+        outputs: values that are defined; '' for absent ones.
+        src: memory that a copy reads.
+        dst: memory that a copy writes.
+        nbytes: size of a copy, None if its shape is symbolic.
+        to: machine that a transfer goes to.
+        from_: machine that a transfer comes from.
+        order: number of a transfer among all transfers of the program; both ends have the same.
+        free: values that are not read again.
+        once: whether the result is the same in every run: a copy of a constant.
     """
 
     call: str | None = None
@@ -66,14 +87,18 @@ class Step(_Data):
 
 
 class Block(_Data):
-    """Steps that are run in order; those of a nested body also read the values around it."""
+    """Steps that run in order; those of a nested body can also read the values around it."""
 
     params: tuple[str, ...]
     results: tuple[str, ...]
     steps: tuple[Step, ...]
 
     def walk(self) -> Iterator[Step]:
-        """Yield all steps, those of nested bodies after the one that has them."""
+        """List all steps.
+
+        Yields:
+            The steps in order, each followed by those of its nested bodies.
+        """
         for step in self.steps:
             yield step
             for body in step.control.bodies if step.control is not None else ():
@@ -81,19 +106,25 @@ class Block(_Data):
 
 
 class Axis(_Data):
-    """Along which axis a Scan cuts a value into slices, or puts them together, and whether it begins at the end."""
+    """The axis along which a Scan slices or stacks a value, and whether it starts at the end."""
 
     axis: int = 0
     is_reversed: bool = False
 
 
 class Control(_Data):
-    """What is run of `bodies`: of a `branch` the first if the operand is true, else the second; else the only one.
+    """A branch, a loop or a scan.
 
-    A `loop` has the operands count, condition (either may be absent) and carried values, a `scan` initial states and
-    values to be cut into slices, one `Axis` for each of these. The results are the carried values, then values put
-    together from slices: for each an `Axis` and what it is if there are no slices. `param_ranks` are those of the
-    body's parameters, None where they are not known.
+    Attributes:
+        kind: a `branch` runs the first body if its operand is true, else the second; `loop` and `scan` have one body.
+            Operands of a loop are trip count, condition (both may be absent) and carried values; those of a scan are
+            initial states and values to slice. Results are the carried values, then stacked values.
+        op: name of the operation in the model, for messages.
+        bodies: the nested bodies.
+        cut: for each sliced operand, its axis.
+        joined: for each stacked result, its axis.
+        empty: for each stacked result, its signature, for when there are no slices.
+        param_ranks: ranks of the body's parameters, None for unknown ones.
     """
 
     kind: Literal["branch", "loop", "scan"]
@@ -106,14 +137,14 @@ class Control(_Data):
 
 
 class Driver(Block):
-    """The steps of one system; `path` is its node."""
+    """The steps of one composite target; `path` is its node, `constants` are the constants that it reads."""
 
     path: str
     constants: tuple[str, ...] = ()
 
 
 class DriverProgram(_Data):
-    """All drivers of a program by function name, and its border.
+    """All drivers of a program by function name, and the program's inputs and outputs.
 
     A program on a single leaf has no driver: its entry is the leaf's function.
     """
@@ -126,7 +157,14 @@ class DriverProgram(_Data):
 
     @classmethod
     def of(cls, module: IRModule) -> Self:
-        """Read the drivers of a decomposed module."""
+        """Return the driver program of a decomposed module.
+
+        Args:
+            module: a module whose functions have roles.
+
+        Returns:
+            The drivers of all functions that `main` reaches.
+        """
         main = module.main
         return cls(
             entry=main.name,
@@ -137,7 +175,17 @@ class DriverProgram(_Data):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """Read the JSON form; `ArtifactError` if it is not one."""
+        """Parse the JSON form.
+
+        Args:
+            data: what `write` returned.
+
+        Returns:
+            The program; `verify_program` checks what it means.
+
+        Raises:
+            ArtifactError: the data does not match the schema.
+        """
         try:
             program = cls.model_validate_json(data)
         except ValidationError as error:
@@ -151,12 +199,23 @@ class DriverProgram(_Data):
         return program
 
     def write(self) -> bytes:
-        """Return the JSON form."""
+        """Return the JSON form.
+
+        Returns:
+            UTF-8 text.
+        """
         return self.model_dump_json(exclude_defaults=False).encode()
 
 
 def constants_of(module: IRModule) -> Mapping[str, np.ndarray[Any, Any]]:
-    """Return the constants that drivers return as they are, by name."""
+    """Return the constants that drivers read.
+
+    Args:
+        module: a decomposed module.
+
+    Returns:
+        Arrays by name.
+    """
     return {
         constant.name: constant.data
         for function in _reached(module)
@@ -170,7 +229,7 @@ def _reached(module: IRModule) -> list[Function]:
 
 
 def _plain(name: str, function: Function) -> str:
-    """Return the name that a result has in the user's model: that of the value which was copied home."""
+    """Return the user's name of a result: that of the value from which it was copied home."""
     origin = {call.outputs[0].name: call.inputs[0] for call in function.body if call.op == COPY}
     while name in origin:
         name = origin[name]
@@ -184,7 +243,7 @@ def _driver(function: Function) -> Driver:
 
 
 def _block(body: Function) -> dict[str, Any]:
-    """Return the fields of a block; it frees only what is its own, and calls nothing in vain."""
+    """Return the fields of a block; it frees only values of its own, and omits calls without results and effects."""
     own = {name for name in body.types if name not in body.constant_names}
     steps: list[Step] = []
     needed = set(body.results)
@@ -249,7 +308,7 @@ def _axes(call: Call, stem: str, count: int) -> tuple[Axis, ...]:
 
 
 def _numbers(call: Call, name: str, count: int) -> list[int]:
-    """Return an attribute that is a list of numbers; those that are not given are 0."""
+    """Return a list attribute, extended with zeros to a length."""
     given = call.attr(name)
     stated = [value for value in given if isinstance(value, int)] if isinstance(given, tuple) else []
     return [*stated, *[0] * count][:count]

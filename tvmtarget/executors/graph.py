@@ -29,7 +29,7 @@ __all__ = ["EXECUTOR", "GraphExecutor"]
 
 
 class GraphExecutor(ProgramExecutor):
-    """Opens programs of executor kind `graph`."""
+    """Interprets programs of executor kind `graph`."""
 
     def load(
         self,
@@ -39,7 +39,18 @@ class GraphExecutor(ProgramExecutor):
         copy_value: CopyValue,
         settings: Executor,
     ) -> RunProgram:
-        """Return an interpreter of the program; the kind has no attributes to honour."""
+        """Return an interpreter of a program.
+
+        Args:
+            program: the drivers and the entry.
+            constants: the constants that drivers read, by name.
+            call_leaf: calls a compiled leaf function.
+            copy_value: copies a value between two memories.
+            settings: the executor node; the kind has no attributes to honour.
+
+        Returns:
+            What runs the program.
+        """
         return _Interpreter(program, constants, call_leaf, copy_value).run
 
 
@@ -47,7 +58,7 @@ EXECUTOR = GraphExecutor()
 
 
 class _Interpreter:
-    """Runs one program."""
+    """A program with the functions that call leaves and copy values."""
 
     def __init__(
         self, program: DriverProgram, constants: Mapping[str, Array], call_leaf: CallLeaf, copy_value: CopyValue

@@ -1,4 +1,4 @@
-"""What a driver program must be to run: a program that was read from a file is checked as strictly as a module."""
+"""Verify a driver program that was read from a file, as strictly as a module."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def verify_program(
     machines: Collection[str],
     what: str,
 ) -> None:
-    """Check a driver program before it runs.
+    """Verify a driver program.
 
     Args:
         program: the program.
-        leaves: the leaf functions by name, each with its numbers of parameters and results.
-        constants: names of the constants that are there.
-        machines: names of the machines that values may be sent to and come from; any, if there are none.
-        what: the file, for messages.
+        leaves: numbers of parameters and results of each leaf function, by name.
+        constants: names of the stored constants.
+        machines: names of the machines that transfers may name; empty to allow any.
+        what: description of the program, for messages.
 
     Raises:
         ArtifactError: a name that nothing defines, a value that is defined twice or read after it was freed, a call
-            with a wrong number of values, drivers that call each other in a circle, or that run more steps than the
+            with a wrong number of values, drivers that call each other in a cycle, or that run more steps than the
             limit `model-operations`.
     """
     signatures = dict(leaves)
@@ -56,7 +56,7 @@ def verify_program(
 
 
 def _check_calls(program: DriverProgram, what: str) -> None:
-    """Refuse drivers that call each other in a circle, or that multiply: a call counts the steps of what it calls."""
+    """Reject cycles of drivers, and too many steps; the steps of a called driver count at each call."""
     sizes: dict[str, int] = {}
     open_: set[str] = set()
     waiting = list(program.drivers)
@@ -84,7 +84,7 @@ def _problems(
     signatures: Mapping[str, tuple[int, int]],
     machines: Collection[str],
 ) -> Iterator[str]:
-    """Yield what is wrong with a block, which sees the values `around` it."""
+    """Yield what is wrong in a block that can also read the values `around` it."""
     own = set(block.params)
     if len(own) != len(block.params) or own & around:
         yield "has a parameter that is defined twice"
@@ -135,7 +135,7 @@ def _problems_of_step(
 
 
 def _problems_of_control(control: Control, given: int, made: int) -> Iterator[str]:
-    """Yield where the numbers of operands, of bodies, of their parameters and of their results do not agree."""
+    """Yield wrong numbers of operands, of bodies, of their parameters and of their results."""
     joined, cut = len(control.joined), len(control.cut)
     carried = made - joined
     expected = {

@@ -177,8 +177,8 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
             hint = "which is for generators without children; leave them out, or make it a 'composite'"
             if strategy.subgraphs == "program":
                 yield f"{kind} subgraphs='program', {hint}"
-            if strategy.takes == "device":
-                yield f"{kind} takes='device', {hint}"
+            if strategy.accepts == "device":
+                yield f"{kind} accepts='device', {hint}"
             if strategy.constants != "bind":
                 yield f"{kind} constants={strategy.constants!r}, {hint}"
 
@@ -515,7 +515,7 @@ def decide_level(
     def check(group: Sequence[int]) -> Reject | None:
         site, calls = level.options[chosen[group[0]]], level.calls(group)
         strategy = feasibility.strategy(site)
-        if strategy is None or not strategy.is_vetoing:
+        if strategy is None or not strategy.checks_subgraphs:
             return None
         reason = strategy.check_together([program.op(index) for index in calls])
         if reason is not None:

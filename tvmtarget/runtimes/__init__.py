@@ -1,1 +1,1 @@
-"""Runtimes: where the programs of a built target run."""
+"""Runtimes: where the program of each machine runs."""

@@ -1,7 +1,8 @@
-"""The runtime `dask`: Dask distributed runs each machine's program on a worker of its own, and moves what is sent.
+"""The runtime `dask`: run each machine's program on a Dask worker, and transfer values between workers by Dask.
 
-What lies between two transfers of a machine is one task, bound to its worker; a transfer is a value of one task that
-another one needs, so that Dask carries it from worker to worker. The machine of a host that gets no work is the caller.
+The steps between two transfers of a machine are one task, bound to its worker. A transfer is a value of one task that
+another one reads, so that Dask moves it from worker to worker. If the machine of the root's host has no work, the
+calling process takes its place.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tvmtarget.executors.protocol import Event, Record, RunProgram
 from tvmtarget.files import temporary_folder
 from tvmtarget.python_process import is_stopped, python_environment
 from tvmtarget.runtimes.protocol import Cluster, OpenMachine, ProgramRuntime, WorkerEngine
-from tvmtarget.runtimes.segments import Part, parts_of
+from tvmtarget.runtimes.segments import Segment, split_segments
 from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
 
@@ -36,14 +37,14 @@ _R = TypeVar("_R")
 _VARIABLE = LIMITS["silence-seconds"].variable
 
 LOCALHOST = "127.0.0.1"
-LOOK = 0.5  # seconds between looks at whether all workers are there
+POLL = 0.5  # seconds between looks at whether all workers are there
 GRACE = 2.0  # seconds in which a client has said goodbye
 CLOSE = 10.0  # seconds in which a cluster of our own has ended by itself; it is killed then
 
 
 @dataclass
 class _Run:
-    """The tasks of one run with their machines, the values that come home, and what is written down."""
+    """The tasks of one run by machine, the futures of its results, and those of its events."""
 
     tasks: dict[Any, str] = field(default_factory=dict)
     results: list[Any] = field(default_factory=list)
@@ -51,16 +52,26 @@ class _Run:
 
 
 class DaskWorkerGroup:
-    """A connection to a scheduler, the worker of each machine, and what was sent there to be run."""
+    """A client of a scheduler, the worker of each machine, and the programs that were sent there.
+
+    Args:
+        runtime: the runtime node with its attributes.
+        cluster: the programs of the machines.
+
+    Raises:
+        RunError: no scheduler answers, or it has too few workers.
+    """
 
     def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
         self.distributed = _distributed()
         self.cluster = cluster
-        self.parts = {machine: tuple(parts_of(program)) for machine, program in cluster.programs.items()}
-        working = [m for m, parts in self.parts.items() if any(isinstance(part, Driver) for part in parts)]
+        self.segments = {machine: tuple(split_segments(program)) for machine, program in cluster.programs.items()}
+        working = [
+            machine for machine, segments in self.segments.items() if any(isinstance(one, Driver) for one in segments)
+        ]
         address, workers = runtime["address"], runtime["workers"]
         self._silence = limit("silence-seconds")
-        self._heard: dict[str, tuple[object, float]] = {}  # the last heartbeat of each worker, and when it was new
+        self._heartbeats: dict[str, tuple[object, float]] = {}  # the last heartbeat of each worker, and when it was new
         self._scheduler = f"the Dask scheduler at {address!r}" if address else "the Dask scheduler"
         self._files = ExitStack()
         self.folder = self._files.enter_context(temporary_folder())
@@ -68,14 +79,14 @@ class DaskWorkerGroup:
         self.client: Any = None
         try:
             if not address:
-                self._own = _started(self.distributed, len(working), str(self.folder))
+                self._own = _start_cluster(self.distributed, len(working), str(self.folder))
             if address:
                 is_insecure = bool(runtime["insecure"])
                 self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=self._silence)
             else:
                 self.client = self.distributed.Client(self._own, set_as_default=False, timeout=self._silence)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
-            self.packs = self._watched(lambda: {machine: self._packed(machine) for machine in self.workers})
+            self.packs = self._call(lambda: {machine: self._packed(machine) for machine in self.workers})
         except OSError as error:
             self.close()
             raise RunError(f"no Dask scheduler answers at {address!r}: {error}") from error
@@ -84,32 +95,49 @@ class DaskWorkerGroup:
             raise
 
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> _Run:
-        """Hand all tasks of a run to the scheduler."""
+        """Submit all tasks of a run.
+
+        Args:
+            inputs: the program's inputs, in order.
+            is_recorded: whether `finish` is called with a `record`.
+
+        Returns:
+            The submitted run.
+        """
         writer = _Writer(self, is_recorded)
-        self._watched(lambda: writer.write(inputs))
+        self._call(lambda: writer.write(inputs))
         return writer.run
 
     def finish(self, run: _Run, record: Record | None = None) -> list[Any]:
-        """Wait for the tasks of a run; return its results. `RunError` names a machine that failed or is gone."""
+        """Wait for the tasks of a run.
+
+        Args:
+            run: what `begin` returned.
+            record: called with each leaf call and copy, task by task.
+
+        Returns:
+            The program's results, in order.
+
+        Raises:
+            RunError: a task failed, or a worker is gone or stopped; the message names the machine.
+        """
         waiting = set(run.tasks)
         while waiting:
             with suppress(self.distributed.TimeoutError, self.distributed.CancelledError), self.client.as_current():
-                self.distributed.wait(waiting, timeout=LOOK, return_when="FIRST_COMPLETED")
+                self.distributed.wait(waiting, timeout=POLL, return_when="FIRST_COMPLETED")
             for task in [task for task in waiting if task.done()]:
                 waiting.discard(task)
                 if task.status != "finished":
                     self._failed(run.tasks[task], task)
             if waiting:
-                self._look_for_workers()
+                self._check_workers()
         if record is not None:
-            for event in (
-                event for events in self._watched(lambda: self.client.gather(run.events)) for event in events
-            ):
+            for event in (event for events in self._call(lambda: self.client.gather(run.events)) for event in events):
                 record(event)
-        return list(self._watched(lambda: self.client.gather(run.results)))
+        return list(self._call(lambda: self.client.gather(run.results)))
 
     def close(self) -> None:
-        """Forget all tasks; end workers that were started here."""
+        """Drop all tasks, and end workers that were started here."""
         if self.client is not None:
             with suppress(OSError, self.distributed.TimeoutError):
                 self.client.close(timeout=GRACE)
@@ -121,13 +149,13 @@ class DaskWorkerGroup:
         self._files.close()
 
     def _failed(self, machine: str, task: Any) -> NoReturn:  # noqa: ANN401
-        self._look_for_workers()
+        self._check_workers()
         error = task.exception() if task.status == "error" else None
         problems = error.problems if isinstance(error, TvmTargetError) else (f"{error or 'Dask gave its tasks up'}",)
         raise RunError(*(f"{problem} (on machine {machine!r})" for problem in problems)) from error
 
-    def _look_for_workers(self) -> None:
-        there = self._workers_there()
+    def _check_workers(self) -> None:
+        there = self._workers_by_address()
         now = time.monotonic()
         processes = self._processes()
         for machine, worker in self.workers.items():
@@ -135,16 +163,16 @@ class DaskWorkerGroup:
                 raise RunError(f"machine {machine!r} is gone: Dask lost its worker {worker}; the next run begins anew")
             # A worker of our own that holds Python's lock for long sends no heartbeats, but is not stopped.
             beat = there[worker]["last_seen"] if worker not in processes else is_stopped(processes[worker]) or now
-            if beat != self._heard.get(worker, (None, now))[0]:
-                self._heard[worker] = (beat, now)
-            elif now - self._heard[worker][1] >= self._silence:
+            if beat != self._heartbeats.get(worker, (None, now))[0]:
+                self._heartbeats[worker] = (beat, now)
+            elif now - self._heartbeats[worker][1] >= self._silence:
                 raise RunError(
                     f"machine {machine!r} is stopped: its Dask worker {worker} has given no sign of life for "
                     f"{self._silence} s; the next run begins anew; {_VARIABLE} raises the limit"
                 )
 
-    def _workers_there(self) -> Mapping[str, Mapping[str, object]]:
-        """Ask the scheduler for all workers by address; `RunError` if it is gone or silent."""
+    def _workers_by_address(self) -> Mapping[str, Mapping[str, object]]:
+        """Return the scheduler's workers; `RunError` if it is gone or silent."""
         if self.client.status != "running":  # the client connects anew, but its tasks are lost
             raise RunError(f"{self._scheduler} is gone; the next run begins anew")
         try:
@@ -159,30 +187,30 @@ class DaskWorkerGroup:
         return workers
 
     def _processes(self) -> dict[str, int]:
-        """Return the processes of workers that were started here, by address."""
+        """Return the process numbers of workers that were started here, by address."""
         nannies = self._own.workers.values() if self._own is not None else ()
         return {nanny.worker_address: nanny.pid for nanny in nannies if nanny.pid is not None}
 
-    def _watched(self, call: Callable[[], _R]) -> _R:
-        """Return what a call of Dask returns, however long that takes while the scheduler and all workers are there."""
+    def _call(self, call: Callable[[], _R]) -> _R:
+        """Return what a call of Dask returns; `RunError` if the scheduler or a worker is lost meanwhile."""
         done = _in_thread(call)
-        while not wait([done], LOOK).done:
-            self._look_for_workers()
+        while not wait([done], POLL).done:
+            self._check_workers()
         try:
             return done.result()
         except TvmTargetError:
             raise
         except Exception as error:
-            self._look_for_workers()
+            self._check_workers()
             raise RunError(f"Dask failed: {type(error).__name__}: {error}") from error
 
-    def _assigned(self, machines: Sequence[str], wanted: Sequence[object]) -> dict[str, str]:
-        """Return the address of the worker of each machine: those that are wanted, else by name."""
+    def _assigned(self, machines: Sequence[str], requested: Sequence[object]) -> dict[str, str]:
+        """Return the address of the worker of each machine: the requested ones, else in the order of their names."""
         with suppress(self.distributed.TimeoutError):
             self.client.wait_for_workers(len(machines), timeout=limit("start-seconds"))
         names = _named(self.client)
         found = {name: address for address, name in names.items()} | {address: address for address in names}
-        chosen = [str(name) for name in wanted] or sorted(names.values(), key=lambda name: (len(name), name))
+        chosen = [str(name) for name in requested] or sorted(names.values(), key=lambda name: (len(name), name))
         problems = [f"Dask has no worker {name!r}{did_you_mean(name, found)}" for name in chosen if name not in found]
         if len(chosen) < len(machines):
             problems.append(f"{len(machines)} machines ({', '.join(machines)}) need a worker each, not {len(chosen)}")
@@ -190,82 +218,82 @@ class DaskWorkerGroup:
         return {machine: found[name] for machine, name in zip(machines, chosen, strict=False)}
 
     def _packed(self, machine: str) -> Any:  # noqa: ANN401
-        """Return what a machine runs as a value that its worker holds."""
+        """Send the program of a machine to its worker; return the future."""
         pack = self.cluster.pack(machine)
         packed = _Pack(hashlib.sha256(pack).hexdigest(), pack, self.cluster.open)
         return self.client.scatter(packed, workers=[self.workers[machine]], hash=False)
 
 
 class _Writer:
-    """Turns the programs of all machines into the tasks of one run."""
+    """Writes the programs of all machines as the tasks of one run."""
 
-    def __init__(self, crew: DaskWorkerGroup, is_recorded: bool) -> None:
-        self.crew = crew
+    def __init__(self, group: DaskWorkerGroup, is_recorded: bool) -> None:
+        self.group = group
         self.is_recorded = is_recorded
         self.run = _Run()
-        self.values: dict[str, dict[str, Any]] = {machine: {} for machine in crew.parts}
-        self.before: dict[str, tuple[Any, ...]] = dict.fromkeys(crew.parts, ())
+        self.values: dict[str, dict[str, Any]] = {machine: {} for machine in group.segments}
+        self.before: dict[str, tuple[Any, ...]] = dict.fromkeys(group.segments, ())
         self.sent: dict[int, Any] = {}
 
     def write(self, inputs: Sequence[Any]) -> None:
-        """Walk all programs together, each as far as what it receives has been sent."""
-        home = self.crew.cluster.home
-        program = self.crew.cluster.programs[home]
+        """Walk all programs together, each up to the next value that has not been sent."""
+        home = self.group.cluster.home
+        program = self.group.cluster.programs[home]
         entry = program.drivers.get(program.entry)
         params = entry.params if entry is not None else tuple(value.name for value in program.inputs)
         self.values[home] = {name: self._at(home, value) for name, value in zip(params, inputs, strict=True)}
-        waiting = {machine: deque(parts) for machine, parts in self.crew.parts.items()}
+        waiting = {machine: deque(segments) for machine, segments in self.group.segments.items()}
         while any(waiting.values()):
-            for machine, parts in waiting.items():
-                while parts and self._is_ready(parts[0]):
-                    self._add(machine, parts.popleft())
+            for machine, segments in waiting.items():
+                while segments and self._is_ready(segments[0]):
+                    self._add(machine, segments.popleft())
         results = entry.results if entry is not None else tuple(value.name for value in program.outputs)
         self.run.results = [self.values[home][name] for name in results]
 
-    def _is_ready(self, part: Part) -> bool:
-        return isinstance(part, Driver) or part.to is not None or part.order in self.sent
+    def _is_ready(self, segment: Segment) -> bool:
+        return isinstance(segment, Driver) or segment.to is not None or segment.order in self.sent
 
-    def _add(self, machine: str, part: Part) -> None:
+    def _add(self, machine: str, segment: Segment) -> None:
         values = self.values[machine]
-        if isinstance(part, Driver):
-            self._segment(machine, part)
-        elif part.order is not None and part.to is not None:
-            self.sent[part.order] = values[part.inputs[0]] if part.inputs else self._token(machine)
-        elif part.order is not None and part.outputs:
-            values[part.outputs[0]] = self._at(machine, self.sent[part.order])
-        elif part.order is not None:
-            self.before[machine] = (*self.before[machine], self.sent[part.order])
+        if isinstance(segment, Driver):
+            self._add_driver(machine, segment)
+        elif segment.order is not None and segment.to is not None:
+            self.sent[segment.order] = values[segment.inputs[0]] if segment.inputs else self._token(machine)
+        elif segment.order is not None and segment.outputs:
+            values[segment.outputs[0]] = self._at(machine, self.sent[segment.order])
+        elif segment.order is not None:
+            self.before[machine] = (*self.before[machine], self.sent[segment.order])
 
-    def _segment(self, machine: str, driver: Driver) -> None:
+    def _add_driver(self, machine: str, driver: Driver) -> None:
         inputs = [self.values[machine][name] for name in driver.params]
-        pack = self.crew.packs[machine]
+        pack = self.group.packs[machine]
         task = self._submit(machine, _run_segment, pack, driver, self.is_recorded, inputs, self.before[machine])
         self.run.tasks[task] = machine
-        self.before[machine] = (self._submit(machine, _nothing, task),)
+        self.before[machine] = (self._submit(machine, _after, task),)
         for place, name in enumerate(driver.results):
             self.values[machine][name] = self._submit(machine, itemgetter(place), task)
         if self.is_recorded:
             self.run.events.append(self._submit(machine, itemgetter(-1), task))
 
     def _token(self, machine: str) -> Any:  # noqa: ANN401
-        """Return a value that is there once a machine has done everything so far."""
+        """Return a future that is ready once a machine has finished all tasks so far."""
         return self.before[machine][-1] if self.before[machine] else None
 
     def _at(self, machine: str, value: Any) -> Any:  # noqa: ANN401
-        """Bring a value of the caller to the worker of a machine; values of workers are brought by Dask."""
-        is_with_caller = machine not in self.crew.workers
-        if is_with_caller or isinstance(value, self.crew.distributed.Future):
+        """Move a value of the calling process to the worker of a machine; Dask moves values of workers."""
+        is_with_caller = machine not in self.group.workers
+        if is_with_caller or isinstance(value, self.group.distributed.Future):
             return value
-        return self.crew.client.scatter(value, workers=[self.crew.workers[machine]], hash=False)
+        return self.group.client.scatter(value, workers=[self.group.workers[machine]], hash=False)
 
     def _submit(self, machine: str, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-        workers = [self.crew.workers[machine]]
-        return self.crew.client.submit(function, *arguments, workers=workers, pure=False, retries=0)
+        workers = [self.group.workers[machine]]
+        return self.group.client.submit(function, *arguments, workers=workers, pure=False, retries=0)
 
 
 @dataclass(frozen=True)
 class _Pack:
-    """What a machine runs, packed, and how to open it; where it was opened before, it is not opened again."""
+    """The packed program of a machine, and how to open it; a worker opens each digest once."""
 
     digest: str
     data: bytes
@@ -273,26 +301,26 @@ class _Pack:
 
 
 _OPENED: dict[str, RunProgram] = {}  # in a worker: what was opened there, the last few of them
-_KEPT = 4
-_BUSY = threading.Lock()  # a machine does one thing at a time
+MAX_OPENED = 4
+_LOCK = threading.Lock()  # a machine does one thing at a time
 
 
 def _run_segment(
     pack: _Pack, driver: Driver, is_recorded: bool, inputs: Sequence[Any], _before: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Run a part of a machine's program on its worker; the last result is what was written down."""
+    """Run a segment of a machine's program on its worker; the last result are the recorded events."""
     events: list[Event] = []
-    with _BUSY:
+    with _LOCK:
         if pack.digest not in _OPENED:
-            for digest in list(_OPENED)[: 1 - _KEPT]:
+            for digest in list(_OPENED)[: 1 - MAX_OPENED]:
                 del _OPENED[digest]
             _OPENED[pack.digest] = pack.open(pack.data)
         results = _OPENED[pack.digest](inputs, events.append if is_recorded else None, entry=driver)
     return (*results, tuple(events))
 
 
-def _nothing(_task: object) -> None:
-    """Come after a task."""
+def _after(_task: object) -> None:
+    """Depend on a task without moving its results."""
 
 
 # No worker is ended for what it holds in memory. Dask runs whatever those who connect send, so that nobody does
@@ -316,11 +344,20 @@ _CONFIG: dict[str, object] = {
 
 
 def connected(distributed: Any, address: str, *, insecure: bool, seconds: float) -> Any:  # noqa: ANN401
-    """Return a client of a scheduler that this process did not start.
+    """Return a client of a scheduler that another process started.
 
-    Dask unpickles what it receives, on both sides, so that whoever can talk to a cluster can run code on it, and its
-    scheduler and workers can run code here. `tls://` lets only those in that have a certificate of the authority in the
+    Dask unpickles what it receives, on both sides: whoever can connect to a cluster can run code on it, and its
+    scheduler and workers can run code here. `tls://` admits only holders of a certificate of the authority in the
     user's configuration of Dask (`distributed.comm.tls`).
+
+    Args:
+        distributed: the module `distributed`.
+        address: address of the scheduler, such as `tls://host:8786`.
+        insecure: whether an address without TLS is allowed.
+        seconds: limit for connecting.
+
+    Returns:
+        A `distributed.Client`.
 
     Raises:
         RunError: the address has no TLS, and that is not allowed by `insecure`; or there are no certificates.
@@ -345,7 +382,7 @@ def connected(distributed: Any, address: str, *, insecure: bool, seconds: float)
 
 
 def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Return a client; Dask's own limit does not cover somebody who accepts a connection and then says nothing."""
+    """Return a client within a time limit: Dask's own limit does not cover a server that accepts and stays silent."""
     client = _in_thread(lambda: distributed.Client(address, **options))
     if not wait([client], options["timeout"] + GRACE).done:
         client.add_done_callback(lambda late: None if late.exception() else late.result().close())
@@ -354,7 +391,7 @@ def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any: 
 
 
 def _in_thread(call: Callable[[], _R]) -> Future[_R]:
-    """Call a function in a thread of its own, which does not keep the process from ending."""
+    """Call a function in a daemon thread."""
     done: Future[_R] = Future()
 
     def work() -> None:
@@ -367,8 +404,8 @@ def _in_thread(call: Callable[[], _R]) -> Future[_R]:
     return done
 
 
-def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN401
-    """Start a cluster on this machine with a key that only this process and its workers have."""
+def _start_cluster(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN401
+    """Start a cluster on this machine, with a key that only this process and its workers have."""
     dask = import_module("dask")
     try:
         security = distributed.Security.temporary()
@@ -386,7 +423,7 @@ def _started(distributed: Any, workers: int, folder: str) -> Any:  # noqa: ANN40
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Have processes that are started meanwhile not import from the current folder, and restore the environment.
+    """Keep child processes from importing from the current folder; restore the environment afterwards.
 
     Dask starts Python by `multiprocessing`, with `-c`, before it sets the variables of its own configuration.
     """
@@ -400,9 +437,10 @@ def _safe_path() -> Iterator[None]:
 
 
 def _named(client: Any) -> dict[str, str]:  # noqa: ANN401
-    """Return the names of all workers by address; asked again where Dask answers from what it keeps, without workers.
+    """Return the names of all workers by address.
 
-    A client keeps one answer about its scheduler, and every two seconds replaces it by one without workers.
+    A client caches its scheduler's description, and every two seconds replaces it by one without workers; then this
+    asks again.
     """
     while True:
         facts = client.scheduler_info(n_workers=-1)["workers"]
@@ -423,7 +461,15 @@ class DaskRuntime(ProgramRuntime):
     honours = frozenset({"address", "insecure", "workers"})
 
     def engine(self, settings: Runtime, cluster: Cluster) -> WorkerEngine:
-        """Return an engine that connects to the scheduler at its first run."""
+        """Return an engine that connects to the scheduler at its first run.
+
+        Args:
+            settings: the runtime node with its attributes.
+            cluster: the programs of the machines.
+
+        Returns:
+            The engine.
+        """
         return WorkerEngine(lambda: DaskWorkerGroup(settings, cluster))
 
 

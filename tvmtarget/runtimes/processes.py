@@ -34,21 +34,21 @@ GRACE = 2.0  # seconds in which a process that lost its connections, or was kill
 
 
 @dataclass(frozen=True)
-class _Letter:
-    """A message for a machine, and a connection that it gets with it; `is_gone` once all is sent, or lost."""
+class _Outgoing:
+    """A message for a machine, with a connection to pass on; `is_sent` is set once it is sent or lost."""
 
     packed: Packed
     connection: Connection | None
-    is_gone: threading.Event = field(default_factory=threading.Event)
+    is_sent: threading.Event = field(default_factory=threading.Event)
 
 
-_Outbox: TypeAlias = "queue.SimpleQueue[_Letter | None]"
+_Outbox: TypeAlias = "queue.SimpleQueue[_Outgoing | None]"
 _Arrived: TypeAlias = "queue.SimpleQueue[tuple[str, Message | None, list[Any]]]"
 
 
 @dataclass
 class _Progress:
-    """A run that is not done: which machines have yet to report, what came back so far, and what failed."""
+    """A run in progress: machines that have not reported, results and events so far, and failures."""
 
     waiting: set[str]
     results: list[Any] = field(default_factory=list)
@@ -57,9 +57,12 @@ class _Progress:
 
 
 class ProcessWorkerGroup:
-    """The processes of one start, and a connection to each of them.
+    """The processes of all machines, with a connection to each.
 
-    A thread for each direction of each connection, so that a process which stops in the middle of a message is seen.
+    Each direction of each connection has a thread, so that a process that stops in the middle of a message is noticed.
+
+    Args:
+        cluster: the programs of the machines.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -75,15 +78,23 @@ class ProcessWorkerGroup:
         try:
             for machine in cluster.programs:
                 self._start(machine)
-            self._await_first("started", time.monotonic() + limit("start-seconds"))
+            self._await_all("started", time.monotonic() + limit("start-seconds"))
             self._prepare()
-            self._await_first("opened", None)
+            self._await_all("opened", None)
         except BaseException:
             self.close()
             raise
 
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> int:
-        """Begin a run; returns its number."""
+        """Begin a run.
+
+        Args:
+            inputs: the program's inputs, in order.
+            is_recorded: whether `finish` is called with a `record`.
+
+        Returns:
+            The number of the run.
+        """
         run = self._runs
         self._runs += 1
         self._open[run] = _Progress(set(self._processes))
@@ -93,7 +104,18 @@ class ProcessWorkerGroup:
         return run
 
     def finish(self, run: int, record: Record | None = None) -> list[Any]:
-        """Wait until all machines are done with a run; return its results."""
+        """Wait until all machines have finished a run.
+
+        Args:
+            run: number of the run.
+            record: called with each leaf call and copy, machine by machine.
+
+        Returns:
+            The program's results, in order.
+
+        Raises:
+            RunError: a machine failed, died or was stopped; the message names it.
+        """
         while self._open[run].waiting and not self._open[run].problems:
             self._receive_report()
         progress = self._open.pop(run)
@@ -108,25 +130,25 @@ class ProcessWorkerGroup:
     def _start(self, machine: str) -> None:
         control, theirs = Pipe()
         with theirs:
-            self._processes[machine] = process = _started(theirs.fileno())
+            self._processes[machine] = process = _start_process(theirs.fileno())
         outbox: _Outbox = queue.SimpleQueue()
         self._outboxes[machine] = outbox
         threading.Thread(target=_read, args=(machine, control, self._arrived), daemon=True).start()
         threading.Thread(target=_write, args=(process.pid, control, outbox), daemon=True).start()
 
-    def _await_first(self, word: str, deadline: float | None) -> None:
-        """Wait for a message of each machine that has a word in it, until a deadline if there is one."""
+    def _await_all(self, key: str, deadline: float | None) -> None:
+        """Wait for a message of each machine that has a key, until a deadline if there is one."""
         waiting = set(self._processes)
         while waiting:
             found = self._receive()
-            if found is not None and word in found[1]:
+            if found is not None and key in found[1]:
                 waiting.discard(found[0])
             if waiting and deadline is not None and time.monotonic() > deadline:
                 problem = f"{', '.join(map(repr, sorted(waiting)))} did not start within {limit('start-seconds')} s"
                 raise RunError(f"machine {problem}; {LIMITS['start-seconds'].variable} raises the limit")
 
     def _prepare(self) -> None:
-        """Have every machine open its program, with a connection to each machine that it sends to."""
+        """Send each machine its program, and a connection for each pair of machines that communicate."""
         sinks = {machine: self._cluster.sinks(machine) for machine in self._processes}
         pairs = [(source, sink) for source in sinks for sink in sinks[source]]
         opener = f"{self._cluster.open.__module__}:{self._cluster.open.__qualname__}"
@@ -146,7 +168,7 @@ class ProcessWorkerGroup:
         machine, message, values = found
         progress = self._open[message["run"]]
         if "failed" in message:
-            progress.problems += _placed(machine, message)
+            progress.problems += _with_machine(machine, message)
             return
         progress.waiting.discard(machine)
         progress.events[machine] = message["events"]
@@ -154,7 +176,7 @@ class ProcessWorkerGroup:
             progress.results = values
 
     def _receive(self) -> tuple[str, Message, list[Any]] | None:
-        """Wait briefly for a message; `RunError` if it says that a machine has failed, or if one is gone or stopped."""
+        """Wait briefly for a message; `RunError` if it reports a failure, or if a process is gone or stopped."""
         try:
             machine, message, values = self._arrived.get(timeout=POLL)
         except queue.Empty:
@@ -167,7 +189,7 @@ class ProcessWorkerGroup:
         return machine, message, values
 
     def _check(self) -> None:
-        """Raise `RunError` if a machine has been stopped for too long; one that computes for long is not."""
+        """Raise `RunError` if a process has been stopped (SIGSTOP) for too long; long computations are no problem."""
         now = time.monotonic()
         for machine, process in self._processes.items():
             if not is_stopped(process.pid):
@@ -181,19 +203,19 @@ class ProcessWorkerGroup:
     def _send(
         self, machine: str, message: Message, values: Sequence[Any] = (), connection: Connection | None = None
     ) -> None:
-        """Send a message, and a connection that goes with it; one to a machine that is gone is lost."""
-        letter = _Letter(Packed(message, values), connection)
-        self._outboxes[machine].put(letter)
-        while not letter.is_gone.wait(POLL):
+        """Send a message, and a connection that goes with it; what is sent to a dead process is lost."""
+        outgoing = _Outgoing(Packed(message, values), connection)
+        self._outboxes[machine].put(outgoing)
+        while not outgoing.is_sent.wait(POLL):
             self._check()
 
     def _failed(self, machine: str, message: Message) -> NoReturn:
         if message["lost"] is not None:
             self._died(message["lost"])
-        raise RunError(*_placed(machine, message))
+        raise RunError(*_with_machine(machine, message))
 
     def _died(self, machine: str) -> NoReturn:
-        """Say of what a machine died."""
+        """Raise `RunError` with the way in which a process ended."""
         process = self._processes[machine]
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
@@ -207,12 +229,12 @@ class ProcessWorkerGroup:
         raise RunError(f"machine {machine!r} {how}; the other machines were stopped, the next run starts anew")
 
 
-def _placed(machine: str, message: Message) -> list[str]:
+def _with_machine(machine: str, message: Message) -> list[str]:
     return [f"{problem} (on machine {machine!r})" for problem in message["failed"]]
 
 
-def _started(descriptor: int) -> subprocess.Popen[bytes]:
-    """Start a process that finds the modules which this one finds, and that the user's interrupt does not reach."""
+def _start_process(descriptor: int) -> subprocess.Popen[bytes]:
+    """Start a worker that imports the modules of this process, in a session of its own, out of reach of Ctrl-C."""
     path = os.pathsep.join(os.path.abspath(folder) for folder in path_without_current_folder())
     return subprocess.Popen(
         python_command("-m", "tvmtarget.runtimes.worker", str(descriptor)),
@@ -224,7 +246,7 @@ def _started(descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def _read(machine: str, control: Connection, arrived: _Arrived) -> None:
-    """Read what a machine reports; None is the end, also in the middle of a message."""
+    """Queue the messages of a machine; None marks the end of the connection, also within a message."""
     try:
         while True:
             arrived.put((machine, *receive(control)))
@@ -233,20 +255,20 @@ def _read(machine: str, control: Connection, arrived: _Arrived) -> None:
 
 
 def _write(pid: int, control: Connection, outbox: _Outbox) -> None:
-    """Send letters until there are no more; those to a process that is gone are lost, as its reader reports."""
-    while (letter := outbox.get()) is not None:
+    """Send queued messages until None; what is sent to a dead process is lost, which its reader reports."""
+    while (outgoing := outbox.get()) is not None:
         try:
-            letter.packed.send(control)
-            if letter.connection is not None:
-                send_handle(control, letter.connection.fileno(), pid)
+            outgoing.packed.send(control)
+            if outgoing.connection is not None:
+                send_handle(control, outgoing.connection.fileno(), pid)
         except OSError:  # the reader sees it too
             pass
         finally:
-            letter.is_gone.set()
+            outgoing.is_sent.set()
 
 
 def _end(owner: int, processes: Mapping[str, subprocess.Popen[bytes]], outboxes: Mapping[str, _Outbox]) -> None:
-    """End all processes; a fork of the process that started them leaves them alone."""
+    """End all processes, unless this is a fork of the process that started them."""
     if os.getpid() != owner:
         return
     for process in processes.values():
@@ -259,16 +281,24 @@ def _end(owner: int, processes: Mapping[str, subprocess.Popen[bytes]], outboxes:
             process.wait(GRACE)
 
 
-def _read_event(written: Message) -> Event:
+def _read_event(data: Message) -> Event:
     kinds: dict[str, type[CallEvent] | type[CopyEvent]] = {"CallEvent": CallEvent, "CopyEvent": CopyEvent}
-    return kinds[written["kind"]](**{name: value for name, value in written.items() if name != "kind"})
+    return kinds[data["kind"]](**{name: value for name, value in data.items() if name != "kind"})
 
 
 class ProcessesRuntime(ProgramRuntime):
     """Runs each machine in a process of this computer; the kind has no attributes."""
 
     def engine(self, settings: Runtime, cluster: Cluster) -> WorkerEngine:
-        """Return an engine that starts the processes at its first run."""
+        """Return an engine that starts the processes at its first run.
+
+        Args:
+            settings: the runtime node; the kind has no attributes.
+            cluster: the programs of the machines.
+
+        Returns:
+            The engine.
+        """
         return WorkerEngine(lambda: ProcessWorkerGroup(cluster))
 
 

@@ -109,11 +109,27 @@ class LocalEngine(Engine):
         self._run = run
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once."""
+        """Run once.
+
+        Args:
+            inputs: the program's inputs, in order.
+            record: called with each leaf call and copy.
+
+        Returns:
+            The program's results, in order.
+        """
         return self._run(inputs, record)
 
     def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on a sequence of inputs, one at a time."""
+        """Run on a sequence of inputs, one at a time.
+
+        Args:
+            inputs: the inputs of each run, in order.
+            depth: ignored.
+
+        Returns:
+            The results of each run, in the order of the inputs.
+        """
         return map(self._run, inputs)
 
 
@@ -169,12 +185,28 @@ class WorkerEngine(Engine):
         self._process = os.getpid()
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        """Run once; runs in several threads wait for each other."""
+        """Run once; runs in several threads wait for each other.
+
+        Args:
+            inputs: the program's inputs, in order.
+            record: called with each leaf call and copy.
+
+        Returns:
+            The program's results, in order.
+        """
         with self._running_workers() as workers:
             return workers.finish(workers.begin(inputs, is_recorded=record is not None), record)
 
     def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on a sequence of inputs, up to `depth` of them at once."""
+        """Run on a sequence of inputs.
+
+        Args:
+            inputs: the inputs of each run, in order.
+            depth: the largest number of runs that are in progress at once.
+
+        Yields:
+            The results of each run, in the order of the inputs.
+        """
         with self._running_workers() as workers:
             runs: deque[Any] = deque()
             for values in inputs:

@@ -12,7 +12,15 @@ class PythonRuntime(ProgramRuntime):
     """Runs programs of one machine in this process; the kind has no attributes."""
 
     def engine(self, settings: Runtime, cluster: Cluster) -> LocalEngine:
-        """Return an engine that calls the program."""
+        """Return an engine that calls the program.
+
+        Args:
+            settings: the runtime node; the kind has no attributes.
+            cluster: the program.
+
+        Returns:
+            The engine.
+        """
         return LocalEngine(cluster.run_here)
 
 

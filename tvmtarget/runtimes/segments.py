@@ -1,4 +1,4 @@
-"""The program of a machine cut where it sends and receives: what lies between runs without the other machines."""
+"""Segments of a machine's program: the steps between two transfers, which run without the other machines."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import TypeAlias
 
 from tvmtarget.executors.driver_program import Driver, DriverProgram, Step
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["Segment", "split_segments"]
 
 
-Part: TypeAlias = "Driver | Step"
+Segment: TypeAlias = "Driver | Step"
 
 
-def parts_of(program: DriverProgram) -> Iterator[Part]:
-    """Yield the driver of a program in parts, in order: transfers, and drivers of what lies between them.
+def split_segments(program: DriverProgram) -> Iterator[Segment]:
+    """Split the entry driver of a program at its transfers.
 
-    Such a driver's parameters are the values that it reads from before, its results those that are read after it.
+    Args:
+        program: the program of one machine.
+
+    Yields:
+        In order: each transfer, and for the steps between two transfers a driver. Its parameters are the values that it
+        reads from earlier segments, its results those that later ones read.
     """
     driver = _entry(program)
     groups: list[list[Step]] = [[]]
@@ -29,23 +34,23 @@ def parts_of(program: DriverProgram) -> Iterator[Part]:
     after: list[set[str]] = []
     for group in reversed(groups):
         after.append(set(needed))
-        needed.update(name for step in group for name in _read(step))
+        needed.update(name for step in group for name in _reads(step))
     for group, read_later in zip(groups, reversed(after), strict=True):
-        yield group[0] if group[0].order is not None else _part(driver, group, read_later)
+        yield group[0] if group[0].order is not None else _segment(driver, group, read_later)
 
 
-def _read(step: Step) -> list[str]:
-    """List the values that a step reads, also those that its nested bodies take from around them."""
+def _reads(step: Step) -> list[str]:
+    """List the values that a step reads, also those that its nested bodies read from around them."""
     names = [name for name in step.inputs if name]
     for body in step.control.bodies if step.control is not None else ():
         own = {*body.params, *(name for inner in body.steps for name in inner.outputs)}
-        used = [name for inner in body.steps for name in _read(inner)]
+        used = [name for inner in body.steps for name in _reads(inner)]
         names += [name for name in (*used, *body.results) if name not in own]
     return names
 
 
 def _entry(program: DriverProgram) -> Driver:
-    """Return the driver that a program begins with; one that calls the function where that is a leaf's."""
+    """Return the entry driver; if the entry is a leaf function, a driver that calls it."""
     if program.entry in program.drivers:
         return program.drivers[program.entry]
     params, results = (tuple(value.name for value in values) for values in (program.inputs, program.outputs))
@@ -53,12 +58,12 @@ def _entry(program: DriverProgram) -> Driver:
     return Driver(path="", params=params, results=results, steps=(only,))
 
 
-def _part(driver: Driver, steps: list[Step], read_later: set[str]) -> Driver:
+def _segment(driver: Driver, steps: list[Step], read_later: set[str]) -> Driver:
     made = dict.fromkeys(name for step in steps for name in step.outputs)
     inside = {*made, *driver.constants}
     return Driver(
         path=driver.path,
-        params=tuple(dict.fromkeys(name for step in steps for name in _read(step) if name not in inside)),
+        params=tuple(dict.fromkeys(name for step in steps for name in _reads(step) if name not in inside)),
         results=tuple(name for name in made if name in read_later),
         steps=tuple(step.model_validate(step.model_dump() | {"free": ()}) for step in steps),
         constants=driver.constants,

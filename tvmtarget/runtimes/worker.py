@@ -1,8 +1,8 @@
-"""One machine of a cluster in a process of its own: `python -m tvmtarget.runtimes.worker DESCRIPTOR`.
+"""The process of one machine, for the runtime `processes`: `python -m tvmtarget.runtimes.worker DESCRIPTOR`.
 
-The descriptor is that of a socket to the supervisor, through which those to other machines come: nothing listens that
-anybody else could connect to. The process ends when its supervisor does, and when a machine that it waits for is gone:
-those that wait for it then know.
+The descriptor is that of a socket to the supervisor, which also passes the connections to other machines, so that no
+port is opened. The process ends when its supervisor does, and when a machine that it waits for is gone; machines that
+wait for this one then notice.
 """
 
 from __future__ import annotations
@@ -18,32 +18,91 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.protocol import Event, RunProgram
 from tvmtarget.python_process import end_with_parent
 from tvmtarget.runtimes.messages import Message, receive, send
-from tvmtarget.runtimes.peer_network import LostError, PeerNetwork
 
 __all__ = ["main"]
 
-AT_A_TIME = 16  # runs that are in this machine at a time, most of them waiting for others
+MAX_RUNS = 16  # in progress at once in one machine; most of them wait for other machines
+
+
+class _LostError(RunError):
+    """A machine that others wait for is gone."""
+
+    def __init__(self, machine: str) -> None:
+        super().__init__(f"machine {machine!r} is gone")
+        self.machine = machine
+
+
+class _PeerNetwork:
+    """Connections to other machines, one for each direction in which the program sends.
+
+    A thread for each sender reads all messages at once, so that a sender waits only for the connection.
+    """
+
+    def __init__(self) -> None:
+        self._sinks: dict[str, Connection] = {}
+        self._sending: dict[str, threading.Lock] = {}
+        self._changed = threading.Condition()
+        self._arrived: dict[tuple[str, int, int], list[Any]] = {}
+        self._gone: set[str] = set()
+
+    def add_sink(self, machine: str, connection: Connection) -> None:
+        """Send to a machine by a connection."""
+        self._sinks[machine] = connection
+        self._sending[machine] = threading.Lock()
+
+    def add_source(self, machine: str, connection: Connection) -> None:
+        """Receive from a machine by a connection."""
+        threading.Thread(target=self._read, args=(machine, connection), daemon=True).start()
+
+    def send(self, to: str, run: int, order: int, values: Sequence[Any]) -> None:
+        """Send the values of a transfer; `_LostError` if the machine is gone."""
+        try:
+            with self._sending[to]:
+                send(self._sinks[to], {"run": run, "order": order}, values)
+        except OSError as error:
+            raise _LostError(to) from error
+
+    def receive(self, from_: str, run: int, order: int) -> list[Any]:
+        """Wait for the values of a transfer; `_LostError` if the machine is gone."""
+        key = (from_, run, order)
+        with self._changed:
+            self._changed.wait_for(lambda: key in self._arrived or from_ in self._gone)
+            if key not in self._arrived:
+                raise _LostError(from_)
+            return self._arrived.pop(key)
+
+    def _read(self, machine: str, connection: Connection) -> None:
+        try:
+            while True:
+                message, values = receive(connection)
+                with self._changed:
+                    self._arrived[machine, message["run"], message["order"]] = values
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            with self._changed:
+                self._gone.add(machine)
+                self._changed.notify_all()
 
 
 class _Machine:
-    """Does what the supervisor asks for, one step of one run at a time."""
+    """Serves the requests of the supervisor; one step of one run is executed at a time."""
 
     def __init__(self, control: Connection) -> None:
         self.control = control
-        self.mesh = PeerNetwork()
+        self.network = _PeerNetwork()
         self.busy = threading.Lock()
         self.reporting = threading.Lock()
 
     def serve(self) -> None:
-        """Open the program that comes first, then run it as often as requested; return when the supervisor is gone.
+        """Open the program of the first message, then run it for each further one, until the supervisor is gone.
 
-        This thread only reads, so that it sees the end of the supervisor whatever is computed.
+        This thread only reads, so that it notices the end of the supervisor during long computations.
         """
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
+        with ThreadPoolExecutor(MAX_RUNS) as pool:
             try:
                 self._report({"started": True})
                 job, values = receive(self.control)
@@ -51,13 +110,13 @@ class _Machine:
                     other, _ = receive(self.control)
                     connection = Connection(recv_handle(self.control))
                     if "sink" in other:
-                        self.mesh.add_sink(other["sink"], connection)
+                        self.network.add_sink(other["sink"], connection)
                     else:
-                        self.mesh.add_source(other["source"], connection)
+                        self.network.add_source(other["source"], connection)
                 opening = pool.submit(self._open, job["open"], values[0].tobytes())
                 while True:
-                    asked, inputs = receive(self.control)
-                    pool.submit(self._run, opening.result(), asked, inputs)
+                    request, inputs = receive(self.control)
+                    pool.submit(self._run, opening.result(), request, inputs)
             except (EOFError, OSError):
                 os._exit(0)
 
@@ -70,25 +129,25 @@ class _Machine:
             raise
         return program
 
-    def _run(self, program: RunProgram, asked: Message, inputs: Sequence[Any]) -> None:
+    def _run(self, program: RunProgram, request: Message, inputs: Sequence[Any]) -> None:
         events: list[Event] = []
-        transfers = _Run(self.mesh, asked["run"], self.busy)
+        transfers = _Run(self.network, request["run"], self.busy)
         try:
             with self.busy:
-                results = program(inputs, events.append if asked["record"] else None, transfers)
-            self._report({"run": asked["run"], "events": [_written(event) for event in events]}, results)
-        except LostError as error:
+                results = program(inputs, events.append if request["record"] else None, transfers)
+            self._report({"run": request["run"], "events": [_event_data(event) for event in events]}, results)
+        except _LostError as error:
             self._fail(error)
         except BaseException as error:  # whatever it is, others wait for this machine
-            self._report({"failed": _problems(error), "lost": None, "run": asked["run"]})
+            self._report({"failed": _problems(error), "lost": None, "run": request["run"]})
 
     def _report(self, message: Message, values: Sequence[Any] = ()) -> None:
         with self.reporting:
             send(self.control, message, values)
 
     def _fail(self, error: BaseException) -> None:
-        """Tell why, and end this process, and so its connections."""
-        lost = error.machine if isinstance(error, LostError) else None
+        """Report a failure, and end this process and with it its connections."""
+        lost = error.machine if isinstance(error, _LostError) else None
         try:
             self._report({"failed": _problems(error), "lost": lost, "run": None})
         finally:
@@ -96,22 +155,22 @@ class _Machine:
 
 
 class _Run:
-    """The transfers of one run; others may go on in this machine while it waits."""
+    """The transfers of one run; while it waits for values, another run may compute."""
 
-    def __init__(self, mesh: PeerNetwork, run: int, busy: threading.Lock) -> None:
-        self.mesh = mesh
+    def __init__(self, network: _PeerNetwork, run: int, busy: threading.Lock) -> None:
+        self.network = network
         self.run = run
         self.busy = busy
 
     def send(self, to: str, order: int, values: Sequence[Any]) -> None:
         """Send values to a machine."""
-        self.mesh.send(to, self.run, order, values)
+        self.network.send(to, self.run, order, values)
 
     def receive(self, from_: str, order: int) -> Sequence[Any]:
         """Wait for values."""
         self.busy.release()
         try:
-            return self.mesh.receive(from_, self.run, order)
+            return self.network.receive(from_, self.run, order)
         finally:
             self.busy.acquire()
 
@@ -120,12 +179,16 @@ def _problems(error: BaseException) -> list[str]:
     return list(error.problems) if isinstance(error, TvmTargetError) else [f"{type(error).__name__}: {error}"]
 
 
-def _written(event: Event) -> Message:
+def _event_data(event: Event) -> Message:
     return {"kind": type(event).__name__, **asdict(event)}
 
 
 def main(descriptor: str) -> None:
-    """Serve one machine until the supervisor is gone."""
+    """Serve one machine until the supervisor is gone.
+
+    Args:
+        descriptor: number of the inherited socket to the supervisor.
+    """
     end_with_parent()
     _Machine(Connection(int(descriptor))).serve()
 

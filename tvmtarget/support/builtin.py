@@ -1,14 +1,14 @@
-"""What the code generators that this library drives take (entry points of `tvmtarget.strategies`)."""
+"""Operator support of the code generators that come with this library (entry points of `tvmtarget.strategies`)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from tvmtarget.ir.function import Attribute
-from tvmtarget.support import onnxruntime_rules, tvm_checks, tvm_rules
+from tvmtarget.support import onnxruntime_rules, tvm_rules
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
-from tvmtarget.support.tvm_gpu_checks import fits_gpu
+from tvmtarget.support.tvm_gpu_checks import check_gpu
 
 __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 
@@ -16,37 +16,58 @@ __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
 class LLVM(Strategy):
     """Apache TVM for CPUs: ONNX through Relax, Relax, and TIR.
 
-    What is refused is refused because it would raise late, be wrong without a word, or kill the process. One such
-    risk is taken, as refusing it would refuse every embedding: indices that are computed at run time (Gather,
-    Scatter and their kin) are not checked, and one outside of the tensor reads or writes elsewhere in memory.
+    An operation is rejected if it would fail late, compute a wrong result silently, or kill the process. One such risk
+    is accepted, as rejecting it would reject every embedding: indices that are computed at run time (Gather, Scatter
+    and related operators) are not checked, and one that is out of bounds accesses other memory.
     """
 
-    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.REFUSED)
-    refused = tvm_rules.REFUSED
+    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.UNSUPPORTED)
+    unsupported = tvm_rules.UNSUPPORTED
     rules = tvm_rules.RULES
     dtypes = tvm_rules.DTYPES
     opsets = tvm_rules.OPSETS
-    takes_unknown_ranks = False
+    supports_unknown_ranks = False
 
     def check(self, op: Op) -> Reject | None:
-        """Answer for operations of Relax by their own table, for ONNX's by this one."""
+        """Check operations of Relax by their own table, those of ONNX by this one.
+
+        Args:
+            op: the operation.
+
+        Returns:
+            None if it is supported, else why not.
+        """
         return check_relax(op) if is_relax(op) else super().check(op)
 
     def check_op(self, op: Op) -> Reject | None:
-        """Ask what is asked of every operation."""
-        return tvm_checks.something_of_something(op)
+        """Reject empty operands of non-empty results.
+
+        Args:
+            op: an operation that the tables support.
+
+        Returns:
+            None if it is supported, else why not.
+        """
+        return tvm_rules.check_empty_operands(op)
 
 
 class CUDA(LLVM):
-    """Apache TVM for NVIDIA GPUs: the same operators as for CPUs, but for what its schedules for GPUs do not take."""
+    """Apache TVM for NVIDIA GPUs: the operators of CPUs, except what its GPU schedules do not support."""
 
     def check(self, op: Op) -> Reject | None:
-        """Ask what is asked for a CPU, then what a GPU asks for."""
-        return super().check(op) or fits_gpu(op)
+        """Check an operation for a CPU, then for a GPU.
+
+        Args:
+            op: the operation.
+
+        Returns:
+            None if it is supported, else why not.
+        """
+        return super().check(op) or check_gpu(op)
 
 
 class C(LLVM):
-    """Generated C: the same operators as for CPUs."""
+    """Generated C: the operators of CPUs."""
 
 
 _FORWARDS: dict[str, tuple[Attribute, ...]] = {
@@ -57,43 +78,57 @@ _FORWARDS: dict[str, tuple[Attribute, ...]] = {
 
 
 class NUMPY(Strategy):
-    """ONNX's reference evaluator: what ONNX defines, but for what it computes otherwise.
+    """ONNX's reference evaluator: all of ONNX, except what it computes otherwise.
 
-    Found by running ONNX's node tests with onnx 1.23: it scans by the meaning that Scan has since version 9, forwards
-    and along first axes, and decodes images where Pillow is installed, which is not asked for.
+    Found by running ONNX's node tests with onnx 1.23: Scan has the meaning that it has since version 9, forwards and
+    along first axes only, and images are decoded only where Pillow is installed, which this library does not require.
     """
 
-    refused: ClassVar[dict[str, str]] = {
+    unsupported: ClassVar[dict[str, str]] = {
         "ImageDecoder": "it decodes images by Pillow only",
         **{kind: f"it has no kernel for {kind}" for kind in ("GlobalLpPool", "MaxRoiPool", "Multinomial")},
     }
     rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
 
-    takes_control_flow = True
-    takes_non_tensors = True
+    supports_control_flow = True
+    supports_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Refuse operators of domains that are not ONNX's own, and absent values, which the evaluator cannot return."""
+        """Reject operators of unknown domains, and absent optional values.
+
+        Args:
+            op: an operation that the tables support.
+
+        Returns:
+            None if it is supported, else why not.
+        """
         if op.kind == "Optional" and not op.inputs:
             return reject("RULE", "it cannot make an optional value that is absent")
         return _only_domains(op, "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 class ONNXRUNTIME(Strategy):
-    """ONNX Runtime on the CPU: what ONNX defines, on the types that its Python interface and kernels have.
+    """ONNX Runtime on the CPU: all of ONNX on the types of its Python interface and kernels.
 
-    Found by running ONNX's node tests with onnxruntime 1.31, which takes operator sets up to 26 and says so.
+    Found by running ONNX's node tests with onnxruntime 1.31, which supports operator sets up to 26.
     """
 
-    refused = onnxruntime_rules.REFUSED
+    unsupported = onnxruntime_rules.UNSUPPORTED
     rules = onnxruntime_rules.RULES
     dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128"}
     opsets = range(1, 27)
-    takes_control_flow = True
-    takes_non_tensors = True
+    supports_control_flow = True
+    supports_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Refuse operators of domains that nobody registers with it."""
+        """Reject operators of domains that are not registered with it.
+
+        Args:
+            op: an operation that the tables support.
+
+        Returns:
+            None if it is supported, else why not.
+        """
         return _only_domains(op, "ai.onnx.ml", "com.microsoft")
 
 

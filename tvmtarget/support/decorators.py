@@ -1,4 +1,4 @@
-"""Strategies without a package: a decorator, and tables of operators."""
+"""Define strategies without a package: a class decorator, and tables of operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_type_hints
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.support.registry import made_strategy
+from tvmtarget.support.registry import validated_strategy
 from tvmtarget.support.strategy import Rule, Strategy
 from tvmtarget.target.attributes import fold
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
@@ -26,11 +26,9 @@ def strategy(
     attributes: Mapping[str, bool | int | str] | None = None,
     **options: Any,  # noqa: ANN401 - of each its own type
 ) -> Callable[[type], type[Strategy]]:
-    """Register the class below as the strategy of a kind, in this process; a kind that nobody knows is added.
+    """Register the decorated class as the strategy of a kind, in this process.
 
-    `attributes` are what targets of the new kind can say, with the values for those that do not: options of the code
-    generator, which checks read in `self.target`. `options` are attributes of `Strategy`, such as `subgraphs="single"`.
-    The class need not inherit from it.
+    A kind that is not known is added. The class need not inherit from `Strategy`.
 
     >>> @strategy("fancy-npu", dtypes={"float16"})
     ... class FancyNpu:
@@ -38,10 +36,19 @@ def strategy(
     >>> FancyNpu().dtypes
     frozenset({'float16'})
 
-    Raises `TargetError` for options that no strategy has, for tables that are wrong, and if a package registers a
-    strategy for the kind.
+    Args:
+        kind: the target kind that it describes.
+        attributes: attributes of the new kind with their defaults: options of the code generator, which checks read in
+            `self.target`.
+        **options: attributes of `Strategy`, such as `subgraphs="single"`.
+
+    Returns:
+        A decorator that returns the strategy class.
+
+    Raises:
+        TargetError: a strategy has no such option, a table is wrong, or a package registers a strategy for the kind.
     """
-    known = {name: hint for name, hint in get_type_hints(Strategy).items() if name != "target"}
+    known = {name: hint for name, hint in get_type_hints(Strategy).items() if name != "target" and name[0] != "_"}
     raise_all(
         TargetError, [f"no option {name!r} of strategies{did_you_mean(name, known)}" for name in options.keys() - known]
     )
@@ -56,7 +63,7 @@ def strategy(
         made = type(
             described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
         )
-        made_strategy(kind, made)
+        validated_strategy(kind, made)
         if find_kind(kind) is None or attributes is not None:
             rows = (_kind(kind, attributes or {}, described.__doc__ or ""),)
             plugins.register("tvmtarget.kinds", kind, rows, owner=plugins.defining_module(described))
@@ -67,7 +74,7 @@ def strategy(
 
 
 def _kind(name: str, attributes: Mapping[str, bool | int | str], doc: str) -> Kind:
-    """Return the row of a new kind; attributes have the types of their values."""
+    """Return the row of a new kind; attributes have the types of their defaults."""
     rows = tuple(
         Attribute(name=fold(attribute), type=_type(attribute, value), class_="hard", default=value)
         for attribute, value in attributes.items()
@@ -89,14 +96,22 @@ _SETS = ("ops", "dtypes")
 
 
 def from_op_table(table: str | Path | Iterable[Mapping[str, str]]) -> type[Strategy]:
-    """Return a strategy that takes the operators of a table: the path of a CSV file, or its rows.
-
-    Columns: `op`, and if there are any limits `dtypes` (of the first operand) and `constants` (numbers of operands),
-    both separated by spaces, `max_rank`, and `opsets` (`7-17`). `TargetError` lists all rows that are wrong.
+    """Return a strategy that supports the operators of a table.
 
     >>> table = from_op_table([{"op": "Conv", "dtypes": "float16 int8", "constants": "1", "max_rank": "4"}])
     >>> sorted(table.ops), table.rules["Conv"].max_rank
     (['Conv'], 4)
+
+    Args:
+        table: path of a CSV file, or its rows. Columns: `op`, and optionally `dtypes` (of the first operand) and
+            `constants` (numbers of operands), both separated by spaces, `max_rank`, and `opsets` (`7-17`).
+
+    Returns:
+        A subclass of `Strategy`.
+
+    Raises:
+        TargetError: lists all rows that are wrong.
+        TargetFileError: the file cannot be read.
     """
     where = str(table) if isinstance(table, str | Path) else "op table"
     problems: list[str] = []

@@ -1,7 +1,7 @@
-"""What ONNX Runtime's CPU kernels leave out of what ONNX defines: a row per operator.
+"""Operator support of ONNX Runtime on the CPU, as far as it is less than ONNX: a row per operator.
 
-Found by running ONNX's node tests with onnxruntime 1.31: what a row leaves out has no kernel, is refused when a
-session is made or runs, or comes out otherwise than ONNX says.
+Found by running ONNX's node tests with onnxruntime 1.31. What is left out has no kernel, is rejected when a session is
+created or runs, or computes another result than ONNX defines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["REFUSED", "RULES"]
+__all__ = ["RULES", "UNSUPPORTED"]
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
@@ -19,7 +19,7 @@ _NUMBERS = _UNSIGNED | _SIGNED | _FLOATS
 
 
 def _no_causal_products(op: Op) -> Reject | None:
-    """What is masked in them is the least number, where ONNX says minus infinity."""
+    """Reject causal attention whose masked products are read: they are the least number, not minus infinity."""
     if not op.attr("is_causal") or not op.is_read(3):
         return None
     return reject("RULE", "its products before the softmax of causal attention are not those of ONNX")
@@ -28,30 +28,30 @@ def _no_causal_products(op: Op) -> Reject | None:
 def _no_padded_mask(op: Op) -> Reject | None:
     if not op.operand(6) or not op.operand(3):
         return None
-    return reject("RULE", "it wants the mask as long as the keys, where some of these are padding")
+    return reject("RULE", "it needs the mask as long as the keys, where some of these are padding")
 
 
 def _one_zero_point(op: Op) -> Reject | None:
     point = op.tensor(3)
     if point is None or point.shape in ((), (1,)):
         return None
-    return reject("RULE", "it takes one zero point for all channels of the weights", hint="quantise per tensor")
+    return reject("RULE", "it supports one zero point for all channels of the weights", hint="quantise per tensor")
 
 
 def _no_output_shape(op: Op) -> Reject | None:
     if not op.operand(2):
         return None
-    return reject("RULE", f"it does not heed the output shape of {op.kind}", hint="leave operand 2 out")
+    return reject("RULE", f"it ignores the output shape of {op.kind}", hint="leave operand 2 out")
 
 
 def _not_of_nothing(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     is_full = tensor is None or tensor.dtype != "bool" or (tensor.shape is not None and 0 not in tensor.shape)
-    return None if is_full else reject("DTYPE", f"it takes no {op.kind} of no truth values at all")
+    return None if is_full else reject("DTYPE", f"it does not support {op.kind} of no truth values at all")
 
 
 def _no_aligned_shrinking(op: Op) -> Reject | None:
-    """Corners are aligned to the size before it is rounded, where ONNX says after."""
+    """Reject aligned corners where sizes are rounded: it aligns before rounding, ONNX after it."""
     if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
         return None
     scales = op.constant(2)
@@ -93,4 +93,4 @@ RULES: dict[str, Rule] = {
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
 }
 
-REFUSED = {"ImageDecoder": "it has no kernel for ImageDecoder"}
+UNSUPPORTED = {"ImageDecoder": "it has no kernel for ImageDecoder"}

@@ -1,4 +1,4 @@
-"""An operation as a strategy sees it, and the refusals that a strategy answers with."""
+"""What the checks of a strategy get and return: operations, matches of patterns, and rejections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.ir.function import Attribute, Call, Constant
 from tvmtarget.ir.types import TensorType, Type
 
-__all__ = ["Code", "Op", "Reject", "reject"]
+__all__ = ["Code", "MatchedOps", "Op", "Operand", "Reject", "reject"]
 
 Code: TypeAlias = Literal[
     "NO_RULE",
@@ -37,7 +37,7 @@ Code: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A refusal: its code, what was seen, and what would help."""
+    """A reason why something is not supported: a code, what is wrong, and what would help."""
 
     code: Code
     message: str
@@ -48,24 +48,40 @@ class Reject:
 
 
 def reject(code: Code, message: str = "", *, hint: str = "", dims: Iterable[object] = ()) -> Reject:
-    """Refuse an operation, saying why; `dims` are dimensions that are in the way, told behind the message.
+    """Return a reason why something is not supported.
 
     >>> str(reject("SHAPE_DYNAMIC", dims=("batch", "?")))
     'SHAPE_DYNAMIC: dimensions batch, ? are not known'
+
+    Args:
+        code: the class of the reason, one of `Code`.
+        message: what is wrong.
+        hint: what the user can do.
+        dims: unknown dimensions, which are appended to the message.
+
+    Returns:
+        The reason.
+
+    Raises:
+        TargetError: there is no such code.
     """
     if code not in get_args(Code):
-        raise TargetError(f"no code {code!r} of refusals{did_you_mean(str(code), get_args(Code), listing='there are')}")
+        raise TargetError(f"no rejection code {code!r}{did_you_mean(str(code), get_args(Code), listing='there are')}")
     listed = ", ".join(map(str, dims))
-    told = f"dimensions {listed} are not known" if listed else ""
-    return Reject(code, ": ".join(filter(None, (message, told))), hint)
+    unknown = f"dimensions {listed} are not known" if listed else ""
+    return Reject(code, ": ".join(filter(None, (message, unknown))), hint)
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operation as a strategy sees it: the call, and what is known of the values around it.
+    """An operation and what is known of its values.
 
-    `types` and `constants` are those of the function by name of the value, `read` says which values anything reads,
-    and `opsets` are the versions of operator sets by domain.
+    Attributes:
+        call: the operation in the function.
+        types: types of the function's values, by name.
+        constants: constants of the function, by name.
+        read: names of the values that anything reads.
+        opsets: versions of operator sets, by domain.
     """
 
     call: Call
@@ -76,68 +92,173 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """The operator, `Conv`; one of another domain than ONNX's own is `domain::Name`."""
+        """Name of the operator, `Conv`; outside of ONNX's own domain, `domain::Name`."""
         return self.call.op.removeprefix("onnx.")
 
     @property
     def inputs(self) -> tuple[Type, ...]:
-        """Types of the operands; None where one is absent or nothing is known."""
+        """Types of the operands, in order; None for absent and unknown ones."""
         return tuple(self.types.get(name) if name else None for name in self.call.inputs)
 
     @property
     def outputs(self) -> tuple[Type, ...]:
-        """Types of the results."""
+        """Types of the results, in order."""
         return tuple(output.type for output in self.call.outputs)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types of all tensors around the operation, each once, sorted."""
-        around = (*self.inputs, *self.outputs)
-        return tuple(sorted({type_.dtype for type_ in around if isinstance(type_, TensorType)}))
+        """Element types of all tensor operands and results, each once, sorted."""
+        types = (*self.inputs, *self.outputs)
+        return tuple(sorted({type_.dtype for type_ in types if isinstance(type_, TensorType)}))
 
     def attr(self, name: str) -> Attribute | None:
-        """Return an attribute, or None where it is absent."""
+        """Return an attribute.
+
+        Args:
+            name: name of the attribute.
+
+        Returns:
+            Its value, or None if it is absent.
+        """
         return self.call.attr(name)
 
     @property
     def dtype(self) -> str:
-        """Element type of the first result; '' where it is unknown or no tensor."""
+        """Element type of the first result; '' if it is unknown or no tensor."""
         type_ = self.outputs[0] if self.outputs else None
         return type_.dtype if isinstance(type_, TensorType) else ""
 
     @property
     def opset(self) -> int:
-        """Version of the operator set that the operation belongs to; 0 where none is stated."""
+        """Version of the operator set that the operation belongs to; 0 if none is stated."""
         domain, _, _ = self.kind.rpartition("::")
         return self.opsets.get(domain, 0)
 
     def operand(self, index: int) -> str:
-        """Return the name of an operand; '' where it is absent."""
+        """Return the name of an operand.
+
+        Args:
+            index: number of the operand, from 0.
+
+        Returns:
+            The name of the value; '' if the operand is absent.
+        """
         return self.call.inputs[index] if index < len(self.call.inputs) else ""
 
     def tensor(self, index: int) -> TensorType | None:
-        """Return the type of an operand; None where it is absent, no tensor, or nothing is known."""
+        """Return the type of an operand.
+
+        Args:
+            index: number of the operand, from 0.
+
+        Returns:
+            The tensor type; None if the operand is absent, no tensor, or of unknown type.
+        """
         type_ = self.types.get(self.operand(index))
         return type_ if isinstance(type_, TensorType) else None
 
     def constant(self, index: int) -> np.ndarray[Any, Any] | None:
-        """Return the elements of an operand that is a constant, else None."""
+        """Return the elements of a constant operand.
+
+        Args:
+            index: number of the operand, from 0.
+
+        Returns:
+            The array; None if the operand is absent or computed at run time.
+        """
         constant = self.constants.get(self.operand(index))
         return None if constant is None else constant.data
 
     def is_constant(self, index: int) -> bool:
-        """Whether an operand is a constant (or absent)."""
+        """Return whether an operand is a constant or absent.
+
+        Args:
+            index: number of the operand, from 0.
+
+        Returns:
+            False if the operand is computed at run time.
+        """
         return not self.operand(index) or self.operand(index) in self.constants
 
     def is_read(self, index: int) -> bool:
-        """Whether anything reads a result; an absent one is never read."""
+        """Return whether anything reads a result.
+
+        Args:
+            index: number of the result, from 0.
+
+        Returns:
+            False also for absent results.
+        """
         return index < len(self.call.outputs) and self.call.outputs[index].name in self.read
 
     def nested(self) -> Iterator[Op]:
-        """Yield the operations of nested bodies, which also see the values around this one."""
+        """List the operations of nested bodies, which can also read the values around this one.
+
+        Yields:
+            The operations, body by body, in order.
+        """
         for _, body in self.call.regions:
             types = ChainMap(dict(body.types), dict(self.types))
             constants = ChainMap({constant.name: constant for constant in body.constants}, dict(self.constants))
             read = frozenset(body.results).union(*(call.uses() for call in body.body))
             for call in body.body:
                 yield Op(call, types, constants, read, self.opsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """The value that a variable of a pattern stands for; `data` is None if it is no constant."""
+
+    name: str
+    type: Type
+    data: np.ndarray[Any, Any] | None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is known before the program runs."""
+        return self.data is not None
+
+    @property
+    def shape(self) -> tuple[int | str | None, ...] | None:
+        """Dimensions: numbers, names of symbolic ones, None for unknown ones; None if the rank is unknown."""
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    @property
+    def dtype(self) -> str:
+        """Element type; '' if it is unknown or the value is no tensor."""
+        return self.type.dtype if isinstance(self.type, TensorType) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedOps:
+    """Operations that a pattern matches, in order, the root last; the pattern's variables are attributes.
+
+    With the pattern `relu(conv(x, w, ...))`, `m.w.shape` is the shape of the weights and `m.root` the Relu.
+    """
+
+    pattern: str
+    ops: tuple[Op, ...]
+    values: Mapping[str, Operand]
+
+    @property
+    def root(self) -> Op:
+        """The operation whose results leave the match."""
+        return self.ops[-1]
+
+    def __getattr__(self, name: str) -> Operand:
+        if name in self.values:
+            return self.values[name]
+        raise AttributeError(f"pattern {self.pattern!r} has no variable {name!r}; it has {', '.join(self.values)}")
+
+    @property
+    def dynamic_dims(self) -> tuple[str, ...]:
+        """Dimensions of all operands and results that are not numbers: names, and `?` for unnamed ones."""
+        types = [type_ for op in self.ops for type_ in (*op.inputs, *op.outputs)]
+        shapes = [type_.shape for type_ in types if isinstance(type_, TensorType) and type_.shape is not None]
+        return tuple(dict.fromkeys(str(dim or "?") for shape in shapes for dim in shape if not isinstance(dim, int)))
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether any dimension, or a rank, of an operand or result is unknown before the program runs."""
+        types = [type_ for op in self.ops for type_ in (*op.inputs, *op.outputs)]
+        return bool(self.dynamic_dims) or any(isinstance(type_, TensorType) and type_.shape is None for type_ in types)

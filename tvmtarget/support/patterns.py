@@ -1,10 +1,10 @@
-"""Patterns of operations, as text, and where they match.
+"""Textual patterns of operations: their grammar, and where they match in a function.
 
     pattern  = branch , { "|" , branch } ;
     branch   = "_" | variable | op , "(" , [ pattern , { "," , pattern } ] , [ "..." ] , ")" , [ attributes ] ;
 
 `relu(conv(x, w, ...)) | relu(conv(x, w))` reads like the program it matches. An operator is its name with or without
-dialect, in any case and with or without underscores; a variable stands for a value, the same one wherever it stands;
+dialect, in any case and with or without underscores; a variable stands for a value, the same one at each occurrence;
 `_` stands for any operand, also an absent one; `...` for any more operands. Attributes, written as in the text form of
 a module, must be equal. Operands of commutative operators match in both orders; of several branches the first counts.
 """
@@ -37,7 +37,7 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class _Any:
-    """`_`, or a variable by its name."""
+    """Matches any operand: `_` if the name is empty, else a variable."""
 
     name: str
 
@@ -55,7 +55,14 @@ _Branches = tuple[_Any | _Operation, ...]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Where a pattern matches: operations by position, the last one first seen from the root, and variables."""
+    """One place where a pattern matches.
+
+    Attributes:
+        function: the function.
+        calls: positions of the matched operations, in order.
+        root: position of the operation whose results leave the match.
+        values: names of values by variable of the pattern.
+    """
 
     function: Function
     calls: tuple[int, ...]
@@ -64,11 +71,21 @@ class Match:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The names of the operations in the model, in order."""
+        """Names of the operations in the model, in order."""
         return tuple(self.function.body[index].source for index in self.calls)
 
     def is_constant(self, variable: str) -> bool:
-        """Whether the value that a variable stands for is a constant."""
+        """Return whether a variable stands for a constant.
+
+        Args:
+            variable: a variable of the pattern.
+
+        Returns:
+            True for a constant of the function.
+
+        Raises:
+            UnknownNameError: the pattern has no such variable.
+        """
         if variable not in self.values:
             raise UnknownNameError(f"no variable {variable!r} in the pattern{did_you_mean(variable, self.values)}")
         return self.values[variable] in self.function.constant_names
@@ -85,12 +102,27 @@ class Pattern:
     condition: Callable[[Match], bool] | None = None
 
     def roots(self) -> frozenset[str]:
-        """Return the operators that its matches can end in, as `spellings` gives them."""
+        """Return the operators that its matches can end in.
+
+        Returns:
+            Names in the form that `spellings` returns.
+        """
         return frozenset(branch.op for branch in self.branches if isinstance(branch, _Operation))
 
     @classmethod
     def parse(cls, text: str, condition: Callable[[Match], bool] | None = None) -> Pattern:
-        """Read a pattern; `TextError` has the column."""
+        """Parse a pattern.
+
+        Args:
+            text: the pattern, in the grammar of this module.
+            condition: called with each match; one that returns False is dropped.
+
+        Returns:
+            The pattern.
+
+        Raises:
+            TextError: the text is no pattern; has the column.
+        """
         parser = _PatternParser(text)
         branches = parser.branches(0)
         parser.end()
@@ -128,21 +160,35 @@ class _PatternParser(Scanner):
 
 
 def _plain(op: str) -> str:
-    """Return the name of an operator as patterns compare it, without case and underscores."""
+    """Return the name of an operator in the form that patterns compare: without case and underscores."""
     return op.replace("_", "").lower()
 
 
 @cache
 def spellings(op: str) -> tuple[str, str]:
-    """Return how a pattern may name an operator, without case and underscores: with its dialect, and without."""
+    """Return the names that a pattern may use for an operator, without case and underscores.
+
+    Args:
+        op: name of the operator in a function, such as `onnx.Conv`.
+
+    Returns:
+        The name with its dialect, and without.
+    """
     return _plain(op), _plain(op.rsplit("::", 1)[-1].rsplit(".", 1)[-1])
 
 
 def find_matches(function: Function, pattern: Pattern | str) -> tuple[Match, ...]:
-    """Return where a pattern matches, in order; matches never overlap, and later roots come first where they would.
+    """Find where a pattern matches.
 
-    Operations with a constraint or an effect take no part, nor do nested bodies. A result that is read by others, or
+    Operations with a constraint or an effect do not match, nor do nested bodies. A result that is read by others, or
     that the function returns, can only be the root's.
+
+    Args:
+        function: the function to search.
+        pattern: the pattern, or its text.
+
+    Returns:
+        Matches in order, without overlaps; where some would overlap, the one with the later root is taken.
     """
     pattern = Pattern.parse(pattern) if isinstance(pattern, str) else pattern
     body = enumerate(function.body)
@@ -165,9 +211,19 @@ def outline_matches(
     *,
     function: str = "main",
 ) -> IRModule:
-    """Move each match of a pattern into a function of its own: `name_0`, `name_1`, ... in order.
+    """Outline each match of a pattern into a function of its own.
 
-    A call stands where the root of its match stood: what leaves a match comes from there.
+    The call stands at the position of the root of its match, as all that leaves a match comes from there.
+
+    Args:
+        module: the module to change.
+        pattern: the pattern, or its text.
+        name: prefix of the new functions: `name_0`, `name_1`, ... in order.
+        constraint: constraint of the calls.
+        function: the function to search.
+
+    Returns:
+        The changed module.
     """
     old = module[function]
     names = Names(other.name for other in module)
@@ -185,7 +241,12 @@ def outline_matches(
 
 
 class Matcher:
-    """Finds matches in one function; `taken` are the operations that take no part in any."""
+    """Finds matches in one function.
+
+    Args:
+        function: the function.
+        taken: positions of operations that may not be in a match.
+    """
 
     def __init__(self, function: Function, taken: Iterable[int]) -> None:
         self.function = function
@@ -195,7 +256,15 @@ class Matcher:
         self.taken = set(taken)
 
     def at(self, root: int, pattern: Pattern) -> Iterator[Match]:
-        """Yield the matches that have an operation as their root."""
+        """Find the matches with a given root.
+
+        Args:
+            root: position of an operation.
+            pattern: the pattern.
+
+        Yields:
+            The matches, in the order of the pattern's branches and operand orders.
+        """
         for branch in pattern.branches:
             if isinstance(branch, _Operation):
                 for calls, values in self._operation(branch, root, (), {}):
@@ -204,7 +273,14 @@ class Matcher:
                         yield match
 
     def is_closed(self, match: Match) -> bool:
-        """Whether only results of the root leave a match."""
+        """Return whether only results of the root leave a match.
+
+        Args:
+            match: a match in this function.
+
+        Returns:
+            False if the function returns, or another operation reads, the result of an inner operation.
+        """
         inside = set(match.calls)
         inner = [out.name for index in inside - {match.root} for out in self.function.body[index].outputs if out.name]
         return all(name not in self.results and inside.issuperset(self.readers.get(name, ())) for name in inner)

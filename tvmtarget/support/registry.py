@@ -1,4 +1,4 @@
-"""The strategies that are registered: found by the kind of target that they speak for, their tables checked."""
+"""Registered strategies: find the strategy of a target kind, and validate its tables."""
 
 from __future__ import annotations
 
@@ -9,30 +9,48 @@ from tvmtarget import plugins
 from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.support.patterns import Pattern
-from tvmtarget.support.strategy import Rule, Strategy, blamed
+from tvmtarget.support.strategy import Rule, Strategy, plugin_error
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
-__all__ = ["is_generator", "made_strategy", "onnx_operators", "strategy_at", "strategy_for"]
+__all__ = ["is_generator", "onnx_operators", "strategy_at", "strategy_for", "validated_strategy"]
 
 
 @plugins.cached
 def strategy_for(kind: str) -> Strategy | None:
-    """Return the strategy registered for a target kind, or None if there is none."""
+    """Return the strategy of a target kind.
+
+    Args:
+        kind: a target kind, such as `llvm`.
+
+    Returns:
+        The validated strategy, or None if none is registered.
+    """
     if kind not in plugins.names("tvmtarget.strategies"):
         return None
-    return made_strategy(kind, plugins.load("tvmtarget.strategies", kind))
+    return validated_strategy(kind, plugins.load("tvmtarget.strategies", kind))
 
 
-def made_strategy(kind: str, described: object) -> Strategy:
-    """Return the strategy that a class or instance is, its tables checked; `TargetError` if it is none."""
+def validated_strategy(kind: str, described: object) -> Strategy:
+    """Instantiate a strategy and validate its tables.
+
+    Args:
+        kind: the target kind that it describes, for messages.
+        described: a subclass or an instance of `Strategy`.
+
+    Returns:
+        The instance.
+
+    Raises:
+        TargetError: it is neither, its class cannot be instantiated, or its tables are wrong; lists all problems.
+    """
     strategy = described
     if isinstance(described, type):
         try:
             strategy = described()
         except Exception as error:  # of the author, who finds it as the cause
-            raise blamed(f"strategy {kind!r} cannot be made of class {described.__name__!r}", error) from error
+            raise plugin_error(f"strategy {kind!r} cannot be made of class {described.__name__!r}", error) from error
     if not isinstance(strategy, Strategy):
         raise TargetError(f"strategy {kind!r} is {described!r}; it should be a tvmtarget.Strategy")
     _check_tables(kind, strategy)
@@ -41,13 +59,27 @@ def made_strategy(kind: str, described: object) -> Strategy:
 
 @plugins.cached
 def strategy_at(target: Target) -> Strategy | None:
-    """Return the strategy of a leaf, with the leaf in its `target`; None if there is none."""
+    """Return the strategy of a leaf.
+
+    Args:
+        target: the leaf.
+
+    Returns:
+        The strategy with the leaf as its `target`, or None if none is registered.
+    """
     found = strategy_for(target.kind)
     return None if found is None else found.at(target)
 
 
 def is_generator(target: Target) -> bool:
-    """Whether a node hands what it is given to one code generator: a leaf, or an external generator with children."""
+    """Return whether one code generator gets all the work of a node.
+
+    Args:
+        target: the node.
+
+    Returns:
+        True for a leaf, and for an external code generator that has children.
+    """
     if not target.is_composite:
         return True
     kind = find_kind(target.kind)
@@ -55,7 +87,7 @@ def is_generator(target: Target) -> bool:
 
 
 def _check_tables(kind: str, strategy: Strategy) -> None:
-    """Raise `TargetError` with all that is wrong in the tables of a strategy."""
+    """Raise `TargetError` with all problems in the tables of a strategy."""
     raise_all(TargetError, [f"strategy {kind!r}: {problem}" for problem in _problems(strategy)])
 
 
@@ -88,7 +120,7 @@ def _problems(strategy: Strategy) -> Iterator[str]:
 
 
 def _texts(listed: object) -> list[str]:
-    """Return the texts of a set, sorted; those of anything else are none."""
+    """Return the texts of a set, sorted; of any other value, none."""
     return sorted(one for one in listed if isinstance(one, str)) if isinstance(listed, Set) else []
 
 
@@ -104,7 +136,11 @@ def _problems_of_patterns(patterns: Mapping[str, str]) -> Iterator[str]:
 
 @cache
 def onnx_operators() -> dict[str, str]:
-    """Return the names of ONNX's operators by what they are in small letters."""
+    """Return the operators of ONNX's own domain by lower-case name, for "did you mean" hints.
+
+    Returns:
+        Names of operators, by the same name in lower case.
+    """
     from onnx.defs import get_all_schemas
 
     return {schema.name.lower(): schema.name for schema in get_all_schemas() if schema.domain == ""}
@@ -115,17 +151,17 @@ _TABLES: Mapping[str, tuple[type, str]] = {
     "ops": (Set, "a set of texts, or None for all"),
     "dtypes": (Set, "a set of texts, or None for all"),
     "opsets": (range, "a range, such as range(7, 18), or None for all"),
-    "refused": (Mapping, "a mapping of operators to reasons"),
+    "unsupported": (Mapping, "a mapping of operators to reasons"),
     "rules": (Mapping, "a mapping of operators to rows (`Rule`)"),
     "patterns": (Mapping, "a mapping of names to patterns"),
 }
 _ROWS: Mapping[str, tuple[type, str]] = {
-    "refused": (str, "a reason by operator"),
+    "unsupported": (str, "a reason by operator"),
     "rules": (Rule, "a `Rule` by operator"),
     "patterns": (str, "a pattern by name, such as 'relu(conv(x, w, ...))'"),
 }
 _CHOICES = {
     "subgraphs": ("superstep", "connected", "single", "program"),
-    "takes": ("mixed", "device"),
+    "accepts": ("mixed", "device"),
     "constants": ("bind", "lift", "share"),
 }

@@ -1,4 +1,4 @@
-"""What Apache TVM takes of Relax: operators by name, and code that its functions call.
+"""Operator support of Apache TVM for Relax: operators by name, and calls of other code.
 
 Source: the operators of apache-tvm 0.27 that have a legalization (`FLegalize`), and those that its passes and its
 virtual machine know by name. Of the first, collectives need several devices, and `nn.attention_var_len` only raises.
@@ -56,12 +56,26 @@ _BUILTIN = _names(
 
 
 def is_relax(op: Op) -> bool:
-    """Whether an operation is one of Relax, or a call of code."""
+    """Return whether an operation is one of Relax.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        True for operators of Relax and for calls of code.
+    """
     return op.call.op.startswith("relax.") or op.call.callee is not None
 
 
 def check_relax(op: Op) -> Reject | None:
-    """Return None if TVM compiles an operation of Relax, with all in its nested bodies, else why not."""
+    """Check an operation of Relax, with all in its nested bodies.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        None if TVM compiles it, else why not.
+    """
     name = op.call.op.removeprefix("relax.")
     if op.call.callee is None and name not in _LEGALIZED and name not in _BUILTIN:
         return reject("NO_RULE", f"TVM has no code for {op.call.op}", hint="give it to an external code generator")

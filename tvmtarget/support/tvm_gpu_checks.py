@@ -1,4 +1,4 @@
-"""What Apache TVM's code for NVIDIA GPUs does not take of what its code for CPUs does.
+"""Operations that Apache TVM supports on CPUs but not on NVIDIA GPUs.
 
 Found by running ONNX's node tests with apache-tvm 0.27 and CUDA 13 on an H100.
 """
@@ -10,22 +10,31 @@ from fractions import Fraction
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 
-__all__ = ["REFUSED", "fits_gpu"]
+__all__ = ["UNSUPPORTED", "check_gpu"]
 
-REFUSED = {
+UNSUPPORTED = {
     "Compress": "its code for it runs on the host, on values of the GPU",
 }
 
 
-def fits_gpu(op: Op) -> Reject | None:
-    """Refuse what would not compile, or come out otherwise on a GPU."""
-    if op.kind in REFUSED:
-        return reject("NO_RULE", REFUSED[op.kind])
+def check_gpu(op: Op) -> Reject | None:
+    """Reject operations that do not compile, or compute another result, on a GPU.
+
+    Args:
+        op: an operation that TVM supports on CPUs.
+
+    Returns:
+        None if it is supported, else why not.
+    """
+    if op.kind in UNSUPPORTED:
+        return reject("NO_RULE", UNSUPPORTED[op.kind])
     if any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs):
-        return reject("RULE", f"its schedules for GPUs take no {op.kind} of an empty result")
+        return reject("RULE", f"its schedules for GPUs do not support {op.kind} with an empty result")
     if op.kind == "AveragePool" and op.attr("ceil_mode") == 1 and not _is_static(op):
-        return reject("RULE", "it pools no open shapes with ceil_mode on GPUs", hint="give the inputs static shapes")
-    if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _meets_ties(op):
+        return reject(
+            "RULE", "it does not pool symbolic shapes with ceil_mode on GPUs", hint="give the inputs static shapes"
+        )
+    if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _may_have_ties(op):
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
     return None
 
@@ -35,10 +44,10 @@ def _is_static(op: Op) -> bool:
     return tensor is not None and all(isinstance(dim, int) for dim in tensor.shape or ())
 
 
-def _meets_ties(op: Op) -> bool:
-    """Whether an element to be resized lies between two, which a multiplication fused with an addition decides anew.
+def _may_have_ties(op: Op) -> bool:
+    """Whether a resized element may lie halfway between two: a fused multiply-add then rounds otherwise than ONNX.
 
-    A scale that is a power of two is exact, and so is what is computed with it.
+    A scale that is a power of two is exact, and so are the coordinates that it gives.
     """
     before, result = op.tensor(0), op.outputs[0]
     after = result.shape if isinstance(result, TensorType) else None

@@ -1,4 +1,4 @@
-"""Patterns of TVM's registry for external code generators, as a strategy: matched, and checked, by TVM itself."""
+"""Patterns of TVM's registry for external code generators as a strategy: TVM matches and checks them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import TensorType
-from tvmtarget.support.strategy import Found, Reject, Strategy, reject
+from tvmtarget.support.strategy import FoundMatch, Reject, Strategy, reject
 
 __all__ = ["from_tvm_patterns"]
 
 
 def from_tvm_patterns(prefix: str) -> type[Strategy]:
-    """Return a strategy that takes what TVM's patterns of a code generator match, such as `cublas`.
+    """Return a strategy that supports what TVM's patterns of a code generator match.
 
-    Give it to a kind of that name, `tvmtarget.strategy("cublas")(from_tvm_patterns("cublas"))`, as its functions are
-    handed to `relax.ext.<kind>`. A check that says no is a refusal `RULE`.
+    Register it for a kind of the same name, `tvmtarget.strategy("cublas")(from_tvm_patterns("cublas"))`, as functions
+    of that kind are handed to `relax.ext.<kind>`. A pattern's check that fails is a rejection with code `RULE`.
 
     Args:
-        prefix: the first parts of the names of the patterns, whole: `cublas` means `cublas.matmul`, but neither
-            `cublas_lt.matmul` nor `cublas2.matmul`.
+        prefix: the first components of the patterns' names: `cublas` stands for `cublas.matmul`, but neither for
+            `cublas_lt.matmul` nor for `cublas2.matmul`.
 
     Returns:
         The class of the strategy.
@@ -46,13 +46,13 @@ def from_tvm_patterns(prefix: str) -> type[Strategy]:
 
 
 class _TvmPatterns(Strategy):
-    """What registered patterns match; they come as TVM orders them, the one that it prefers first."""
+    """Supports what registered patterns match, in TVM's order: the one that it prefers first."""
 
     prefix: ClassVar[str]
     registered: ClassVar[tuple[Any, ...]]
 
-    def find_matches(self, module: IRModule) -> Iterator[Found]:
-        """Yield what TVM's own pass would fuse, and what the checks of patterns refuse."""
+    def find_matches(self, module: IRModule) -> Iterator[FoundMatch]:
+        """Yield what TVM's own pass would fuse, and what the checks of patterns reject."""
         main = module.main
         if not all(call.op.startswith("relax.") or call.callee is not None for call in main.body):
             return
@@ -61,17 +61,17 @@ class _TvmPatterns(Strategy):
         for pattern in self.registered:
             yield from self._matches(pattern, written, positions)
 
-    def _matches(self, pattern: Any, module: Any, positions: Mapping[str, int]) -> Iterable[Found]:
-        """Return all matches of a pattern: its check is asked and told to nobody else, so that nothing is fused."""
+    def _matches(self, pattern: Any, module: Any, positions: Mapping[str, int]) -> Iterable[FoundMatch]:
+        """Return all matches of a pattern, by running TVM's pass with a check that records and rejects each."""
         transform = the_tvm().relax.transform
         name = str(pattern.name).removeprefix(self.prefix).removeprefix(".")
-        found: list[Found] = []
+        found: list[FoundMatch] = []
 
         def record(context: Any) -> bool:
             names = [str(var.name) for var in context.matched_bindings]
             if all(one in positions for one in names):
                 calls = tuple(sorted({positions[one] for one in names}))
-                found.append(Found(name, calls, _refusal(pattern, context)))
+                found.append(FoundMatch(name, calls, _refusal(pattern, context)))
             return False
 
         asking = transform.FusionPattern(pattern.name, pattern.pattern, pattern.annotation_patterns, record)
@@ -92,7 +92,7 @@ def _refusal(pattern: Any, context: Any) -> Reject | None:
 
 
 def _numbered(function: Function) -> tuple[Function, dict[str, int]]:
-    """Return a function whose values are named by the operation that computes them, and the operations by name.
+    """Return a function whose values are named by the operation that computes them, and the positions by name.
 
     Symbolic dimensions keep their names, as types mention them.
     """

@@ -1,18 +1,475 @@
-"""What Apache TVM takes of ONNX: a row per operator.
+"""Operator support of Apache TVM for ONNX: checks, and a table with a row per operator.
 
-Source: the converters of apache-tvm 0.27, python/tvm/relax/frontend/onnx/onnx_frontend.py, and what came of running
-them on ONNX's node tests, on older operator sets, on every element type and on symbolic shapes. What a row leaves
-out raises, is wrong without a word, or kills the process.
+Source: the converters of apache-tvm 0.27, python/tvm/relax/frontend/onnx/onnx_frontend.py, and running them on ONNX's
+node tests, on older operator sets, on every element type and on symbolic shapes. What is rejected raises an error in
+the importer or compiler, silently computes a wrong result, or kills the process. Checks of single operators are called
+when the ranks of the operands are known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
-from tvmtarget.support import tvm_checks as ask
+import numpy as np
+
+from tvmtarget.ir.types import Dim, TensorType
+from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
-__all__ = ["DTYPES", "OPSETS", "REFUSED", "RULES"]
+__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
+
+_Shape: TypeAlias = tuple[Dim, ...]
+
+_STATIC_HINT = "give the inputs static shapes"
+
+
+def check_empty_operands(op: Op) -> Reject | None:
+    """Reject a result with elements that is computed from an empty operand.
+
+    The loop over the operand runs zero times and leaves uninitialized memory in the result.
+
+    Args:
+        op: an operation of any operator.
+
+    Returns:
+        None if this cannot happen, else why it can.
+    """
+    is_empty = any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs)
+    if is_empty or op.kind in ("CastLike", "Concat"):
+        return None
+    for index, name in enumerate(op.call.inputs):
+        if 0 in _shape(op, index) and not op.is_constant(index):
+            return reject("RULE", f"{name!r} is empty and the result of {op.kind} is not; it would not be written")
+    return None
+
+
+def _require_static(*indices: int) -> Callable[[Op], Reject | None]:
+    """Return a check that all dimensions of some operands are numbers."""
+
+    def check(op: Op) -> Reject | None:
+        return next((_symbolic(op, index) for index in indices if not _is_static(_shape(op, index))), None)
+
+    return check
+
+
+def _check_block_dims(op: Op) -> Reject | None:
+    """Require static dimensions except the batch; compiling symbolic ones in quotients takes minutes."""
+    return None if _is_static(_shape(op, 0)[1:]) else _symbolic(op, 0)
+
+
+def _require_absent(index: int) -> Callable[[Op], Reject | None]:
+    """Return a check that an optional operand is absent."""
+
+    def check(op: Op) -> Reject | None:
+        name = op.operand(index)
+        if not name:
+            return None
+        return reject("RULE", f"it does not support {op.kind} with operand {index}, {name!r}", hint="omit it")
+
+    return check
+
+
+def _check_broadcast(op: Op) -> Reject | None:
+    """Require that it is known which dimensions of the operands are broadcast."""
+    return _check_broadcast_dims(op, [_shape(op, index) for index in range(len(op.call.inputs))])
+
+
+def _check_prelu(op: Op) -> Reject | None:
+    """Require a static slope, and static data except for the first of several dimensions."""
+    shape = _shape(op, 0)
+    return (
+        _require_static(1)(op)
+        or _check_broadcast(op)
+        or (None if _is_static(shape[len(shape) > 1 :]) else _symbolic(op, 0))
+    )
+
+
+def _check_matmul(op: Op) -> Reject | None:
+    """Require a non-empty inner dimension, and that it is known which outer dimensions are broadcast."""
+    first, second = _shape(op, 0), _shape(op, 1)
+    return _check_nonempty(op, first[-1:]) or _check_broadcast_dims(op, [first[:-2], second[:-2]])
+
+
+def _check_einsum(op: Op) -> Reject | None:
+    """Require that no dimension is empty, as any may be summed over."""
+    return _check_nonempty(op, [dim for index in range(len(op.call.inputs)) for dim in _shape(op, index)])
+
+
+def _check_gemm(op: Op) -> Reject | None:
+    """Require what a matrix product requires; alpha and beta of an integer product must be 1, as others are rounded."""
+    first, result = _shape(op, 0), op.outputs[0]
+    tensor = op.tensor(0)
+    if tensor is not None and "int" in tensor.dtype and {op.attr("alpha"), op.attr("beta")} - {None, 1.0}:
+        return reject("ATTR", "it rounds alpha and beta of an integer Gemm", hint="scale in an operation of its own")
+    inner = _dim(first, 0 if op.attr("transA") else 1)
+    shape = result.shape if isinstance(result, TensorType) else None
+    return _check_nonempty(op, [inner]) or _check_broadcast_dims(op, [shape or (), _shape(op, 2)])
+
+
+def _check_concat(op: Op) -> Reject | None:
+    """Require that all dimensions except the axis are known to be equal."""
+    axis = _axis(op, 0)
+    shapes = [_shape(op, index) for index in range(len(op.call.inputs))]
+    others = zip(*(shape[:axis] + shape[axis + 1 :] for shape in shapes), strict=False)
+    is_open = any(len(set(dims)) > 1 or dims.count(None) > 1 for dims in others)
+    return _unknown_fit(op) if is_open else None
+
+
+def _check_divisor(op: Op) -> Reject | None:
+    """Refuse to divide integers by what may be 0 or -1: the first kills the process, the second can overflow."""
+    tensor, by = op.tensor(1), op.constant(1)
+    if tensor is None or "int" not in tensor.dtype:
+        return None
+    if by is None:
+        message = f"the divisor {op.operand(1)!r} of an integer {op.kind} may be 0, which kills the process"
+        return reject("NEED_CONST", message, hint="divide by an initializer")
+    if np.isin(by, (0, -1)).any():
+        return reject(
+            "RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0 or -1, which kills the process"
+        )
+    return None
+
+
+def _check_shift(op: Op) -> Reject | None:
+    """Ask for shifts from 0 to the width: the machine takes others modulo the width."""
+    by = op.constant(1)
+    if by is None or ((by >= 0) & (by < by.dtype.itemsize * 8)).all():
+        return None
+    return reject("RULE", f"it shifts by less than the width, and {op.operand(1)!r} is from {by.min()} to {by.max()}")
+
+
+def _check_same_types(op: Op) -> Reject | None:
+    """Require operands of one element type."""
+    types = {tensor.dtype for index in range(len(op.call.inputs)) if (tensor := op.tensor(index)) is not None}
+    if len(types) < 2:
+        return None
+    return reject("DTYPE", f"it does not support {op.kind} of {' and '.join(sorted(types))}", hint="cast to one type")
+
+
+def _check_reduction(op: Op) -> Reject | None:
+    """Require that the reduced dimensions are not empty."""
+    shape, axes = _shape(op, 0), op.constant(1)
+    if op.kind in ("ArgMax", "ArgMin"):
+        return _check_nonempty(op, [_dim(shape, _axis(op, 0))])
+    listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
+    if not listed and op.attr("noop_with_empty_axes"):
+        return None
+    return _check_nonempty(op, [_dim(shape, axis) for axis in listed] if listed else shape)
+
+
+def _check_indices(op: Op) -> Reject | None:
+    """Reject constant indices that are out of bounds: they access other memory."""
+    indices, shape = op.constant(1), _shape(op, 0)
+    return None if indices is None else _check_bounds(op, indices, _dim(shape, _axis(op, 0)))
+
+
+def _check_coordinates(op: Op) -> Reject | None:
+    """Reject constant coordinates that are out of bounds: they access other memory."""
+    indices, shape, places = op.constant(1), _shape(op, 0), _shape(op, 1)
+    if not _is_static(places[-1:]):
+        return _symbolic(op, 1)
+    if op.kind == "ScatterND" and _shape(op, 2) != places[:-1] + shape[int(str(places[-1])) :]:
+        return _unknown_fit(op)
+    if indices is None:
+        return None
+    extents = shape[_number(op, "batch_dims", 0) :]
+    columns = np.moveaxis(indices, -1, 0)
+    found = (_check_bounds(op, column, extent) for column, extent in zip(columns, extents, strict=False))
+    return next((refusal for refusal in found if refusal is not None), None)
+
+
+def _check_reshape(op: Op) -> Reject | None:
+    """Reject an inferred dimension (-1) of an empty tensor."""
+    wanted = op.constant(1)
+    if wanted is not None and -1 in wanted and 0 in _shape(op, 0):
+        return reject("RULE", "it works out no dimension (-1) of an empty tensor", hint="write the number")
+    return None
+
+
+def _check_constant_of_shape(op: Op) -> Reject | None:
+    """Reject a scalar result: the value that fills it is a vector of one element."""
+    shape = op.constant(0)
+    if shape is not None and not shape.size:
+        return reject("RULE", "it makes no scalar by ConstantOfShape", hint="use Constant")
+    return None
+
+
+def _check_expand(op: Op) -> Reject | None:
+    """Require a static operand, and a target without empty dimensions."""
+    wanted = op.constant(1)
+    if wanted is not None and 0 in wanted:
+        return reject("RULE", "it expands nothing to an empty tensor")
+    return _require_static(0)(op)
+
+
+def _check_slice(op: Op) -> Reject | None:
+    """Reject slices that may be empty, and backward slices that start before the first element."""
+    result, shape = op.outputs[0], _shape(op, 0)
+    if isinstance(result, TensorType) and 0 in (result.shape or ()) and 0 not in shape:
+        return reject("RULE", f"it makes no empty tensors, and Slice makes {result}")
+    starts, ends, axes, steps = (op.constant(index) for index in (1, 2, 3, 4))
+    if starts is None or ends is None:
+        return None
+    axes = np.arange(len(starts)) if axes is None else axes
+    steps = np.ones_like(starts) if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=False):
+        dim = _dim(shape, int(axis))
+        if isinstance(dim, int) and step < 0 and start < -dim:
+            return reject("RULE", f"it slices backwards from {start} wrongly", hint="start at -1")
+        if not isinstance(dim, int) and not _is_ordered(start, end, step):
+            return reject("SHAPE_DYNAMIC", f"it fails where [{start}:{end}:{step}] of {dim or '?'} elements is empty")
+    return None
+
+
+def _is_ordered(start: int, end: int, step: int) -> bool:
+    """Whether a slice of any number of elements starts before it ends."""
+    to_the_end = end >= np.iinfo("int32").max
+    same_side = (start < 0) == (end < 0) and start <= end
+    return step > 0 and (start == 0 or same_side or to_the_end)
+
+
+def _check_pad(op: Op) -> Reject | None:
+    """Reject negative pads with wrap-around."""
+    pads = op.constant(1)
+    if op.attr("mode") == "wrap" and pads is not None and (pads < 0).any():
+        return reject("ATTR", "it does not support Pad with mode='wrap' and negative pads", hint="slice before")
+    return None
+
+
+def _check_squeeze(op: Op) -> Reject | None:
+    """Require that the removed dimensions are known to be 1."""
+    shape, axes = _shape(op, 0), op.constant(1)
+    listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
+    return None if _is_static(_dim(shape, axis) for axis in listed or range(len(shape))) else _symbolic(op, 0)
+
+
+def _check_split(op: Op) -> Reject | None:
+    """Reject empty parts; without sizes, require a static axis."""
+    sizes, shape = op.constant(1), _shape(op, 0)
+    listed = _numbers(op, "split") if sizes is None else tuple(map(int, sizes))
+    if 0 in listed:
+        return reject("RULE", f"it makes no empty parts, and those of Split are {listed}")
+    return None if listed or isinstance(_dim(shape, _axis(op, 0)), int) else _symbolic(op, 0)
+
+
+def _check_hardmax(op: Op) -> Reject | None:
+    """Require a static axis; before version 13 all dimensions from the axis on count as one."""
+    shape, axis = _shape(op, 0), _axis(op, 1 if op.opset < 13 else -1)
+    concerned = shape[axis:] if op.opset < 13 else shape[axis : axis + 1]
+    return None if _is_static(concerned) else _symbolic(op, 0)
+
+
+def _check_top_k(op: Op) -> Reject | None:
+    """Reject version 10, whose k the importer reads as an attribute."""
+    return (
+        reject("RULE", "it does not support TopK of operator set 10", hint="convert to 11") if op.opset == 10 else None
+    )
+
+
+def _check_dropout(op: Op) -> Reject | None:
+    """Reject training."""
+    training = op.constant(2)
+    if not op.operand(2) or (training is not None and not training.any()):
+        return None
+    return reject("RULE", "it does not support Dropout in training", hint="export the model for inference")
+
+
+def _check_conv(op: Op) -> Reject | None:
+    """Require static spatial dimensions with automatic padding."""
+    pads = op.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER")
+    return _symbolic(op, 0) if pads and not _is_static(_shape(op, 0)[2:]) else None
+
+
+def _check_conv_transpose(op: Op) -> Reject | None:
+    """Require a static number of channels with groups."""
+    return _symbolic(op, 0) if op.attr("group") not in (None, 1) and not _is_static(_shape(op, 0)[1:2]) else None
+
+
+def _check_channels(op: Op) -> Reject | None:
+    """Require one scale per channel."""
+    return _unknown_fit(op) if _shape(op, 0)[1:2] != _shape(op, 1)[:1] else None
+
+
+def _check_scales(op: Op) -> Reject | None:
+    """Require one scale, or one per element of the axis."""
+    scale = _shape(op, 1)
+    return _unknown_fit(op) if len(scale) == 1 and scale[0] not in (1, _dim(_shape(op, 0), _axis(op, 1))) else None
+
+
+def _check_batch_norm(op: Op) -> Reject | None:
+    """Require one element type; only float16 data may have float32 parameters."""
+    data, scale, bias, mean, variance = (tensor.dtype if (tensor := op.tensor(i)) else "" for i in range(5))
+    is_mixed = data == "float16" and {scale, mean} <= {"float16", "float32"}
+    if scale == bias and mean == variance and (data == scale == mean or is_mixed):
+        return None
+    return reject(
+        "DTYPE", f"it does not support BatchNormalization of {data} with {scale} and {mean}", hint="cast to float32"
+    )
+
+
+def _check_layer_norm(op: Op) -> Reject | None:
+    """Require that scale and bias have the shape that is normalized."""
+    normalised = _shape(op, 0)[_axis(op, -1) :]
+    for index in (1, 2):
+        if op.operand(index) and _shape(op, index) != normalised:
+            message = f"operand {index} of {op.kind}, {op.tensor(index)}, is not of the shape that is normalised"
+            return reject("RULE", message, hint="expand it")
+    return None if _is_static(normalised) else _symbolic(op, 0)
+
+
+def _check_rms_norm(op: Op) -> Reject | None:
+    """Reject normalization over the whole tensor."""
+    if _axis(op, -1) == 0:
+        return reject(
+            "ATTR", "it does not support RMSNormalization over all dimensions (axis 0)", hint="add a leading 1"
+        )
+    return _check_layer_norm(op)
+
+
+def _check_group_norm(op: Op) -> Reject | None:
+    """Require a static number of channels, and float32 before version 21."""
+    tensor, shape = op.tensor(0), _shape(op, 0)
+    if op.opset < 21 and tensor is not None and tensor.dtype != "float32":
+        return reject(
+            "DTYPE", f"it does not support {op.kind} of {tensor.dtype} before operator set 21", hint="cast to float32"
+        )
+    return None if _is_static(shape[1:2]) else _symbolic(op, 0)
+
+
+def _check_lrn(op: Op) -> Reject | None:
+    """Require an odd window, and at most two spatial dimensions."""
+    if _number(op, "size", 1) % 2 == 0 or len(_shape(op, 0)) not in (3, 4):
+        return reject("ATTR", f"it supports LRN of an odd size, on 3 or 4 dimensions, not size {op.attr('size')!r}")
+    return None
+
+
+def _check_pool(op: Op) -> Reject | None:
+    """Require that the importer's formula of automatic padding agrees with ONNX."""
+    mode, shape = op.attr("auto_pad"), _shape(op, 0)[2:]
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return None
+    if not _is_static(shape):
+        return _symbolic(op, 0)
+    ones = (1,) * len(shape)
+    kernel, strides, dilations = (_numbers(op, name, ones) for name in ("kernel_shape", "strides", "dilations"))
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    # The importer's formulas pad by less than nothing where windows do not meet, and that of MaxPool rounds down below.
+    meets = all(width >= stride for width, stride in zip(kernel, strides, strict=False))
+    divides = all(size % stride == 0 for size, stride in zip(sizes, strides, strict=False))
+    if dilations == ones and meets and (op.kind != "MaxPool" or divides or mode == "SAME_UPPER"):
+        return None
+    return reject("ATTR", f"it pads {op.kind} wrongly with auto_pad={mode!r} here", hint="write pads")
+
+
+def _check_quantize(op: Op) -> Reject | None:
+    """Reject float16 to 16-bit integers, whose bounds float16 cannot represent."""
+    tensor, result = op.tensor(0), op.outputs[0]
+    if tensor is None or tensor.dtype != "float16" or not isinstance(result, TensorType) or "16" not in result.dtype:
+        return None
+    return reject("DTYPE", f"it quantizes no float16 to {result.dtype}", hint="cast to float32")
+
+
+def _check_roi_align(op: Op) -> Reject | None:
+    """Reject half-pixel coordinates with a scale: the importer shifts before it scales."""
+    mode = op.attr("coordinate_transformation_mode") or ("half_pixel" if op.opset >= 16 else "output_half_pixel")
+    if mode == "half_pixel" and op.attr("spatial_scale") not in (None, 1.0):
+        return reject(
+            "ATTR", "it scales RoiAlign of half_pixel coordinates wrongly", hint="scale the regions of interest before"
+        )
+    return None
+
+
+def _check_grid_sample(op: Op) -> Reject | None:
+    """Require two spatial dimensions, or three without cubic interpolation."""
+    rank = len(_shape(op, 0))
+    if rank == 4 or (rank == 5 and op.attr("mode") not in ("cubic", "bicubic")):
+        return None
+    return reject("RANK", f"it does not support GridSample with mode={op.attr('mode')!r} on {rank} dimensions")
+
+
+def _check_resize(op: Op) -> Reject | None:
+    """Require one to three static spatial dimensions, and scales that give whole sizes.
+
+    The compiler computes the scale from the sizes; ONNX uses the scale of the model.
+    """
+    shape, scales, sizes = _shape(op, 0), op.constant(2), op.constant(3)
+    if len(shape) not in (3, 4, 5):
+        return reject("RANK", f"it resizes 3 to 5 dimensions, not {len(shape)}")
+    if not _is_static(shape):
+        return _symbolic(op, 0)
+    before = np.array(shape, "float64")
+    after = before * scales.astype("float64") if scales is not None and scales.size else sizes
+    if after is None or len(after) != len(before) or (after[:2] != before[:2]).any() or (after % 1).any():
+        return reject("RULE", "it resizes spatial dimensions only, all of them, to whole sizes", hint="give sizes")
+    if op.attr("coordinate_transformation_mode") == "align_corners" and 1 in after[2:]:
+        return reject("RULE", "it aligns no corners where a dimension becomes 1")
+    return None
+
+
+def _shape(op: Op, index: int) -> _Shape:
+    """Return the shape of an operand; () if it is absent."""
+    tensor = op.tensor(index)
+    return () if tensor is None or tensor.shape is None else tensor.shape
+
+
+def _is_static(shape: Iterable[Dim]) -> bool:
+    return all(isinstance(dim, int) for dim in shape)
+
+
+def _dim(shape: _Shape, axis: int) -> Dim:
+    """Return a dimension; None if a malformed model has none."""
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
+
+
+def _number(op: Op, name: str, default: int) -> int:
+    value = op.attr(name)
+    return value if isinstance(value, int) else default
+
+
+def _numbers(op: Op, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+    value = op.attr(name)
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else default
+
+
+def _axis(op: Op, default: int) -> int:
+    """Return the attribute `axis`, counted from the front."""
+    return _number(op, "axis", default) % max(1, len(_shape(op, 0)))
+
+
+def _symbolic(op: Op, index: int) -> Reject:
+    message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is {op.tensor(index)}, which is not static"
+    return reject("SHAPE_DYNAMIC", message, hint=_STATIC_HINT)
+
+
+def _unknown_fit(op: Op) -> Reject:
+    types = " and ".join(str(op.tensor(index)) for index in range(len(op.call.inputs)))
+    message = f"the operands of {op.kind} are {types}, and it is not known whether these fit"
+    return reject("SHAPE_DYNAMIC", message, hint="give equal dimensions one name or number")
+
+
+def _check_broadcast_dims(op: Op, shapes: Sequence[_Shape]) -> Reject | None:
+    for axis in range(1, max(map(len, shapes), default=0) + 1):
+        dims = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
+        if len(set(dims)) > 1 or dims.count(None) > 1:
+            return _unknown_fit(op)
+    return None
+
+
+def _check_nonempty(op: Op, dims: Iterable[Dim]) -> Reject | None:
+    """Reject sums over dimensions of unknown size; those that the user named are checked at run time."""
+    if not any(dim is None or (isinstance(dim, str) and dim.startswith("unk__")) for dim in dims):
+        return None
+    message = f"{op.kind} runs over a dimension that may be empty, and its result would not be written then"
+    return reject("SHAPE_DYNAMIC", message, hint="give the dimension a number or a name")
+
+
+def _check_bounds(op: Op, indices: np.ndarray[Any, Any], extent: Dim) -> Reject | None:
+    if not isinstance(extent, int) or not ((indices < -extent) | (indices >= extent)).any():
+        return None
+    return reject("RULE", f"{op.operand(1)!r} has indices outside of {extent} elements", hint="correct the model")
+
 
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
@@ -37,9 +494,9 @@ def _each(names: str, rule: Rule) -> dict[str, Rule]:
 
 _ANY = Rule()
 _FLOAT = Rule(dtypes=_FLOATS)
-_REDUCTION = Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,), checks=(ask.reduced,))
+_REDUCTION = Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,), checks=(_check_reduction,))
 _NO_NOOP = {"noop_with_empty_axes": (0,)}
-_POOL = Rule(dtypes=_FLOATS, checks=(ask.pool,))
+_POOL = Rule(dtypes=_FLOATS, checks=(_check_pool,))
 
 RULES: dict[str, Rule] = {
     # Elementwise, one operand.
@@ -53,103 +510,108 @@ RULES: dict[str, Rule] = {
     "BitwiseNot": Rule(dtypes=_INTEGERS),
     "IsInf": Rule(dtypes=_FLOATS, attrs={"detect_negative": (1,), "detect_positive": (1,)}),
     "Not": Rule(dtypes=_BOOL),
-    "Dropout": Rule(dtypes=_FLOATS, results=1, checks=(ask.dropout,)),
+    "Dropout": Rule(dtypes=_FLOATS, results=1, checks=(_check_dropout,)),
     # Elementwise, several operands.
     **_each(
         "Add Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
-        Rule(dtypes=_NUMBERS, checks=(ask.broadcast,)),
+        Rule(dtypes=_NUMBERS, checks=(_check_broadcast,)),
     ),
-    **_each("Mean Sum", Rule(dtypes=_FLOATS, checks=(ask.broadcast,))),
-    **_each("And Or Xor", Rule(dtypes=_BOOL, checks=(ask.broadcast,))),
-    **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS, checks=(ask.broadcast,))),
-    "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(ask.shift, ask.broadcast)),
-    "Div": Rule(dtypes=_NUMBERS, checks=(ask.divisor, ask.broadcast)),
-    "Mod": Rule(dtypes=_INTEGERS, checks=(ask.divisor, ask.broadcast)),
-    "Pow": Rule(dtypes=_FLOATS, checks=(ask.same_types, ask.broadcast)),
-    "PRelu": Rule(dtypes=_FLOATS, checks=(ask.prelu,)),
-    "Where": Rule(checks=(ask.broadcast,)),
+    **_each("Mean Sum", Rule(dtypes=_FLOATS, checks=(_check_broadcast,))),
+    **_each("And Or Xor", Rule(dtypes=_BOOL, checks=(_check_broadcast,))),
+    **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS, checks=(_check_broadcast,))),
+    "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift, _check_broadcast)),
+    "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor, _check_broadcast)),
+    "Mod": Rule(dtypes=_INTEGERS, checks=(_check_divisor, _check_broadcast)),
+    "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types, _check_broadcast)),
+    "PRelu": Rule(dtypes=_FLOATS, checks=(_check_prelu,)),
+    "Where": Rule(checks=(_check_broadcast,)),
     # Reductions.
     **_each("ReduceMean", replace(_REDUCTION, dtypes=_FLOATS | {"int64", "uint64"})),
     **_each("ReduceMax ReduceMin", replace(_REDUCTION, dtypes=_FLOATS | _WIDE_INTEGERS | {"int8", "uint8"})),
     **_each("ReduceProd ReduceSum", _REDUCTION),
     **_each("ReduceL1 ReduceSumSquare", replace(_REDUCTION, attrs=_NO_NOOP)),
     **_each("ReduceL2 ReduceLogSum ReduceLogSumExp", replace(_REDUCTION, dtypes=_FLOATS, attrs=_NO_NOOP)),
-    **_each("ArgMax ArgMin", Rule(dtypes=_NUMBERS, checks=(ask.reduced,))),
+    **_each("ArgMax ArgMin", Rule(dtypes=_NUMBERS, checks=(_check_reduction,))),
     "CumSum": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,)),
-    "Hardmax": Rule(dtypes=_FLOATS, checks=(ask.hardmax,)),
+    "Hardmax": Rule(dtypes=_FLOATS, checks=(_check_hardmax,)),
     "TopK": Rule(
         dtypes=_FLOATS | {"int8", "int32", "int64", "uint8"},
         constants=(1,),
         attrs={"sorted": (1,)},
-        checks=(ask.top_k,),
+        checks=(_check_top_k,),
     ),
     # Products.
-    "Einsum": Rule(dtypes=_NUMBERS, checks=(ask.einsum,)),
-    "Gemm": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(ask.gemm,)),
-    "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(ask.matmul,)),
-    "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(ask.matmul,)),
+    "Einsum": Rule(dtypes=_NUMBERS, checks=(_check_einsum,)),
+    "Gemm": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_gemm,)),
+    "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_matmul,)),
+    "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(_check_matmul,)),
     # Convolution, pooling, normalisation.
-    "Conv": Rule(dtypes=_FLOATS, checks=(ask.conv,)),
-    "ConvTranspose": Rule(dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(ask.static(1), ask.conv_transpose)),
+    "Conv": Rule(dtypes=_FLOATS, checks=(_check_conv,)),
+    "ConvTranspose": Rule(
+        dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(_require_static(1), _check_conv_transpose)
+    ),
     "AveragePool": _POOL,
     "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
     "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}, results=1),
     "MaxRoiPool": Rule(dtypes=_FLOAT32),
-    "MaxUnpool": Rule(dtypes=_FLOATS, checks=(ask.absent(2), ask.static(0))),
+    "MaxUnpool": Rule(dtypes=_FLOATS, checks=(_require_absent(2), _require_static(0))),
     **_each("GlobalAveragePool GlobalLpPool GlobalMaxPool", _FLOAT),
-    "InstanceNormalization": Rule(dtypes=_FLOATS, checks=(ask.channels,)),
+    "InstanceNormalization": Rule(dtypes=_FLOATS, checks=(_check_channels,)),
     "BatchNormalization": Rule(
-        dtypes=_FLOATS, attrs={"training_mode": (0,), "spatial": (1,)}, results=1, checks=(ask.batch_norm, ask.channels)
+        dtypes=_FLOATS,
+        attrs={"training_mode": (0,), "spatial": (1,)},
+        results=1,
+        checks=(_check_batch_norm, _check_channels),
     ),
-    "GroupNormalization": Rule(dtypes=_FLOATS, attrs={"stash_type": (1,)}, checks=(ask.group_norm,)),
+    "GroupNormalization": Rule(dtypes=_FLOATS, attrs={"stash_type": (1,)}, checks=(_check_group_norm,)),
     "LayerNormalization": Rule(
-        dtypes=frozenset({"float16", "float32"}), attrs={"stash_type": (1,)}, results=1, checks=(ask.layer_norm,)
+        dtypes=frozenset({"float16", "float32"}), attrs={"stash_type": (1,)}, results=1, checks=(_check_layer_norm,)
     ),
-    "LRN": Rule(dtypes=_FLOAT32, checks=(ask.lrn,)),
+    "LRN": Rule(dtypes=_FLOAT32, checks=(_check_lrn,)),
     "MeanVarianceNormalization": Rule(dtypes=_FLOAT32),
-    "RMSNormalization": Rule(dtypes=_FLOATS, checks=(ask.rms_norm,)),
+    "RMSNormalization": Rule(dtypes=_FLOATS, checks=(_check_rms_norm,)),
     # Shapes and topology.
     **_each("Flatten Transpose Trilu", _ANY),
-    "DepthToSpace": Rule(checks=(ask.blocks,)),
-    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(ask.blocks,)),
-    **_each("Shape Size", Rule(checks=(ask.static(0),))),
-    "Concat": Rule(checks=(ask.concat,)),
+    "DepthToSpace": Rule(checks=(_check_block_dims,)),
+    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(_check_block_dims,)),
+    **_each("Shape Size", Rule(checks=(_require_static(0),))),
+    "Concat": Rule(checks=(_check_concat,)),
     "Constant": Rule(
         attrs=dict.fromkeys(
             ("sparse_value", "value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings"),
             (),
         )
     ),
-    "ConstantOfShape": Rule(constants=(0,), checks=(ask.filled,)),
-    "Expand": Rule(constants=(1,), checks=(ask.expand,)),
-    "Pad": Rule(constants=(1, 2, 3), checks=(ask.pad,)),
+    "ConstantOfShape": Rule(constants=(0,), checks=(_check_constant_of_shape,)),
+    "Expand": Rule(constants=(1,), checks=(_check_expand,)),
+    "Pad": Rule(constants=(1, 2, 3), checks=(_check_pad,)),
     "Range": Rule(constants=(0, 1, 2)),
-    "Reshape": Rule(constants=(1,), checks=(ask.reshape,)),
-    "Slice": Rule(constants=(1, 2, 3, 4), opsets=range(10, 29), checks=(ask.cut,)),
-    "Split": Rule(constants=(1,), checks=(ask.split,)),
-    "Squeeze": Rule(constants=(1,), checks=(ask.squeeze,)),
-    "Tile": Rule(checks=(ask.static(1),)),
+    "Reshape": Rule(constants=(1,), checks=(_check_reshape,)),
+    "Slice": Rule(constants=(1, 2, 3, 4), opsets=range(10, 29), checks=(_check_slice,)),
+    "Split": Rule(constants=(1,), checks=(_check_split,)),
+    "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
+    "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),
     # Choice of elements.
     **_each("Compress NonZero Unique", _ANY),
-    **_each("Gather GatherElements ScatterElements", Rule(checks=(ask.index_in_range,))),
-    **_each("GatherND ScatterND", Rule(checks=(ask.coordinates_in_range,))),
-    "Scatter": Rule(opsets=range(9, 11), checks=(ask.index_in_range, ask.static(0, 1))),
+    **_each("Gather GatherElements ScatterElements", Rule(checks=(_check_indices,))),
+    **_each("GatherND ScatterND", Rule(checks=(_check_coordinates,))),
+    "Scatter": Rule(opsets=range(9, 11), checks=(_check_indices, _require_static(0, 1))),
     # Quantization.
     "DequantizeLinear": Rule(
         dtypes=frozenset({"int8", "int16", "int32", "uint8", "uint16"}),
         attrs={"block_size": (0,)},
-        checks=(ask.scales,),
+        checks=(_check_scales,),
     ),
     "DynamicQuantizeLinear": Rule(dtypes=_FLOAT32),
     "QuantizeLinear": Rule(
         dtypes=frozenset({"float16", "float32"}),
         attrs={"block_size": (0,), "precision": (0,)},
-        checks=(ask.quantize, ask.scales),
+        checks=(_check_quantize, _check_scales),
     ),
     # Images.
     "AffineGrid": Rule(dtypes=_FLOAT32, constants=(1,)),
-    "GridSample": Rule(dtypes=_WIDE_FLOATS, checks=(ask.grid_sample,)),
+    "GridSample": Rule(dtypes=_WIDE_FLOATS, checks=(_check_grid_sample,)),
     "Resize": Rule(
         dtypes=_NUMBERS,
         constants=(1, 2, 3),
@@ -160,16 +622,16 @@ RULES: dict[str, Rule] = {
             "keep_aspect_ratio_policy": ("stretch",),
         },
         opsets=range(11, 29),
-        checks=(ask.resize,),
+        checks=(_check_resize,),
     ),
-    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(ask.static(1), ask.roi_align)),
+    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(_require_static(1), _check_roi_align)),
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"
-_TENSORS_ONLY = "it takes tensors only, no sequences and optionals"
+_TENSORS_ONLY = "it supports tensors only, no sequences and optionals"
 
 # Operators with a converter that cannot be trusted, and why.
-REFUSED: dict[str, str] = {
+UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(
         (
             "AllClassNMS",

@@ -157,7 +157,7 @@ def _refusal(opened: Mapping[str, Any]) -> str:
         return f"it has {version}, not {opened['version']}"
     target = Target.from_json(opened["target"])
     answer = Target.detect().why_not(target)
-    return backend.refuses(target) or (_first(answer) if answer.truth is Truth.NO else "")
+    return backend.unsupported_reason(target) or (_first(answer) if answer.truth is Truth.NO else "")
 
 
 def _first(reason: Reason) -> str:

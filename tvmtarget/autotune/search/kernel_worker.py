@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
-from tvmtarget.backends.protocol import CompileRequest, KernelRunner, KernelTuningContext, TunableBackend, backend_named
+from tvmtarget.backends.protocol import CompileRequest, KernelRunner, KernelTuningContext, backend_named
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
 
@@ -35,17 +35,17 @@ class KernelServer(Server):
 
     def __init__(self, answers: TextIO, lock: Path) -> None:
         super().__init__(answers, lock)
-        self._workshop: KernelTuningContext | None = None
+        self._context: KernelTuningContext | None = None
         self._defaults: dict[str, KernelRunner] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
         backend = backend_named(request["backend"])
-        if not isinstance(backend, TunableBackend):
+        if "tuning" not in backend.supports:
             raise BackendError(f"backend {request['backend']!r} has no kernels to tune")
         flat = request["part"]
         with os.fdopen(flat["source"], "rb") as file:
             source = file.read()
-        self._workshop = backend.workshop(
+        self._context = backend.tuning_context(
             CompileRequest(flat["name"], source, flat["site"], Target.from_json(flat["target"]))
         )
         spaces = [
@@ -55,11 +55,11 @@ class KernelServer(Server):
                 "text": space.kernel.text,
                 "calls": space.kernel.calls,
                 "identity": space.kernel.default,
-                "alike": space.kernel.alike,
+                "equivalents": space.kernel.equivalents,
                 "choices": space.choices,
                 "default": space.default,
             }
-            for space in self._workshop.spaces.values()
+            for space in self._context.spaces.values()
         ]
         return {"status": "ok", "format": backend.format, "trace_format": backend.trace_format, "spaces": spaces}
 
@@ -111,9 +111,9 @@ class KernelServer(Server):
             return {"status": "ok", "costs": _by_turns(benches, request["rounds"])}
 
     def _opened(self) -> KernelTuningContext:
-        if self._workshop is None:
+        if self._context is None:
             raise BackendError("no leaf function is open")
-        return self._workshop
+        return self._context
 
 
 def _by_turns(benches: Sequence[KernelRunner], rounds: int) -> list[list[int]]:

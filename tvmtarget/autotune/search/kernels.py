@@ -24,7 +24,7 @@ from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.remote import Remotes, RemoteWorker
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.warm_start import HINT, warm_start
-from tvmtarget.backends.protocol import CompileRequest, Space, TunableBackend
+from tvmtarget.backends.protocol import CompileRequest, Space
 from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.building.compile_plan import codegen_target, compile_request
 from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
@@ -184,10 +184,10 @@ class KernelTuner:
         except BackendError as error:
             self.left_out += error.problems
             return None
-        refusal = backend.refuses(codegen_target(plan.topology, site)) if self._remotes is None else None
+        refusal = backend.unsupported_reason(codegen_target(plan.topology, site)) if self._remotes is None else None
         if refusal is not None:
             self.left_out.append(f"{place} cannot run on this machine: {refusal}")
-        elif not isinstance(backend, TunableBackend):
+        elif "tuning" not in backend.supports:
             self.left_out.append(f"{place}: {backend.name} has none of its own to tune")
         else:
             return backend.name

@@ -91,7 +91,7 @@ class Worker(Process):
                     flat["text"],
                     flat["calls"],
                     default=flat["identity"],
-                    alike=flat["alike"],
+                    equivalents=flat["equivalents"],
                 ),
                 tuple({name: tuple(values) for name, values in block.items()} for block in flat["choices"]),
                 tuple(flat["default"]),

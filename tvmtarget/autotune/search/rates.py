@@ -134,7 +134,7 @@ def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> M
         alone = codegen_target(topology, leaf.path)
         try:
             backend, _ = choose_backend(topology, leaf.path, allow_interpreter=allow_interpreter)
-            refusal = backend.refuses(alone)
+            refusal = backend.unsupported_reason(alone)
         except (BackendError, RunError) as error:
             left_out += error.problems
             continue
@@ -245,17 +245,16 @@ def _runner(program: Executable, inputs: Inputs) -> Callable[[], object]:
     """Return a function that runs a program; inputs of a program of one device are in its memory already."""
     leaves = list(program.code.values())
     leaf = leaves[0] if len(leaves) == 1 else None
-    run_on, place = getattr(leaf and leaf.compiled, "run_on", None), getattr(leaf and leaf.backend, "place", None)
-    if leaf is None or run_on is None or place is None:
+    if leaf is None or leaf.request.target.device == "cpu" or "device-memory" not in leaf.backend.supports:
         return lambda: program.run(inputs)
-    values = [place(inputs[name], leaf.request.target, 0) for name in program.inputs]
-    return lambda: run_on(0, values)
+    values = [leaf.backend.place(inputs[name], leaf.request.target, 0) for name in program.inputs]
+    return lambda: leaf.compiled.run_on(0, values)
 
 
 def _link_costs(topology: Topology, leaf: Site, alone: Target, backend: Backend) -> Iterator[LinkCost]:
     """Yield the costs of copies from the memory of a leaf's host to its own and back, if these are two."""
-    home, place = topology[leaf.host].domain, getattr(backend, "place", None)
-    if place is None or leaf.domain == home or leaf.target.device == "cpu":
+    home, place = topology[leaf.host].domain, backend.place
+    if "device-memory" not in backend.supports or leaf.domain == home or leaf.target.device == "cpu":
         return
     here = {size: np.zeros(size, "uint8") for size in (SMALL_COPY, LARGE_COPY)}
     there = {size: place(array, alone, 0) for size, array in here.items()}

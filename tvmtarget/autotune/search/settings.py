@@ -17,7 +17,6 @@ from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
 from tvmtarget.autotune.search.result import Budget, Finding, Progress, TuneProgress
 from tvmtarget.autotune.search.timing import ROUNDS, SLOW_ROUNDS
-from tvmtarget.backends.protocol import ConfigurableBackend
 from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.building.tuned_schedules import SETTINGS, Settings
 from tvmtarget.errors import BackendError, RunError
@@ -50,7 +49,7 @@ def open_settings(plan: Plan, *, allow_interpreter: bool = False) -> Iterator[tu
     for site in dict.fromkeys(subgraph.site for subgraph in plan.subgraphs):
         target = plan.topology[site].target
         backend, _ = choose_backend(plan.topology, site, allow_interpreter=allow_interpreter)
-        choices = backend.settings(target) if isinstance(backend, ConfigurableBackend) else {}
+        choices = backend.settings(target)
         for name, values in choices.items():
             if name not in target.attrs and values:
                 yield site, name, tuple(values)

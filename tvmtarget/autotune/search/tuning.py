@@ -183,7 +183,7 @@ def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
             backend, _ = choose_backend(plan.topology, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
             continue
-        refusal = backend.refuses(codegen_target(plan.topology, leaf.path))
+        refusal = backend.unsupported_reason(codegen_target(plan.topology, leaf.path))
         if refusal is None:
             return []
         refusals.append(

@@ -72,7 +72,9 @@ def _take_over(kernel: TunedKernel, choices: Choices, trial: Trial) -> None:
 def _hints(log: TuningLog, kernel: TunedKernel, space: str, count: int) -> Iterator[Candidate]:
     """Yield at most `count` new candidates: those of this device, then those of other devices, the nearest first."""
     described = kernel.space.kernel
-    equivalent = [(Workload.of(body, payload={"name": described.name}), name) for name, body in described.alike.items()]
+    equivalent = [
+        (Workload.of(body, payload={"name": described.name}), name) for name, body in described.equivalents.items()
+    ]
     seen: set[str] = set()
     for policy in (SAME_DEVICE, _NEAR):
         for workload, format_ in ((kernel.workload, ""), *equivalent):

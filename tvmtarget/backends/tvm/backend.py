@@ -17,7 +17,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.backends.machine import refuses_native
-from tvmtarget.backends.protocol import CompileRequest
+from tvmtarget.backends.protocol import Ability, Backend, CompileRequest
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
     LOCK,
@@ -96,10 +96,10 @@ class _External(CompiledModule):
         return {}
 
 
-class _Tvm:
+class _Tvm(Backend):
     name = "tvm"
     kinds = ("llvm", "cuda")
-    shares_code = True
+    supports = frozenset[Ability]({"device-memory", "shared-code", "tuning"})
     honours = HONOURS
     format = FORMAT
     trace_format = TRACE_FORMAT
@@ -107,11 +107,7 @@ class _Tvm:
     def version(self) -> str:
         return f"apache-tvm {import_tvm().__version__}"
 
-    def refuses(self, target: Target) -> str | None:
-        return self.refuses_on(0, target)
-
-    def refuses_on(self, device: int, target: Target) -> str | None:
-        """Return why a GPU, by its number, or this machine cannot run code for a leaf, or None if it can."""
+    def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         if target.kind not in self.kinds:
             return None if generates(target.kind) else f"TVM has no code generator relax.ext.{target.kind}"
         return refuses_native(target) if target.kind == "llvm" else refusal(import_tvm(), target, device)
@@ -122,16 +118,16 @@ class _Tvm:
             return place(value, device)
         return value.copy() if isinstance(value, np.ndarray) else value
 
-    def compile(self, part: CompileRequest) -> CompiledModule:
+    def compile(self, request: CompileRequest) -> CompiledModule:
         tvm = import_tvm()
-        if part.target.kind not in self.kinds:
-            return self._external(part)
-        never_empty = frozenset[int]() if part.is_relax else _never_empty(part.model.graph)
-        is_gpu = part.target.kind == "cuda"
+        if request.target.kind not in self.kinds:
+            return self._external(request)
+        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph)
+        is_gpu = request.target.kind == "cuda"
         is_native = not is_gpu or is_loaded(tvm)
 
         # TIR of strangers is never read: `compiled_apart` refuses it.
-        whole = tvm.ir.load_json(part.source.decode()) if part.is_relax and part.is_trusted else None
+        whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
         entry = whole["main"] if whole is not None and is_code(whole) else None
 
         def program(executable: Any) -> CompiledModule:  # noqa: ANN401
@@ -139,66 +135,74 @@ class _Tvm:
                 return CudaTirModule(executable, entry, is_native=is_native)
             if entry is not None:
                 return TirModule(executable, entry)
-            results = len(part.outputs)
+            results = len(request.outputs)
             return (
                 CudaModule(executable, never_empty, results, is_native=is_native)
                 if is_gpu
                 else CompiledModule(executable, never_empty, results)
             )
 
-        if LIBRARY in part.native and is_native:
-            return program(load(tvm, part.native[LIBRARY]))
+        if LIBRARY in request.native and is_native:
+            return program(load(tvm, request.native[LIBRARY]))
         raise_all(BackendError, [*_ignored_context(tvm)])
-        if part.is_relax and not part.is_trusted:
-            library = compiled_apart(part)
+        if request.is_relax and not request.is_trusted:
+            library = compiled_apart(request)
             if library is not None:
                 return program(load(tvm, library))
         try:
             with LOCK, quiet():
-                target = _target(tvm, part.target)
+                target = _target(tvm, request.target)
                 if entry is not None:
                     with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                         return program(built_code(whole, target))
                 default = (gpu_default if is_gpu else cpu_default)(target)
-                known = None if part.schedules is None else TunedChoice(part.schedules, default)
+                known = None if request.schedules is None else TunedChoice(request.schedules, default)
                 pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
-                module = _imported(tvm, part)
+                module = _imported(tvm, request)
                 disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
                 context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
                 with generating(tvm, target) if is_gpu else target, context:
                     return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
         except BackendError as error:
-            raise BackendError(f"tvm cannot compile function {part.name!r} of @{part.site}: {error}") from error
+            raise BackendError(f"tvm cannot compile function {request.name!r} of @{request.site}: {error}") from error
         except Exception as error:
-            raise BackendError(f"tvm cannot take function {part.name!r} of @{part.site}: {_reason(error)}") from error
+            raise BackendError(
+                f"tvm cannot take function {request.name!r} of @{request.site}: {_reason(error)}"
+            ) from error
 
-    def _external(self, part: CompileRequest) -> CompiledModule:
+    def _external(self, request: CompileRequest) -> CompiledModule:
         """Have an external code generator of TVM compile a function of Relax, with the attributes of the leaf."""
-        tvm, kind = import_tvm(), part.target.kind
+        tvm, kind = import_tvm(), request.target.kind
         if not generates(kind):
-            raise BackendError(f"TVM has no code generator relax.ext.{kind} for function {part.name!r} of @{part.site}")
-        host = part.target.host if isinstance(part.target.host, Target) and part.target.host.kind == "llvm" else None
+            raise BackendError(
+                f"TVM has no code generator relax.ext.{kind} for function {request.name!r} of @{request.site}"
+            )
+        host = (
+            request.target.host
+            if isinstance(request.target.host, Target) and request.target.host.kind == "llvm"
+            else None
+        )
         try:
             with LOCK, quiet():
-                options = {kind: part.target.attrs.to_json()}
-                module = tvm.relax.transform.RunCodegen(options)(tvm.ir.load_json(part.source.decode()))
+                options = {kind: request.target.attrs.to_json()}
+                module = tvm.relax.transform.RunCodegen(options)(tvm.ir.load_json(request.source.decode()))
                 executable = tvm.compile(module, target=_target(tvm, host or Target("llvm")))
-                return _External(executable, frozenset(), len(part.outputs))
+                return _External(executable, frozenset(), len(request.outputs))
         except Exception as error:
             reason = _reason(error)
             raise BackendError(
-                f"relax.ext.{kind} cannot take function {part.name!r} of @{part.site}: {reason}"
+                f"relax.ext.{kind} cannot take function {request.name!r} of @{request.site}: {reason}"
             ) from error
 
-    def workshop(self, part: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
+    def tuning_context(self, request: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
         """Return the tensor functions of a leaf function, to be tuned."""
         tvm = import_tvm()
-        is_gpu = part.target.kind == "cuda"
+        is_gpu = request.target.kind == "cuda"
         with LOCK, quiet():
-            target = _target(tvm, part.target)
+            target = _target(tvm, request.target)
             passes = (fusing_passes if is_gpu else legal_passes)(target)
             with target, tvm.transform.PassContext(opt_level=3):
-                module = tvm.transform.Sequential(passes)(_imported(tvm, part))
+                module = tvm.transform.Sequential(passes)(_imported(tvm, request))
                 return GpuKernelTuningContext(module, target) if is_gpu else CpuKernelTuningContext(module, target)
 
 
@@ -235,10 +239,10 @@ def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
     return any(found)
 
 
-def _imported(tvm: Any, part: CompileRequest) -> Any:  # noqa: ANN401
-    if part.is_relax:
-        return tvm.ir.load_json(part.source.decode())
-    return tvm.relax.frontend.onnx.from_onnx(_prepared(part.model), sanitize_input_names=False)
+def _imported(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
+    if request.is_relax:
+        return tvm.ir.load_json(request.source.decode())
+    return tvm.relax.frontend.onnx.from_onnx(_prepared(request.model), sanitize_input_names=False)
 
 
 def _never_empty(graph: GraphProto) -> frozenset[int]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tvmtarget.backends.aligned import is_aligned
 from tvmtarget.backends.machine import processors
-from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.protocol import Array, Compiled
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.files import temporary_folder
 
@@ -49,7 +49,7 @@ def import_tvm() -> Tvm:
     return tvm
 
 
-class CompiledModule:
+class CompiledModule(Compiled):
     """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
 
     `never_empty` are the inputs, by position, that must have elements; `results` is how many values a run returns.

@@ -70,7 +70,7 @@ class Choose(Protocol):
         It is asked again after `refuse`.
         """
 
-    def refuse(self, name: str, reason: str) -> None:
+    def reject(self, name: str, reason: str) -> None:
         """Be told that what was chosen for a function does not fit it, and why."""
 
 
@@ -162,7 +162,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             except (InternalError, ScheduleError, ValueError) as error:
                 refused[name] = str(error)
                 if choose is not None and option is not None:
-                    choose.refuse(name, str(error))
+                    choose.reject(name, str(error))
         else:
             continue
         if scheduler.layouts:

@@ -35,7 +35,7 @@ def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
             try:
                 result[variable] = applied(function, chosen)
             except ValueError as error:
-                choose.refuse(name, str(error))
+                choose.reject(name, str(error))
     return _by_rules(result)
 
 

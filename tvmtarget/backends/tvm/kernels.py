@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
+from tvmtarget.backends.protocol import Array, Kernel, KernelTuningContext, Schedules, Space
 from tvmtarget.backends.tvm.call_sites import Use, uses_of
 from tvmtarget.backends.tvm.cpu_schedule import MOST_REFUSED, Scheduler, vector_unit
 from tvmtarget.backends.tvm.register_tiling import Tile
@@ -72,9 +72,9 @@ def described(name: str, function: Function, use: Use) -> Kernel:
     A trace does not depend on which arguments are constants, so that those of the function alone serve it too.
     """
     body = workload_body(function, use.constants)
-    alike = {TRACE_FORMAT: workload_body(function)} if use.constants else {}
+    equivalents = {TRACE_FORMAT: workload_body(function)} if use.constants else {}
     called = re.sub(r"\d+(?=_|$)", "", name)
-    return Kernel(called, body, script_of(function), max(1, use.calls), alike=alike)
+    return Kernel(called, body, script_of(function), max(1, use.calls), equivalents=equivalents)
 
 
 def identity(scheduled: Function) -> str:
@@ -115,12 +115,12 @@ class TunedChoice:
             choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
             if choice is not None:
                 return choice
-            self.refuse(name, f"its body is not that of a candidate of format {format_!r}")
+            self.reject(name, f"its body is not that of a candidate of format {format_!r}")
         return None
 
-    def refuse(self, name: str, reason: str) -> None:
+    def reject(self, name: str, reason: str) -> None:
         """Pass on that what was found for a function does not fit it."""
-        self._schedules.refuse(self._kernels[name], reason)
+        self._schedules.reject(self._kernels[name], reason)
 
 
 def _read(body: object) -> list[Knobs] | None:
@@ -132,7 +132,7 @@ def _read(body: object) -> list[Knobs] | None:
     return list(blocks) if whole else None
 
 
-class TvmKernelTuningContext(ABC):
+class TvmKernelTuningContext(KernelTuningContext, ABC):
     """The kernels of a module of tensor functions: their spaces, and what each should compute."""
 
     def __init__(self, module: Module, target: Target, host: Target) -> None:

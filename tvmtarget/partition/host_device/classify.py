@@ -77,7 +77,7 @@ def ops_for_host(
     Returns:
         Numbers of operations; None if the function is not split.
     """
-    if site.host == site.path or strategy is None or not (always or strategy.takes == "device"):
+    if site.host == site.path or strategy is None or not (always or strategy.accepts == "device"):
         return None
     host = strategy_at(program.topology[site.host].target)
     configuring, inside, found = _configuring_ops(program, calls), frozenset(calls), set[int]()

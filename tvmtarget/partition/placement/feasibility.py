@@ -396,7 +396,7 @@ class Feasibility:
         reason, strategy = self._strategy_reason(index, leaf, op), self.strategy(leaf)
         if strategy is None or reason is None or leaf.host == leaf.path:
             return reason
-        if not self.splits and strategy.takes != "device":
+        if not self.splits and strategy.accepts != "device":
             return reason
         # A device with a host may leave the host's part of an operation, or its control flow, to the host.
         is_for_host = host_can_compute(self.program, op, leaf) or self.reason_not_driven(index, leaf) is None

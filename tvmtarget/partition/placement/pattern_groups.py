@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.support.matched import Matched, Operand
+from tvmtarget.support.op import MatchedOps, Operand
 from tvmtarget.support.patterns import Match, Matcher, Pattern, spellings
 from tvmtarget.support.registry import strategy_at
-from tvmtarget.support.strategy import Code, Found, Reject, Strategy
+from tvmtarget.support.strategy import Code, FoundMatch, Reject, Strategy
 from tvmtarget.target.topology import Site
 
 __all__ = ["PatternGroup", "PatternGroups", "exceeded_limit", "match_patterns"]
@@ -201,9 +201,9 @@ class _GroupSelector:
                     groups += self._checked(leaf_kind, matcher, found.get(first + root, ()))
                     self._take(matcher, first, groups)
 
-    def _found(self, strategy: Strategy) -> dict[int, list[Found]]:
+    def _found(self, strategy: Strategy) -> dict[int, list[FoundMatch]]:
         """Return the matches that a strategy finds by code of its own, by their last operation."""
-        found: dict[int, list[Found]] = {}
+        found: dict[int, list[FoundMatch]] = {}
         module = IRModule((self.program.function, *self.program.others), attrs=self.program.attrs)
         for one in strategy.matches_in(module):
             found.setdefault(max(one.calls), []).append(one)
@@ -223,12 +223,12 @@ class _GroupSelector:
             if match is not None:
                 yield PatternGroup(((leaf_kind.name, name),), tuple(first + at for at in match.calls))
 
-    def _checked(self, leaf_kind: _LeafKind, matcher: Matcher, found: Iterable[Found]) -> Iterator[PatternGroup]:
+    def _checked(self, leaf_kind: _LeafKind, matcher: Matcher, found: Iterable[FoundMatch]) -> Iterator[PatternGroup]:
         """Yield a group for each acceptable match that a strategy found by code of its own."""
         for one in found:
             if not matcher.taken.isdisjoint(one.calls) or not self._may_group(leaf_kind, one.calls):
                 continue
-            reason = one.refusal or self._limits(leaf_kind, one.calls)
+            reason = one.unsupported or self._limits(leaf_kind, one.calls)
             if not matcher.is_closed(Match(matcher.function, one.calls, max(one.calls), {})):
                 reason = Reject("RULE", f"a result inside a match of {one.pattern!r} is read outside of it")
             if reason is None:
@@ -300,11 +300,11 @@ class _GroupSelector:
         for index in calls:
             self.rejected.setdefault((index, leaf_kind.name), reason)
 
-    def _view(self, name: str, first: int, match: Match) -> Matched:
+    def _view(self, name: str, first: int, match: Match) -> MatchedOps:
         types, constants = self.program.types, self.program.constants
         values = {
             variable: Operand(value, types.get(value), constants[value].data if value in constants else None)
             for variable, value in match.values.items()
         }
         ordered = [*(at for at in match.calls if at != match.root), match.root]
-        return Matched(name, tuple(self.program.op(first + at) for at in ordered), values)
+        return MatchedOps(name, tuple(self.program.op(first + at) for at in ordered), values)
