@@ -1,1 +1,1 @@
-"""Code generators: each compiles the functions of one leaf and runs them."""
+"""Backends: code generators that compile the functions of one leaf and run them."""

@@ -1,4 +1,4 @@
-"""Weights that lie in memory as compiled code wants them, so that they need not be copied for every run."""
+"""Align weights in memory as compiled code requires, so that they are not copied in every run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,26 @@ ALIGNMENT = 64
 
 
 def is_aligned(array: Array) -> bool:
-    """Whether an array is in order, without gaps, and begins where compiled code wants it."""
+    """Return whether compiled code can read an array in place.
+
+    Args:
+        array: the array.
+
+    Returns:
+        True if it is C-contiguous and starts at a multiple of `ALIGNMENT` bytes, or is empty.
+    """
     return array.flags.c_contiguous and (not array.size or _address(array) % ALIGNMENT == 0)
 
 
 def aligned(array: Array) -> Array:
-    """Return an array that begins where compiled code wants it and cannot be written to: itself, or a copy."""
+    """Return a read-only array that compiled code can read in place.
+
+    Args:
+        array: the array.
+
+    Returns:
+        The array itself if it is aligned and read-only or holds objects, else a copy.
+    """
     if array.dtype.hasobject or (is_aligned(array) and not array.flags.writeable):
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)

@@ -1,4 +1,4 @@
-"""Whether this machine can run what a CPU leaf describes: its architecture, operating system and instructions."""
+"""Whether this machine can run code for a CPU leaf: its architecture, operating system and instructions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from tvmtarget.target.detection.why_not import compare_instructions, compare_tri
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.tree import Target
 
-__all__ = ["load", "processors", "refuses_interpreter", "refuses_native"]
+__all__ = ["interpreter_mismatch", "load", "native_code_mismatch", "processors"]
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use.
+
+    Returns:
+        At least 1.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load() -> float:
-    """Return how much was asked of each processor in the last minute: 1 is all that it can do; 0 if unknown."""
+    """Return the average load of each processor in the last minute.
+
+    Returns:
+        1 if all processors are busy; 0 if the system does not report it.
+    """
     try:
         return os.getloadavg()[0] / processors()
     except (AttributeError, OSError):
@@ -28,13 +36,20 @@ def load() -> float:
 
 @cache
 def _cpus() -> tuple[Target, ...]:
-    """Return the sorts of cores of this machine; a thread may run on any of them."""
+    """Return the types of cores of this machine; a thread may run on any of them."""
     here = Target.detect(Machine.capture(gpus=False))
     return tuple(leaf for leaf in here.targets or (here,) if leaf.kind == "llvm")
 
 
-def refuses_native(target: Target) -> str | None:
-    """Return why this machine cannot execute native code for a leaf, or None if it can."""
+def native_code_mismatch(target: Target) -> str | None:
+    """Return why this machine cannot execute native code for a leaf.
+
+    Args:
+        target: a CPU leaf.
+
+    Returns:
+        The first difference, or None if it can.
+    """
     reasons = (
         reason for cpu in _cpus() for reason in (*compare_triples(cpu, target), *compare_instructions(cpu, target))
     )
@@ -48,14 +63,21 @@ _ONLY_OF = {"mfloat-abi": ("arm", "thumb"), "mabi": ("riscv", "mips", "powerpc",
 _THIS_MACHINE = "host"
 
 
-def refuses_interpreter(target: Target) -> str | None:
-    """Return why an interpreter on this machine cannot stand in for a leaf that describes another one, else None."""
+def interpreter_mismatch(target: Target) -> str | None:
+    """Return why an interpreter on this machine cannot stand in for a leaf.
+
+    Args:
+        target: the leaf.
+
+    Returns:
+        How the leaf describes another machine, or None if it may describe this one.
+    """
     kind = find_kind(target.kind)
     if target.device != "cpu":
         return f"it is a device of type {target.device!r}, not a CPU"
     if kind is not None and kind.hardware:
         return f"kind {target.kind!r} runs on {kind.hardware}"
-    foreign = refuses_native(target)
+    foreign = native_code_mismatch(target)
     if foreign is not None:
         return foreign
     here = [str(cpu.attrs.get("mtriple", "")) for cpu in _cpus()]

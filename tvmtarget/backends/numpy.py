@@ -1,4 +1,4 @@
-"""The interpreter: ONNX's reference evaluator, for leaves of kind numpy and, where that is allowed, of other kinds."""
+"""The interpreter: ONNX's reference evaluator, for leaves of kind numpy, and for others if that is allowed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from tvmtarget.backends.machine import refuses_interpreter
+from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
@@ -38,7 +38,7 @@ class _Numpy(Backend):
         return f"onnx {onnx.__version__}"
 
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
-        return refuses_interpreter(target)
+        return interpreter_mismatch(target)
 
     def compile(self, request: CompileRequest) -> _Interpreted:
         try:

@@ -92,11 +92,11 @@ class Schedules(Protocol):
         ...
 
     def reject(self, kernel: Kernel, reason: str) -> None:
-        """Record that the schedule of a kernel cannot be applied; `find` may then return another one.
+        """Record that a schedule cannot be applied; `find` may then return another one.
 
         Args:
             kernel: the kernel.
-            reason: why it cannot be applied.
+            reason: why its schedule cannot be applied.
         """
         ...
 
@@ -396,6 +396,9 @@ class Backend(ABC):
 
         Returns:
             A value of the device's memory (`DeviceValue`).
+
+        Raises:
+            NotImplementedError: the backend lacks the ability.
         """
         raise NotImplementedError
 
@@ -418,6 +421,9 @@ class Backend(ABC):
 
         Returns:
             The kernels.
+
+        Raises:
+            NotImplementedError: the backend lacks the ability.
         """
         raise NotImplementedError
 

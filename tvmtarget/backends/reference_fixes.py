@@ -1,4 +1,4 @@
-"""Ways around defects of ONNX's reference evaluator; each says what is wrong and goes when it is mended upstream."""
+"""Workarounds for defects of ONNX's reference evaluator; each goes when the defect is fixed upstream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["FIXES"]
 
 
 class LRN(ReferenceLRN):  # type: ignore[misc]
-    """Local response normalisation, whose loop over channels counts to the number of samples (onnx 1.23).
+    """Local response normalization, whose loop over channels counts to the number of samples (onnx 1.23).
 
-    The operator looks at each position by itself, so the evaluator is handed the positions in as many samples as
-    there are channels, where both numbers agree.
+    The operator works on each position by itself, so the evaluator gets the positions in as many samples as there are
+    channels, where both numbers agree.
     """
 
     def _run(self, x: Array, **attributes: object) -> tuple[Array]:
@@ -36,9 +36,9 @@ class LRN(ReferenceLRN):  # type: ignore[misc]
 
 
 class Loop(ReferenceLoop):  # type: ignore[misc]
-    """A loop, which the evaluator never enters without a condition, and whose collected values it joins (onnx 1.23).
+    """A loop, which the evaluator never enters without a condition, and whose scan outputs it concatenates (onnx 1.23).
 
-    They are to be stacked along a new first axis; without any turn, a dimension that is not known is 0.
+    They are stacked along a new first axis; without iterations, unknown dimensions are 0.
     """
 
     def _run(
@@ -74,11 +74,11 @@ def _nothing(value: ValueInfoProto) -> Array:
 
 
 class DequantizeLinear(DequantizeLinear_25):  # type: ignore[misc]
-    """Linear dequantization, which the evaluator has since version 19 only; before, it meant the same (onnx 1.23)."""
+    """Linear dequantization, which the evaluator has only since version 19; earlier versions have the same meaning."""
 
 
 class Optional(ReferenceOptional):  # type: ignore[misc]
-    """An optional value, which the evaluator puts into a list that it never takes it out of (onnx 1.23)."""
+    """An optional value, which the evaluator puts into a list that it never unpacks (onnx 1.23)."""
 
     def _run(self, *values: Any, **attributes: object) -> tuple[Any]:  # noqa: ANN401
         return (values[0] if values else None,)

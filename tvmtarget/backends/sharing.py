@@ -1,4 +1,4 @@
-"""Code for any device of a kind: sites that are alike share it; which device it is comes with the arguments."""
+"""Keys of compiled code: equal functions on equal devices share it, as the device is an argument of each call."""
 
 from __future__ import annotations
 
@@ -11,16 +11,35 @@ __all__ = ["build_key", "code_key", "device_index"]
 
 
 def code_key(function: Function, target: Target, backend: Backend) -> str | None:
-    """Return what the code of a leaf function depends on; None if its backend shares no code.
+    """Return the key of a leaf function's code, without its site.
 
-    That is its structure, what of the target changes code, how it is called, and who compiles it: neither names nor
-    the site, so that functions and devices which are alike have one code (TVM: a function built for "any GPU").
+    It covers the structure of the function, the attributes of the target that change code, the calling convention, and
+    the backend with its version. Names do not count, so that equal functions and devices share one code, as in TVM a
+    function is built for "any GPU".
+
+    Args:
+        function: the leaf function.
+        target: the leaf.
+        backend: the backend that compiles it.
+
+    Returns:
+        The key, or None if the backend lacks the ability `shared-code`.
     """
     return _key(function, target, backend) if "shared-code" in backend.supports else None
 
 
 def build_key(function: Function, target: Target, site: str, backend: Backend) -> str:
-    """Return what tells whether code of an earlier build is that of a leaf function: its site too."""
+    """Return the key under which a later build finds the code of a leaf function.
+
+    Args:
+        function: the leaf function.
+        target: the leaf.
+        site: path of the leaf.
+        backend: the backend that compiles it.
+
+    Returns:
+        The key of the code, with the site and the digest of the leaf.
+    """
     return " ".join((site, target.digest, _key(function, target, backend)))
 
 
@@ -32,6 +51,13 @@ def _key(function: Function, target: Target, backend: Backend) -> str:
 
 
 def device_index(site: str) -> int:
-    """Return the number of a device among those of its kind: 1 for `node.0/gpu.1`, 0 where there is one."""
+    """Return the number of a site's device among those of its kind.
+
+    Args:
+        site: path of a leaf.
+
+    Returns:
+        1 for `node.0/gpu.1`; 0 if the path has no number.
+    """
     number = site.rpartition("/")[2].rpartition(".")[2]
     return int(number) if number.isdecimal() and "." in site.rpartition("/")[2] else 0

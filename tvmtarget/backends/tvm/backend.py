@@ -1,8 +1,8 @@
-"""Apache TVM for llvm and cuda leaves: the function's ONNX model through Relax, or Relax as it is, into native code.
+"""Apache TVM for llvm and cuda leaves: import ONNX through Relax, or Relax directly, and compile it to native code.
 
-TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the
-names of symbols as expressions, and has a form of its own for shapes that most operators do not take; `_prepared`
-writes the model so that none of that changes its meaning.
+TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the names
+of symbols as expressions, and represents shapes in a form that most operators do not accept; `_prepared` rewrites the
+model so that none of this changes its meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
-from tvmtarget.backends.machine import refuses_native
+from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.protocol import Ability, Backend, CompileRequest
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
@@ -29,11 +29,11 @@ from tvmtarget.backends.tvm.compiled_module import (
     quiet,
 )
 from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes
-from tvmtarget.backends.tvm.cuda import cuda_pipeline, cuda_target, fusing_passes, generating, is_loaded, refusal
+from tvmtarget.backends.tvm.cuda import cuda_pipeline, cuda_target, fusing_passes, generating, gpu_mismatch, is_loaded
 from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext, gpu_default
-from tvmtarget.backends.tvm.isolated_compile import compiled_apart
+from tvmtarget.backends.tvm.isolated_compile import compile_isolated
 from tvmtarget.backends.tvm.kernels import FORMAT, CpuKernelTuningContext, TunedChoice, cpu_default
-from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, built_code, is_code
+from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, build_tir, is_code
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.target.cpu.isa import spell_for_llvm
@@ -85,12 +85,19 @@ HONOURS = {
 
 
 def generates(kind: str) -> bool:
-    """Whether TVM hands functions of Relax to an external code generator for a kind, registered as `relax.ext.KIND`."""
+    """Return whether TVM has an external code generator for functions of Relax.
+
+    Args:
+        kind: a target kind.
+
+    Returns:
+        True if a function `relax.ext.KIND` is registered.
+    """
     return import_tvm().get_global_func(f"relax.ext.{kind}", allow_missing=True) is not None
 
 
 class _External(CompiledModule):
-    """What TVM compiled around an external code generator, whose functions are in this process only."""
+    """A module of an external code generator, whose functions exist in this process only."""
 
     def native_files(self) -> Mapping[str, bytes]:
         return {}
@@ -110,7 +117,7 @@ class _Tvm(Backend):
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         if target.kind not in self.kinds:
             return None if generates(target.kind) else f"TVM has no code generator relax.ext.{target.kind}"
-        return refuses_native(target) if target.kind == "llvm" else refusal(import_tvm(), target, device)
+        return native_code_mismatch(target) if target.kind == "llvm" else gpu_mismatch(import_tvm(), target, device)
 
     def place(self, value: Any, target: Target, device: int) -> Any:  # noqa: ANN401
         """Return a value in the memory of a GPU; for a CPU it is a copy."""
@@ -126,7 +133,7 @@ class _Tvm(Backend):
         is_gpu = request.target.kind == "cuda"
         is_native = not is_gpu or is_loaded(tvm)
 
-        # TIR of strangers is never read: `compiled_apart` refuses it.
+        # TIR of strangers is never read: `compile_isolated` refuses it.
         whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
         entry = whole["main"] if whole is not None and is_code(whole) else None
 
@@ -146,7 +153,7 @@ class _Tvm(Backend):
             return program(load(tvm, request.native[LIBRARY]))
         raise_all(BackendError, [*_ignored_context(tvm)])
         if request.is_relax and not request.is_trusted:
-            library = compiled_apart(request)
+            library = compile_isolated(request)
             if library is not None:
                 return program(load(tvm, library))
         try:
@@ -154,7 +161,7 @@ class _Tvm(Backend):
                 target = _target(tvm, request.target)
                 if entry is not None:
                     with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
-                        return program(built_code(whole, target))
+                        return program(build_tir(whole, target))
                 default = (gpu_default if is_gpu else cpu_default)(target)
                 known = None if request.schedules is None else TunedChoice(request.schedules, default)
                 pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
@@ -171,7 +178,7 @@ class _Tvm(Backend):
             ) from error
 
     def _external(self, request: CompileRequest) -> CompiledModule:
-        """Have an external code generator of TVM compile a function of Relax, with the attributes of the leaf."""
+        """Compile a function of Relax by an external code generator, with the attributes of the leaf as options."""
         tvm, kind = import_tvm(), request.target.kind
         if not generates(kind):
             raise BackendError(
@@ -246,9 +253,9 @@ def _imported(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
 
 
 def _never_empty(graph: GraphProto) -> frozenset[int]:
-    """Return the inputs of open shape of a graph that sums: the code for sums over nothing writes nothing.
+    """Return the inputs that must not be empty, as sums over nothing leave their results unwritten.
 
-    Of a static shape that is known, and refused, when the program is divided.
+    These are the inputs of symbolic shape; static shapes are checked when the program is partitioned.
     """
     if not any(node.op_type in _SUMS or node.op_type.startswith("Reduce") for node in graph.node):
         return frozenset()
@@ -257,7 +264,7 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
 
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
-    """Return TVM's target of a leaf, with the attributes TVM has; an mcpu that LLVM does not know is an error."""
+    """Return TVM's target of a leaf, with the attributes that TVM has; `BackendError` for an mcpu that LLVM lacks."""
     theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
     attributes = {name: value for name, value in spell_for_llvm(leaf.kind, leaf.attrs).items() if name in theirs}
     if leaf.kind == "cuda":
@@ -272,7 +279,7 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
 
 
 def _prepared(model: ModelProto) -> ModelProto:
-    """Copy a model into the form that TVM's importer reads right."""
+    """Copy a model into the form that TVM's importer reads correctly."""
     copy = ModelProto()
     copy.CopyFrom(model)
     graph = copy.graph
@@ -288,7 +295,7 @@ def _prepared(model: ModelProto) -> ModelProto:
 
 
 def _name_symbols(graph: GraphProto) -> None:
-    """Give every dimension of the inputs without a number a plain name, and those without a name one of their own."""
+    """Give each symbolic dimension of the inputs an identifier, and each unnamed one an identifier of its own."""
     symbols: dict[str, str] = {}
     for value in graph.input:
         for position, dim in enumerate(value.type.tensor_type.shape.dim):
@@ -298,7 +305,7 @@ def _name_symbols(graph: GraphProto) -> None:
 
 
 def _name_inputs(graph: GraphProto) -> None:
-    """Give inputs whose names are no identifiers others: they stand in generated CUDA C++ as they are."""
+    """Rename inputs whose names are no identifiers, as generated CUDA C++ contains them unchanged."""
     taken = {name for node in graph.node for name in (*node.input, *node.output)}
     names = (name for number in itertools.count() if (name := f"input_{number}") not in taken)
     renamed = {value.name: next(names) for value in graph.input if not _IDENTIFIER.fullmatch(value.name)}
@@ -309,7 +316,7 @@ def _name_inputs(graph: GraphProto) -> None:
 
 
 def _cut_spare_results(graph: GraphProto) -> None:
-    """Remove results that nothing reads where the importer does not make them."""
+    """Remove unread results that the importer does not compute."""
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     for node in graph.node:
         while node.op_type in _SPARE_RESULTS and len(node.output) > 1 and node.output[-1] not in read:
@@ -317,7 +324,7 @@ def _cut_spare_results(graph: GraphProto) -> None:
 
 
 def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: set[str]) -> Iterator[NodeProto]:
-    """Yield the nodes to write for one; `types` are those of values, `empty` the initializers without elements."""
+    """Yield the nodes that replace one; `empty` are the initializers without elements."""
     for attribute in [attr for attr in node.attribute if attr.type == AttributeProto.INTS and not attr.ints]:
         node.attribute.remove(attribute)
     if node.op_type in ("Shape", "Size"):
@@ -335,7 +342,7 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
 
 
 def _constant(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> NodeProto:
-    """Return the constant that a Shape or Size of a static value is; the strategy takes no other."""
+    """Return the constant value of a Shape or Size of a static value; the strategy supports no other."""
     dims = [dim.dim_value for dim in types[node.input[0]].shape.dim]
     bounds = {attribute.name: attribute.i for attribute in node.attribute}
     shape = np.array(dims[slice(bounds.get("start", 0), bounds.get("end"))], "int64")

@@ -1,4 +1,4 @@
-"""How a module of TVM calls its tensor functions, and constants that are laid out otherwise for them.
+"""Call sites of a TVM module: which tensor functions are called how, and constants in other layouts for them.
 
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
 """
@@ -19,14 +19,21 @@ Expr: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Use:
-    """How a module uses a function: the number of calls, and the arguments that are constants in every call."""
+    """How a module uses a function: the number of calls, and the arguments that are constants in each call."""
 
     calls: int = 0
     constants: frozenset[int] = frozenset()
 
 
 def uses_of(module: Module) -> dict[str, Use]:
-    """Return how each function is used, by name."""
+    """Collect the uses of functions.
+
+    Args:
+        module: a TVM module.
+
+    Returns:
+        Uses by name of the function.
+    """
     from tvm import ir, relax
 
     call_tir = ir.Op.get("relax.call_tir")
@@ -47,7 +54,12 @@ def uses_of(module: Module) -> dict[str, Use]:
 
 
 def pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int, Layout]]]) -> None:
-    """Call functions, by name, that read constants in other layouts: by their new variables, with new constants."""
+    """Store constants in the layouts that scheduled functions read; changes the module.
+
+    Args:
+        module: a TVM module.
+        packed: by name of the function, its new variable, and the layout of each argument by position.
+    """
     from tvm import ir, relax
     from tvm.runtime import tensor
     from tvm_ffi import structural_map

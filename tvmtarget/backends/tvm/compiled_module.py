@@ -1,7 +1,7 @@
-"""What TVM made of a leaf function, on the CPU or on a GPU: it is run, its values cross over, and it is saved.
+"""Run and save what TVM compiled for a leaf function, on the CPU or on a GPU.
 
-Importing, compiling and linking share global state in TVM and are kept under one lock. TVM is imported late and ships
-no types: its objects are Any, under names that say what they are.
+Importing, compiling and linking share global state in TVM and hold one lock. TVM is imported late and ships no types:
+its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ LOCK = threading.Lock()
 
 
 def import_tvm() -> Tvm:
-    """Return TVM, set up for this machine; `MissingExtraError` where it is not installed."""
+    """Import TVM, configured for this machine.
+
+    Returns:
+        The module `tvm`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     # TVM reads these once. By itself it takes half of the processors for hyper-threads of the others, and binds its
     # threads to processors; the caller's, which works too, is not bound, and often shares one with another of them:
     # convolutions of SqueezeNet take 580 us so and 335 us unbound, on two processors.
@@ -50,9 +57,12 @@ def import_tvm() -> Tvm:
 
 
 class CompiledModule(Compiled):
-    """An executable with a virtual machine of its own for each thread, as one machine serves one thread.
+    """A compiled leaf function, with a virtual machine for each thread, as one machine serves one thread.
 
-    `never_empty` are the inputs, by position, that must have elements; `results` is how many values a run returns.
+    Args:
+        executable: TVM's executable.
+        never_empty: positions of inputs that must have elements.
+        results: number of values that a run returns.
     """
 
     def __init__(self, executable: Any, never_empty: frozenset[int], results: int) -> None:  # noqa: ANN401
@@ -62,7 +72,14 @@ class CompiledModule(Compiled):
         self._local = threading.local()
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run on this CPU."""
+        """Run on this CPU.
+
+        Args:
+            inputs: values of the parameters, in order.
+
+        Returns:
+            The results, in order.
+        """
         self._check(inputs)
         tvm = import_tvm()
         given = [_argument(value, lambda array: _tensor(tvm, array)) for value in inputs]
@@ -71,7 +88,11 @@ class CompiledModule(Compiled):
         return [_value(one, lambda tensor: tensor.numpy()) for one in _several(results, self._results)]
 
     def native_files(self) -> Mapping[str, bytes]:
-        """Link a shared library if this machine has a compiler; without one, only the source is saved."""
+        """Link a shared library.
+
+        Returns:
+            The library; empty if this machine has no linker, so that only the source is saved.
+        """
         with temporary_folder() as folder, LOCK, quiet():
             path = folder / LIBRARY
             try:
@@ -101,7 +122,7 @@ _RAN_IN: list[int] = []  # the process in which programs ran first
 
 
 def _refuse_forks() -> None:
-    """Raise `BackendError` in a fork of a process in which programs ran: TVM would wait for threads it has not."""
+    """Raise `BackendError` in a fork of a process in which programs ran: it lacks TVM's threads."""
     if not _RAN_IN:
         _RAN_IN.append(os.getpid())
     elif _RAN_IN[0] != os.getpid():
@@ -113,28 +134,40 @@ def _refuse_forks() -> None:
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """A value in the memory of a GPU; `numpy` brings it here."""
+    """A value in the memory of a GPU."""
 
     tensor: Tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes."""
+        """Sizes of the dimensions."""
         return tuple(map(int, self.tensor.shape))
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes."""
+        """Size in bytes."""
         bits = int(self.tensor.dtype.bits) * int(self.tensor.dtype.lanes)
         return math.prod(self.shape) * -(-bits // 8)
 
     def numpy(self) -> Array:
-        """Return a copy in this process."""
+        """Copy the value into this process.
+
+        Returns:
+            An array.
+        """
         return np.asarray(self.tensor.numpy())
 
 
 def place(array: Array | DeviceArray, device: int) -> DeviceArray:
-    """Copy an array into the memory of a GPU, by its number; what is there already stays as it is."""
+    """Copy an array into the memory of a GPU.
+
+    Args:
+        array: an array, or a value of a GPU's memory.
+        device: number of the GPU.
+
+    Returns:
+        The copy; the value itself if it is on that GPU.
+    """
     tvm = import_tvm()
     there = tvm.cuda(device)
     if isinstance(array, DeviceArray):
@@ -143,7 +176,14 @@ def place(array: Array | DeviceArray, device: int) -> DeviceArray:
 
 
 class CudaModule(CompiledModule):
-    """An executable for GPUs; `is_native` says whether it holds machine code, or the source alone."""
+    """A compiled leaf function for GPUs.
+
+    Args:
+        executable: TVM's executable.
+        never_empty: positions of inputs that must have elements.
+        results: number of values that a run returns.
+        is_native: whether it holds machine code, and not the source alone.
+    """
 
     def __init__(
         self,
@@ -157,11 +197,26 @@ class CudaModule(CompiledModule):
         self._is_native = is_native
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run on the first GPU."""
+        """Run on the first GPU.
+
+        Args:
+            inputs: values of the parameters, in order.
+
+        Returns:
+            The results, in order, in this process.
+        """
         return [_argument(result, _fetched) for result in self.run_on(0, inputs)]
 
     def run_on(self, device: int, inputs: Sequence[Array | DeviceArray]) -> Sequence[Any]:
-        """Run on a GPU by its number, until it is done; results are in its memory, but for shapes."""
+        """Run on a GPU, and wait until it is done.
+
+        Args:
+            device: number of the GPU.
+            inputs: arrays, or values of a GPU's memory, in order.
+
+        Returns:
+            The results, in order, in the GPU's memory; shapes and numbers as arrays of this process.
+        """
         self._check(inputs)
         tvm = import_tvm()
         there = tvm.cuda(device)
@@ -171,11 +226,19 @@ class CudaModule(CompiledModule):
         return [_value(one, DeviceArray) for one in _several(results, self._results)]
 
     def source(self) -> str:
-        """Return the CUDA C++ of all kernels; nothing if there are none."""
+        """Return the CUDA C++ of all kernels.
+
+        Returns:
+            The code; empty if there are no kernels.
+        """
         return "".join(module.inspect_source() for module in _all(self._executable.mod) if module.kind == "cuda")
 
     def native_files(self) -> Mapping[str, bytes]:
-        """Link a shared library, if there is machine code."""
+        """Link a shared library.
+
+        Returns:
+            The library; empty if there is no machine code.
+        """
         return super().native_files() if self._is_native else {}
 
 
@@ -187,9 +250,9 @@ def _all(module: Any) -> Iterator[Any]:  # noqa: ANN401
 
 
 def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
-    """Return an array as a tensor of TVM; what nobody writes to, as weights, is not copied if it lies as TVM wants it.
+    """Return an array as a tensor of TVM, without a copy if the array is read-only and aligned, as weights are.
 
-    To copy weights for every run takes half as long as what is computed with them.
+    Copying weights in each run takes half as long as computing with them.
     """
     if array.flags.writeable or not array.size or not is_aligned(array):
         return tvm.runtime.tensor(array)
@@ -200,9 +263,9 @@ def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
 
 
 def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401
-    """Return what `main` returns as so many values: one that is no tuple, or the fields of a tuple.
+    """Return the result of `main` as a list of `count` values: one that is no tuple, or the fields of a tuple.
 
-    A single value that is a tuple stays one, but for a tuple of one tensor, which a program takes apart.
+    A single value that is a tuple stays one, except a tuple of one tensor, which is unpacked.
     """
     if count == 1 and (_is_plain(results) or len(results) != 1 or not hasattr(results[0], "numpy")):
         return [results]
@@ -210,7 +273,7 @@ def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401
 
 
 def _value(result: Any, of_tensor: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-    """Return a value of TVM: a tensor as asked for, shapes and numbers as arrays, and a tuple as a list."""
+    """Return a value of TVM: tensors converted by `of_tensor`, shapes and numbers as arrays, tuples as lists."""
     if hasattr(result, "numpy"):
         return of_tensor(result)
     if isinstance(result, bool | int | float):
@@ -221,25 +284,33 @@ def _value(result: Any, of_tensor: Callable[[Any], Any]) -> Any:  # noqa: ANN401
 
 
 def _is_plain(result: Any) -> bool:  # noqa: ANN401
-    """Whether a value of TVM is no tuple: a tensor, a shape or a number."""
+    """Whether a value of TVM is a tensor, a shape or a number, and no tuple."""
     is_number = isinstance(result, bool | int | float)
     return is_number or hasattr(result, "numpy") or type(result).__name__ == "Shape"
 
 
 def _argument(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-    """Return a value with each array in it changed; a tuple is a list or a tuple of values, numbers stay numbers."""
+    """Return a value with each array in it converted; tuples become lists, numbers stay numbers."""
     if isinstance(value, list | tuple):
         return [_argument(item, change) for item in value]
     return value if isinstance(value, bool | int | float) else change(value)
 
 
 def _fetched(value: Array | DeviceArray) -> Array:
-    """Return an array in this process."""
+    """Return an array of this process."""
     return value.numpy() if isinstance(value, DeviceArray) else value
 
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
-    """Open an executable that was linked."""
+    """Open an executable that was linked.
+
+    Args:
+        tvm: the module `tvm`.
+        library: contents of the shared library.
+
+    Returns:
+        TVM's executable.
+    """
     with temporary_folder() as folder, LOCK, quiet():
         path = folder / LIBRARY
         path.write_bytes(library)
@@ -248,7 +319,11 @@ def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Python warnings and prints, and what TVM's C++ writes to the error stream without a switch."""
+    """Silence warnings and output of Python, and the error stream of TVM's C++ code.
+
+    Yields:
+        Nothing.
+    """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         sys.stderr.flush()

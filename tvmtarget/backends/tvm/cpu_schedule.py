@@ -1,15 +1,15 @@
-"""A default CPU schedule for TVM: what `tvm_tiles` chooses, applied to every function of a module; no tuning.
+"""The default CPU schedule for TVM: apply `register_tiling` to all functions of a module, without tuning.
 
-TVM's own CPU pipeline runs the loops of an operator as they are written. This one first
-widens convolutions whose channels fit no vector (`tvm_channels`), and adds, after operator fusion:
+TVM's own CPU pipeline runs the loops of an operator as they are written. This one first pads convolutions whose
+channels fit no vector (`channel_padding`), and adds, after operator fusion:
 
-1. inline what is computed elementwise into what reads it, where that repeats no work;
+1. inline elementwise operations into their readers, where that repeats no work;
 2. keep a block of a reduction's results in registers. Constant weights are laid out at compile time so that its
    vectors are contiguous;
-3. make everything else parallel outer loops around one long inner loop, which LLVM vectorises.
+3. make everything else parallel outer loops around one long inner loop, which LLVM vectorizes.
 
-A function that this does not fit stays as TVM wrote it, and `schedule_functions` says why. TVM is imported late and
-ships no types: its objects are Any, under names that say what they are.
+A function that does not fit stays as TVM wrote it, and `schedule_functions` returns why. TVM is imported late and ships
+no types: its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -62,29 +62,49 @@ Expr: TypeAlias = Any
 
 
 class Choose(Protocol):
-    """What knows better than the static model."""
+    """Chooses schedules of functions in place of the static model."""
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
-        """Return the knobs of a function's register blocks in order, or a trace; None for what the model says.
+        """Return the schedule of a function, again after `reject`.
 
-        It is asked again after `refuse`.
+        Args:
+            name: name of the function.
+            function: the function.
+            use: how the module calls it.
+
+        Returns:
+            The knobs of its register blocks in order, or a trace; None for the static model.
         """
 
     def reject(self, name: str, reason: str) -> None:
-        """Be told that what was chosen for a function does not fit it, and why."""
+        """Record that the schedule of a function does not fit it.
+
+        Args:
+            name: name of the function.
+            reason: why it does not fit.
+        """
 
 
 # For the PassContext around `tvm.compile`: TVM 0.27 cannot compile a float that this pass moves out of a parallel loop,
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
-MOST_REFUSED = 16  # choices for one function that do not fit, after which the model is asked
+MAX_REJECTED = 16  # choices for one function that do not fit, after which the model is asked
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
 
 def legal_passes(target: Target) -> list[Pass]:
-    """Return TVM's passes for CPUs that make tensor functions of operators and fuse them, and ours before them."""
+    """Return passes that lower operators to tensor functions and fuse these.
+
+    They are TVM's passes for CPUs, after `widen_channels`.
+
+    Args:
+        target: TVM's target of kind llvm.
+
+    Returns:
+        Passes, in order.
+    """
     import tvm
     from tvm.relax.backend.cpu_generic import pipeline
 
@@ -98,10 +118,17 @@ def legal_passes(target: Target) -> list[Pass]:
 
 
 def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
-    """Return the pipeline for `tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))`.
+    """Return TVM's pipeline for CPUs with this schedule after operator fusion.
 
-    It is TVM's own for CPUs, `tvm.relax.backend.cpu_generic.pipeline`, with the schedule after operator fusion; use it
-    in a PassContext with `PASS_CONFIG`. `choose` is as for `schedule_functions`.
+    The pipeline is `tvm.relax.backend.cpu_generic.pipeline`. Use it in a PassContext with `PASS_CONFIG`:
+    `tvm.compile(module, target, relax_pipeline=cpu_pipeline(target))`.
+
+    Args:
+        target: TVM's target of kind llvm.
+        choose: chooses the schedules of functions; None for the static model.
+
+    Returns:
+        A pass.
     """
     from tvm.relax.backend.cpu_generic import pipeline
 
@@ -112,7 +139,17 @@ def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
 
 
 def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Module], Module], theirs: Pipeline) -> Pass:
-    """Return a pipeline of TVM, its module `theirs`, with passes that fuse operators and a schedule after them."""
+    """Return a pipeline of TVM with a schedule after operator fusion.
+
+    Args:
+        target: TVM's target.
+        passes: passes up to operator fusion.
+        schedule: schedules the functions of a module.
+        theirs: TVM's module with the later passes.
+
+    Returns:
+        A pass.
+    """
     import tvm
 
     def scheduled(module: Module, _context: object) -> Module:
@@ -134,10 +171,15 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
 
 
 def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:
-    """Schedule the tensor functions of a module; also return, by name, why a function stays as it was.
+    """Schedule the tensor functions of a module.
 
-    `choose` is asked before the static model; where what it says does not fit, it is told, and the function is
-    scheduled by the model.
+    Args:
+        module: a TVM module.
+        unit: the vector registers.
+        choose: chooses schedules in place of the static model. One that does not fit is rejected.
+
+    Returns:
+        A changed copy, and by name why a function was not scheduled.
     """
     from tvm.error import InternalError
     from tvm.relax import BlockBuilder
@@ -175,20 +217,28 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
 
 
 def _options(choose: Choose | None, name: str, function: Function, use: Use) -> Iterator[Sequence[Knobs] | str | None]:
-    """Yield what `choose` says as long as that is refused, then None for the static model."""
+    """Yield the chosen schedules as long as they are rejected, then None for the static model."""
     if choose is not None:
         yield from takewhile(
-            lambda option: option is not None, (choose(name, function, use) for _ in range(MOST_REFUSED))
+            lambda option: option is not None, (choose(name, function, use) for _ in range(MAX_REJECTED))
         )
     yield None
 
 
 class Scheduler:
-    """Schedules one function; `layouts` are those in which the scheduled one takes arguments that are constants.
+    """Schedules one function.
 
-    `knobs` are those of its register blocks in order, None for what the static model says; `blocks` are the nests
-    that got one, each with what the model says. A step that would not be right is refused by TVM's own checks, with a
-    `ScheduleError`, and knobs that make no tile with a `ValueError`.
+    A step that would change results is rejected by TVM's own checks, with a `ScheduleError`.
+
+    Args:
+        function: the function.
+        unit: the vector registers.
+        constants: positions of arguments that are constants.
+        knobs: knobs of its register blocks in order; None for the static model.
+
+    Attributes:
+        layouts: layouts in which the scheduled function reads constant arguments, by position.
+        blocks: nests that got a register block, each with the tile of the static model.
     """
 
     def __init__(
@@ -206,7 +256,11 @@ class Scheduler:
         self.blocks: list[tuple[Nest, Tile]] = []
 
     def run(self) -> Function:
-        """Return the function scheduled."""
+        """Schedule the function.
+
+        Returns:
+            The scheduled function.
+        """
         self.inline()
         self.keep_own_parameters()
         done: list[Block] = []
@@ -223,7 +277,17 @@ class Scheduler:
         return vectorisable(self.schedule.mod["main"])
 
     def tile(self, nest: Nest) -> Tile | None:
-        """Return the register block of a nest: the one that is asked for, else what the model says."""
+        """Return the register block of a nest: that of the knobs, else that of the static model.
+
+        Args:
+            nest: the loop nest.
+
+        Returns:
+            The tile, or None if the model has none.
+
+        Raises:
+            ValueError: the knobs make no tile that fits.
+        """
         tile = plan(nest, self.unit)
         if tile is None:
             return None
@@ -237,7 +301,9 @@ class Scheduler:
         return chosen
 
     def inline(self) -> None:
-        """Inline elementwise blocks, readers before what they read, where that computes nothing more than once."""
+        """Inline elementwise blocks where that computes nothing more than once.
+
+        Readers are inlined before their operands."""
         for block in reversed(self.schedule.get_child_blocks(self.root)):
             readers = self.schedule.get_consumers(block)
             if readers and "R" not in self.kinds(block) and self.may_inline(block, readers):
@@ -245,14 +311,24 @@ class Scheduler:
                     self.schedule.compute_inline(block)
 
     def keep_own_parameters(self) -> None:
-        """Forget constants that several blocks read: these may need them in different layouts."""
+        """Drop constants that several blocks read, as these may need different layouts."""
         blocks = map(self.schedule.get, self.schedule.get_child_blocks(self.root))
         sources = [read.source for block in blocks for read in block.reads]
         readers = {at: sum(map(parameter.same_as, sources)) for at, parameter in self.parameters.items()}
         self.parameters = {at: parameter for at, parameter in self.parameters.items() if readers[at] == 1}
 
     def may_inline(self, block: Block, readers: Sequence[Block]) -> bool:
-        """Whether readers stay short, and nothing is computed twice: a copy, or one reader that runs no more often."""
+        """Return whether a block may be inlined.
+
+        Its readers must stay short, and nothing may be computed twice.
+
+        Args:
+            block: an elementwise block.
+            readers: the blocks that read its result.
+
+        Returns:
+            True for a copy, or for one reader that runs no more often.
+        """
         result, inner = self.schedule.get(block).writes[0].source, self.loads(block)
         for reader in readers:
             outer = self.loads(reader)
@@ -269,7 +345,14 @@ class Scheduler:
         return len(repeated) == 1 and bool(self.tvm.sym.Analyzer().can_prove(repeated[0] <= work))
 
     def loads(self, block: Block) -> list[Expr]:
-        """Return the loads in the text of a block."""
+        """Return the loads in the body of a block.
+
+        Args:
+            block: the block.
+
+        Returns:
+            Expressions, in order.
+        """
         from tvm_ffi import structural_walk
 
         found: list[Expr] = []
@@ -277,7 +360,14 @@ class Scheduler:
         return found
 
     def nest(self, block: Block) -> Nest:
-        """Describe a block for `plan`."""
+        """Describe a block for `plan`.
+
+        Args:
+            block: the block.
+
+        Returns:
+            Its loop nest.
+        """
         statement = self.schedule.get(block)
         return Nest(
             self.kinds(block),
@@ -288,17 +378,39 @@ class Scheduler:
         )
 
     def kinds(self, block: Block) -> str:
-        """Return a letter per axis of a block: S spatial, R reduced, ? neither."""
+        """Return the kinds of a block's axes.
+
+        Args:
+            block: the block.
+
+        Returns:
+            A letter per axis: S spatial, R reduced, ? neither.
+        """
         axis = self.tvm.tirx.IterVar
         letters = {axis.DataPar: "S", axis.CommReduce: "R"}
         return "".join(letters.get(each.iter_type, "?") for each in self.schedule.get(block).iter_vars)
 
     def static(self, extent: Expr) -> int | None:
-        """Return an extent as a number, or None if it is symbolic."""
+        """Return an extent as a number.
+
+        Args:
+            extent: an expression.
+
+        Returns:
+            The number, or None if it is symbolic.
+        """
         return int(extent) if isinstance(extent, self.tvm.tirx.IntImm) else None
 
     def access(self, region: Expr, axes: Sequence[Expr]) -> Access:
-        """Describe how a block reads or writes a tensor."""
+        """Describe how a block reads or writes a tensor.
+
+        Args:
+            region: the accessed region of the tensor.
+            axes: axes of the block.
+
+        Returns:
+            The access.
+        """
         constant = (at for at, parameter in self.parameters.items() if region.source.same_as(parameter))
         return Access(
             tuple(self.steps(index.min, axes) for index in region.region),
@@ -307,7 +419,15 @@ class Scheduler:
         )
 
     def steps(self, index: Expr, axes: Sequence[Expr]) -> dict[int, int]:
-        """Return the axes in an index, and how many steps along each it takes to move the index."""
+        """Return the axes in an index.
+
+        Args:
+            index: an expression.
+            axes: axes of the block.
+
+        Returns:
+            By axis, the number of steps along it that move the index by one.
+        """
         from tvm_ffi import WalkResult, structural_walk
 
         tirx, steps = self.tvm.tirx, dict[int, int]()
@@ -326,7 +446,15 @@ class Scheduler:
         return steps
 
     def pack(self, block: Block, nest: Nest, tile: Tile) -> None:
-        """Give what a tile reads the layout it needs: constants when compiling, the rest at each run."""
+        """Make the vectors that a tile reads contiguous.
+
+        Constants are laid out at compile time, other values in each run.
+
+        Args:
+            block: the block.
+            nest: its loop nest.
+            tile: its tile.
+        """
         if tile.pack is None:
             return
         read, layout = tile.pack
@@ -338,7 +466,16 @@ class Scheduler:
             self.layouts[argument] = layout
 
     def keep_in_registers(self, block: Block, nest: Nest, tile: Tile) -> list[Block]:
-        """Apply a tile; return the blocks that need nothing more."""
+        """Apply a tile.
+
+        Args:
+            block: the block.
+            nest: its loop nest.
+            tile: its tile.
+
+        Returns:
+            The blocks that are scheduled by this.
+        """
         schedule, loops = self.schedule, self.schedule.get_loops(block)
         outer, inner = self.split(loops, nest, tile)
         reduced = self.reduced(loops, nest, tile)
@@ -363,7 +500,16 @@ class Scheduler:
         return [start, block, result]
 
     def split(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> tuple[list[Loop], list[Loop]]:
-        """Split the axes of a tile; return the loops over tiles, that over rows last, and the loops of one tile."""
+        """Split the axes of a tile.
+
+        Args:
+            loops: loops of the block, one for each axis.
+            nest: its loop nest.
+            tile: its tile.
+
+        Returns:
+            The loops over tiles, that over rows last, and the loops of one tile.
+        """
         columns, *inner = self.schedule.split(loops[tile.axis], [None, tile.vectors, tile.lanes])
         outer = [columns if axis == tile.axis else loops[axis] for axis in nest.spatial if axis != tile.row_axis]
         if tile.row_axis is None:
@@ -375,14 +521,31 @@ class Scheduler:
         return [*outer, rows], [row, *inner]
 
     def reduced(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> list[Loop]:
-        """Return the loops of a reduction in their order; the last is that of the steps which are written out."""
+        """Return the loops of a reduction in their order.
+
+        Args:
+            loops: loops of the block, one for each axis.
+            nest: its loop nest.
+            tile: its tile.
+
+        Returns:
+            Loops; the last one is to be unrolled, if the tile unrolls.
+        """
         order = list(nest.reduced)
         order.append(order.pop(tile.inner))
         found = [loops[axis] for axis in order]
         return [*found[:-1], *self.schedule.split(found[-1], [None, tile.unroll])] if tile.unroll > 1 else found
 
     def write_back(self, block: Block, at: Loop) -> Block:
-        """Compute a block into local memory; put its reader, or a copy, where a tile is finished, and return it."""
+        """Compute a block into local memory, and its reader, or a copy, where a tile is finished.
+
+        Args:
+            block: the block.
+            at: the loop over tiles.
+
+        Returns:
+            The reader, or the block that copies.
+        """
         readers = self.schedule.get_consumers(block)
         if len(readers) == 1 and self.reads_in_place(readers[0], block):
             result = readers[0]
@@ -393,7 +556,15 @@ class Scheduler:
         return result
 
     def reads_in_place(self, reader: Block, block: Block) -> bool:
-        """Whether a block computes each element from just the same element of another's result."""
+        """Return whether a block computes each element from the same element of another's result.
+
+        Args:
+            reader: the block.
+            block: the other block.
+
+        Returns:
+            False if the reader reduces or indexes otherwise.
+        """
         result = self.schedule.get(block).writes[0].source
         axes = [axis.var for axis in self.schedule.get(reader).iter_vars]
         places = [
@@ -407,14 +578,23 @@ class Scheduler:
         )
 
     def vectorise(self, block: Block, width: int) -> None:
-        """Vectorise the innermost loop of a block, as far as its extent divides."""
+        """Vectorize the innermost loop of a block, as far as its extent divides.
+
+        Args:
+            block: the block.
+            width: the largest number of lanes.
+        """
         loop = self.schedule.get_loops(block)[-1]
         lanes = divisor(self.static(self.schedule.get(loop).extent) or 1, width)
         if lanes > 1:
             self.schedule.vectorize(self.schedule.split(loop, [None, lanes])[1])
 
     def run_parallel(self, block: Block) -> None:
-        """Make outer loops parallel, and the innermost loop one that runs along memory as far as it goes."""
+        """Make outer loops parallel, and the innermost loop run along memory as far as possible.
+
+        Args:
+            block: a block without a tile.
+        """
         nest, loops = self.nest(block), self.schedule.get_loops(block)
         if len(loops) != len(nest.kinds) or "?" in nest.kinds or 0 in nest.extents:
             return
@@ -436,7 +616,16 @@ class Scheduler:
             self.schedule.fuse(*flat)
 
     def parallel(self, loops: Sequence[Loop], work: float, tasks: int = PARALLEL_TASKS) -> int:
-        """Run the first of some loops in parallel, as many as give enough tasks; return how many those are."""
+        """Run the first of some loops in parallel, as many as give enough tasks.
+
+        Args:
+            loops: loops, the outermost first.
+            work: number of iterations of the block.
+            tasks: number of tasks that are enough.
+
+        Returns:
+            The number of loops that were fused.
+        """
         if work < PARALLEL_WORK or not loops or not tasks:
             return 0
         extents = [self.static(self.schedule.get(loop).extent) or 1 for loop in loops]

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs by Apache TVM: what of CUDA is on this machine, TVM's target of a cuda leaf, and how it is compiled.
+"""NVIDIA GPUs through Apache TVM: the CUDA runtime of this machine, TVM's target of a cuda leaf, and its pipeline.
 
-TVM writes CUDA C++ anywhere. It makes machine code of that where its CUDA runtime is loaded, which needs NVIDIA's
-driver; elsewhere a compiled function holds the source alone, and cannot run. TVM is imported late and ships no types:
-its objects are Any, under names that say what they are.
+TVM writes CUDA C++ on any machine. It compiles that where its CUDA runtime is loaded, which needs NVIDIA's driver;
+elsewhere a compiled function holds the source alone, and cannot run. TVM is imported late and ships no types: its
+objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tvmtarget.target.attributes import Value
 from tvmtarget.target.gpu_archs import runs_machine_code
 from tvmtarget.target.tree import Target
 
-__all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "is_loaded", "refusal"]
+__all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "gpu_mismatch", "is_loaded"]
 
 Tvm: TypeAlias = Any
 Module: TypeAlias = Any
@@ -34,7 +34,16 @@ THREADS_PER_BLOCK = 1024
 
 
 def is_loaded(tvm: Tvm) -> bool:
-    """Whether TVM's CUDA runtime is there; loaded now if it can be, as by then the libraries from wheels are found."""
+    """Load TVM's CUDA runtime if it is installed.
+
+    The libraries of NVIDIA's wheels are loaded first, as TVM does not find them there.
+
+    Args:
+        tvm: the module `tvm`.
+
+    Returns:
+        Whether it is loaded.
+    """
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         from tvm.base import _LOADED_LIBS
 
@@ -46,8 +55,17 @@ def is_loaded(tvm: Tvm) -> bool:
     return tvm.get_global_func("device_api.cuda", allow_missing=True) is not None
 
 
-def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
-    """Return why a GPU, by its number, cannot run code for a cuda leaf, or None if it can."""
+def gpu_mismatch(tvm: Tvm, target: Target, device: int) -> str | None:
+    """Return why a GPU cannot run code for a cuda leaf.
+
+    Args:
+        tvm: the module `tvm`.
+        target: the leaf.
+        device: number of the GPU.
+
+    Returns:
+        The reason, or None if it can.
+    """
     if not is_loaded(tvm):
         return (
             f"there is no NVIDIA driver, or no CUDA runtime for {_version(tvm)}; "
@@ -65,14 +83,29 @@ def refusal(tvm: Tvm, target: Target, device: int) -> str | None:
 
 
 def capability(tvm: Tvm, device: int = 0) -> str:
-    """Return the compute capability of a GPU that is here, as compilers spell it: sm_90."""
+    """Return the compute capability of a GPU of this machine.
+
+    Args:
+        tvm: the module `tvm`.
+        device: number of the GPU.
+
+    Returns:
+        In the spelling of compilers: `sm_90`.
+    """
     return f"sm_{str(tvm.cuda(device).compute_version).replace('.', '')}"
 
 
 def cuda_target(tvm: Tvm, attributes: Mapping[str, Value], host: TvmTarget) -> TvmTarget:
-    """Return TVM's target of a cuda leaf: limits that it does not state are those that all GPUs keep.
+    """Return TVM's target of a cuda leaf.
 
-    Without an `arch` it is that of the GPU that is here.
+    Args:
+        tvm: the module `tvm`.
+        attributes: attributes of the leaf. Limits that are not stated are those of all GPUs; `arch` is that of
+            the first GPU of this machine.
+        host: TVM's target of the host.
+
+    Returns:
+        The target.
     """
     config = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
     if "arch" not in config and is_loaded(tvm) and tvm.cuda(0).exist:
@@ -86,7 +119,14 @@ def cuda_target(tvm: Tvm, attributes: Mapping[str, Value], host: TvmTarget) -> T
 
 
 def fusing_passes(target: TvmTarget) -> list[Pass]:
-    """Return TVM's passes for GPUs that make tensor functions of operators and fuse them."""
+    """Return TVM's passes for GPUs that lower operators to tensor functions and fuse these.
+
+    Args:
+        target: TVM's target.
+
+    Returns:
+        Passes, in order.
+    """
     import tvm
     from tvm.relax.backend.cuda import pipeline
 
@@ -99,7 +139,15 @@ def fusing_passes(target: TvmTarget) -> list[Pass]:
 
 
 def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
-    """Return TVM's own pipeline for GPUs, with the schedules that `choose` knows before the default ones."""
+    """Return TVM's pipeline for GPUs with chosen schedules.
+
+    Args:
+        target: TVM's target.
+        choose: chooses the schedules of functions; None for the default rules.
+
+    Returns:
+        A pass for `tvm.compile(..., relax_pipeline=...)`.
+    """
     from tvm.relax.backend.cuda import pipeline
 
     return scheduling(target, fusing_passes(target), lambda module: schedule_for_gpu(module, choose), pipeline)
@@ -107,7 +155,17 @@ def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
 
 @contextlib.contextmanager
 def generating(tvm: Tvm, target: TvmTarget) -> Iterator[None]:
-    """Be under a target while code is generated, which is compiled where TVM's CUDA runtime is loaded."""
+    """Enter a target while code is generated.
+
+    CUDA C++ is compiled by `cuda_compiler` if TVM's CUDA runtime is loaded.
+
+    Args:
+        tvm: the module `tvm`.
+        target: TVM's target.
+
+    Yields:
+        Nothing.
+    """
     compilers = compiling(tvm, str(target.attrs["arch"])) if is_loaded(tvm) else contextlib.nullcontext()
     with target, compilers:
         yield

@@ -1,7 +1,7 @@
-"""Compilers of the CUDA C++ that Apache TVM writes: NVRTC, from wheels or a toolkit, else nvcc.
+"""Compile the CUDA C++ that Apache TVM writes: by NVRTC, from wheels or a toolkit, else by nvcc.
 
-TVM's own way asks for fast arithmetic, where a power of a negative number is NaN and tanh has 11 bits; here NVRTC is
-driven without. What the code needs beside itself is as in TVM 0.27, python/tvm/support/nvcc.py.
+TVM requests fast arithmetic, in which a power of a negative number is NaN and tanh has 11 bits; here it is off. The
+preamble of the code is that of TVM 0.27, python/tvm/support/nvcc.py.
 """
 
 from __future__ import annotations
@@ -43,9 +43,17 @@ using cuda::std::uint64_t;
 
 @contextlib.contextmanager
 def compiling(tvm: Tvm, arch: str) -> Iterator[None]:
-    """Have TVM's CUDA C++ compiled for a compute capability; `BackendError` where no compiler is here.
+    """Replace TVM's compiler of CUDA C++ by ours, unless the user set TVM_CUDA_COMPILE_MODE.
 
-    A user who set TVM_CUDA_COMPILE_MODE gets TVM's own way.
+    Args:
+        tvm: the module `tvm`.
+        arch: compute capability, such as `sm_90`.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        BackendError: no compiler is installed.
     """
     from tvm_ffi import register_global_func
 
@@ -61,7 +69,19 @@ def compiling(tvm: Tvm, arch: str) -> Iterator[None]:
 
 
 def machine_code(code: str, arch: str, home: Path) -> bytes:
-    """Return the machine code of CUDA C++ for a compute capability, by NVRTC with the headers of an installation."""
+    """Compile CUDA C++ by NVRTC.
+
+    Args:
+        code: the source.
+        arch: compute capability, such as `sm_90`.
+        home: an installation of CUDA, for its headers.
+
+    Returns:
+        A cubin.
+
+    Raises:
+        BackendError: the code does not compile.
+    """
     from cuda.bindings import nvrtc
 
     options = [
@@ -109,7 +129,11 @@ def _by_nvcc(code: str) -> bytes:
 
 
 def cuda_home() -> Path | None:
-    """Return where the headers of CUDA are: of a toolkit, else of wheels; None if they are not here."""
+    """Return an installation of CUDA that has headers: a toolkit, else NVIDIA's wheels.
+
+    Returns:
+        Its folder, or None.
+    """
     return next((path for path in _homes() if _headers(path)), None)
 
 
@@ -124,7 +148,7 @@ def _homes() -> Iterator[Path]:
 
 
 def _headers(home: Path) -> list[Path]:
-    """Return the folders of the headers in an installation of CUDA, and of those of C++ for it; none if it has none."""
+    """Return the folders of an installation's CUDA headers, and of the C++ headers for them; none if it has none."""
     return [
         folder
         for include in (home / "include", *sorted(home.glob("targets/*/include")))
@@ -134,7 +158,14 @@ def _headers(home: Path) -> list[Path]:
 
 
 def wheel(folder: str) -> Path:
-    """Return a folder of NVIDIA's wheels of CUDA 13, which may not be there."""
+    """Return a folder of NVIDIA's wheels of CUDA 13.
+
+    Args:
+        folder: name of the folder, such as `include`.
+
+    Returns:
+        Its path, which may not exist.
+    """
     spec = find_spec("nvidia")
     roots = [] if spec is None else list(spec.submodule_search_locations or ())
     found = (Path(root) / "cu13" / folder for root in roots)

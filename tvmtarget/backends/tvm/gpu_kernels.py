@@ -26,7 +26,14 @@ Function: TypeAlias = Any
 
 
 def gpu_default(target: Target) -> Callable[[Function, Use], Function]:
-    """Return what schedules functions for a GPU without tuning."""
+    """Return a function that schedules functions for a GPU without tuning.
+
+    Args:
+        target: TVM's target.
+
+    Returns:
+        A function from a tensor function and its use to the scheduled function.
+    """
 
     def schedule(function: Function, _use: Use) -> Function:
         with target:
@@ -36,7 +43,7 @@ def gpu_default(target: Target) -> Callable[[Function, Use], Function]:
 
 
 class GpuKernelTuningContext(TvmKernelTuningContext):
-    """The kernels of a module of tensor functions, which `fusing_passes` made; there are no register blocks."""
+    """Kernels of a module of tensor functions that `fusing_passes` produced; they have no register blocks."""
 
     def __init__(self, module: Module, target: Target) -> None:
         self._default = gpu_default(target)
@@ -46,11 +53,27 @@ class GpuKernelTuningContext(TvmKernelTuningContext):
         return Space(replace(kernel, default=identity(self._default(function, use))), (), ())
 
     def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
-        """Whether choices are those of no register block."""
+        """Return whether choices fit a kernel.
+
+        Args:
+            key: key of the kernel.
+            choices: the choices for each register block.
+
+        Returns:
+            True if there are none, as kernels of GPUs have no register blocks.
+        """
         return key in self.spaces and not choices
 
     def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> GpuKernelRunner:
-        """Schedule and compile a kernel, by a trace or by the default rules."""
+        """Schedule and compile a kernel.
+
+        Args:
+            key: key of the kernel.
+            choices: a trace; anything else stands for the default rules.
+
+        Returns:
+            The kernel on the first GPU.
+        """
         import tvm
 
         function, use = self._functions[key]
@@ -64,7 +87,11 @@ class GpuKernelRunner(CpuKernelRunner):
     """A compiled kernel on the first GPU, with inputs and expected results."""
 
     def difference(self) -> str | None:
-        """Run once and compare."""
+        """Run once and compare the results.
+
+        Returns:
+            How they differ, or None.
+        """
         try:
             return super().difference()
         except Exception:
@@ -72,7 +99,14 @@ class GpuKernelRunner(CpuKernelRunner):
             raise
 
     def time(self, repeats: int) -> list[int]:
-        """Return picoseconds a run, so many times."""
+        """Measure the run time.
+
+        Args:
+            repeats: number of measurements.
+
+        Returns:
+            Picoseconds per run, one for each measurement.
+        """
         try:
             return super().time(repeats)
         except Exception:
@@ -80,7 +114,7 @@ class GpuKernelRunner(CpuKernelRunner):
             raise
 
     def _end_if_lost(self) -> None:
-        """End this process, which exists to measure, if it lost the GPU, as by a fault of a kernel."""
+        """Abort this process, which exists to measure, if the GPU is lost, as after a fault of a kernel."""
         try:
             self._device.sync()
         except Exception:

@@ -1,7 +1,7 @@
-"""Schedules of TVM for GPUs: what a log knows of a function, else TVM's default rules for GPUs (dlight).
+"""Schedules for GPUs: those of a tuning log, else TVM's default rules (dlight).
 
-Code without a schedule has no threads, and no GPU compiles it. TVM is imported late and ships no types: its objects
-are Any, under names that say what they are.
+Code without a schedule has no threads, and no GPU compiles it. TVM is imported late and ships no types: its objects are
+Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ Target: TypeAlias = Any
 
 
 def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
-    """Schedule the tensor functions of a module under the current target; what `choose` says goes before the rules."""
+    """Schedule the tensor functions of a module under the current target.
+
+    Args:
+        module: a TVM module.
+        choose: chooses traces of functions; None for the default rules.
+
+    Returns:
+        A changed copy; functions whose trace does not fit get the default rules.
+    """
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import PrimFunc
 
@@ -40,7 +48,14 @@ def schedule_for_gpu(module: Module, choose: Choose | None = None) -> Module:
 
 
 def default_schedule(function: Function) -> Function:
-    """Return a function as TVM's rules schedule it under the current target."""
+    """Schedule a function by TVM's rules under the current target.
+
+    Args:
+        function: a tensor function.
+
+    Returns:
+        The scheduled function.
+    """
     import tvm
 
     named = function.with_attr("global_symbol", "main")
@@ -48,7 +63,7 @@ def default_schedule(function: Function) -> Function:
 
 
 def _by_rules(module: Module) -> Module:
-    """Apply the rules of TVM's own pipeline for CUDA to what has no schedule: the first that fits, and that works.
+    """Schedule other functions by the first rule of TVM's pipeline for CUDA that fits and does not fail.
 
     TVM tries no further rule where one raises, as rules do on functions that they were not written for.
     """
@@ -65,7 +80,7 @@ def _by_rules(module: Module) -> Module:
 
 
 def _first_that_works(function: Function, target: Target) -> Function | None:
-    """Return a function as the first rule schedules it that does; None for functions with a schedule of their own."""
+    """Return a function scheduled by the first rule that does not fail; None if there is none."""
     from tvm.s_tir import Schedule
     from tvm.s_tir.dlight import gpu
 

@@ -1,7 +1,7 @@
-"""Modules of TVM from strangers are read and compiled in a process of their own, which a damaged one may end.
+"""Compile untrusted TVM modules in a process of their own, which a malformed one may crash.
 
-`compiled_apart` checks a source against closed lists before TVM sees it. The process gets a line of JSON and the source
-on its standard input, and writes the library, if it could link one, into a folder that only this user can read.
+`compile_isolated` checks a source against closed lists before TVM reads it. The process gets a line of JSON and the
+source on its standard input, and writes the library, if it could link one, into a folder that only this user can read.
 """
 
 from __future__ import annotations
@@ -24,36 +24,42 @@ from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.python_process import end_with_parent, python_command, python_environment
 from tvmtarget.target.tree import Target
 
-__all__ = ["compiled_apart", "main"]
+__all__ = ["compile_isolated", "main"]
 
-SECONDS = 300  # that compiling a leaf function may take
-_WHY = "why"  # the file with the reason why it cannot be compiled
+TIME_LIMIT = 300  # seconds for compiling a leaf function
+_REASON = "why"  # name of the file with the reason why it cannot be compiled
 
 
-def compiled_apart(part: CompileRequest) -> bytes | None:
-    """Return the library of a leaf function of a stranger; None if it compiles, and there is nothing to link it with.
+def compile_isolated(request: CompileRequest) -> bytes | None:
+    """Compile an untrusted leaf function.
+
+    Args:
+        request: the function.
+
+    Returns:
+        The shared library; None if it compiles, but this machine has no linker.
 
     Raises:
-        BackendError: it holds what may only be compiled with trust, does not compile, takes too long, or ends the
-            process; the function and its file in a saved program are named.
+        BackendError: it holds what requires trust, does not compile, takes too long, or crashes the process; names the
+            function and its file in a saved program.
     """
-    name = f"function {part.name!r} of @{part.site or '.'} (leaves/{part.name}/source.onnx)"
-    problems = list(unsafe_parts(part.source))
+    name = f"function {request.name!r} of @{request.site or '.'} (leaves/{request.name}/source.onnx)"
+    problems = list(unsafe_parts(request.source))
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise BackendError(
             f"{name} is compiled only if you trust who wrote it (trust=True, --trust): {problems[0]}{more}"
         )
     with temporary_folder() as folder:
-        bodies = part.schedules.bodies if isinstance(part.schedules, FixedSchedules) else {}
-        request = {
-            "name": part.name,
-            "site": part.site,
-            "target": part.target.to_json(),
+        bodies = request.schedules.bodies if isinstance(request.schedules, FixedSchedules) else {}
+        header = {
+            "name": request.name,
+            "site": request.site,
+            "target": request.target.to_json(),
             "bodies": [[*key, body] for key, body in bodies.items()],
         }
-        code = _run(str(folder), json.dumps(request).encode() + b"\n" + part.source)
-        why, library = folder / _WHY, folder / LIBRARY
+        code = _run(str(folder), json.dumps(header).encode() + b"\n" + request.source)
+        why, library = folder / _REASON, folder / LIBRARY
         if code == 0:
             return library.read_bytes() if library.exists() else None
         if why.exists():
@@ -63,7 +69,7 @@ def compiled_apart(part: CompileRequest) -> bytes | None:
 
 
 def _run(folder: str, data: bytes) -> int | None:
-    """Run the process; return its exit code, None if it took too long and was ended, with all that it started."""
+    """Run the process; return its exit code, or None if it exceeded the time limit and was killed with its children."""
     process = subprocess.Popen(
         python_command("-m", __name__, folder),
         stdin=subprocess.PIPE,
@@ -73,7 +79,7 @@ def _run(folder: str, data: bytes) -> int | None:
         start_new_session=True,
     )
     try:
-        process.communicate(data, timeout=SECONDS)
+        process.communicate(data, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -88,22 +94,29 @@ def _ending(code: int) -> str:
 
 
 def main(folder: str) -> int:
-    """Compile the leaf function on the standard input, and write its library into a folder."""
+    """Compile the leaf function on the standard input.
+
+    Args:
+        folder: where to write its library.
+
+    Returns:
+        The exit code: 0, or 1 after writing the reason why it cannot be compiled.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     end_with_parent()
-    request: Mapping[str, object] = json.loads(sys.stdin.buffer.readline())
-    bodies = {(key, form): body for key, form, body in request["bodies"]}  # type: ignore[attr-defined]
-    part = CompileRequest(
-        str(request["name"]),
+    header: Mapping[str, object] = json.loads(sys.stdin.buffer.readline())
+    bodies = {(key, form): body for key, form, body in header["bodies"]}  # type: ignore[attr-defined]
+    request = CompileRequest(
+        str(header["name"]),
         sys.stdin.buffer.read(),
-        str(request["site"]),
-        Target.from_json(request["target"]),  # type: ignore[arg-type]
+        str(header["site"]),
+        Target.from_json(header["target"]),  # type: ignore[arg-type]
         schedules=FixedSchedules(bodies) if bodies else None,
     )
     try:
-        files = backend_named("tvm").compile(part).native_files()
+        files = backend_named("tvm").compile(request).native_files()
     except TvmTargetError as error:
-        (Path(folder) / _WHY).write_text(str(error).splitlines()[0], encoding="utf-8")
+        (Path(folder) / _REASON).write_text(str(error).splitlines()[0], encoding="utf-8")
         return 1
     for name, data in files.items():
         (Path(folder) / name).write_bytes(data)

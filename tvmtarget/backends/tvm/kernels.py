@@ -1,9 +1,9 @@
-"""The tensor functions that TVM makes of a leaf function, as kernels to be tuned: their keys, choices and timings.
+"""Tunable kernels of a leaf function: the tensor functions that TVM makes of it, with their choices and measurements.
 
-A kernel is known by what it computes (`ir/tensor_functions.py`), and by which arguments are constants.
-Only functions with a reduction are tuned: by the choices of its register blocks, or by traces of MetaSchedule, which
-need no such block. Open sizes are measured at `OPEN_SIZE`.
-TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+A kernel is identified by what it computes (`ir/tensor_functions.py`), and by which arguments are constants. Only
+functions with a reduction are tuned: by the choices of their register blocks, or by traces of MetaSchedule, which need
+no such block. Symbolic sizes are measured at `OPEN_SIZE`. TVM is imported late and ships no types: its objects are Any,
+under names that say what they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from tvmtarget.backends.protocol import Array, Kernel, KernelTuningContext, Schedules, Space
 from tvmtarget.backends.tvm.call_sites import Use, uses_of
-from tvmtarget.backends.tvm.cpu_schedule import MOST_REFUSED, Scheduler, vector_unit
+from tvmtarget.backends.tvm.cpu_schedule import MAX_REJECTED, Scheduler, vector_unit
 from tvmtarget.backends.tvm.register_tiling import Tile
 from tvmtarget.backends.tvm.schedule_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT, applied, program_of, propose
@@ -61,15 +61,32 @@ _REDUCES = re.compile(r'T\.axis\.(reduce\(|remap\("[A-Z]*R)')
 
 
 def kernel_of(name: str, function: Function, use: Use) -> Kernel | None:
-    """Return a tensor function as a kernel, or None if it has computed sizes or reduces nothing."""
+    """Return the kernel of a tensor function.
+
+    Args:
+        name: name of the function.
+        function: the function.
+        use: how the module calls it.
+
+    Returns:
+        The kernel, or None if its sizes are computed or it reduces nothing.
+    """
     kernel = described(name, function, use)
     return kernel if "shapes" in kernel.body and _REDUCES.search(kernel.text) else None
 
 
 def described(name: str, function: Function, use: Use) -> Kernel:
-    """Return any tensor function as a kernel, without `shapes` if it has computed sizes.
+    """Describe any tensor function as a kernel.
 
-    A trace does not depend on which arguments are constants, so that those of the function alone serve it too.
+    A trace does not depend on which arguments are constants, so that those of the function alone are valid too.
+
+    Args:
+        name: name of the function.
+        function: the function.
+        use: how the module calls it.
+
+    Returns:
+        The kernel; its body has no `shapes` if its sizes are computed.
     """
     body = workload_body(function, use.constants)
     equivalents = {TRACE_FORMAT: workload_body(function)} if use.constants else {}
@@ -78,18 +95,37 @@ def described(name: str, function: Function, use: Use) -> Kernel:
 
 
 def identity(scheduled: Function) -> str:
-    """Return `s1:` and a digest of a scheduled function, whatever its names are."""
+    """Return the digest of a scheduled function, independent of names.
+
+    Args:
+        scheduled: the function.
+
+    Returns:
+        `s1:` and a digest.
+    """
     return key_of("s1", {"script": script_of(scheduled)})
 
 
 def cpu_default(target: Target) -> Callable[[Function, Use], Function]:
-    """Return what schedules functions for an llvm target without tuning."""
+    """Return a function that schedules functions for a CPU without tuning.
+
+    Args:
+        target: TVM's target of kind llvm.
+
+    Returns:
+        A function from a tensor function and its use to the scheduled function.
+    """
     unit = vector_unit(target)
     return lambda function, use: Scheduler(function, unit, use.constants).run()
 
 
 class TunedChoice:
-    """How a pipeline asks for what is known by tuning."""
+    """Chooses schedules of functions from the results of tuning.
+
+    Args:
+        schedules: the results of tuning.
+        default: schedules a function without tuning.
+    """
 
     def __init__(self, schedules: Schedules, default: Callable[[Function, Use], Function]) -> None:
         """Take what is known, and what schedules a function without that."""
@@ -98,7 +134,7 @@ class TunedChoice:
         self._kernels: dict[str, Kernel] = {}
 
     def __call__(self, name: str, function: Function, use: Use) -> Sequence[Knobs] | str | None:
-        """Return the knobs of a function's register blocks, or a trace; None where nothing is known."""
+        """Return the schedule of a function: knobs of its register blocks, or a trace; None if there is none."""
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return None
@@ -107,7 +143,7 @@ class TunedChoice:
         with contextlib.suppress(ScheduleError):
             kernel = replace(kernel, default=identity(self._default(function, use)))
         self._kernels[name] = kernel
-        for _ in range(MOST_REFUSED):
+        for _ in range(MAX_REJECTED):
             found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
             if found is None:
                 return None
@@ -119,12 +155,17 @@ class TunedChoice:
         return None
 
     def reject(self, name: str, reason: str) -> None:
-        """Pass on that what was found for a function does not fit it."""
+        """Record that the schedule of a function does not fit it.
+
+        Args:
+            name: name of the function.
+            reason: why it does not fit.
+        """
         self._schedules.reject(self._kernels[name], reason)
 
 
 def _read(body: object) -> list[Knobs] | None:
-    """Return the knobs in the body of a candidate, None if it is not one."""
+    """Return the knobs in the body of a candidate; None if it is malformed."""
     blocks = body.get("blocks") if isinstance(body, Mapping) else None
     if not isinstance(blocks, list | tuple) or not all(isinstance(block, Mapping) for block in blocks):
         return None
@@ -133,7 +174,13 @@ def _read(body: object) -> list[Knobs] | None:
 
 
 class TvmKernelTuningContext(KernelTuningContext, ABC):
-    """The kernels of a module of tensor functions: their spaces, and what each should compute."""
+    """Kernels of a module of tensor functions, with their spaces and expected results.
+
+    Args:
+        module: a TVM module of tensor functions.
+        target: TVM's target.
+        host: TVM's target for computing the expected results.
+    """
 
     def __init__(self, module: Module, target: Target, host: Target) -> None:
         """Take the functions of a module for a target; code for `host` says what they should compute."""
@@ -164,15 +211,32 @@ class TvmKernelTuningContext(KernelTuningContext, ABC):
         """Return a kernel with its default and its choices; None if it cannot be scheduled."""
 
     def propose(self, key: str, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
-        """Return traces of MetaSchedule for a kernel."""
+        """Propose traces to measure, by MetaSchedule.
+
+        Args:
+            key: key of the kernel.
+            known: measured traces with their costs in picoseconds.
+            count: number of traces.
+            seed: seed of the random choices.
+
+        Returns:
+            Traces; fewer than `count` if there are no more.
+        """
         return propose(self._functions[key][0], self.target, known, count, seed)
 
     def program(self, key: str) -> Mapping[str, object]:
-        """Return a kernel as a workload of MetaSchedule."""
+        """Return a kernel as a workload of MetaSchedule.
+
+        Args:
+            key: key of the kernel.
+
+        Returns:
+            The workload as JSON data.
+        """
         return program_of(self._functions[key][0])
 
     def _reference(self, key: str) -> tuple[list[Array], dict[int, Array]]:
-        """Return random inputs, and what the kernel as TVM wrote it makes of them on the host: results by position."""
+        """Return random inputs, and by position the results of the unscheduled kernel on the host."""
         import tvm
 
         if key not in self._references:
@@ -188,7 +252,12 @@ class TvmKernelTuningContext(KernelTuningContext, ABC):
 
 
 class CpuKernelTuningContext(TvmKernelTuningContext):
-    """The kernels of a module of tensor functions, which `legal_passes` made."""
+    """Kernels of a module of tensor functions that `legal_passes` produced.
+
+    Args:
+        module: a TVM module of tensor functions.
+        target: TVM's target of kind llvm.
+    """
 
     def __init__(self, module: Module, target: Target) -> None:
         self.unit = vector_unit(target)
@@ -206,14 +275,30 @@ class CpuKernelTuningContext(TvmKernelTuningContext):
         return Space(kernel, choices, tuple(knobs_of(tile) for _, tile in scheduler.blocks))
 
     def is_legal(self, key: str, choices: Sequence[Mapping[str, int]]) -> bool:
-        """Whether choices make register blocks."""
+        """Return whether choices make register blocks that fit a kernel.
+
+        Args:
+            key: key of the kernel.
+            choices: the choices for each register block.
+
+        Returns:
+            True if the kernel can be built with them.
+        """
         nests = self._nests[key]
         return len(nests) == len(choices) and all(
             tile_of(nest, knobs, self.unit) is not None for nest, knobs in zip(nests, choices, strict=True)
         )
 
     def build(self, key: str, choices: Sequence[Mapping[str, int]] | str) -> CpuKernelRunner:
-        """Schedule and compile a kernel, by the choices of its register blocks or by a trace."""
+        """Schedule and compile a kernel.
+
+        Args:
+            key: key of the kernel.
+            choices: the choices for each register block, or a trace.
+
+        Returns:
+            The kernel on this CPU.
+        """
         function, use = self._functions[key]
         if isinstance(choices, str):
             return CpuKernelRunner(
@@ -229,7 +314,14 @@ class CpuKernelTuningContext(TvmKernelTuningContext):
 
 
 class CpuKernelRunner:
-    """A compiled kernel with inputs, and the results that it should have by position."""
+    """A compiled kernel with inputs and, by position, expected results.
+
+    Args:
+        built: the runtime module.
+        inputs: values of all parameters.
+        expected: expected values of parameters that are written, by position.
+        device: TVM's device; None for the CPU.
+    """
 
     def __init__(
         self,
@@ -246,7 +338,11 @@ class CpuKernelRunner:
         self._expected = expected
 
     def difference(self) -> str | None:
-        """Run once and compare; another order of sums may differ by `TOLERANCE`."""
+        """Run once and compare the results; another order of sums may differ by `TOLERANCE`.
+
+        Returns:
+            How they differ, or None.
+        """
         self._built["main"](*self._tensors)
         for at, expected in self._expected.items():
             actual = self._tensors[at].numpy()
@@ -261,7 +357,14 @@ class CpuKernelRunner:
         return None
 
     def time(self, repeats: int) -> list[int]:
-        """Return picoseconds a run, so many times; for a slow kernel each is one run."""
+        """Measure the run time; each measurement of a slow kernel is one run.
+
+        Args:
+            repeats: number of measurements.
+
+        Returns:
+            Picoseconds per run; fewer measurements for slow kernels.
+        """
         once = self._measured(1, 0)[0]
         if once > SLOW_PS:
             return [once, *self._measured(max(1, repeats // 2), 0)]
@@ -273,7 +376,15 @@ class CpuKernelRunner:
 
 
 def compiled(function: Function, target: Target) -> Any:  # noqa: ANN401
-    """Return the code of a scheduled function for a target, as its function `main`."""
+    """Compile a scheduled function.
+
+    Args:
+        function: the function.
+        target: TVM's target.
+
+    Returns:
+        A runtime module with the function `main`.
+    """
     import tvm
 
     named = function.with_attr("global_symbol", "main")
@@ -282,7 +393,14 @@ def compiled(function: Function, target: Target) -> Any:  # noqa: ANN401
 
 
 def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:
-    """Yield the tensor functions of a module that can be scheduled, each with its name and use."""
+    """List the tensor functions of a module that can be scheduled.
+
+    Args:
+        module: a TVM module.
+
+    Yields:
+        Name, function and use.
+    """
     from tvm.s_tir import SBlockRealize
     from tvm.tirx import PrimFunc
 
@@ -293,7 +411,17 @@ def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:
 
 
 def random_input(random: np.random.Generator, param: Any) -> Array:  # noqa: ANN401
-    """Return values for an argument: normal ones, small whole ones that are also good as indices."""
+    """Return random values for a parameter.
+
+    Floats are normally distributed, integers are 0 or 1, which are also valid indices.
+
+    Args:
+        random: the generator.
+        param: a parameter of a tensor function.
+
+    Returns:
+        An array; symbolic sizes are `OPEN_SIZE`.
+    """
     import tvm
 
     shape = [int(size) if isinstance(size, tvm.tirx.IntImm) else OPEN_SIZE for size in param.shape]

@@ -1,7 +1,7 @@
-"""Reductions along memory for `tvm_schedule`: partial results in the lanes of a vector, put together at the end.
+"""Reductions along memory for `cpu_schedule`: partial results in the lanes of a vector, which are combined at the end.
 
-As code stands, each step of such a sum waits for the one before, and LLVM may not change the order of sums of floats.
-TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+Without this each step of such a sum waits for the one before, and LLVM may not reorder sums of floats. TVM is imported
+late and ships no types: its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ Loop: TypeAlias = Any
 def reduce_in_lanes(
     schedule: Schedule, block: Block, nest: Nest, strip: Strip, parallel: Callable[[list[Loop]], object]
 ) -> None:
-    """Reduce a block, one loop for each axis, in the lanes of a strip; `parallel` is given its loops over results.
+    """Reduce a block in the lanes of vectors.
 
-    TVM only knows that iterations may be parallel as long as no reduction is decomposed.
+    Iterations can be proven parallel only as long as no reduction is decomposed, so `parallel` is called in between.
+
+    Args:
+        schedule: TVM's schedule, which is changed.
+        block: the block, with one loop for each axis.
+        nest: description of the block.
+        strip: the reduced axes and lanes.
+        parallel: called with the loops over results.
     """
     spatial, loops = len(nest.spatial), schedule.get_loops(block)
     schedule.reorder(*(loops[axis] for axis in (*nest.spatial, *nest.reduced)))

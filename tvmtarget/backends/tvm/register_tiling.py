@@ -1,9 +1,9 @@
-"""Which part of a loop nest to keep in vector registers: the choice behind `tvm_schedule`, without TVM.
+"""Register tiling: choose the part of a loop nest to keep in vector registers, by a static model without TVM.
 
-The model is small and static. A CPU has so many registers of so many lanes; a block of sums is the better, the more
-multiply-adds it does for each value it loads, as long as its sums and what it loads fit the registers. The constants
-come from sweeps over convolutions of ResNet-50, ShuffleNet and SqueezeNet on one AVX-512 machine; what they are
-worth together is measured by `python -m benchmarks.tvm_schedule`.
+A CPU has a number of registers with a number of lanes. A block of sums is better the more multiply-adds it does per
+loaded value, as long as its sums and operands fit the registers (the analytical model of Low et al., "Analytical
+Modeling Is Enough for High-Performance BLIS", 2016). The constants come from sweeps over convolutions of ResNet-50,
+ShuffleNet and SqueezeNet on one AVX-512 machine; `python -m benchmarks.tvm_schedule` measures their effect.
 """
 
 from __future__ import annotations
@@ -28,22 +28,32 @@ PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any mac
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """The vector registers of a CPU: how wide each is, and how many there are."""
+    """The vector registers of a CPU: their width in bits, and their number."""
 
     bits: int
     registers: int
 
     def lanes(self, bits: int) -> int:
-        """Return how many values of a width fit a register; narrow ones are computed in 32 bits."""
+        """Return how many values fit a register.
+
+        Args:
+            bits: width of a value; narrow ones are computed in 32 bits.
+
+        Returns:
+            At least 1.
+        """
         return max(1, self.bits // max(32, bits))
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a block reads or writes a tensor: which axes move the index in each dimension, and after how many steps.
+    """How a block reads or writes a tensor.
 
-    Axes are numbers; an index f // 68 * 68 + c is {f: 68, c: 1}. A symbolic size is None. `constant` is the position
-    of the function's argument if the tensor is a constant that nothing else reads.
+    Attributes:
+        dims: for each dimension, the axes of the block that move its index, with the number of steps that it takes: an
+            index f // 68 * 68 + c is {f: 68, c: 1}.
+        shape: sizes of the tensor, None for symbolic ones.
+        constant: position of the function's argument, if the tensor is a constant that nothing else reads.
     """
 
     dims: tuple[Mapping[int, int], ...]
@@ -51,16 +61,38 @@ class Access:
     constant: int | None = None
 
     def run(self, axis: int) -> int:
-        """Return for how many steps along an axis the place stays the same; 0 means always."""
+        """Return for how many steps along an axis the accessed element stays the same.
+
+        Args:
+            axis: number of the axis.
+
+        Returns:
+            The number of steps; 0 for always.
+        """
         return math.gcd(*(steps.get(axis, 0) for steps in self.dims))
 
     def dimension(self, axis: int) -> int | None:
-        """Return the dimension that an axis indexes, if it does nothing else and no other axis does."""
+        """Return the dimension that an axis indexes alone.
+
+        Args:
+            axis: number of the axis.
+
+        Returns:
+            The dimension; None if the axis indexes several, or shares one.
+        """
         used = [dim for dim, steps in enumerate(self.dims) if axis in steps]
         return used[0] if len(used) == 1 and self.dims[used[0]] == {axis: 1} else None
 
     def is_flat(self, axes: Sequence[int], extents: Sequence[int | None]) -> bool:
-        """Whether one loop over the last axes of a block would run through one piece of memory, or stay in place."""
+        """Return whether several axes run through contiguous memory, or stay in place.
+
+        Args:
+            axes: the last axes of a block, in order.
+            extents: extents of all axes.
+
+        Returns:
+            True if the axes can be fused.
+        """
         if not any(self.run(axis) for axis in axes):
             return True
         first = len(self.dims) - len(axes)
@@ -71,7 +103,15 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop nest over one block. `kinds` has a letter per axis: S spatial, R reduced. A symbolic extent is None."""
+    """A loop nest over one block.
+
+    Attributes:
+        kinds: a letter per axis: S spatial, R reduced.
+        extents: sizes of the axes, None for symbolic ones.
+        reads: tensors that are read.
+        writes: tensors that are written.
+        bits: width of the widest result.
+    """
 
     kinds: str
     extents: tuple[int | None, ...]
@@ -81,27 +121,27 @@ class Nest:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """The axes of the result."""
+        """Axes of the result."""
         return tuple(axis for axis, kind in enumerate(self.kinds) if kind == "S")
 
     @property
     def reduced(self) -> tuple[int, ...]:
-        """The axes that are summed over, or the like."""
+        """Axes that are reduced, such as summed over."""
         return tuple(axis for axis, kind in enumerate(self.kinds) if kind == "R")
 
     @property
     def work(self) -> float:
-        """The number of iterations; infinite if an extent is symbolic."""
+        """Number of iterations; infinite if an extent is symbolic."""
         return math.inf if None in self.extents else math.prod(extent or 0 for extent in self.extents)
 
     @property
     def slides(self) -> bool:
-        """Whether some read moves in its last dimension, step by step with the last axis of the result."""
+        """Whether the last dimension of some read moves step by step with the last axis of the result."""
         return any(read.dims and read.dims[-1].get(axis) == 1 for read in self.reads for axis in self.spatial[-1:])
 
     @property
     def flat_axes(self) -> int:
-        """How many of the last axes may become one loop along memory."""
+        """Number of last axes that can be fused to one loop along memory."""
         accesses = (*self.reads, *self.writes)
         tails = [self.spatial[start:] for start in range(len(self.spatial))]
         return max((len(tail) for tail in tails if all(a.is_flat(tail, self.extents) for a in accesses)), default=0)
@@ -109,17 +149,31 @@ class Nest:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor cut along one dimension into pieces of a width: pieces outermost, their elements innermost."""
+    """A layout of a tensor split along one dimension: blocks of `width` outermost, their elements innermost."""
 
     dim: int
     width: int
 
     def index(self, *at: Any) -> list[Any]:  # noqa: ANN401 - numbers or TVM's expressions
-        """Return where an element goes."""
+        """Return the index of an element in this layout.
+
+        Args:
+            *at: the index in the usual layout: numbers, or expressions of TVM.
+
+        Returns:
+            One index more.
+        """
         return [at[self.dim] // self.width, *at[: self.dim], *at[self.dim + 1 :], at[self.dim] % self.width]
 
     def apply(self, array: Array) -> Array:
-        """Return an array in this layout."""
+        """Return an array in this layout.
+
+        Args:
+            array: an array whose dimension `dim` is divisible by `width`.
+
+        Returns:
+            A contiguous array of one dimension more.
+        """
         last = np.moveaxis(array, self.dim, -1)
         pieces = last.reshape(*last.shape[:-1], -1, self.width)
         return np.ascontiguousarray(np.moveaxis(pieces, -2, 0))
@@ -129,10 +183,17 @@ class Layout:
 class Tile:
     """A register block: `vectors` of `lanes` along `axis`, times `rows` along `row_axis`.
 
-    `pack` names a read, and the layout that it needs for the vectors to be contiguous. `inner` is the reduced axis,
-    counted from the last, that becomes the innermost, `unroll` how many steps of it are written out. With
-    `columns_first` all columns are computed before the next rows. `tasks` is how many iterations are enough for
-    parallel loops, 0 for none.
+    Attributes:
+        axis: axis of the vectors.
+        lanes: values in a vector.
+        vectors: vectors side by side.
+        row_axis: axis of the rows, or None.
+        rows: number of rows.
+        pack: a read, and the layout in which its vectors are contiguous, or None.
+        inner: the reduced axis that becomes the innermost, counted from the last.
+        unroll: steps of that axis that are unrolled.
+        columns_first: whether all columns are computed before the next rows.
+        tasks: number of iterations that parallel loops should have, 0 for none.
     """
 
     axis: int
@@ -148,13 +209,20 @@ class Tile:
 
 
 def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
-    """Choose the register block of a reduction; None if it has no result axes, or none makes good vectors.
+    """Choose the register block of a reduction.
 
-    A product of rows x and columns w, as in convolutions, takes vectors along the columns:
+    A product of rows x and columns w, as in convolutions, has vectors along the columns:
 
     >>> x, w = Access(({0: 1}, {2: 1}), (64, 256)), Access(({2: 1}, {1: 1}), (256, 48))
     >>> plan(Nest("SSR", (64, 48, 256), (x, w), (Access(({0: 1}, {1: 1}), (64, 48)),)), VectorUnit(512, 32))
     Tile(axis=1, lanes=16, vectors=3, row_axis=0, rows=8, pack=None, inner=-1, unroll=1, columns_first=False, tasks=64)
+
+    Args:
+        nest: the loop nest.
+        unit: the vector registers.
+
+    Returns:
+        The tile; None if the nest has no result axes, or no axis makes good vectors.
     """
     if not nest.reduced or not nest.spatial or 0 in nest.extents:
         return None
@@ -169,20 +237,26 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
 
 @dataclass(frozen=True)
 class Strip:
-    """Partial sums side by side: the last `axes` reduced axes, which are one piece of memory, in vectors of `lanes`."""
+    """Partial sums side by side: the last `axes` reduced axes, which are contiguous, in vectors of `lanes`."""
 
     axes: int
     lanes: int
 
 
 def strip(nest: Nest, unit: VectorUnit) -> Strip | None:
-    """Choose how to reduce along memory; None if no reduced axis runs along it, or what is there fits no vector.
-
-    Nor does TVM 0.27 take partial sums of a reduction without axes of a result.
+    """Choose how to reduce along memory.
 
     >>> image = Access(({0: 1}, {1: 1}, {2: 1}), (64, 56, 56))
     >>> strip(Nest("SRR", (64, 56, 56), (image,), (Access(({0: 1},), (64,)),)), VectorUnit(512, 32))
     Strip(axes=2, lanes=16)
+
+    Args:
+        nest: the loop nest.
+        unit: the vector registers.
+
+    Returns:
+        The strip; None if no reduced axis is contiguous, or its extent fits no vector. TVM 0.27 also fails on partial
+        sums of a reduction to a scalar.
     """
     last = nest.reduced[-1:]
     moving = [read for read in nest.reads for axis in last if read.run(axis)]
@@ -202,7 +276,7 @@ def strip(nest: Nest, unit: VectorUnit) -> Strip | None:
 
 
 def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile | None:
-    """Tile a product of two tensors: vectors along an axis that only the weights have, rows along one they lack."""
+    """Tile a product of two tensors: vectors along an axis of the weights only, rows along one they lack."""
     read, other = nest.reads[weights], nest.reads[1 - weights]
     for axis in reversed(nest.spatial):
         dim, extent = read.dimension(axis), nest.extents[axis]
@@ -224,13 +298,13 @@ def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile 
 
 
 def _rows(nest: Nest, axes: Sequence[int]) -> tuple[int | None, int]:
-    """Return the last of some axes that is longer than 1, or else the last, and its extent."""
+    """Return the last of some axes that is longer than 1, else the last, with its extent."""
     axis = max(axes, key=lambda axis: (nest.extents[axis] != 1, axis), default=None)
     return axis, 1 if axis is None else nest.extents[axis] or 1
 
 
 def _plan_window(nest: Nest, width: int) -> Tile | None:
-    """Tile a reduction that slides along the last axis (depthwise convolution, pooling): one vector, along that axis.
+    """Tile a reduction that slides along the last axis (depthwise convolution, pooling): one vector along that axis.
 
     Rows are independent sums. Those that share what they read are always good, others where sums are long.
     """
@@ -253,8 +327,8 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
 def _block(columns: int, rows: int, registers: int, *, may_leave_rows: bool) -> tuple[int, int]:
     """Choose vectors and rows for the most multiply-adds per load.
 
-    v vectors times r rows take v * r registers for sums, v for weights and one for a value in all lanes; a step of
-    the sums loads v + r values for v * r multiply-adds.
+    v vectors times r rows occupy v * r registers for sums, v for weights and one for a broadcast value; a step of the
+    sums loads v + r values for v * r multiply-adds.
     """
 
     def worth(size: tuple[int, int]) -> float:
@@ -270,7 +344,14 @@ def _block(columns: int, rows: int, registers: int, *, may_leave_rows: bool) -> 
 def divisor(extent: int, most: int) -> int:
     """Return the largest divisor of an extent up to a limit.
 
-    For lanes, any count that one register holds does: 15 of 16 nearly as well as 16. With more than one register to
-    a vector LLVM keeps the sums in memory, at a tenth of the speed.
+    Any number of lanes that fits one register is good: 15 of 16 are nearly as fast as 16. With more than one register
+    per vector LLVM keeps the sums in memory, at a tenth of the speed.
+
+    Args:
+        extent: a number from 1.
+        most: the limit.
+
+    Returns:
+        At least 1.
     """
     return max(count for count in range(1, most + 1) if extent % count == 0)

@@ -1,10 +1,10 @@
-"""The choices around the static model of `tvm_tiles`: whole numbers by name, which a tuner may vary.
+"""The tuning space of register tiles: the choices that make a `Tile`, as named integers.
 
 axis      the axis of the vectors             row_axis  the axis of the rows, -1 for none
 lanes     values in a vector                  rows      rows of a register block
-vectors   vectors side by side                inner     which reduced axis is the innermost
-unroll    steps of that which are written out
-order     1 to go through the columns before the rows, 0 for the rows first
+vectors   vectors side by side                inner     the reduced axis that becomes the innermost
+unroll    steps of that which are unrolled
+order     1 to compute all columns before the next rows, 0 for the rows first
 tasks     iterations that parallel loops should have, 0 for one thread
 """
 
@@ -24,7 +24,14 @@ TASKS = (0, 2, 16, 64, 512)
 
 
 def knobs_of(tile: Tile) -> dict[str, int]:
-    """Return the choices that make a tile."""
+    """Return the choices that make a tile.
+
+    Args:
+        tile: the tile.
+
+    Returns:
+        Integers by name.
+    """
     return {
         "axis": tile.axis,
         "lanes": tile.lanes,
@@ -39,7 +46,16 @@ def knobs_of(tile: Tile) -> dict[str, int]:
 
 
 def space(nest: Nest, tile: Tile, unit: VectorUnit) -> dict[str, tuple[int, ...]]:
-    """Return what each choice may be for a nest whose default is `tile`; not all that combine make a tile."""
+    """Return the values of each choice for a nest.
+
+    Args:
+        nest: the loop nest.
+        tile: its default tile.
+        unit: the vector registers.
+
+    Returns:
+        Values by name; some combinations make no tile.
+    """
     width = unit.lanes(nest.bits)
     axes = sorted({tile.axis, *(nest.spatial[-1:] if nest.slides else ())})
     runs = [run for axis in axes if (run := _run(nest, axis)) is not None]
@@ -60,7 +76,16 @@ def space(nest: Nest, tile: Tile, unit: VectorUnit) -> dict[str, tuple[int, ...]
 
 
 def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
-    """Return the tile that choices make, or None where they do not fit the nest or the registers."""
+    """Return the tile that choices make.
+
+    Args:
+        nest: the loop nest.
+        knobs: the choices.
+        unit: the vector registers.
+
+    Returns:
+        The tile, or None if it does not fit the nest or the registers.
+    """
     axis, lanes, vectors, rows = (knobs[name] for name in ("axis", "lanes", "vectors", "rows"))
     if min(lanes, vectors, rows) < 1 or knobs["order"] not in (0, 1):
         return None
@@ -94,13 +119,13 @@ def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
 
 
 def _rows(nest: Nest, axis: int) -> Collection[int]:
-    """Return how many rows may be side by side; in a function of open sizes TVM 0.27 lowers no remainder of them."""
+    """Return the possible numbers of rows; with symbolic sizes TVM 0.27 lowers no remainder of them."""
     extent = nest.extents[axis] or 1
     return _divisors(extent, extent) if None in nest.extents else range(1, extent + 1)
 
 
 def _run(nest: Nest, axis: int) -> int | None:
-    """Return the extent along which vectors may lie on an axis: contiguous in what is read, or made so."""
+    """Return the extent for vectors along an axis: contiguous in what is read, or made so; None for none."""
     extent = nest.extents[axis]
     if extent is None:
         return None
@@ -112,7 +137,7 @@ def _run(nest: Nest, axis: int) -> int | None:
 
 
 def _weights(nest: Nest, axis: int) -> int | None:
-    """Return the read of a product that alone moves along an axis, and in one dimension, or None."""
+    """Return the only read of a product that moves along an axis, in one dimension, or None."""
     if len(nest.reads) != 2:
         return None
     for at, read in reversed([*enumerate(nest.reads)]):

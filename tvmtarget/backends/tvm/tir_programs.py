@@ -1,4 +1,4 @@
-"""A program of TIR functions alone, as TVM builds it: a host function that may launch kernels of a device."""
+"""Build and run programs of TIR functions only: a host function that may launch kernels of a device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ import numpy as np
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import CompiledModule, DeviceArray, import_tvm, place
 
-__all__ = ["CudaTirModule", "TirModule", "built_code", "is_code"]
+__all__ = ["CudaTirModule", "TirModule", "build_tir", "is_code"]
 
 
 def is_code(module: Any) -> bool:  # noqa: ANN401 - TVM ships no types
-    """Whether a module of TVM has TIR functions alone."""
+    """Return whether a module of TVM has TIR functions only.
+
+    Args:
+        module: a TVM module.
+
+    Returns:
+        True if it has no functions of Relax.
+    """
     tvm = import_tvm()
     return all(isinstance(function, tvm.tirx.PrimFunc) for function in module.functions.values())
 
 
-def built_code(module: Any, target: Any) -> Any:  # noqa: ANN401
-    """Build TIR functions that have targets, as `tvm.tirx.build` does (0.27), which would bind and split them again.
+def build_tir(module: Any, target: Any) -> Any:  # noqa: ANN401
+    """Build TIR functions that have targets.
 
-    Its BindTarget gives kernels a host, so that SplitHostDevice takes a kernel out of each kernel.
+    `tvm.tirx.build` (0.27) would bind and split them again: its BindTarget gives kernels a host, so that
+    SplitHostDevice extracts a kernel from each kernel.
+
+    Args:
+        module: a TVM module of TIR functions.
+        target: TVM's target, with its host.
+
+    Returns:
+        A runtime module.
     """
     tvm, steps = import_tvm(), importlib.import_module("tvm.tirx.build")
     pipeline, finish_host, finish_device = tvm.tirx.get_default_tir_pipeline(target)
@@ -35,8 +50,11 @@ def built_code(module: Any, target: Any) -> Any:  # noqa: ANN401
 class TirModule(CompiledModule):
     """A built module whose `main` writes to its buffers.
 
-    `run` returns all buffers as they are afterwards, and writes them to the arrays that it was given where these can be
-    written to. `scalars` are the parameters, by position, that are numbers.
+    `run` returns all buffers as they are afterwards, and also writes them to the given arrays that are writeable.
+
+    Args:
+        built: the runtime module.
+        main: the TIR function, whose parameters that are no buffers are numbers.
     """
 
     def __init__(self, built: Any, main: Any) -> None:  # noqa: ANN401
@@ -46,7 +64,14 @@ class TirModule(CompiledModule):
         )
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run on this CPU."""
+        """Run on this CPU.
+
+        Args:
+            inputs: values of the parameters, in order.
+
+        Returns:
+            All buffers, in order.
+        """
         tvm = import_tvm()
         given = [array.item() if at in self._scalars else tvm.runtime.tensor(array) for at, array in enumerate(inputs)]
         self._executable["main"](*given)
@@ -59,18 +84,33 @@ class TirModule(CompiledModule):
 
 
 class CudaTirModule(TirModule):
-    """One whose kernels run on a GPU; its buffers are in the memory of that."""
+    """A built module whose kernels run on a GPU, with its buffers in the GPU's memory."""
 
     def __init__(self, built: Any, main: Any, *, is_native: bool) -> None:  # noqa: ANN401
         super().__init__(built, main)
         self._is_native = is_native
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run on the first GPU."""
+        """Run on the first GPU.
+
+        Args:
+            inputs: values of the parameters, in order.
+
+        Returns:
+            All buffers, in order, in this process.
+        """
         return [result.numpy() for result in self.run_on(0, inputs)]
 
     def run_on(self, device: int, inputs: Sequence[Array | DeviceArray]) -> Sequence[DeviceArray]:
-        """Run on a GPU by its number, until it is done; results are in its memory."""
+        """Run on a GPU, and wait until it is done.
+
+        Args:
+            device: number of the GPU.
+            inputs: arrays, or values of a GPU's memory, in order.
+
+        Returns:
+            All buffers, in order, in the GPU's memory.
+        """
         tvm = import_tvm()
         given: list[Any] = []
         for at, value in enumerate(inputs):
@@ -85,9 +125,17 @@ class CudaTirModule(TirModule):
         return results
 
     def source(self) -> str:
-        """Return the CUDA C++ of all kernels."""
+        """Return the CUDA C++ of all kernels.
+
+        Returns:
+            The code; empty if there are no kernels.
+        """
         return "".join(module.inspect_source() for module in self._executable.imports if module.kind == "cuda")
 
     def native_files(self) -> dict[str, bytes]:
-        """Link a shared library, if there is machine code."""
+        """Link a shared library.
+
+        Returns:
+            The library; empty if there is no machine code.
+        """
         return dict(super().native_files()) if self._is_native else {}

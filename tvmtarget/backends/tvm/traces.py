@@ -1,7 +1,7 @@
-"""Schedules of TVM's MetaSchedule: traces of instructions, proposed by its evolutionary search, and applied.
+"""Traces of TVM's MetaSchedule: propose them by its evolutionary search, and apply them.
 
-Its space is generated for any block, so that it covers operators for which `tvm_tiles` has no register block. TVM is
-imported late and ships no types: its objects are Any, under names that say what they are.
+Its space is generated for any block, so that it covers operators for which `register_tiling` has no register block. TVM
+is imported late and ships no types: its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -36,9 +36,17 @@ DRAWS = 100  # of a population in a row that may all break a limit, before a spa
 
 
 def propose(function: Function, target: Target, known: Sequence[tuple[str, int]], count: int, seed: int) -> list[str]:
-    """Return traces for a function that are worth measuring: new ones, and changes of the best that are known.
+    """Propose traces of a function to measure: new ones, and mutations of the best known ones.
 
-    `known` are traces with their costs in picoseconds. The same arguments give the same traces.
+    Args:
+        function: a tensor function.
+        target: TVM's target.
+        known: measured traces with their costs in picoseconds.
+        count: number of traces.
+        seed: seed of the random choices; equal arguments give equal traces.
+
+    Returns:
+        Traces; fewer than `count` if there are no more.
     """
     space = _space(str(target.kind.name))
     from tvm.s_tir import meta_schedule
@@ -75,7 +83,7 @@ def propose(function: Function, target: Target, known: Sequence[tuple[str, int]]
 
 
 def _space(kind: str) -> Any:  # noqa: ANN401
-    """Return MetaSchedule's space for a kind of target: for GPUs without tensor cores, which sum no float32."""
+    """Return MetaSchedule's space for a target kind; for GPUs without tensor cores, which do not sum float32."""
     if kind != "cuda":
         _register_intrinsics(_INTRINSICS.get(platform.machine(), ()))
         return "post-order-apply"
@@ -86,7 +94,18 @@ def _space(kind: str) -> Any:  # noqa: ANN401
 
 
 def replay(module: Any, text: str) -> Any:  # noqa: ANN401
-    """Return a schedule of a module of one function, after a trace; what TVM raises, or `ValueError`, if none fits."""
+    """Schedule a module by a trace.
+
+    Args:
+        module: a TVM module of one function.
+        text: the trace.
+
+    Returns:
+        TVM's schedule.
+
+    Raises:
+        ValueError: the text is no trace; TVM raises errors of its own if it does not fit.
+    """
     check_trace(text)
     import tvm
     from tvm.s_tir.schedule.trace import Trace
@@ -97,7 +116,18 @@ def replay(module: Any, text: str) -> Any:  # noqa: ANN401
 
 
 def applied(function: Function, text: str) -> Function:
-    """Return a function scheduled by a trace; raise `ValueError` where it does not fit."""
+    """Schedule a function by a trace.
+
+    Args:
+        function: a tensor function.
+        text: the trace.
+
+    Returns:
+        The scheduled function.
+
+    Raises:
+        ValueError: the trace does not fit.
+    """
     check_trace(text)
     try:
         return replay(_module(function), text).mod["main"].with_attr("tirx.is_scheduled", True)
@@ -107,19 +137,42 @@ def applied(function: Function, text: str) -> Function:
 
 
 def check_trace(text: str) -> None:
-    """Raise `ValueError` where a text is no trace that MetaSchedule writes: TVM applies whatever stands in it."""
+    """Check that a text is a trace that MetaSchedule writes.
+
+    TVM itself applies any instruction in it.
+
+    Args:
+        text: the trace.
+
+    Raises:
+        ValueError: it is not.
+    """
     problem = trace_problem(text)
     if problem is not None:
         raise ValueError(f"the trace does not fit: {problem}")
 
 
 def trace_text(trace: Any) -> str:  # noqa: ANN401
-    """Return a trace as compact JSON, as MetaSchedule's files have it."""
+    """Return a trace as compact JSON, as in MetaSchedule's files.
+
+    Args:
+        trace: TVM's trace.
+
+    Returns:
+        The text.
+    """
     return json.dumps(_plain(trace.as_json()), separators=(",", ":"))
 
 
 def program_of(function: Function) -> dict[str, object]:
-    """Return a function as MetaSchedule's files have it: the payload of a workload that can be exported to TVM."""
+    """Return a function as in MetaSchedule's files, for export to TVM.
+
+    Args:
+        function: a tensor function.
+
+    Returns:
+        JSON data.
+    """
     from tvm.s_tir.meta_schedule.database import Workload
 
     structural_hash, encoded = map(str, Workload(_module(function)).as_json())
@@ -127,14 +180,14 @@ def program_of(function: Function) -> dict[str, object]:
 
 
 def _module(function: Function) -> Any:  # noqa: ANN401
-    """Return a module with nothing but the function, named as MetaSchedule wants it."""
+    """Return a module of one function, named as MetaSchedule requires."""
     import tvm
 
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
 def _plain(data: Any) -> Any:  # noqa: ANN401
-    """Return JSON of TVM's without numbers and lists that are objects of TVM."""
+    """Return TVM's JSON data without numbers and lists that are objects of TVM."""
     import tvm
 
     if isinstance(data, list | tuple):
@@ -145,9 +198,9 @@ def _plain(data: Any) -> Any:  # noqa: ANN401
 
 
 def _register_intrinsics(modules: Sequence[str]) -> None:
-    """Register the tensor intrinsics of some modules, and not those of all devices, which MetaSchedule would.
+    """Register the tensor intrinsics of some modules only; MetaSchedule would register those of all devices.
 
-    It imports a package whose modules parse 496 functions, for 11 s; here one without modules takes its place.
+    It imports a package whose modules parse 496 functions, which takes 11 s; a package without modules replaces it.
     """
     import tvm
 

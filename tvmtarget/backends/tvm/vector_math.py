@@ -1,9 +1,9 @@
-"""Functions of the C library as arithmetic that LLVM vectorises: exp, log, tanh, erf, sigmoid and powers of float32.
+"""Math functions as arithmetic that LLVM vectorizes: exp, log, tanh, erf, sigmoid and powers of float32.
 
-LLVM calls the C library once for each lane, which makes loops with such functions ten to twenty times slower than those
-of onnxruntime. Results are within 4 units in the last place, and infinities and NaN come out as in the C library;
-results of exp below the normal numbers are 0. Polynomials interpolate at Chebyshev points. TVM is imported late and
-ships no types: its objects are Any, under names that say what they are.
+LLVM calls the C library once per lane, which makes loops with such functions ten to twenty times slower than those of
+onnxruntime. Results are within 4 units in the last place; infinities and NaN are those of the C library; subnormal
+results of exp are 0. Polynomials interpolate at Chebyshev points. TVM is imported late and ships no types: its objects
+are Any, under names that say what they are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,14 @@ MOST_NAMES = 8  # in an argument: TVM takes exponential time for names in values
 
 
 def vectorisable(function: Function) -> Function:
-    """Return a scheduled tensor function in which float32 is computed without the C library, where that is known."""
+    """Replace calls of the C library by arithmetic in a scheduled tensor function.
+
+    Args:
+        function: the function.
+
+    Returns:
+        The function with its float32 math functions replaced, as far as they are known here.
+    """
     from tvm import ir
     from tvm_ffi import structural_map
 
@@ -53,7 +60,14 @@ def vectorisable(function: Function) -> Function:
 
 
 def calls_library(statement: Statement) -> bool:
-    """Whether a statement computes float32 by functions that `vectorisable` writes out in several steps."""
+    """Return whether a statement calls a function that `vectorisable` expands.
+
+    Args:
+        statement: a statement of TIR.
+
+    Returns:
+        True if it has such a call; powers do not count.
+    """
     from tvm import ir
     from tvm_ffi import structural_walk
 
@@ -73,7 +87,7 @@ def _names(value: Expr) -> int:
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
-    """Return what is made of a value that is computed once."""
+    """Return an expression of a value that is computed once."""
     from tvm import tirx
 
     name = tirx.Var("t", str(value.ty))
@@ -87,7 +101,7 @@ def _float(value: float) -> Expr:
 
 
 def _of_root(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return the even function f(x) / x as one of x * x."""
+    """Return the even function f(x) / x as a function of x * x."""
     return lambda square: function(math.sqrt(square)) / math.sqrt(square)
 
 
@@ -110,7 +124,7 @@ def _coefficients(name: str) -> tuple[float, ...]:
 
 
 def _polynomial(name: str, x: Expr) -> Expr:
-    """Return the value of a polynomial by Horner's rule."""
+    """Return the value of a polynomial by Horner's method."""
     highest, *rest = map(_float, _coefficients(name))
     for coefficient in rest:
         highest = highest * x + coefficient
@@ -118,9 +132,9 @@ def _polynomial(name: str, x: Expr) -> Expr:
 
 
 def _normal_exp(x: Expr) -> Expr:
-    """Return exp between `LEAST_EXP` and `MOST_EXP`: a power of 2, times exp of what is left, which is below ln 2.
+    """Return exp between `LEAST_EXP` and `MOST_EXP`: a power of 2 times exp of the rest, which is below ln 2.
 
-    NaN goes through what is left, as an integer cannot be NaN.
+    NaN propagates through the rest, as an integer cannot be NaN.
     """
     from tvm import tirx
 
@@ -162,7 +176,7 @@ def _tanh(x: Expr) -> Expr:
 
 
 def _erf(x: Expr) -> Expr:
-    """Return erf, where it is large by exp of the logarithm of what is missing to 1."""
+    """Return erf; large values by exp of a polynomial for log(erfc)."""
     from tvm import tirx
 
     def whole(x: Expr) -> Expr:
@@ -179,7 +193,7 @@ def _erf(x: Expr) -> Expr:
 
 
 def _log(x: Expr) -> Expr:
-    """Return log: of the nearest power of 2, and of what is left, which is near 1."""
+    """Return log: that of the nearest power of 2, and that of the rest, which is near 1."""
     from tvm import tirx
 
     shift = tirx.const(MANTISSA, "int32")
@@ -209,7 +223,7 @@ def _log(x: Expr) -> Expr:
 
 
 def _power(x: Expr, exponent: Expr) -> Expr | None:
-    """Return a small whole power as a product, None for others."""
+    """Return a small integral power as a product, None for others."""
     from tvm import tirx
 
     if not isinstance(exponent, tirx.FloatImm) or float(exponent.value) not in range(2, MOST_POWER + 1):

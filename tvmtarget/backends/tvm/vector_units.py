@@ -1,4 +1,4 @@
-"""The vector registers of an llvm target, by its CPU's features. TVM is imported late and ships no types."""
+"""Vector registers of an llvm target, by the features of its CPU. TVM is imported late and ships no types."""
 
 from __future__ import annotations
 
@@ -27,9 +27,15 @@ SCALAR = VectorUnit(32, 16)
 
 
 def vector_unit(target: Target) -> VectorUnit:
-    """Return the vector unit of an llvm target by its CPU's features; its attribute vector-width has the last word.
+    """Return the vector unit of a target; its attribute vector-width overrides the CPU's.
 
-    `llvm_get_vector_width` would not do: it says 512 for every x86-64, SSE2 alone included.
+    `llvm_get_vector_width` returns 512 for every x86-64, SSE2 alone included, and is not used.
+
+    Args:
+        target: TVM's target of kind llvm.
+
+    Returns:
+        Width and number of the vector registers.
     """
     from tvm.target import codegen
 
