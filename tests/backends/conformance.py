@@ -1,7 +1,7 @@
 """One suite for all backends: ONNX's own node tests, judged by the strategy of a kind and run by its backend.
 
-A case that the strategy refuses counts as refused, with its reason; an accepted one must compile, run, and return
-what ONNX says. So a backend may take little, but never raise late or be wrong.
+A case that the strategy does not support counts as unsupported, with the reason; a supported one must compile, run,
+and return what ONNX says. So a backend may support little, but never fail late or be wrong.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Outcome:
     """What became of a case, and why."""
 
     case: str
-    status: Literal["passed", "refused", "failed"]
+    status: Literal["passed", "unsupported", "failed"]
     reason: str = ""
 
 
@@ -148,9 +148,9 @@ def _run(case: Case, module: IRModule, kind: str, *, bound: int) -> Outcome:
     free = len(case.inputs) - bound
     names = [param.name for param in module.main.params]
     module = module.bind(dict(zip(names[free:], case.inputs[free:], strict=True)))
-    refusal = _refusal(module, kind)
-    if refusal is not None:
-        return Outcome(case.name, "refused", str(refusal))
+    reason = _unsupported_reason(module, kind)
+    if reason is not None:
+        return Outcome(case.name, "unsupported", str(reason))
     results = build(module, kind).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
     wrong = differences(results, case)
     return Outcome(case.name, "failed", "; ".join(wrong)) if wrong else Outcome(case.name, "passed")
@@ -162,7 +162,7 @@ def differences(results: Mapping[str, Any], case: Case) -> list[str]:
     return [difference for name, got, expected in pairs for difference in _differences(name, got, expected, case)]
 
 
-def _refusal(module: IRModule, kind: str) -> Reject | None:
+def _unsupported_reason(module: IRModule, kind: str) -> Reject | None:
     """Return the first reason why a kind does not take a module, or None."""
     strategy = strategy_for(kind)
     assert strategy is not None

@@ -1,4 +1,4 @@
-"""Every backend passes one suite: ONNX's node tests, as far as the strategy of its kind takes them; odd programs."""
+"""All backends pass one suite: ONNX's node tests, as far as the strategy of their kind supports them."""
 
 from collections import Counter
 from fnmatch import fnmatch
@@ -8,7 +8,7 @@ from conformance import is_random, node_cases, run_case, symbolic
 
 KINDS = ("llvm", "numpy", "onnxruntime")
 
-# Accepted, and yet not what ONNX says, with the reason. An entry that passes must be taken out.
+# Supported cases whose result differs from ONNX, with the reason. An entry that passes must be removed.
 KNOWN = {
     "llvm": {},
     "numpy": {
@@ -17,7 +17,7 @@ KNOWN = {
     "onnxruntime": {},
 }
 
-# Every so-many-th case is run by default, and at least so many of all cases must be taken.
+# The default run takes every STEP-th case; at least LEAST of all cases must be supported.
 STEP = 8
 LEAST = {"llvm": 840, "numpy": 1840, "onnxruntime": 1380}
 
@@ -31,7 +31,7 @@ def backend(kind):
 
 
 def check(cases, kind):
-    """Run cases and return how many were taken; fail on those that are wrong, and on known defects that are not."""
+    """Run cases and return how many were supported; fail on wrong results, and on known defects that are fixed."""
     outcomes = [run_case(case, backend(kind)) for case in cases if not is_random(case)]
     known = {o.case for o in outcomes if any(fnmatch(o.case, pattern) for pattern in KNOWN[kind])}
     failed = {outcome.case: outcome.reason for outcome in outcomes if outcome.status == "failed"}
@@ -42,25 +42,25 @@ def check(cases, kind):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_strategy_takes_its_backend_does(kind):
+def test_a_backend_runs_what_its_strategy_supports(kind):
     assert check(node_cases()[::STEP], kind)["passed"] > 0.9 * LEAST[kind] / STEP
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_strategy_takes_of_open_shape_its_backend_does(kind):
+def test_a_backend_runs_symbolic_shapes_that_its_strategy_supports(kind):
     check(map(symbolic, node_cases()[4::STEP]), kind)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_a_strategy_takes_its_backend_does(kind):
+def test_a_backend_runs_all_that_its_strategy_supports(kind):
     assert check(node_cases(), kind)["passed"] >= LEAST[kind]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_a_strategy_takes_of_open_shape_its_backend_does(kind):
+def test_a_backend_runs_all_symbolic_shapes_that_its_strategy_supports(kind):
     check(map(symbolic, node_cases()), kind)

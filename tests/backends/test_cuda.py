@@ -1,4 +1,4 @@
-"""Code for NVIDIA GPUs: what is generated anywhere, what is refused by name, and what runs where a GPU is."""
+"""Code for NVIDIA GPUs: what is generated anywhere, what is rejected by name, and what runs where a GPU is."""
 
 import re
 
@@ -52,7 +52,7 @@ def test_a_kernel_is_generated_for_every_function_of_a_network(arch):
     assert "__launch_bounds__" in source
 
 
-def test_a_board_with_another_gpu_and_host_gets_code_where_no_gpu_is_asked():
+def test_a_board_with_another_gpu_and_host_gets_code_without_asking_a_gpu():
     if refusal() is None:
         pytest.skip("CUDA 13 compiles for no sm_53")
     executable = tt.build(CHAIN, "nvidia/jetson-nano", where={"rectified": "cpu"})
@@ -100,13 +100,13 @@ def test_names_that_are_no_identifiers_of_c_do_not_reach_it():
         ),
     ],
 )
-def test_what_comes_out_otherwise_on_a_gpu_is_refused_by_name(model, problem):
+def test_what_comes_out_otherwise_on_a_gpu_is_rejected_by_name(model, problem):
     with pytest.raises(InfeasibleError, match=problem):
         tt.build(model, "cuda(arch=sm_90)")
     tt.build(model, "llvm")
 
 
-def test_without_a_gpu_a_program_is_built_and_refuses_to_run_with_the_fix():
+def test_without_a_gpu_a_program_is_built_and_its_run_fails_with_the_fix():
     if refusal() is None:
         pytest.skip("there is a GPU")
     executable = tt.build(CHAIN, BOTH)
@@ -157,7 +157,7 @@ def test_values_cross_once_and_what_follows_on_the_gpu_finds_them_there():
     assert [event.duration_ns > 0 for event in events if isinstance(event, CallEvent)] == [True] * 3
 
 
-def test_a_gpu_that_is_not_here_is_refused_by_its_number_and_site():
+def test_a_gpu_that_is_not_here_is_rejected_by_its_number_and_site():
     needs_gpu()
     import tvm
 
@@ -168,7 +168,7 @@ def test_a_gpu_that_is_not_here_is_refused_by_its_number_and_site():
         executable(X)
 
 
-def test_a_gpu_of_another_capability_is_refused():
+def test_a_gpu_of_another_capability_is_rejected():
     needs_gpu()
     from tvmtarget.backends.tvm.compiled_module import import_tvm
     from tvmtarget.backends.tvm.cuda import capability
@@ -185,9 +185,9 @@ def test_digits_are_read_by_a_gpu_and_onnxruntime_together():
     images, labels = digits()
     executable = tt.build(model, "[gpu=cuda,cpu=onnxruntime](host=@cpu)", where={"op:Gemm": "cpu"})
     assert set(executable.backends.values()) == {"tvm", "onnxruntime"}
-    wanted = [whole(model, {executable.inputs[0]: image[None]})[0] for image in images[:50]]
+    expected = [whole(model, {executable.inputs[0]: image[None]})[0] for image in images[:50]]
     found = [executable(image[None]) for image in images[:50]]
-    np.testing.assert_allclose(np.concatenate(found), np.concatenate(wanted), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), rtol=1e-4, atol=1e-5)
     assert np.mean(np.concatenate(found).argmax(1) == labels[:50]) > 0.9
 
 

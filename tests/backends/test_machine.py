@@ -1,4 +1,4 @@
-"""Which leaves this machine refuses to run: those of other architectures, and those that ask for what it lacks."""
+"""Which leaves this machine cannot run: those of other architectures, and those with other instructions."""
 
 import platform
 
@@ -31,7 +31,7 @@ def test_what_was_detected_runs_here():
         ("llvm(mcpu=x86-64,+xop)", "mcpu x86-64 +xop: lacks "),
     ],
 )
-def test_foreign_leaves_are_refused_with_the_reason(text, expected):
+def test_foreign_leaves_are_rejected_with_the_reason(text, expected):
     reason = native_code_mismatch(Target.parse(text))
     assert (reason is None) == (expected is None)
     assert (reason or "").startswith(expected or "")

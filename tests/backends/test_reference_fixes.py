@@ -66,7 +66,7 @@ def test_an_optional_value_crosses_from_one_code_generator_to_another():
     np.testing.assert_allclose(tt.build(model, "numpy")(x), np.tanh(x), rtol=1e-6)
 
 
-def test_what_the_evaluator_has_no_kernel_for_is_refused_before_it_is_compiled():
+def test_what_the_evaluator_has_no_kernel_for_is_rejected_before_it_is_compiled():
     model = small(helper.make_node("GlobalLpPool", ["x"], ["y"], name="pool"), shape=(1, 2, 3, 3))
     with pytest.raises(tt.TvmTargetError, match="it has no kernel for GlobalLpPool"):
         tt.decompose(model, "numpy")

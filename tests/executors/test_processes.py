@@ -97,7 +97,7 @@ def test_a_saved_cluster_runs_again(tmp_path, running):
     again.close()
 
 
-def test_a_saved_cluster_that_would_hang_is_refused(tmp_path, running):
+def test_a_saved_cluster_that_would_hang_is_rejected(tmp_path, running):
     running.save(tmp_path / "digits.tt")
     manifest, files = read_files(tmp_path / "digits.tt")
     program = json.loads(files["machines/n1.json"])
@@ -164,7 +164,7 @@ def test_a_start_that_takes_too_long_is_ended(running, monkeypatch):
         running.run(images())
 
 
-def test_nothing_listens_for_strangers(running):
+def test_no_port_is_opened(running):
     running.run(images())
     pids = [os.getpid(), *(process.pid for process in running._engine._workers._processes.values())]
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]

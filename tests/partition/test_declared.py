@@ -62,7 +62,7 @@ def test_what_is_declared_wrongly_is_reported():
         ({"patterns": {"check": "relu(x)"}}, "no pattern can be called 'check'"),
     ],
 )
-def test_wrong_tables_of_a_strategy_are_told_where_it_is_declared(tables, problem):
+def test_wrong_tables_of_a_strategy_are_reported_where_it_is_declared(tables, problem):
     with pytest.raises(TargetError, match=f"strategy 'declared-wrong': {problem}"):
         tt.strategy("declared-wrong")(type("Wrong", (), tables))
 
@@ -99,7 +99,7 @@ def test_a_table_of_operators_is_a_strategy(tmp_path):
     assert "@npu: no, RANK: it supports Conv of at most 3 dimensions, not 4" in str(plan.explain("conv1"))
 
 
-def test_wrong_tables_are_told_row_by_row(tmp_path):
+def test_wrong_tables_are_reported_row_by_row(tmp_path):
     rows = [{"op": "Conv", "dtypes": "float23"}, {"op": ""}, {"op": "Add", "rank": "3"}, {"op": "Mul", "max_rank": "x"}]
     with pytest.raises(TargetError) as caught:
         from_op_table(rows)
@@ -130,7 +130,7 @@ def test_the_examples_of_declaring():
         ([{"op": "Conv", "opsets": "9-"}], "row 1: '' should be a whole number"),
     ],
 )
-def test_rows_that_say_nothing_are_refused(rows, problem):
+def test_empty_rows_are_rejected(rows, problem):
     with pytest.raises(TargetError, match=problem):
         from_op_table(rows)
     assert from_op_table([{"op": "Conv", "max_rank": 4}]).rules["Conv"].max_rank == 4
@@ -223,13 +223,13 @@ def test_checks_read_the_options_that_the_target_carries():
         ({"find_matches": lambda self, module: [FoundMatch("none", ())]}, "which is no match"),
     ],
 )
-def test_what_is_wrong_with_a_check_is_told_with_its_strategy(body, problem):
+def test_a_wrong_check_is_reported_with_its_strategy(body, problem):
     tt.strategy("declared-faulty")(type("Faulty", (), {"ops": {"Relu", "Add"}} | body))
     with pytest.raises(TargetError, match=problem):
         tt.decompose(relu_chain(), "[npu=declared-faulty,cpu=numpy](host=@cpu)")
 
 
-def test_a_strategy_that_changes_its_mind_is_told_so():
+def test_a_strategy_that_changes_its_answer_is_reported():
     answers = iter(range(1000))
 
     def check_op(_self, _op):

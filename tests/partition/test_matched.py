@@ -46,7 +46,7 @@ def test_matches_are_taken_whole_and_named_in_the_function():
     assert tt.IRModule.parse(str(plan.module), plan.module.constants()) == plan.module
 
 
-def test_why_a_match_is_refused_is_reported():
+def test_the_reason_for_a_rejected_match_is_reported():
     plan = digits()
     assert "@npu: no, ATTR: 64 filters, not 32 or fewer; split the convolution" in str(plan.explain("conv3"))
     assert "@npu: no, NO_RULE: no pattern of it matches MaxPool here" in str(plan.explain("pool"))
@@ -69,7 +69,7 @@ def test_weights_of_matches_are_lifted_where_the_strategy_matches_without_them()
     assert "not lifted: 10 weights" in tt.decompose(model, "numpy", constants="lift").summary()
 
 
-def test_no_match_goes_beyond_what_was_asked():
+def test_no_match_violates_a_requirement():
     plan = digits({"relu1": "@cpu"})
     assert plan.site_of("conv1") == "cpu"
     assert plan.site_of("conv2") == "npu"
@@ -133,7 +133,7 @@ def sites_of(plan, *ops):
     return [plan.site_of(op) for op in ops]
 
 
-def test_what_several_engines_take_alike_goes_to_the_best_of_them():
+def test_what_several_engines_support_goes_to_the_best_of_them():
     module, board = tt.IRModule.from_onnx(DIGITS), "[npu=matching-npu,fuser=matching-fuser,cpu=numpy](host=@cpu)"
     assert sites_of(tt.decompose(module, board), "conv1", "relu1", "conv3") == ["npu", "npu", "fuser"]
     plan = tt.decompose(module, board, timed(npu=20, fuser=1))

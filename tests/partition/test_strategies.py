@@ -1,4 +1,4 @@
-"""What strategies take and refuse, and that the table of TVM's operators is the installed importer's."""
+"""What strategies support, and that the table of TVM's operators covers the installed importer."""
 
 import numpy as np
 import pytest
@@ -42,9 +42,9 @@ def test_tvm_is_not_given_what_it_cannot_do(node, constants, code):
     model = small(node, inputs=("x",), **constants)
     if "z" in node.input:
         model.graph.input.append(helper.make_tensor_value_info("z", 7, [2]))
-    refusal = verdicts(model, "llvm")["op"]
-    assert isinstance(refusal, Reject)
-    assert refusal.code == code
+    rejection = verdicts(model, "llvm")["op"]
+    assert isinstance(rejection, Reject)
+    assert rejection.code == code
 
 
 def test_operators_of_foreign_domains_are_not_taken_for_onnx():

@@ -118,8 +118,8 @@ def test_cublas_takes_what_tvms_own_passes_give_it(rows):
     plan = tt.decompose(module, "[gpu=cublas,cpu=llvm](host=@cpu)")
     assert matches_of(plan) == [("matmul_bias_relu", "lv", "lv1", "lv2"), ("matmul_transposed", "lv4", "lv5")]
     assert kinds_of(plan, module) == composites_of(module, "cublas")
-    told = "@gpu: no, RULE: a result inside a match of 'matmul_transposed_bias' is read outside of it"
-    assert told in str(plan.explain("lv6"))
+    verdict = "@gpu: no, RULE: a result inside a match of 'matmul_transposed_bias' is read outside of it"
+    assert verdict in str(plan.explain("lv6"))
     merged = relax.transform.MergeCompositeFunctions()(fused_by_tvm(module, "cublas"))
     written = plan.to_tvm()
     relax.analysis.well_formed(written)
@@ -165,14 +165,14 @@ def chain(*operators, rows=2):
     return builder.get()
 
 
-def test_a_check_that_says_no_is_a_refusal():
+def test_a_check_that_fails_is_a_rejection():
     module = chain(relax.op.nn.relu, relax.op.tanh, rows=tvm.tirx.Var("n", "int64"))
     plan = tt.decompose(module, ADAPTED)
     assert "@npu: no, RULE: the check of adapted.relu_tanh says no" in str(plan.explain("lv"))
     assert set(plan.sites().values()) == {"cpu"}
 
 
-def test_a_check_that_fails_is_a_refusal():
+def test_a_check_that_raises_is_a_rejection():
     def fails(_context):
         raise LookupError("no such table")
 
@@ -182,7 +182,7 @@ def test_a_check_that_fails_is_a_refusal():
     assert "@npu: no, RULE: the check of failing.abs fails: no such table" in str(plan.explain("lv"))
 
 
-def test_a_match_that_others_read_into_is_refused_though_its_check_takes_it():
+def test_a_match_that_others_read_into_is_rejected_though_its_check_passes():
     operand = wildcard()
     register_patterns([("leaky.abs_exp", is_op("relax.exp")(is_op("relax.abs")(operand)))])
     tt.strategy("leaky")(from_tvm_patterns("leaky"))
@@ -198,13 +198,13 @@ def test_a_match_that_others_read_into_is_refused_though_its_check_takes_it():
     assert "RULE: a result inside a match of 'abs_exp' is read outside of it" in str(plan.explain("lv1"))
 
 
-def test_no_match_goes_beyond_what_was_asked():
+def test_no_match_of_tvm_violates_a_requirement():
     module = chain(relax.op.nn.relu, relax.op.tanh, relax.op.abs)
     assert matches_of(tt.decompose(module, ADAPTED)) == [("abs", "lv2"), ("relu_tanh", "lv", "lv1")]
     assert matches_of(tt.decompose(module, ADAPTED, where={"lv": "@cpu"})) == [("abs", "lv2")]
 
 
-def test_patterns_that_give_attributes_are_refused():
+def test_patterns_that_give_attributes_are_rejected():
     pattern = ("giving.abs", is_op("relax.abs")(wildcard()), {}, None, lambda _: {"layout": "NHWC"})
     register_patterns([pattern])
     tt.strategy("giving")(from_tvm_patterns("giving"))
@@ -226,7 +226,7 @@ def test_a_prefix_without_patterns_is_an_error_that_names_the_nearest():
 
 
 def test_a_prefix_ends_at_a_dot():
-    """A code generator takes the patterns of its own name, not of those whose names only begin with it."""
+    """A code generator supports the patterns of its own name, not of those whose names only begin with it."""
     names = ["longnpu.abs", "longnpu.deep.exp", "longnpu2.abs", "longnpu2.exp", "longnpu_lite.tanh", "long.negative"]
     for name in names:
         operator = f"relax.{name.rpartition('.')[2]}"
@@ -253,7 +253,7 @@ def test_a_prefix_ends_at_a_dot():
 
 
 @pytest.mark.parametrize("constants", ["lift", "share"])
-def test_weights_of_matches_that_tvm_finds_are_parameters_if_asked_for(constants):
+def test_weights_of_matches_that_tvm_finds_are_parameters_if_requested(constants):
     rng = np.random.default_rng(0)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 4), "float32"))

@@ -1,4 +1,8 @@
-"""The runtime `processes`: a process of this computer for each machine, with connections between them."""
+"""The runtime `processes`: a process of this computer for each machine, with connections between them.
+
+It needs no further package, and a run of two small machines takes 1 ms where tasks of Dask take 35 ms
+(`docs/machines.md`); Dask is for machines of several hosts.
+"""
 
 from __future__ import annotations
 

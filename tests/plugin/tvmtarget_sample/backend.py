@@ -1,4 +1,4 @@
-"""What the kind `probe` takes, and the backend that writes down every op and copy it runs.
+"""Operator support of the kind `probe`, and a backend that records every operation and copy that it runs.
 
 It computes with ONNX Runtime where that is installed, else with the ONNX reference evaluator.
 """
@@ -17,7 +17,7 @@ __all__ = ["BACKEND", "ProbeStrategy"]
 
 
 class ProbeStrategy(Strategy):
-    """Takes everything with tensors."""
+    """Supports all operations on tensors."""
 
 
 class _ProbeBackend(Backend):

@@ -1,4 +1,4 @@
-"""Driver programs from files: what could not run is refused with its place when the file is read."""
+"""Driver programs from files: what could not run is rejected, with its place, when the file is read."""
 
 import io
 import json
@@ -92,7 +92,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_programs_that_could_not_run_are_refused_when_they_are_read(tmp_path, whole, what):
+def test_programs_that_could_not_run_are_rejected_when_they_are_read(tmp_path, whole, what):
     change, problem = CHANGES[what]
     changed(whole, tmp_path / "x.tta", change)
     with pytest.raises(ArtifactError, match=problem):

@@ -269,9 +269,9 @@ def test_a_float_that_depends_on_a_symbol_compiles():
     )
     scales = np.array([1, 1, 2, 2], "float32")
     x = random(1, 1, 4, 6)
-    wanted = expected(graph([node], {"x": x.shape}, {"y": [1, 1, 8, 12]}, {"scales": scales}), x)
+    reference = expected(graph([node], {"x": x.shape}, {"y": [1, 1, 8, 12]}, {"scales": scales}), x)
     symbolic = graph([node], {"x": ["n", 1, 4, "m"]}, {"y": [None] * 4}, {"scales": scales})
-    np.testing.assert_allclose(runner(symbolic)(x), wanted, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(runner(symbolic)(x), reference, rtol=1e-3, atol=1e-5)
 
 
 @needs_tvm
@@ -279,9 +279,9 @@ def test_constant_weights_are_packed():
     from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
     module = legal(convolutions())
-    scheduled, refused = schedule_functions(module, AVX512)
+    scheduled, unscheduled = schedule_functions(module, AVX512)
     shapes = {tuple(map(int, p.shape)) for _, f in scheduled.functions_items() for p in f.params if hasattr(p, "shape")}
-    assert refused == {}
+    assert unscheduled == {}
     assert (1, 48, 3, 3, 48) in shapes
     assert (48, 48, 3, 3) not in shapes
 
@@ -316,9 +316,9 @@ def test_a_function_without_blocks_stays_and_says_why():
             a[i] = script.float32(0)
 
     module = tvm.IRModule({"plain": plain})
-    scheduled, refused = schedule_functions(module, AVX512)
+    scheduled, unscheduled = schedule_functions(module, AVX512)
     assert tvm_ffi.structural_equal(scheduled, module)
-    assert refused == {"plain": "it has no root block"}
+    assert unscheduled == {"plain": "it has no root block"}
 
 
 @needs_tvm
@@ -380,8 +380,8 @@ def test_operators_compute_what_onnx_says(name):
     for value, array in list(zip(model.graph.input, case.inputs, strict=True))[1:]:
         model.graph.initializer.append(numpy_helper.from_array(array, value.name))
         model.graph.input.remove(value)
-    for got, wanted in zip(runner(model, mcpu=host_cpu())(case.inputs[0]), case.outputs, strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
+    for actual, expected_output in zip(runner(model, mcpu=host_cpu())(case.inputs[0]), case.outputs, strict=True):
+        np.testing.assert_allclose(actual, expected_output, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.slow

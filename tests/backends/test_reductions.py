@@ -17,8 +17,8 @@ needs_tvm = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="
 def reduction(kinds, extents):
     """Return the nest of a reduction of one tensor over some of its axes, which are in order."""
     image = Access(tuple({axis: 1} for axis in range(len(kinds))), tuple(extents))
-    kept = [axis for axis, kind in enumerate(kinds) if kind == "S"]
-    result = Access(tuple({axis: 1} for axis in kept), tuple(extents[axis] for axis in kept))
+    spatial = [axis for axis, kind in enumerate(kinds) if kind == "S"]
+    result = Access(tuple({axis: 1} for axis in spatial), tuple(extents[axis] for axis in spatial))
     return Nest(kinds, tuple(extents), (image,), (result,))
 
 
@@ -35,9 +35,9 @@ STRIPS = {
 }
 
 
-@pytest.mark.parametrize(("given", "wanted"), STRIPS.values(), ids=STRIPS)
-def test_a_reduction_along_memory_takes_as_many_lanes_as_divide(given, wanted):
-    assert strip(reduction(*given), AVX512) == wanted
+@pytest.mark.parametrize(("given", "expected"), STRIPS.values(), ids=STRIPS)
+def test_a_reduction_along_memory_takes_as_many_lanes_as_divide(given, expected):
+    assert strip(reduction(*given), AVX512) == expected
 
 
 def function_of(shape, axes, reduce):
@@ -53,8 +53,8 @@ def function_of(shape, axes, reduce):
 def scheduled(module):
     from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
-    result, refused = schedule_functions(module, AVX512)
-    assert refused == {}
+    result, unscheduled = schedule_functions(module, AVX512)
+    assert unscheduled == {}
     return result
 
 
@@ -99,7 +99,7 @@ def test_reductions_compute_what_numpy_computes(data):
     module = scheduled(function_of(shape, axes, reduce))
     compiled = tvm.compile(module, target=tvm.target.Target("llvm"))
     x = np.random.default_rng(len(shape)).standard_normal(shape).astype("float32")
-    wanted = getattr(np, reduce)(x, axis=max(axes) if reduce == "argmax" else tuple(axes))
-    result = tvm.runtime.tensor(np.zeros(np.shape(wanted), "int32" if reduce == "argmax" else "float32"))
+    expected = getattr(np, reduce)(x, axis=max(axes) if reduce == "argmax" else tuple(axes))
+    result = tvm.runtime.tensor(np.zeros(np.shape(expected), "int32" if reduce == "argmax" else "float32"))
     compiled["main"](tvm.runtime.tensor(x), result)
-    np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-4)

@@ -120,7 +120,7 @@ def test_a_chain_of_functions_stays_short_enough_to_compile():
     chain = written("sigmoid", 12)
     assert chain.script().count("T.Let") <= MOST_NAMES + 3
     x = np.linspace(-3, 3, 1024, dtype="float32")
-    wanted = x
+    expected = x
     for _ in range(12):
-        wanted = _sigmoid(wanted)
-    np.testing.assert_allclose(run(chain, x), wanted, rtol=1e-5)
+        expected = _sigmoid(expected)
+    np.testing.assert_allclose(run(chain, x), expected, rtol=1e-5)
