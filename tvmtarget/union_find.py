@@ -52,8 +52,10 @@ class UnionFind(Generic[_Item]):
             b: another one.
         """
         # The earlier representative wins, not the larger set: results do not depend on the order of unions.
-        first, second = sorted((self.find(a), self.find(b)), key=self._order.__getitem__)
-        self._parent[second] = first
+        a, b = self.find(a), self.find(b)
+        if self._order[a] > self._order[b]:
+            a, b = b, a
+        self._parent[b] = a
 
     def groups(self) -> list[tuple[_Item, ...]]:
         """Return the sets.

@@ -112,14 +112,14 @@ def test_the_same_plan_comes_out_whatever_the_hash_seed():
     assert len(printed.pop()) > 1000
 
 
-def test_a_cap_of_a_strategy_holds_in_the_plan(monkeypatch):
+def test_a_limit_of_a_strategy_holds_in_the_plan(monkeypatch):
     monkeypatch.setattr(ONNXRUNTIME, "max_ops", 4)
     module = tt.IRModule.from_onnx(random_graph(80, 3))
     plan = tt.decompose(module, "[b=onnxruntime](host=numpy)", where={"*": "@b"})
     assert max(len(subgraph.ops) for subgraph in plan.subgraphs) == 4
 
 
-def test_a_strategy_refuses_subgraphs_and_they_are_divided(monkeypatch):
+def test_rejected_subgraphs_are_divided(monkeypatch):
     def check_subgraph(self, ops):
         kinds = {op.kind for op in ops}
         return reject("RULE", "Relu and Add do not go together") if {"Relu", "Add"} <= kinds else None
@@ -132,7 +132,7 @@ def test_a_strategy_refuses_subgraphs_and_they_are_divided(monkeypatch):
     assert len(plan.subgraphs) > 1
 
 
-def test_what_a_strategy_refuses_alone_goes_elsewhere_or_is_reported(monkeypatch):
+def test_an_operation_rejected_alone_goes_elsewhere_or_is_reported(monkeypatch):
     def check_subgraph(self, ops):
         return reject("RULE", "no Relu in a function") if any(op.kind == "Relu" for op in ops) else None
 

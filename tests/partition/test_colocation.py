@@ -18,7 +18,7 @@ DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x
 
 @settings(max_examples=40, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]), by_cost=st.booleans())
-def test_bonds_are_kept_or_refused(size, seed, target, by_cost):
+def test_colocation_is_satisfied_or_rejected(size, seed, target, by_cost):
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     names = [call.source for call in module.main.body]
@@ -29,13 +29,13 @@ def test_bonds_are_kept_or_refused(size, seed, target, by_cost):
     try:
         plan = tt.decompose(module, target, costs, where=where, same_site=[same], apart=[apart])
     except InfeasibleError as error:
-        refusal = str(error)
+        problem = str(error)
     else:
-        refusal = ""
+        problem = ""
         sites = plan.sites()
         assert sites[same[0]] == sites[same[1]]
         assert sites[apart[0]] != sites[apart[1]]
-    assert not refusal or set(same) == set(apart), refusal
+    assert not problem or set(same) == set(apart), problem
 
 
 MEANT = {"@a": "a", "@b": "b", "!@a": "bc", "!@a&!@b": "c", "onnxruntime": "ac", "numpy": "b"}
@@ -43,7 +43,7 @@ MEANT = {"@a": "a", "@b": "b", "!@a": "bc", "!@a&!@b": "c", "onnxruntime": "ac",
 
 @settings(max_examples=40, deadline=None)
 @given(size=st.integers(3, 5), seed=st.integers(0, 10**6))
-def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed):
+def test_colocation_is_rejected_only_if_no_assignment_satisfies_it(size, seed):
     module = tt.IRModule.from_onnx(random_graph(size, seed, outputs=size))
     rng = random.Random(seed)
     names = [call.source for call in module.main.body]
@@ -53,7 +53,7 @@ def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed)
 
     def is_kept(sites):
         return (
-            all(sites[name] in MEANT[asked] for name, asked in where.items())
+            all(sites[name] in MEANT[options] for name, options in where.items())
             and all(sites[a] == sites[b] for a, b in same)
             and all(len({sites[name] for name in group}) == len(group) for group in apart)
         )
@@ -71,7 +71,7 @@ def test_bonds_are_refused_only_where_no_choice_of_leaves_keeps_them(size, seed)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_bonds_by_costs_cost_as_little_as_of_all_choices_that_keep_them(seed, tmp_path):
+def test_colocation_by_cost_is_as_fast_as_the_best_assignment_that_satisfies_it(seed, tmp_path):
     case = drawn(seed, 5, 2, "devices")
     names = [call.source for call in case.module.main.body]
     rng = random.Random(seed)
@@ -131,12 +131,12 @@ def test_names_and_globs_are_those_of_where(tmp_path):
         tt.decompose(module, FLAT, apart=[["fc3", "fc1"]])
 
 
-def test_empty_groups_ask_nothing():
+def test_empty_groups_require_nothing():
     module = tt.IRModule.from_onnx(DIGITS)
     assert not tt.decompose(module, FLAT, same_site=[[]], apart=[[]]).diff(tt.decompose(module, FLAT))
 
 
-def test_what_cannot_be_is_reported():
+def test_contradictions_are_reported():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(InfeasibleError, match=r"ops 'fc1', 'fc2' must share a site, and no leaf supports all of them"):
         tt.decompose(module, FLAT, where={"fc1": "@a", "fc2": "@b"}, same_site=[["op:Gemm"]])
@@ -152,33 +152,33 @@ def test_what_cannot_be_is_reported():
 
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]), by_cost=st.booleans())
-def test_atomic_groups_and_boundaries_are_kept_or_refused(size, seed, target, by_cost):
+def test_atomic_groups_and_boundaries_are_kept_or_rejected(size, seed, target, by_cost):
     """A group is in one function; a boundary keeps an operation from what it reads, or from what reads it."""
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     names = [call.source for call in module.main.body]
     leaves = [path for path, node in tt.Target.parse(target).walk() if not node.is_composite]
     where = {name: f"@{rng.choice(leaves)}?" for name in names if rng.random() < 0.4}
-    asked = {"atomic": [rng.sample(names, 2)], "boundary_before": rng.sample(names, 2), "boundary_after": [names[0]]}
+    options = {"atomic": [rng.sample(names, 2)], "boundary_before": rng.sample(names, 2), "boundary_after": [names[0]]}
     try:
-        plan = tt.decompose(module, target, "roofline" if by_cost else None, where=where, **asked)
+        plan = tt.decompose(module, target, "roofline" if by_cost else None, where=where, **options)
     except InfeasibleError as error:
-        assert "are required to be atomic, but" in str(error)  # noqa: PT017 - any other refusal is a fault
+        assert "are required to be atomic, but" in str(error)  # noqa: PT017 - any other error is a fault
         return
     owner = {op: subgraph.call for subgraph in plan.subgraphs for op in subgraph.ops}
-    assert len({owner[op] for op in asked["atomic"][0]}) == 1
+    assert len({owner[op] for op in options["atomic"][0]}) == 1
     body = plan.program.body
     for index, call in enumerate(body):
         for before in plan.program.predecessors(index):
             first = body[before].source
-            if call.source in asked["boundary_before"] or first in asked["boundary_after"]:
+            if call.source in options["boundary_before"] or first in options["boundary_after"]:
                 assert owner[first] != owner[call.source]
     assert tt.decompose(plan.module).module == plan.module
 
 
 @settings(max_examples=20, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), most=st.integers(0, 3), by_cost=st.booleans())
-def test_a_site_gets_no_more_calls_than_it_may(size, seed, most, by_cost):
+def test_a_site_gets_at_most_its_number_of_calls(size, seed, most, by_cost):
     module = tt.IRModule.from_onnx(random_graph(size, seed))
     rng = random.Random(seed)
     where = {call.source: f"@{rng.choice('abc')}?" for call in module.main.body}
@@ -203,10 +203,10 @@ def test_the_smallest_subgraphs_are_given_up_first():
         tt.decompose(module, "[b=onnxruntime,a=numpy]", max_subgraphs={"bb": 1})
 
 
-def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
+def test_groups_and_limits_are_in_the_file_of_a_plan(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
-    asked = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}
-    plan = tt.decompose(module, FLAT, **asked, max_subgraphs={"b": 0})
+    options = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}
+    plan = tt.decompose(module, FLAT, **options, max_subgraphs={"b": 0})
     assert [subgraph.ops[0] for subgraph in plan.subgraphs] == ["conv1", "conv2", "conv3"]
     assert dict(plan.explain("conv2").neighbours) == {"relu1": "BOUNDARY, it is required between them"}
     plan.save(tmp_path / "a.plan")
@@ -217,7 +217,7 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("options", "problem"),
     [
         (
             {"atomic": [["conv1", "conv2"]]},
@@ -239,12 +239,12 @@ def test_units_and_limits_are_in_the_file_of_a_plan(tmp_path):
         ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
     ],
 )
-def test_requests_that_make_no_sense_are_reported(asked, problem):
+def test_invalid_options_are_reported(options, problem):
     with pytest.raises(TvmTargetError, match=problem):
-        tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, **asked)
+        tt.decompose(tt.IRModule.from_onnx(DIGITS), FLAT, **options)
 
 
-def test_atomic_groups_that_wait_for_each_other_are_refused():
+def test_atomic_groups_in_a_cycle_are_rejected():
     """Facts: pairwise convex parts need not have an acyclic quotient, {1,4} and {2,3} with 1->2, 3->4."""
     body = """%a: float32[4] = onnx.Relu(%x) as n1 %b: float32[4] = onnx.Tanh(%a) as n2
       %c: float32[4] = onnx.Tanh(%x) as n3 %d: float32[4] = onnx.Relu(%c) as n4"""
@@ -255,7 +255,7 @@ def test_atomic_groups_that_wait_for_each_other_are_refused():
     assert set(one.sites().values()) == {"b"}
 
 
-def test_bonds_that_cannot_be_kept_name_the_constraints_that_are_to_blame():
+def test_unsatisfiable_colocation_names_the_conflicting_constraints():
     module = tt.IRModule.from_onnx(DIGITS)
     where = {"conv1": "@a", "fc1": "@b", "conv2": "@c"}
     guilty = r"drop or change one of: @a \(required by where 'conv1'\), @b \(required by where 'fc1'\)$"

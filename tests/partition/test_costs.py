@@ -224,7 +224,7 @@ def test_what_is_unknown_is_listed_and_moves_nothing_from_a_preferred_site():
     assert "@cpu (numpy) takes" not in strange.summary()
 
 
-def test_symbolic_dimensions_are_reckoned_with_as_hinted():
+def test_symbolic_dimensions_have_the_hinted_sizes():
     model = helper.make_model(
         helper.make_graph(
             [helper.make_node("Relu", ["x"], ["y"], name="r")],
@@ -242,7 +242,7 @@ def test_symbolic_dimensions_are_reckoned_with_as_hinted():
     assert hinted.prediction.ops == 2 * 5 * 4000 / 2e10 / 0.5 * 1e12
 
 
-def test_the_tree_says_peaks_and_links_where_no_file_does():
+def test_the_target_gives_peaks_and_links_that_no_file_states():
     tree = tt.Target(
         "composite",
         targets=[
@@ -283,7 +283,7 @@ def test_deeper_trees_are_never_slower_by_cost_than_by_preference():
         assert by_cost.prediction.total <= tt.decompose(module, deep, costs, where=pins).prediction.total
 
 
-def test_files_of_costs_are_read_and_written_alike(tmp_path):
+def test_cost_files_are_read_and_written_back(tmp_path):
     costs = load_costs(
         BOARD
         | {
@@ -349,13 +349,13 @@ def _shares(shares, **match):
         ({"ops": [{"match": None, "site": "npu", "time": 1}]}, "costs: ops[0]: it needs 'match'"),
     ],
 )
-def test_wrong_costs_are_refused_with_place_and_remedy(change, text):
+def test_wrong_costs_are_rejected_with_place_and_remedy(change, text):
     with pytest.raises(TargetError) as caught:
         load_costs(BOARD | change)
     assert text in str(caught.value)
 
 
-def test_all_that_is_wrong_is_said_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(TargetError) as caught:
         load_costs(BOARD | {"unit": "hours", "sites": {"npu": {"lunch": 1}}, "default": 3})
     assert len(caught.value.problems) == 3
@@ -368,13 +368,13 @@ def test_all_that_is_wrong_is_said_at_once():
         ({"links": [{"src": "cqu", "dst": "npu", "latency": 1, "bandwidth": 1}]}, "ends at 'cqu', which is no site or"),
     ],
 )
-def test_costs_of_places_that_are_not_there_are_refused(change, text):
+def test_costs_of_sites_that_are_not_there_are_rejected(change, text):
     with pytest.raises(UnknownNameError) as caught:
         tt.decompose(tt.IRModule.from_onnx(DIGITS), EDGE, BOARD | change)
     assert text in str(caught.value)
 
 
-def test_files_that_are_no_costs_are_refused_by_name(tmp_path):
+def test_files_that_are_no_costs_are_rejected_by_name(tmp_path):
     with pytest.raises(TargetError, match="costs are data, a JSON file or 'roofline', not 3"):
         load_costs(3)
     with pytest.raises(TargetError, match="no cost file"):
@@ -468,7 +468,7 @@ def test_times_are_read_in_the_unit_of_the_file(unit, factor):
     assert (costs.sites["a"].mem_bw, costs.links[0].bandwidth) == (5e9, 1e9)
 
 
-def test_numbers_without_sense_are_refused_wherever_they_come_from():
+def test_numbers_out_of_range_are_rejected_wherever_they_come_from():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
     for wrong, problem in (
         (
@@ -512,7 +512,7 @@ def test_sizes_beyond_what_a_computer_has_are_no_trouble(dims):
         assert plan.explain("p").to_json()
 
 
-def test_costs_speak_of_leaves_by_path_with_replicas_or_without_kind_and_system():
+def test_costs_name_leaves_by_path_with_replicas_or_without_kind_and_system():
     machine = "[soc=[npu=onnxruntime(count=2),cpu=numpy](host=@cpu,executor=graph),ctl=numpy](host=@ctl,count=2)"
     tree = f"[n={machine},head=numpy](host=@head)"
 
@@ -535,7 +535,7 @@ def test_costs_speak_of_leaves_by_path_with_replicas_or_without_kind_and_system(
     assert set(launches("n.1/soc", "n").items()) >= {("n.1/soc/npu.0", 1), ("n.1/ctl", 2), ("n.0/soc/cpu", 2)}
 
 
-def test_a_link_within_one_memory_is_told_to_count_for_nothing():
+def test_a_link_within_one_memory_is_reported_not_to_count():
     shared = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)")
     costs = Costs({"a": SiteCost(domain="ddr"), "b": SiteCost(domain="hbm")}, (LinkCost("ddr", "hbm", 1.0, 1e9),))
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), shared, costs)
@@ -609,7 +609,7 @@ def test_a_share_by_size_is_one_of_those_beside_it_or_between_them(pairs, size):
         (3, (64, 3, 7, 7), 1, "shallow"),
     ],
 )
-def test_costs_tell_convolutions_by_their_form(channels, weights, group, form):
+def test_costs_distinguish_convolutions_by_form(channels, weights, group, form):
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", group=group)
     ends = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -654,7 +654,7 @@ def test_values_that_pass_between_sites_cost_what_they_take_at_their_ends():
     assert "passing 24 us" in fast.summary()
 
 
-def test_operations_leave_the_best_site_only_for_more_than_rates_may_be_off():
+def test_operations_leave_the_best_site_only_for_more_than_the_error_of_the_rates():
     pair, module = tt.Target.parse("[a=numpy,b=onnxruntime](host=@a)"), _chain("Relu", "Tanh", "Relu")
     shares = {("a", "Relu"): 0.5, ("a", "Tanh"): 0.2, ("b", "Relu"): 0.25, ("b", "Tanh"): 0.25}
     ops = tuple(OpCost(site, op=kind, roofline=share) for (site, kind), share in shares.items())

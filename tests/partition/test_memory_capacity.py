@@ -1,4 +1,4 @@
-"""Memories hold the weights of the operations that are placed there, or the plan is refused with the numbers."""
+"""Memories hold the weights of the operations that are placed there, or the plan is rejected with the numbers."""
 
 from itertools import product
 
@@ -72,7 +72,7 @@ def test_a_small_choice_within_a_memory_is_the_best_of_all():
 
 
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
-def test_what_cannot_fit_is_refused_with_the_numbers(given):
+def test_weights_that_cannot_fit_are_rejected_with_the_numbers(given):
     named = r"'n3', 'n4' \(required by where 'n3', where 'n4'\)"
     with pytest.raises(
         InfeasibleError,
@@ -81,7 +81,7 @@ def test_what_cannot_fit_is_refused_with_the_numbers(given):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
 
 
-def test_a_capacity_of_the_memory_of_the_driver_is_said_not_to_count():
+def test_a_capacity_of_the_memory_of_the_driver_is_reported_not_to_count():
     plan = tt.decompose(layers(3), "[a=numpy,b=numpy](host=@a)", costs(50.0, 5.0, capacity=WEIGHT))
     assert len(on(plan, "b")) == 3
     assert "the capacity of @b: not counted, as its memory ':cpu' is that of the driver" in plan.summary()

@@ -298,7 +298,7 @@ def test_links_of_a_latency_alone_are_known_for_empty_values_alone():
     assert graph.route("ma", home, None).time is None
 
 
-def test_memories_that_nothing_joins_to_the_driver_are_refused_by_name():
+def test_memories_that_nothing_joins_to_the_driver_are_rejected_by_name():
     with pytest.raises(InfeasibleError) as caught:
         tt.decompose(CHAIN, board("a-cpu", "b-c"))
     assert "no link joins memory 'mb' of @b to memory 'cpu' of the driver @cpu" in str(caught.value)

@@ -99,7 +99,7 @@ def test_decisions_are_the_best_of_all(case):
 
 
 def placement_of(rng, size, count, *, share=1.0, distinct=True):
-    """Return a random placement: atoms in topological order, each reading up to two of those before it."""
+    """Return a random problem: atoms in topological order, each reading up to two of those before it."""
     domains = tuple(range(count)) if distinct else tuple(rng.randrange(count) for _ in range(count))
     points = [rng.randint(0, 30) for _ in range(count)]
     costs = []
@@ -122,23 +122,23 @@ def placement_of(rng, size, count, *, share=1.0, distinct=True):
     return problem_of(costs, flows, domains, 0, [rng.randint(0, 10) for _ in range(count)])
 
 
-def best_of_all(placement):
-    return int(energy_of(placement, 0.0).totals(enumerate_labelings(placement, 10**6)).min())
+def best_of_all(problem):
+    return int(energy_of(problem, 0.0).totals(enumerate_labelings(problem, 10**6)).min())
 
 
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 10**9), size=st.integers(1, 9), share=st.sampled_from([1.0, 0.7]), distinct=st.booleans())
-def test_two_labels_are_placed_as_well_as_can_be(seed, size, share, distinct):
-    placement = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
-    assert placement.total(expand_labels(placement, 0.0)) == best_of_all(placement)
+def test_two_labels_reach_the_optimum(seed, size, share, distinct):
+    problem = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
+    assert problem.total(expand_labels(problem, 0.0)) == best_of_all(problem)
 
 
 def test_three_labels_are_placed_within_a_few_percent_of_the_best():
     rng = random.Random(1)
     ratios = []
     for _ in range(150):
-        placement = placement_of(rng, rng.randint(2, 8), 3, share=rng.choice([1.0, 0.7]), distinct=rng.random() < 0.7)
-        ratios.append(placement.total(expand_labels(placement, 0.0)) / best_of_all(placement))
+        problem = placement_of(rng, rng.randint(2, 8), 3, share=rng.choice([1.0, 0.7]), distinct=rng.random() < 0.7)
+        ratios.append(problem.total(expand_labels(problem, 0.0)) / best_of_all(problem))
     assert min(ratios) >= 1
     assert sum(ratios) / len(ratios) <= 1.005
     assert sorted(ratios)[-2] <= 1.05
@@ -150,7 +150,7 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
     flow = pytest.importorskip("scipy.sparse.csgraph")
     rng = random.Random(2)
     for size in (50, 200, 600):
-        placement = placement_of(rng, size, 2)
+        problem = placement_of(rng, size, 2)
         names = {"source": 0, "sink": 1}
         capacity = {}
 
@@ -158,42 +158,42 @@ def test_two_labels_agree_with_the_maximum_flow_of_scipy():
             pair = (names.setdefault(a, len(names)), names.setdefault(b, len(names)))
             capacity[pair] = min(2**30, capacity.get(pair, 0) + cost)
 
-        for atom, (no, yes) in enumerate(placement.costs.tolist()):
+        for atom, (no, yes) in enumerate(problem.costs.tolist()):
             edge("source", atom, yes)
             edge(atom, "sink", no)
-        for number, producer in enumerate(placement.producer.tolist()):
+        for number, producer in enumerate(problem.producer.tolist()):
             tail = "source" if producer < 0 else producer
-            ends = placement.readers[placement.start[number] : placement.start[number + 1]].tolist()
-            ends += ["source"] if placement.is_live_out[number] else []
-            edge(tail, ("up", number), int(placement.pair_costs[number, 0, 1]))
-            edge(("down", number), tail, int(placement.pair_costs[number, 1, 0]))
+            ends = problem.readers[problem.start[number] : problem.start[number + 1]].tolist()
+            ends += ["source"] if problem.is_live_out[number] else []
+            edge(tail, ("up", number), int(problem.pair_costs[number, 0, 1]))
+            edge(("down", number), tail, int(problem.pair_costs[number, 1, 0]))
             for end in ends:
                 edge(("up", number), end, 2**30)
                 edge(end, ("down", number), 2**30)
         rows, columns = zip(*capacity, strict=True)
         matrix = sparse.csr_matrix((list(capacity.values()), (rows, columns)), shape=(len(names),) * 2, dtype="int32")
-        assert placement.total(expand_labels(placement, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
+        assert problem.total(expand_labels(problem, 0.0)) == flow.maximum_flow(matrix, 0, 1).flow_value
 
 
-def test_nothing_to_place_is_placed():
+def test_an_empty_problem_has_an_empty_labeling():
     assert expand_labels(problem_of((), (), (0, 1, 2), 0, (0, 0, 0)), 1.0).tolist() == []
 
 
 def test_all_choices_are_listed_in_order_and_added_up_as_each_alone():
     rng = random.Random(3)
     for _ in range(20):
-        placement = placement_of(rng, 5, 3, share=0.8, distinct=rng.random() < 0.5)
-        rows = enumerate_labelings(placement, 3**5)
-        allowed = [np.flatnonzero(row).tolist() for row in placement.allowed]
+        problem = placement_of(rng, 5, 3, share=0.8, distinct=rng.random() < 0.5)
+        rows = enumerate_labelings(problem, 3**5)
+        allowed = [np.flatnonzero(row).tolist() for row in problem.allowed]
         assert [tuple(row) for row in rows.tolist()] == list(product(*allowed))
         for share in (0.0, 0.5):
-            energy = energy_of(placement, share)
+            energy = energy_of(problem, share)
             assert energy.totals(rows).tolist() == [energy.total(row) for row in rows]
 
 
 def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_have():
     same = ((0, 5), (0, 5))
     flows = [Flow(0, (1, 2), False, same)]
-    placement = problem_of(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
-    moved = {tuple(labels.tolist()) for labels in neighboring_labelings(placement, np.array([0, 0, 0]))}
+    problem = problem_of(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
+    moved = {tuple(labels.tolist()) for labels in neighboring_labelings(problem, np.array([0, 0, 0]))}
     assert moved == {(1, 0, 0), (0, 1, 0), (1, 1, 0)}

@@ -20,7 +20,7 @@ def sites_of(plan):
     return [plan.site_of(call.source) for call in plan.program.body]
 
 
-def test_a_roofline_that_knows_nothing_moves_none_of_many_ops():
+def test_a_roofline_without_rates_moves_no_operation():
     module = tt.IRModule.from_onnx(random_graph(497, 7))
     where = {f"n{index}": "@cpu" for index in range(0, 497, 40)}
     plain = tt.decompose(module, PAIR, where=where)
@@ -111,7 +111,7 @@ def digits(**costs):
     return tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, {"schema": "tvmtarget.cost/1"} | costs)
 
 
-def test_a_size_of_a_dimension_that_the_model_does_not_have_is_refused():
+def test_a_size_of_a_dimension_that_the_model_does_not_have_is_rejected():
     with pytest.raises(UnknownNameError, match=r"size of 'btch', a dimension .* did you mean 'batch'"):
         digits(symbolic_hints={"btch": 1})
     with pytest.raises(UnknownNameError, match="size of 'btch'"):

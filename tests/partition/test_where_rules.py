@@ -93,7 +93,7 @@ def test_a_function_that_is_constrained_to_a_system_by_name_is_divided_in_it():
     assert again.module == plan.module
 
 
-def test_a_word_that_is_no_name_kind_or_key_is_refused():
+def test_a_word_that_is_no_name_kind_or_key_is_rejected():
     with pytest.raises(UnknownNameError, match=r"no target kind, key or child 'ot'; did you mean 'ort'.*where 'fc1'"):
         site("ot")
 
@@ -146,12 +146,12 @@ def test_a_rule_that_another_overrides_says_by_which():
     assert counted == [(1, 1, 0, 0), (1, 0, 0, 0)]
 
 
-def test_a_rule_that_a_module_already_asks_changes_nothing():
+def test_a_rule_that_a_module_already_states_changes_nothing():
     _, counted = effects({"fc1": "cpu|ort"}, module=MODULE.constrain("fc1", "@cpu"))
     assert counted == [(0, 0, 1, 0)]
 
 
-def test_a_preference_that_is_not_kept_is_told_and_so_is_one_that_is():
+def test_a_preference_that_is_not_kept_is_reported_and_so_is_one_that_is():
     module = MODULE.constrain("fc1", "@cpu")
     plan, counted = effects({"fc1": "ort?"}, module=module)
     assert counted == [(0, 0, 0, 1)]
@@ -167,7 +167,7 @@ def test_an_ordered_choice_that_orders_sites_has_an_effect():
     assert "orders the sites that can take it" in str(plan.explain("fc1"))
 
 
-def test_a_site_that_refuses_an_operation_is_not_excluded_by_a_rule():
+def test_a_site_that_does_not_support_an_operation_is_not_excluded_by_a_rule():
     text = """func @main(%x: float32[4,3,3]) opsets(onnx=17) {
       %b: float32[4] = onnx.Det(%x) as det
       return %b
