@@ -18,6 +18,7 @@ does not load is reported and left out; neither stops a program that does not ne
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
@@ -80,26 +81,27 @@ def defining_module(value: object) -> str:
         The name of the module. It is `__main__` for an object that this library or Python made, such as a strategy
         from an operator table: the main module imports, directly or not, whatever registers plugins.
     """
-    definition = value if hasattr(value, "__qualname__") else type(value)
-    module = str(getattr(definition, "__module__", "__main__"))
-    return "__main__" if module.partition(".")[0] in ("builtins", "tvmtarget") else module
+    module = str((value if hasattr(value, "__qualname__") else type(value)).__module__)
+    package = module.partition(".")[0]
+    return "__main__" if package == "tvmtarget" or package in sys.stdlib_module_names else module
 
 
 def registered_in(kinds: Collection[str]) -> tuple[str, ...]:
     """List the modules of the running program that registered plugins for some kinds of targets.
 
     Args:
-        kinds: names of kinds; a plugin is for a kind if it has its name, or lists it in an attribute `kinds`.
+        kinds: names of kinds.
 
     Returns:
         Names of modules, sorted; another process must import them to know the kinds.
     """
-    keys = [
-        key
-        for key, value in _registered.items()
-        if key[1] in kinds or not set(kinds).isdisjoint(getattr(value, "kinds", ()))
-    ]
+    keys = [key for key, value in _registered.items() if not set(kinds).isdisjoint(_kinds_of(*key, value))]
     return tuple(sorted({_owners[key] for key in keys}))
+
+
+def _kinds_of(group: str, name: str, value: Any) -> Collection[str]:  # noqa: ANN401 - each group has its own protocol
+    """Return the kinds of a plugin: a backend lists them, and those of other groups are named after their kind."""
+    return tuple(value.kinds) if group == "tvmtarget.backends" else (name,)
 
 
 @cache

@@ -12,7 +12,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join, same_replica
 from tvmtarget.untrusted import check_limit
 
-__all__ = ["Site", "Topology", "is_below"]
+__all__ = ["Site", "Topology"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +151,3 @@ class Topology:
 def _sites(node: Target) -> int:
     """Return the number of sites of a node and of the nodes below it."""
     return 1 + sum(child.count * _sites(child) for child in node.targets)
-
-
-def is_below(path: str, ancestor: str) -> bool:
-    """Whether a site is another site, one of its replicas, or below it.
-
-    Args:
-        path: path of the site.
-        ancestor: path of the other site.
-
-    Returns:
-        True if so.
-    """
-    return ancestor in ("", path) or path.startswith((f"{ancestor}/", f"{ancestor}."))

@@ -50,7 +50,9 @@ def covers(path: str, site: str) -> bool:
     >>> covers("rack", "rack/node.1/gpu"), covers("rack/node", "rack/node.1/gpu"), covers("rack/node.0", "rack")
     (True, True, False)
     """
-    required, actual = path.split("/") if path else [], site.split("/") if site else []
+    if not path or site == path or site.startswith(f"{path}/"):
+        return True
+    required, actual = path.split("/"), site.split("/") if site else []
     return len(required) <= len(actual) and all(map(_is_or_has, required, actual))
 
 

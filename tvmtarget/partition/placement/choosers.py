@@ -12,7 +12,8 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
 from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 from tvmtarget.partition.plan_cache import digest
-from tvmtarget.target.topology import Site, is_below
+from tvmtarget.target.topology import Site
+from tvmtarget.target.tree_paths import covers
 
 __all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
 
@@ -116,4 +117,4 @@ class PinnedChooser:
 
 def _contains(level: Level, site: Site, path: str) -> bool:
     """Check whether an option is or contains a node; the level's own site, which runs control flow, only is itself."""
-    return path == site.path if site is level.site else is_below(path, site.path)
+    return path == site.path if site is level.site else covers(site.path, path)

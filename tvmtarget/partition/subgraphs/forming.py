@@ -8,7 +8,7 @@ from tvmtarget.partition.placement.level import Assignment, Level, decision_inpu
 from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.forced_cuts import split_at_cuts
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
-from tvmtarget.target.topology import is_below
+from tvmtarget.target.tree_paths import covers
 
 __all__ = ["quick_subgraphs", "subgraphs_of_level"]
 
@@ -55,7 +55,7 @@ def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]
 def _uncosted(level: Level) -> list[int]:
     """Return what calls count where no costs are known: fewest are best, and of as many those of the host."""
     most = len(level.atoms)
-    return [most + (not is_below(level.site.host, option.path)) for option in level.options]
+    return [most + (not covers(option.path, level.site.host)) for option in level.options]
 
 
 def _cut(level: Level, subgraphs: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
