@@ -228,9 +228,9 @@ class CompilationConfig(Node):
             TargetError: no target is of that type; the message lists the types there are.
         """
         name = read_device_type(device)
-        found = sorted((one for one in self.primitive_targets if one.device == name), key=_is_external)
+        found = [one for one in self.primitive_targets if one.device == name]
         if found:
-            return found[0]
+            return min(found, key=lambda one: one.is_external)
         known = ", ".join(sorted({target.device for target in self.targets}))
         raise TargetError(f"no target is of device type {name!r}; there are: {known}")
 
@@ -301,11 +301,6 @@ def _host_of(targets: Sequence[Target]) -> Target:
     return _bare(next(iter([*given, *able]), Target("llvm")))
 
 
-def _is_external(target: Target) -> bool:
-    kind = find_kind(target.kind)
-    return kind is not None and kind.is_external
-
-
 def _kind_problems(targets: Sequence[Target]) -> list[str]:
     kinds = [target.kind for target in targets]
     twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
@@ -317,7 +312,7 @@ def _device_problems(targets: Sequence[Target]) -> list[str]:
     problems = []
     for device in dict.fromkeys(target.device for target in targets):
         same = [target for target in targets if target.device == device]
-        general = [target.kind for target in same if not _is_external(target)]
+        general = [target.kind for target in same if not target.is_external]
         if len(general) != 1 and len(same) > 1:
             listed = ", ".join(general or [target.kind for target in same])
             which = "all but one must be external" if general else "one must not be external"

@@ -149,7 +149,7 @@ class Kind(_Row):
         # TVM writes derived features as attributes `feature.*`; accepting them would let a text contradict its CPU.
         if fold(str(name)).partition(".")[0] in ("feature", "features"):
             tail = f"; add one to {self.features.name!r}" if self.features is not None else ""
-            return f"{shown(name)} is derived from what a target says, never given{tail}"
+            return f"{shown(name)} is derived from the attributes of a target, never given{tail}"
         names = [row.name for row in self.attributes]
         tail = did_you_mean(str(name), names, listing="it has") if names else "; it has none"
         return f"kind {self.name!r} has no attribute {shown(name)}{tail}"

@@ -210,7 +210,7 @@ class Reader(Generic[_N]):
                 parts.append(self.flat(one, where, allow_unknown=False))
         problems.raise_all()
         # Code generators come first, so what is left after them must be the device and its host.
-        devices = [one for one in parts if not _is_external(one)]
+        devices = [one for one in parts if not one.is_external]
         externals = parts[: len(parts) - len(devices)]
         twice = next(
             (one.kind for at, one in enumerate(parts) if one.kind in [other.kind for other in parts[:at]]), None
@@ -219,7 +219,7 @@ class Reader(Generic[_N]):
             raise TargetError(
                 f"{twice!r} is given twice in a list; children of one kind have names: [a={twice},b={twice}]"
             )
-        if len(devices) > 2 or not all(map(_is_external, externals)):
+        if len(devices) > 2 or not all(one.is_external for one in externals):
             listed = ", ".join(one.kind for one in parts)
             raise TargetError(f"a list is of code generators, then at most one device and its host, not {listed}")
         if len(devices) == 2 and devices[0].host is not None:
@@ -285,7 +285,7 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
         raise TargetError(
-            f"{shown(path)} is a path, and paths change what a tag says; write the attribute inside its node"
+            f"{shown(path)} is a path, and paths override values of a tag; write the attribute inside its node"
         )
     row = find_kind(kind) if isinstance(kind, str) and allow_unknown else kind_of(kind)
     if row is None:
@@ -307,8 +307,3 @@ def _slot_of(child: object) -> str:
         return child.slot
     names = [child.get(key) for key in ("name", "kind", "tag")] if isinstance(child, Mapping) else [child]
     return next((name for name in names if isinstance(name, str) and is_word(name)), "")
-
-
-def _is_external(node: TargetNode) -> bool:
-    kind = find_kind(node.kind)
-    return kind is not None and kind.is_external

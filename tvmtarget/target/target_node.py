@@ -195,6 +195,12 @@ class TargetNode(Node):
         return kind is not None and kind.can_host
 
     @property
+    def is_external(self) -> bool:
+        """Whether the kind of this node is an external code generator, for a device driven by another target."""
+        kind = find_kind(self.kind)
+        return kind is not None and kind.is_external
+
+    @property
     def replicas(self) -> tuple[str, ...]:
         """Names of the sites of this node: its slot, or `slot.0`, `slot.1`, ... if `count` is above 1."""
         return (self.slot,) if self.count == 1 else tuple(f"{self.slot}.{k}" for k in range(self.count))
@@ -306,7 +312,7 @@ def _name_problems(node: TargetNode) -> Iterator[str]:
         if name is not None and (not is_word(name) or "/" in name):
             yield f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
     if is_numbered(node.slot):
-        yield f"{shown(node.slot)} is no name; a dot and a number at its end stand for a replica, as in gpu.0"
+        yield f"{shown(node.slot)} is no name; a dot and a number at its end mean a replica, as in gpu.0"
     if isinstance(node.host, str) and not (node.host.startswith("@") and is_word(node.host[1:])):
         yield f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
 
@@ -318,9 +324,9 @@ def _sibling_problems(node: TargetNode) -> Iterator[str]:
         yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
     host = next((child for child in node.targets if child.slot == "host"), None)
     if host is not None and isinstance(node.host, TargetNode):
-        yield "a child called 'host' and a host of its own stand in one node; name the child otherwise"
+        yield "a child called 'host' and a host of its own are in one node; give the child another name"
     elif host is not None and not host.can_host and find_kind(host.kind) is not None:
-        yield f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; name it otherwise"
+        yield f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; give it another name"
 
 
 def _link_problems(node: TargetNode) -> Iterator[str]:

@@ -46,6 +46,9 @@ _FILLED = Origin("default", "of a whole tree")
 class Target(TargetNode):
     """A device, an external code generator, or a composite of several targets.
 
+    A text or flat JSON is accepted wherever a target, an executor or a runtime is expected. Equality, hash and `digest`
+    depend on what is stated, normalised; not on the root's name, tag, provenance, defaults or derived facts.
+
     Args:
         kind: name of a kind (llvm, cuda, onnxruntime, ..., composite); texts are read by `Target.parse`.
         attrs: attributes of the kind in TVM's spelling, with '-' or '_'.
@@ -63,9 +66,6 @@ class Target(TargetNode):
     Raises:
         TargetError: the node contradicts itself or its kind; all problems at once.
         UnknownNameError: all problems are unknown names.
-
-    A text or flat JSON is accepted wherever a target, an executor or a runtime is expected. Equality, hash and `digest`
-    depend on what is stated, normalised; not on the root's name, tag, provenance, defaults or derived facts.
     """
 
     def __init__(

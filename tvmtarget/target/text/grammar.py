@@ -319,7 +319,7 @@ class _Scanner(Cursor):
             self.fail("expected a value" + self.found())
         # A word before one of these marks begins a nested target or constraint.
         if start == "'" or (word is not None and self.peek() not in ("(", "[", "|", "?")):
-            self.fail("expected ',' or ')'" + self.found() + "; a value with spaces or marks stands in double quotes")
+            self.fail("expected ',' or ')'" + self.found() + "; a value with spaces or marks needs double quotes")
         self.at = begin
         return self.choice(depth + 1)
 
