@@ -1,4 +1,4 @@
-"""Modules of Relax for tests: one with everything, random graphs, and a code generator written in Python."""
+"""Relax modules for tests: one with every feature, random graphs, and a code generator written in Python."""
 
 # ruff: noqa: N805 - TVMScript has no self
 
@@ -91,7 +91,7 @@ BRANCHES = _Branches
 
 
 def _six():
-    """Two accelerated pairs that each need a result of the other's: TVM's MergeCompositeFunctions makes a circle."""
+    """Two accelerated pairs that each need a result of the other's: TVM's MergeCompositeFunctions makes a cycle of functions."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 3), "float32"))
     with builder.function("main", [x]):
@@ -108,7 +108,7 @@ SIX = _six()
 
 
 def _two_steps():
-    """What language models are: one function for the whole text, and one for each word that follows; no `main`."""
+    """A language model: functions `prefill` and `decode`, and no `main`."""
     builder = relax.BlockBuilder()
     for name, rows in (("prefill", 5), ("decode", 1)):
         x = relax.Var("x", relax.TensorType((rows, 4), "float32"))
@@ -163,7 +163,7 @@ def _emit(builder, rng, recent, rows):
 
 
 def register_codegen(kind: str) -> list[tuple[str, dict[str, object]]]:
-    """Register `relax.ext.<kind>`: TVM compiles each function by itself; returns what it was given, in order."""
+    """Register `relax.ext.<kind>`: TVM compiles each function alone. Return the functions and options it was called with."""
     seen: list[tuple[str, dict[str, object]]] = []
 
     def generate(functions, options, _constant_names):
@@ -189,13 +189,13 @@ def _destination_passing(machine, count):
 
 
 def run(executable, *inputs, devices=None, entry="main") -> list[np.ndarray]:
-    """Run a function of what TVM compiled."""
+    """Run a function of a compiled module."""
     machine = relax.VirtualMachine(executable, devices or tvm.cpu())
     return [result.numpy() for result in _flat(machine[entry](*map(tvm.runtime.tensor, inputs)))]
 
 
 def by_tvm(module, *inputs, entry="main") -> list[np.ndarray]:
-    """Run a function of a module as TVM compiles it, undivided."""
+    """Compile a module with TVM, without partitioning, and run a function."""
     return run(tvm.compile(module, target="llvm"), *inputs, entry=entry)
 
 

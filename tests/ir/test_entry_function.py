@@ -1,4 +1,4 @@
-"""Modules that a program can begin with in several ways: which function is the entry, and what it is called."""
+"""The entry function of a module: its selection and its names."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_the_entry_is_called_main_and_comes_first():
     assert tt.IRModule.parse(str(module)) == module
 
 
-def test_the_one_before_gets_its_own_name_back():
+def test_the_previous_entry_gets_its_own_name_back():
     module = tt.IRModule.parse(TWO)
     again = module.with_entry("prefill").with_entry("decode")
     assert names(again) == ["main", "prefill", "half", "main_1"]
@@ -37,7 +37,7 @@ def test_the_one_before_gets_its_own_name_back():
     assert {one.name: one for one in again.with_entry("main")} == {one.name: one for one in module}
 
 
-def test_a_call_of_the_entry_before_finds_it():
+def test_calls_of_the_previous_entry_are_renamed():
     text = TWO + "func @outer(%x: float32[4]) -> (float32[4]) opsets(onnx=17) { %y: float32[4] = @main(%x) return %y }"
     module = tt.IRModule.parse(text).with_entry("outer").verify()
     assert module.main.body[0].op == "@main_1"
@@ -50,14 +50,14 @@ def test_without_a_name_it_is_main_or_the_only_root():
     assert only.with_entry().main.attr("own_name") == "decode"
 
 
-def test_of_several_roots_one_has_to_be_named():
+def test_with_several_roots_the_entry_must_be_named():
     with pytest.raises(ModelError, match="'prefill' or 'decode'"):
         without_main().with_entry()
     with pytest.raises(UnknownNameError, match="did you mean 'decode'"):
         without_main().with_entry("decod")
 
 
-def test_only_the_entry_is_divided_and_the_others_stay():
+def test_only_the_entry_is_partitioned():
     plan = tt.decompose(without_main(), "[a=numpy,b=numpy]", where={"relu": "@b"}, entry="decode")
     assert [call.constraint for call in plan.module["prefill"].body] == [None]
     assert plan.module.main.attr("own_name") == "decode"

@@ -1,4 +1,4 @@
-"""Small ONNX files that grow: refused with the place, before memory and time are spent."""
+"""Small ONNX files that expand: they are rejected before memory and time are spent."""
 
 import warnings
 
@@ -24,7 +24,7 @@ def model_of(nodes, functions=(), **graph):
 
 
 def doubling(count, *, calls=2, first=0):
-    """Return functions of which each calls the next one several times."""
+    """Return functions each of which calls the next one several times."""
     functions = []
     for at in range(first, first + count):
         last = at == first + count - 1
@@ -42,7 +42,7 @@ CALL = helper.make_node("f0", ["x"], ["y"], domain="mine")
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_functions_whose_calls_multiply_are_refused(tmp_path, keep):
+def test_functions_whose_calls_multiply_are_rejected(tmp_path, keep):
     path = tmp_path / "m.onnx"
     onnx.save(model_of([CALL], doubling(28)), path)
     assert path.stat().st_size < 10_000
@@ -51,25 +51,25 @@ def test_functions_whose_calls_multiply_are_refused(tmp_path, keep):
         tt.IRModule.from_onnx(path, keep_functions=keep)
 
 
-def test_functions_that_call_each_other_are_refused():
+def test_functions_that_call_each_other_are_rejected():
     functions = doubling(3, calls=1)
     functions[-1].node[0].domain, functions[-1].node[0].op_type = "mine", "f0"
     with pytest.raises(ModelError, match="calls itself"):
         tt.IRModule.from_onnx(model_of([CALL], functions))
 
 
-def test_functions_that_call_each_other_deeply_are_refused():
+def test_functions_that_call_each_other_deeply_are_rejected():
     with pytest.raises(ModelFileError, match="levels, more than the limit of 64"):
         tt.IRModule.from_onnx(model_of([CALL], doubling(300, calls=1)))
 
 
-def test_functions_that_multiply_a_little_are_read():
+def test_functions_whose_calls_multiply_within_the_limit_are_read():
     module = tt.IRModule.from_onnx(model_of([CALL], doubling(6)))
     assert len(module.main.body) == 64
 
 
-def test_bodies_that_are_nested_deeply_are_refused():
-    """protobuf refuses such bytes by itself."""
+def test_bodies_that_are_nested_deeply_are_rejected():
+    """Protobuf itself rejects such bytes."""
     model = model_of([])
     graph = model.graph
     for _ in range(1000):
@@ -82,7 +82,7 @@ def test_bodies_that_are_nested_deeply_are_refused():
 
 
 @pytest.mark.parametrize("target", ["llvm", "numpy", "onnxruntime", "[a=llvm,b=numpy]"])
-def test_a_tensor_that_no_machine_holds_is_refused_at_build(target):
+def test_a_tensor_that_exceeds_all_memory_is_rejected_at_build(target):
     shape = helper.make_tensor("s", TensorProto.INT64, [1], [2**60])
     nodes = [helper.make_node("ConstantOfShape", ["s"], ["z"], name="huge"), helper.make_node("Relu", ["z"], ["y"])]
     model = model_of(nodes, initializer=[shape])
@@ -112,7 +112,7 @@ LONG = {
 
 @pytest.mark.parametrize("kind", LONG)
 def test_vectors_of_any_length_are_not_propagated(kind):
-    """ONNX's inference keeps a message for each of their elements."""
+    """ONNX's data propagation keeps a message for each of their elements."""
     nodes, length = LONG[kind]
     constants = [helper.make_tensor(name, TensorProto.INT64, [1], length) for name in ("s", "n0")]
     constants += [helper.make_tensor(name, TensorProto.INT64, [], [at]) for at, name in enumerate("oi")]
@@ -131,7 +131,7 @@ def test_an_input_of_any_length_is_not_propagated():
 
 
 def test_computed_shapes_are_propagated_in_a_process_of_their_own():
-    """The products could be large, and are not: 3 * 3 elements."""
+    """The products could be large, but are not: 3 * 3 elements."""
     nodes = [
         helper.make_node("Mul", ["a", "big"], ["p"]),
         helper.make_node("Div", ["p", "big"], ["q"]),

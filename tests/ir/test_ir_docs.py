@@ -1,4 +1,4 @@
-"""The examples in the document and the docstrings of the IR are true."""
+"""Examples in the document and the docstrings of the IR."""
 
 import doctest
 from importlib import import_module
@@ -14,14 +14,14 @@ MODULES = sorted(
 )
 
 
-def test_the_document_on_the_program(tmp_path):
+def test_examples_in_the_document_on_the_ir(tmp_path):
     failed, tried = doctest.testfile(str(ROOT / "docs" / "ir.md"), module_relative=False, globs={"folder": tmp_path})
     assert tried
     assert not failed
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_docstrings(name):
+def test_examples_in_docstrings(name):
     failed, tried = doctest.testmod(import_module(name))
     assert tried
     assert not failed

@@ -1,4 +1,4 @@
-"""The JSON form and saved modules: what is written is read back, and damage is refused."""
+"""JSON form and saved modules: round trips, and rejection of damaged files."""
 
 import io
 import json
@@ -28,7 +28,7 @@ def comes_back(module):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 @given(modules())
-def test_what_is_written_is_read_back(module):
+def test_json_round_trips(module):
     comes_back(module)
 
 
@@ -41,7 +41,7 @@ def test_a_thousand_modules_are_read_back(module):
 
 @settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
 @given(modules())
-def test_saved_modules_are_loaded(tmp_path_factory, module):
+def test_files_round_trip(tmp_path_factory, module):
     path = tmp_path_factory.mktemp("modules") / "m.irm"
     module.save(path)
     assert tt.IRModule.load(path) == module
@@ -82,7 +82,7 @@ def test_equal_constants_are_stored_once(tmp_path):
     assert len(stored) == len({constant.digest for constant in module.main.constants})
 
 
-def test_the_same_module_makes_the_same_bytes(saved, tmp_path, subprocess_with_hash_seed):
+def test_equal_modules_give_equal_bytes(saved, tmp_path, subprocess_with_hash_seed):
     code = f"""
 import sys; sys.path.insert(0, "tests")
 import hashlib, tvmtarget as tt
@@ -100,7 +100,7 @@ def test_a_loaded_module_computes_the_same(saved):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_decisions_hold_in_another_process(tmp_path, subprocess_with_hash_seed):
+def test_constraints_of_a_saved_plan_hold_in_another_process(tmp_path, subprocess_with_hash_seed):
     """REQUIREMENTS G1: a pass slices, constrains and saves; another one loads, constrains more and builds."""
     first = f"""
 import tvmtarget as tt
@@ -123,7 +123,7 @@ print("function 'slice'" in str(plan.explain("pool")), "op 'fc1'" in str(plan.ex
 
 
 def rewritten(path, change, *, manifest=None, compress=zipfile.ZIP_STORED):
-    """Write the members of an archive anew, changed by a function from name and data to data or None."""
+    """Rewrite the members of an archive; `change` maps name and data to new data, or to None to drop the member."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     out = io.BytesIO()
@@ -168,14 +168,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_refused(saved, damage):
+def test_damaged_files_are_rejected(saved, damage):
     change, text = DAMAGES[damage]
     change(saved)
     with pytest.raises(ArtifactError, match=text):
         tt.IRModule.load(saved)
 
 
-def test_members_that_overlap_are_refused(saved):
+def test_members_that_overlap_are_rejected(saved):
     """A zip whose directory names one block of data many times would otherwise grow without bound."""
     data = saved.read_bytes()
     end = data.rindex(b"PK\x05\x06")
@@ -192,7 +192,7 @@ def test_members_that_overlap_are_refused(saved):
         tt.IRModule.load(saved)
 
 
-def test_a_saved_program_is_no_module(saved, tmp_path):
+def test_a_saved_executable_is_not_a_module(saved, tmp_path):
     tt.build(tt.IRModule.from_onnx(DIGITS), "onnxruntime").save(tmp_path / "p.tta")
     with pytest.raises(ArtifactError, match=r"is 'tvmtarget\.artifact'"):
         tt.IRModule.load(tmp_path / "p.tta")
@@ -225,12 +225,12 @@ def changed(**changes):
         (changed(constants=[{"name": "w", "type": "?", "digest": "0" * 64}]), "constant 'w' is a tensor, not ?"),
     ],
 )
-def test_data_that_is_no_module_is_refused(data, text):
+def test_malformed_data_is_rejected(data, text):
     with pytest.raises(TvmTargetError, match=text):
         tt.IRModule.from_json(data)
 
 
-def test_bodies_nested_too_deep_are_refused():
+def test_bodies_nested_too_deep_are_rejected():
     body = {"name": "main"}
     for _ in range(80):
         body = {"name": "main", "body": [{"op": "onnx.If", "regions": [["then", body]]}]}
@@ -238,7 +238,7 @@ def test_bodies_nested_too_deep_are_refused():
         tt.IRModule.from_json({"schema_version": 1, "functions": [body]})
 
 
-def test_attributes_that_no_file_can_hold_are_refused():
+def test_attributes_without_a_json_form_are_rejected():
     with pytest.raises(ModelError, match="attribute 'a' is a object, which no file can hold"):
         digits().with_attrs(a=object()).to_json()
     assert digits().with_attrs(a=[1, (2.5, Opaque("k", b"x"))]).to_json()["attrs"] == [

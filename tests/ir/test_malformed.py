@@ -1,4 +1,4 @@
-"""What is no module is refused in one line, in bounded time and memory: by ONNX, text, JSON and saved files."""
+"""Malformed modules are rejected in one line, in bounded time and memory: ONNX, text, JSON and saved files."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def varint(number):
 
 
 def nested(depth):
-    """Return the bytes of a model whose graphs are nested in attributes of nodes, so deep."""
+    """Return the bytes of a model with graphs nested in attributes of nodes to a depth."""
     data = b""
     for _ in range(depth):
         for tag in (b"\x32", b"\x2a", b"\x0a"):
@@ -58,7 +58,7 @@ def nested(depth):
 
 
 def deep(depth):
-    """Return a model of If nested so deep, as protobuf's own objects."""
+    """Return a model of nested If operations as protobuf objects."""
     model = small()
     graph = model.graph
     for level in range(depth):
@@ -104,11 +104,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_models_that_are_none_are_refused(what):
+def test_malformed_models_are_rejected(what):
     refused(*BROKEN[what])
 
 
-def test_functions_that_call_themselves_are_refused():
+def test_functions_that_call_themselves_are_rejected():
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]
     for version in (17, 11):
         grow = [NODE("Concat", ["a", "a"], ["c"], axis=0), NODE("F", ["c"], ["b"], domain="my")]
@@ -139,7 +139,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_changed_at_random_is_read_or_refused(form):
+def test_randomly_changed_models_are_read_or_rejected(form):
     """A sample of what `tests/tools/fuzz_ir.py` does."""
     data, read = FORMS[form]
     for seed in range(150):
@@ -148,7 +148,7 @@ def test_what_is_changed_at_random_is_read_or_refused(form):
 
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parent / "fuzzed").glob("*.bin")), ids=lambda path: path.stem)
-def test_what_a_fuzzer_found_is_refused_sooner_or_later(path):
+def test_models_found_by_fuzzing_are_rejected(path):
     _, read = FORMS[path.stem.split("-")[0]]
     with pytest.raises(TvmTargetError):
         read(path.read_bytes()).to_onnx()
@@ -165,13 +165,13 @@ DEEP = {
 
 
 @pytest.mark.parametrize("what", DEEP)
-def test_text_nested_without_end_is_refused(what):
+def test_deeply_nested_text_is_rejected(what):
     part, frame = DEEP[what]
     with pytest.raises((TextError, ModelError)):
         tt.IRModule.parse(frame.format(part))
 
 
-def test_json_nested_without_end_is_refused():
+def test_deeply_nested_json_is_rejected():
     bodies = '{"schema_version":1,"functions":[' + '{"name":"f","body":[{"regions":[["r",' * 10**5
     for text in ("[" * 10**6, '{"a":' * 10**6, bodies):
         with pytest.raises(ModelError, match="this is no module"):
@@ -183,7 +183,7 @@ def test_json_nested_without_end_is_refused():
         tt.IRModule.from_json(data)
 
 
-def test_numbers_without_end_are_refused():
+def test_long_numbers_are_rejected():
     for value in ("9" * 10**6, "1e" + "9" * 10**6, "0." + "1" * 10**6):
         with pytest.raises(TvmTargetError):
             tt.IRModule.parse(f"func @main() attrs {{a={value}}} {{ return }}")
@@ -191,7 +191,7 @@ def test_numbers_without_end_are_refused():
         tt.IRModule.from_json('{"schema_version": ' + "9" * 10**6 + "}")
 
 
-def test_declared_sizes_in_text_cost_nothing():
+def test_declared_sizes_in_text_allocate_nothing():
     for shape in ("1000000000000", "99999999999,99999999999", "-1", "n"):
         with pytest.raises(TvmTargetError):
             tt.IRModule.parse(f"func @main() {{ const %w: float32[{shape}] = [1.0] return %w }}")
@@ -201,8 +201,8 @@ def test_declared_sizes_in_text_cost_nothing():
         tt.IRModule.from_json(body, {"0" * 64: np.zeros(1, "float32")})
 
 
-def test_files_that_would_grow_without_bound_are_refused(tmp_path):
-    """A bomb: a gigabyte of zeros, compressed; a module's files are stored as they are, so it is not unpacked."""
+def test_zip_bombs_are_rejected(tmp_path):
+    """A gigabyte of zeros, compressed: members of a saved module must be uncompressed, so that it is not unpacked."""
     path = tmp_path / "bomb.irm"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("module.json", "w") as file:
         for _ in range(1 << 10):
@@ -213,7 +213,7 @@ def test_files_that_would_grow_without_bound_are_refused(tmp_path):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
-def test_saved_modules_that_are_tars_folders_or_devices_are_refused(tmp_path):
+def test_saved_modules_that_are_tars_folders_or_devices_are_rejected(tmp_path):
     subprocess.run(["tar", "cf", tmp_path / "t.tar", DIGITS], check=True, capture_output=True)
     for path in (tmp_path / "t.tar", tmp_path, Path("/dev/null")):
         with pytest.raises(ArtifactError, match=r"is damaged, or not a zip file|it is (a directory|no regular file)"):
@@ -221,7 +221,7 @@ def test_saved_modules_that_are_tars_folders_or_devices_are_refused(tmp_path):
 
 
 def test_large_operator_sets_of_names_take_linear_time():
-    """Names that clash, or are given to nothing, are what quadratic time would come from."""
+    """Clashing names could take quadratic time."""
     nodes = [NODE("Abs", ["x"], [f"v{k}"], name="same") for k in range(5000)]
     model = small(*nodes, NODE("Neg", ["v0"], ["y"]))
     module = tt.IRModule.from_onnx(model)
@@ -240,6 +240,6 @@ WRONG_TYPES = {
 
 
 @pytest.mark.parametrize("what", WRONG_TYPES)
-def test_values_of_a_wrong_type_are_refused_with_the_value(what):
+def test_values_of_a_wrong_type_are_rejected_with_the_value(what):
     with pytest.raises(TvmTargetError, match=r"not |no function"):
         WRONG_TYPES[what]()

@@ -1,4 +1,4 @@
-"""ONNX in and out: nothing is lost, and what is wrong is said in one line."""
+"""Reading and writing ONNX: round trips without loss, and errors in one line."""
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ def run(model, inputs):
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_light_models_come_back_as_they_went_in(name):
+def test_light_models_round_trip(name):
     model = light(name)
     module = tt.IRModule.from_onnx(model)
     assert all(isinstance(param.type, TensorType) for param in module.main.params)
@@ -81,7 +81,7 @@ def test_control_flow_keeps_its_bodies_and_captures():
         np.testing.assert_array_equal(tt.build(module, "[a=onnxruntime,b=llvm]").run(inputs)["y"], expected)
 
 
-def test_sequences_are_carried():
+def test_sequences_round_trip():
     nodes = [
         helper.make_node("SequenceConstruct", ["x", "x"], ["s"], name="make"),
         helper.make_node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0),
@@ -131,7 +131,7 @@ def model_with_functions():
     return model
 
 
-def test_model_local_functions_become_functions_if_asked():
+def test_model_local_functions_are_kept_on_request():
     model = model_with_functions()
     module = tt.IRModule.from_onnx(model, keep_functions=True)
     assert [call.op for call in module.main.body] == ["@Scale", "@Scale_1", "@Scale", "onnx.Add"]
@@ -161,7 +161,7 @@ def test_absent_operands_of_functions_are_absent_in_them():
     np.testing.assert_array_equal(run(module.to_onnx(), {"x": x})[0], np.minimum(x, 0))
 
 
-def test_external_data_is_read_where_it_lies(tmp_path):
+def test_external_data_is_read_from_the_folder_of_the_model(tmp_path):
     weights = np.arange(3000, dtype="float32").reshape(3, 1000)
     model = small(helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), w=weights)
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -170,7 +170,7 @@ def test_external_data_is_read_where_it_lies(tmp_path):
     np.testing.assert_array_equal(tt.build(module, "onnxruntime")(np.ones((2, 3), "float32"))[0], weights.sum(0))
 
 
-def test_external_data_outside_the_folder_is_refused(tmp_path):
+def test_external_data_outside_the_folder_is_rejected(tmp_path):
     model = small(helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), w=np.ones((3, 1000), "float32"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     loaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)
@@ -192,7 +192,7 @@ def test_external_data_outside_the_folder_is_refused(tmp_path):
         (small(helper.make_node("Relu", ["x", "x", "x"], ["y"])).SerializeToString(), "is not a valid ONNX model"),
     ],
 )
-def test_files_that_are_no_models_are_refused_in_one_line(tmp_path, data, text):
+def test_files_that_are_not_models_are_rejected_in_one_line(tmp_path, data, text):
     path = tmp_path / "m.onnx"
     path.write_bytes(data)
     with pytest.raises(ModelError) as caught:
@@ -201,7 +201,7 @@ def test_files_that_are_no_models_are_refused_in_one_line(tmp_path, data, text):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_element_types_come_back():
+def test_element_types_round_trip():
     for name in ("float16", "float64", "int8", "uint64", "bool", "int32"):
         value = np.ones((2,), name)
         info = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(value.dtype), [2])
@@ -213,7 +213,7 @@ def test_element_types_come_back():
         np.testing.assert_array_equal(tt.build(module, "onnxruntime")(), value)
 
 
-def test_the_text_form_is_golden(golden):
+def test_the_text_form_of_a_model_is_golden(golden):
     module = tt.IRModule.from_onnx(DIGITS)
     plan = tt.decompose(module, "demo/rack", where={"op:Gemm": "@node1/cpu", "relu1": "@node0/cpu"})
     golden("ir/digits_on_rack.golden", f"{plan.module}\n\n{plan.summary()}\n\n{plan.explain('fc1')}\n")

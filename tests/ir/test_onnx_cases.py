@@ -1,4 +1,4 @@
-"""ONNX's own backend cases through every form of a module: what goes in computes the same when it comes out.
+"""ONNX's own backend test cases: after round trips through every form of a module they compute the same.
 
 Every case that the reference evaluator passes must pass on the numpy backend after import, text, JSON, a saved file
 and export. Where the evaluator is wrong, ONNX Runtime judges what is exported.
@@ -38,9 +38,9 @@ DEFECTS = {
     "test_scatter_with_axis": "it has no Scatter",
     "test_scatter_without_axis": "it has no Scatter",
 }
-PREFIX = "test_image_decoder_"  # Pillow is not asked for
+PREFIX = "test_image_decoder_"  # they need Pillow
 
-# Of the defects, those that ONNX Runtime 1.31 has no kernel for, so that nobody can judge.
+# Of the defects, those that ONNX Runtime 1.31 has no kernel for either.
 NEWEST = 26
 UNJUDGED = {"test_gradient_of_add", "test_gradient_of_add_and_mul", "test_range_bfloat16_type_positive_delta_expanded"}
 
@@ -50,7 +50,7 @@ def named(case, array):
 
 
 def by_reference(case):
-    """Return whether the reference evaluator passes a case as it is."""
+    """Return whether the reference evaluator passes a case without a round trip."""
     try:
         evaluator = ReferenceEvaluator(case.model)
         found = evaluator.run(None, dict(zip(evaluator.input_names, case.inputs, strict=False)))
@@ -60,7 +60,7 @@ def by_reference(case):
 
 
 def came_back(case, folder):
-    """Take a model through all forms; return what the last one was read from."""
+    """Convert a model through all forms of a module and back to ONNX."""
     module = tt.IRModule.from_onnx(case.model)
     assert tt.IRModule.parse(str(module), module.constants()) == module
     assert tt.IRModule.from_json(json.dumps(module.to_json()), module.constants()) == module
@@ -89,10 +89,10 @@ def outcome(case, folder):
 
 
 def judged_by_onnxruntime(case, module):
-    """Run what is exported by ONNX Runtime, which knows ONNX's operators up to version 26."""
+    """Run the exported model with ONNX Runtime, which supports ONNX's operators up to version 26."""
     if dict(module.main.opsets)[""] > NEWEST:
         module = module.with_function(convert_opsets(module.main, {"": NEWEST}))
-    assert not by_reference(case), f"{case.name} is mended; take it out of DEFECTS"
+    assert not by_reference(case), f"{case.name} passes now; remove it from DEFECTS"
     session = onnxruntime.InferenceSession(module.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
     arrays = (np.asarray(one) if isinstance(one, np.generic) else one for one in case.inputs)
     fed = dict(zip((value.name for value in session.get_inputs()), arrays, strict=True))
@@ -102,7 +102,7 @@ def judged_by_onnxruntime(case, module):
 
 
 def counted(cases, folder):
-    """Run cases and return how many passed; whatever else became of one is an error."""
+    """Run cases and return the number that passed; a case that fails otherwise than expected is an error."""
     with np.errstate(all="ignore"):
         outcomes = Counter(outcome(case, folder) for case in cases if not is_random(case))
     print(dict(outcomes))
@@ -118,7 +118,7 @@ def cases(kind):
 @pytest.mark.parametrize(
     ("kind", "step"), [("node", 24), ("simple", 3), ("pytorch-converted", 9), ("pytorch-operator", 4)]
 )
-def test_a_sample_of_cases_passes_through_every_form(kind, step, tmp_path):
+def test_a_sample_of_onnx_cases_round_trips_through_every_form(kind, step, tmp_path):
     assert counted(cases(kind)[::step], tmp_path)["passed"] >= 7
 
 
@@ -128,7 +128,7 @@ def test_a_sample_of_cases_passes_through_every_form(kind, step, tmp_path):
     ("kind", "passed", "by_onnxruntime"),
     [("node", 1855, 6), ("simple", 21, 0), ("pytorch-converted", 82, 0), ("pytorch-operator", 35, 0)],
 )
-def test_all_cases_pass_through_every_form(kind, passed, by_onnxruntime, tmp_path):
+def test_all_onnx_cases_round_trip_through_every_form(kind, passed, by_onnxruntime, tmp_path):
     found = counted(cases(kind), tmp_path)
     assert found["passed"] >= passed
     assert found["passed by onnxruntime"] >= by_onnxruntime

@@ -1,4 +1,4 @@
-"""External data: read from its file, written beside a model, in bounded memory; what is wrong with it is refused."""
+"""External data: reading and writing in bounded memory, and rejection of malformed references."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from tvmtarget.ir.onnx import writer
 
 
 def saved(folder, *, weights=None, **changes):
-    """Write a model whose weights are external data, some of its entries changed, and return its path."""
+    """Write a model whose weights are external data, with some entries changed; return its path."""
     weights = np.arange(3000, dtype="float32").reshape(3, 1000) if weights is None else weights
     model = small(helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), w=weights)
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
@@ -46,12 +46,12 @@ def saved(folder, *, weights=None, **changes):
         ({"length": "4"}, "takes 12000 bytes, but is said to be 4 bytes"),
     ],
 )
-def test_external_data_that_is_not_there_is_refused(tmp_path, changes, text):
+def test_missing_external_data_is_rejected(tmp_path, changes, text):
     with pytest.raises(ModelError, match=text):
         tt.IRModule.from_onnx(saved(tmp_path, **changes))
 
 
-def test_links_out_of_the_folder_are_refused(tmp_path):
+def test_links_out_of_the_folder_are_rejected(tmp_path):
     (tmp_path / "inner").mkdir()
     path = saved(tmp_path / "inner")
     (tmp_path / "inner" / "w.bin").rename(tmp_path / "w.bin")
@@ -60,7 +60,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path):
         tt.IRModule.from_onnx(path)
 
 
-def test_declared_sizes_cost_nothing(tmp_path):
+def test_declared_sizes_allocate_nothing(tmp_path):
     path = saved(tmp_path)
     model = onnx.load(path, load_external_data=False)
     for dims in ([2**62], [2**40, 2**40], [2**31, 1000]):
@@ -93,7 +93,7 @@ def test_data_at_any_offset_and_elements_smaller_than_a_byte_are_read(tmp_path):
     assert tt.IRModule.from_onnx(module.to_onnx()) == module
 
 
-def test_constants_in_nodes_and_nested_bodies_may_lie_outside_too(tmp_path):
+def test_constants_in_nodes_and_nested_bodies_may_be_external(tmp_path):
     tensor = helper.make_tensor("k", TensorProto.FLOAT, [3], [1, 2, 3])
     external(tmp_path, tensor, np.array([1, 2, 3], "float32").tobytes())
     node = helper.make_node("Constant", [], ["k"], value=tensor)
@@ -103,8 +103,8 @@ def test_constants_in_nodes_and_nested_bodies_may_lie_outside_too(tmp_path):
     np.testing.assert_array_equal(tt.build(module, "onnxruntime")(np.zeros((2, 3), "float32"))[1], [1, 2, 3])
 
 
-def test_large_models_are_written_with_their_data_beside(tmp_path, monkeypatch):
-    """The limit is 2 GB; here it is lowered, and the slow test below keeps to it."""
+def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
+    """The limit is 2 GB; it is lowered here, and the slow test below uses the real one."""
     weights = np.random.default_rng(0).normal(size=(3, 1000)).astype("float32")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="mm"), helper.make_node("Add", ["a", "v"], ["y"])]
     model = small(*nodes, w=weights, v=weights[0])
@@ -189,14 +189,14 @@ print("unchanged")
 
 
 @pytest.mark.parametrize("in_memory", [1 << 28, 1 << 20], ids=["in memory", "in a file"])
-def test_files_that_are_changed_or_cut_off_after_they_were_read_change_nothing(tmp_path, in_memory):
-    """A process of its own, as what is read from a mapped file that was cut off ends the process by SIGBUS."""
+def test_files_changed_or_truncated_after_reading_do_not_affect_the_module(tmp_path, in_memory):
+    """It runs in its own process, since a read from a truncated mapped file ends the process by SIGBUS."""
     command = [sys.executable, "-c", CHANGED, str(tmp_path), str(in_memory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (0, "unchanged\n"), done.stderr
 
 
-def test_external_data_in_a_pipe_is_refused(tmp_path):
+def test_external_data_in_a_pipe_is_rejected(tmp_path):
     path = saved(tmp_path)
     (tmp_path / "w.bin").unlink()
     os.mkfifo(tmp_path / "w.bin")

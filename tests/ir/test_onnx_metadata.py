@@ -1,4 +1,4 @@
-"""What a model says beside its computation comes back, and does not matter to what it is."""
+"""Metadata of ONNX models: it round-trips, and does not enter the structural hash."""
 
 import numpy as np
 import onnx
@@ -33,7 +33,7 @@ def noted():
     return model
 
 
-def test_documentation_and_metadata_come_back():
+def test_documentation_and_metadata_round_trip():
     model = noted()
     module = tt.IRModule.from_onnx(model)
     assert tt.IRModule.parse(str(module), module.constants()) == module
@@ -51,7 +51,7 @@ def test_documentation_and_metadata_come_back():
     assert len(written.graph.input) == len(written.graph.output) == len(written.graph.initializer) == 1
 
 
-def test_what_is_said_of_nested_bodies_comes_back():
+def test_metadata_of_nested_bodies_round_trips():
     then, other = (
         helper.make_graph(
             [helper.make_node(op, ["x"], [name], doc_string=f"of {name}")],
@@ -68,7 +68,7 @@ def test_what_is_said_of_nested_bodies_comes_back():
     assert docs == {"then_branch": "of t", "else_branch": "of e"}
 
 
-def test_what_is_said_does_not_change_what_a_module_is():
+def test_metadata_does_not_enter_the_structural_hash():
     one, other = tt.IRModule.from_onnx(plain()), tt.IRModule.from_onnx(noted())
     assert one != other
     assert structural_hash(one.main) == structural_hash(other.main)
@@ -76,14 +76,14 @@ def test_what_is_said_does_not_change_what_a_module_is():
     assert one.main.attrs == ()
 
 
-def test_what_has_lost_its_bearer_is_left_out():
+def test_metadata_of_removed_elements_is_left_out():
     module = outline(tt.IRModule.from_onnx(noted()), ["r"], "part")
     part = module.to_onnx("part")
     assert part.graph.quantization_annotation == []
     assert [node.doc_string for node in module.to_onnx().graph.node] == ["a node", ""]
 
 
-def test_models_with_notes_are_built():
+def test_models_with_metadata_are_built():
     x = np.array([[-1, 2, 3], [1, -4, 0]], "float32")
     np.testing.assert_array_equal(
         tt.build(tt.IRModule.from_onnx(noted()), "[a=numpy,b=onnxruntime]", where={"p": "@b"})(x), np.maximum(x, 0) + 1

@@ -1,4 +1,4 @@
-"""Random ONNX programs with control flow: every form of a module gives back what it was made of, and computes it."""
+"""Random ONNX programs with control flow: every form of a module round-trips and computes the same."""
 
 import json
 import random
@@ -49,18 +49,18 @@ def comes_back(seed):
 
 
 @pytest.mark.parametrize("seed", FAST)
-def test_programs_come_back_and_compute_the_same(seed):
+def test_programs_round_trip_and_compute_the_same(seed):
     comes_back(seed)
 
 
 @pytest.mark.slow
-def test_a_thousand_programs_come_back_and_compute_the_same():
+def test_a_thousand_programs_round_trip_and_compute_the_same():
     for seed in SLOW:
         comes_back(seed)
 
 
 def random_part(function, seed):
-    """Return positions of operations: some anywhere, or all between some, which always fit into one function."""
+    """Return indices of operations: random ones, or all between two, which are always convex."""
     rng = random.Random(seed)
     size = len(function.body)
     if rng.random() < 0.5:
@@ -70,7 +70,7 @@ def random_part(function, seed):
 
 
 def outlines(seed):
-    """Outline a part and put it back, or check that the way it is refused with leaves it and comes back."""
+    """Outline a set and inline it again, or check that the path in the error leaves it and comes back."""
     model = random_program(seed, size=20)
     module = tt.IRModule.from_onnx(model)
     module = module.with_function(remove_dead_code(module.main))
@@ -97,18 +97,18 @@ def outlines(seed):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_parts_are_outlined_and_put_back_or_refused_with_the_way(seed):
+def test_sets_are_outlined_and_inlined_or_rejected_with_the_path(seed):
     outlines(seed)
 
 
 @pytest.mark.slow
-def test_hundreds_of_parts_are_outlined_and_put_back_or_refused():
+def test_hundreds_of_sets_are_outlined_and_inlined_or_rejected():
     for seed in range(30, 400):
         outlines(seed)
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_parts_stand_alone_and_compute_what_they_did(seed):
+def test_extracted_operations_compute_the_same(seed):
     model = random_program(seed, size=15)
     module = tt.IRModule.from_onnx(model)
     begin = seed % 5

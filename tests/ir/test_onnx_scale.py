@@ -1,4 +1,4 @@
-"""Import and export take time in proportion to the model; judged by ratios of processor time."""
+"""Import and export take linear time, measured by ratios of processor time."""
 
 import time
 from itertools import pairwise
@@ -11,7 +11,7 @@ import tvmtarget as tt
 
 
 def chain(size):
-    """Return a model of one operation after another."""
+    """Return a model with a chain of operations."""
     names = ["x", *(f"v{k}" for k in range(size))]
     nodes = [helper.make_node("Abs", [a], [b], name=b) for a, b in pairwise(names)]
     return small(*nodes, outputs=(names[-1],))
@@ -29,12 +29,12 @@ def seconds(model):
 
 
 @pytest.mark.parametrize("make", [chain, lambda size: random_graph(size, 1)], ids=["chain", "graph"])
-def test_ten_thousand_operations_come_back_without_recursion(make):
+def test_ten_thousand_operations_round_trip_without_recursion(make):
     assert seconds(make(10_000)) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [chain, lambda size: random_graph(size, 1)], ids=["chain", "graph"])
 def test_a_hundred_thousand_operations_take_ten_times_as_long_as_ten_thousand(make):
-    """Quadratic time would take a hundred times as long; 30 leaves room for caches and noise."""
+    """Quadratic time would take a hundred times as long; a factor of 30 allows for caches and noise."""
     assert seconds(make(100_000)) < 30 * max(seconds(make(10_000)) for _ in range(2))

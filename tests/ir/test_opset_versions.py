@@ -1,4 +1,4 @@
-"""Functions in several versions of operator sets: kept, joined by ONNX's converter, or refused by name."""
+"""Functions in several operator set versions: they are kept, converted by ONNX's converter, or rejected."""
 
 import numpy as np
 import onnxruntime
@@ -52,13 +52,13 @@ def test_a_function_in_another_version_computes_the_same(change):
     np.testing.assert_allclose(run(written, **fed), run(model, **fed), rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_defined_alike_is_left_alone():
+def test_operations_with_the_same_definition_are_not_changed():
     main = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"], name="r"), opset=14)).main
     assert convert_opsets(main, {"": 22}).body == main.body
 
 
 def with_function(version, model_version, *nodes, shape=(2, 3)):
-    """Return a model whose function F is written in another version of the operators."""
+    """Return a model whose function F has another operator set version."""
     function = helper.make_function("my", "F", ["a"], ["b"], list(nodes), [helper.make_opsetid("", version)])
     before, after = helper.make_node("Relu", ["x"], ["r"], name="r"), helper.make_node("Neg", ["f"], ["y"], name="n")
     call = helper.make_node("F", ["r"], ["f"], domain="my", name="f")
@@ -75,7 +75,7 @@ def softmax(x, axis):
 
 @pytest.mark.parametrize(("version", "model_version"), [(11, 17), (17, 11), (18, 17), (13, 17)])
 @pytest.mark.parametrize("keep_functions", [True, False])
-def test_functions_in_other_versions_are_read_kept_and_joined(version, model_version, keep_functions):
+def test_functions_in_other_versions_are_kept_and_merged(version, model_version, keep_functions):
     model = with_function(version, model_version, helper.make_node("Softmax", ["a"], ["b"], name="s"), shape=(2, 3, 4))
     module = tt.IRModule.from_onnx(model, keep_functions=keep_functions)
     if keep_functions:
@@ -90,7 +90,7 @@ def test_functions_in_other_versions_are_read_kept_and_joined(version, model_ver
     assert [value.name for value in module.to_onnx().graph.output] == ["y"]
 
 
-def test_nested_bodies_are_converted_with_what_they_read():
+def test_nested_bodies_are_converted_with_their_captures():
     def branch(name, *nodes):
         return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
 
@@ -106,7 +106,7 @@ def test_nested_bodies_are_converted_with_what_they_read():
         np.testing.assert_allclose(run(newer.to_onnx(), x=x, c=np.array(condition)), expected, rtol=1e-6)
 
 
-def test_what_has_no_form_in_the_other_version_is_refused_by_name():
+def test_operations_without_a_form_in_the_other_version_are_errors():
     text = """func @main(%x: float32[2]) opsets(ai.onnx.ml=4, onnx=17) {
                 %y: int64[2] = @f(%x)
                 %z = onnx.ai.onnx.ml::LabelEncoder(%y) return %z }
@@ -124,7 +124,7 @@ def test_what_has_no_form_in_the_other_version_is_refused_by_name():
         inline_calls(module.main, module.by_name)
 
 
-def test_operator_sets_that_are_stated_twice_or_not_known_yet_are_refused():
+def test_repeated_or_unknown_operator_set_versions_are_rejected():
     model = small(helper.make_node("Relu", ["x"], ["y"]))
     model.opset_import.append(helper.make_opsetid("ai.onnx", 16))
     with pytest.raises(ModelError, match="the model states two versions of operator set 'onnx'"):

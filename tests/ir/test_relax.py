@@ -1,4 +1,4 @@
-"""Modules of TVM are read and written back without loss: by themselves, as text, as JSON, and as files."""
+"""TVM modules round-trip without loss: directly, as text, as JSON, and as files."""
 
 import pytest
 
@@ -69,19 +69,19 @@ def assert_nothing_lost(module, tmp_path):
 
 
 @pytest.mark.parametrize("module", [EVERYTHING, SIX], ids=["everything", "six"])
-def test_modules_come_back_as_they_were(module, tmp_path):
+def test_modules_round_trip(module, tmp_path):
     assert_nothing_lost(module, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_modules_come_back_as_they_were(seed, tmp_path):
+def test_random_modules_round_trip(seed, tmp_path):
     assert_nothing_lost(random_module(20, seed), tmp_path)
 
 
 @pytest.mark.parametrize(
     "step", [pytest.param(s, marks=[pytest.mark.slow] * (s in ("legalized", "fused", "TIR"))) for s in STEPS]
 )
-def test_a_real_model_comes_back_at_every_step_of_tvms_own_way(step, tmp_path):
+def test_a_real_model_round_trips_at_every_step_of_tvms_pipeline(step, tmp_path):
     module = from_onnx(light("squeezenet"))
     for transform in STEPS[step]:
         module = transform(module)
@@ -92,18 +92,18 @@ def test_a_real_model_comes_back_at_every_step_of_tvms_own_way(step, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["densenet121", "shufflenet"])
-def test_light_models_come_back_as_they_were(name, tmp_path):
+def test_light_models_round_trip_through_relax(name, tmp_path):
     assert_nothing_lost(from_onnx(light(name)), tmp_path)
 
 
-def test_a_relax_function_reads_like_one_of_ours(golden):
+def test_a_relax_function_has_a_text_form(golden):
     module = IRModule.from_tvm(EVERYTHING)
     golden(
         "ir/relax_everything.golden", str(module.replace(functions=tuple(f for f in module if f.code is None))) + "\n"
     )
 
 
-def test_tir_is_code_with_a_signature():
+def test_a_tir_function_is_code_with_a_signature():
     module = IRModule.from_tvm(EVERYTHING)
     code = module["add_one"]
     assert [call.op for call in code.body] == [CODE]
@@ -153,7 +153,7 @@ def test_virtual_devices_are_scopes_of_values(tmp_path):
     assert_nothing_lost(_OnTwoDevices, tmp_path)
 
 
-def test_what_tvm_says_of_places_becomes_constraints_on_the_tree():
+def test_placement_in_tvm_becomes_constraints_on_the_target():
     module = IRModule.from_tvm(_OnTwoDevices, "[gpu=cuda(arch=sm_80),cpu=llvm]")
     assert str(module.main.body[-1].constraint) == "@gpu"
 
@@ -163,7 +163,7 @@ def test_a_module_without_main_is_read(tmp_path):
     assert_nothing_lost(module, tmp_path)
 
 
-def test_what_is_not_carried_is_named_with_its_place():
+def test_errors_name_function_and_binding():
     x = relax.Var("x", relax.TensorType((4,), "float32"))
     y = relax.Var("y", relax.TensorType((4,), "float32"))
     nested = relax.Call(tvm.ir.Op.get("relax.abs"), [relax.Call(tvm.ir.Op.get("relax.exp"), [x])])
@@ -173,7 +173,7 @@ def test_what_is_not_carried_is_named_with_its_place():
         IRModule.from_tvm(tvm.IRModule({"main": function}))
 
 
-def test_onnx_is_no_relax():
+def test_onnx_operations_cannot_be_written_as_relax():
     module = IRModule.parse(
         "func @main(%x: float32[2]) opsets(onnx=17) { %y: float32[2] = onnx.Relu(%x) as r return %y }"
     )

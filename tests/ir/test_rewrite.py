@@ -1,4 +1,4 @@
-"""Builders, rewriting and patterns: what they make is valid and computes the same, and what they refuse."""
+"""Builders, rewrites and patterns: results are valid and compute the same; invalid requests are rejected."""
 
 import random
 
@@ -71,7 +71,7 @@ def test_calls_of_functions_and_foreign_operators_are_built_too():
     tt.IRModule((main, helper)).verify()
 
 
-def test_what_cannot_be_built_is_refused():
+def test_invalid_calls_are_rejected():
     f = FunctionBuilder()
     x = f.param("x", "float32[2,3]")
     with pytest.raises(ModelError, match="Relu reads 'xx', but nothing defines it"):
@@ -101,13 +101,13 @@ def test_passes_of_functions_are_mapped_over_a_module():
     assert [function.name for function in module.verify()] == ["main", "part"]
 
 
-def test_names_of_several_operations_are_refused():
+def test_ambiguous_names_are_rejected():
     twice = parse(CHAIN.replace("as b", "as a"))
     with pytest.raises(ModelError, match="2 ops of function 'main' are called 'a'; name them apart"):
         outline(twice, ["a"], "part")
 
 
-def test_dead_code_goes_but_effects_stay():
+def test_dead_code_is_removed_but_effects_are_kept():
     module = parse(
         """func @main(%x) opsets(onnx=17) {
              const %w: int8[1] = [1]
@@ -123,7 +123,7 @@ def test_dead_code_goes_but_effects_stay():
     assert main.body[2].regions[0][1].body == ()
 
 
-def test_equal_constants_become_one():
+def test_equal_constants_are_merged():
     f = FunctionBuilder()
     x, a, b = f.param("x", "float32[2]"), f.constant(np.ones(2, "float32")), f.constant(np.ones(2, "float32"))
     main = share_constants(f.build(f.call("Add", f.call("Add", x, a), b)))
@@ -140,7 +140,7 @@ def test_uses_are_replaced_in_results_and_nested_bodies():
     assert main.body[0].uses() == ("y",)
 
 
-def test_functions_are_renamed_and_cloned_and_dropped():
+def test_functions_are_renamed_cloned_and_removed():
     module = parse(
         """func @main(%x) opsets(onnx=17) { %y = onnx.If(%x) t @t() { %z = @f(%x) return %z } return %y }
            func @f(%x) { %y = @g(%x) return %y } func @g(%x) { return %x } func @h(%x) { %y = @g(%x) return %y }"""
@@ -211,10 +211,10 @@ def test_constrained_calls_and_code_stay_functions():
         inline(parse(code), "kernel")
 
 
-def test_what_is_asked_of_functions_called_in_nested_bodies_holds():
+def test_constraints_of_functions_called_in_nested_bodies_hold():
     module = parse(NESTED)
-    asked = module.with_function(module["f"].replace(constraint=tt.Constraint.parse("@b")))
-    plan = tt.decompose(asked, "[a=onnxruntime,b=numpy]")
+    constrained = module.with_function(module["f"].replace(constraint=tt.Constraint.parse("@b")))
+    plan = tt.decompose(constrained, "[a=onnxruntime,b=numpy]")
     assert plan.site_of("if") == "b"
     assert "required by function 'f'" in str(plan.explain("if"))
 
@@ -225,7 +225,7 @@ def test_functions_that_call_themselves_are_not_inlined():
         inline(module, "g")
 
 
-def test_a_set_that_values_leave_and_enter_again_is_refused_with_the_way():
+def test_a_set_that_is_not_convex_is_rejected_with_the_path():
     with pytest.raises(ModelError, match="do not fit into one function: 'a' -> 'b' -> 'c' leaves it and comes back"):
         outline(parse(CHAIN), ["a", "c"], "part")
     with pytest.raises(UnknownNameError, match="no op 'z' in function 'main'"):
@@ -236,7 +236,7 @@ def test_a_set_that_values_leave_and_enter_again_is_refused_with_the_way():
         outline(parse(CHAIN), ["a"], "main")
 
 
-def test_effects_are_not_moved_behind_each_other():
+def test_effects_are_not_reordered():
     module = parse(
         """func @main(%x) opsets(onnx=17) {
              () = tt.one(%x) effect as one
@@ -263,7 +263,7 @@ def test_captures_of_nested_bodies_become_parameters():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_sets_are_outlined_validly_or_refused(seed):
+def test_random_sets_are_outlined_or_rejected(seed):
     module = tt.IRModule.from_onnx(random_graph(30, seed))
     rng = random.Random(seed)
     calls = sorted(rng.sample(range(30), rng.randint(1, 6)))
@@ -316,7 +316,7 @@ def test_operands_of_commutative_operators_match_in_both_orders():
     assert find_matches(main, "sub(y, abs(y))") == ()
 
 
-def test_results_that_others_read_are_no_inner_ones():
+def test_results_read_outside_are_not_inner_results_of_a_match():
     assert find_matches(parse(CHAIN).main, "abs(relu(x))") == ()
     assert len(find_matches(parse(CHAIN).main, "add(relu(x), abs(relu(x)))")) == 1
 
@@ -328,7 +328,7 @@ def test_matches_do_not_overlap_each_other_nor_pinned_operations():
     assert [match.calls for match in find_matches(pinned.main, "abs(abs(x))")] == [(0, 1)]
 
 
-def test_conditions_are_asked():
+def test_conditions_of_patterns_are_checked():
     main = tt.IRModule.from_onnx(DIGITS).main
     constant = Pattern.parse("conv(x, w, ...)", lambda match: match.is_constant("w"))
     variable = Pattern.parse("conv(x, w, ...)", lambda match: not match.is_constant("w"))
@@ -357,7 +357,7 @@ def test_matches_are_outlined():
         ("relu(x) {a=}", "expected a value, not '}'"),
     ],
 )
-def test_patterns_that_are_none_are_refused(text, problem):
+def test_malformed_patterns_are_rejected(text, problem):
     with pytest.raises(TextError) as caught:
         Pattern.parse(text)
     assert problem in str(caught.value)

@@ -1,4 +1,4 @@
-"""Structural hashes: what changes them, and what does not."""
+"""Structural hashes: which changes matter, and which do not."""
 
 import random
 from dataclasses import replace
@@ -86,8 +86,8 @@ MAIN = tt.IRModule.parse(TEXT).main
 SAME = {
     "names": ("%a", "%zz"),
     "symbols": ("[n,3]", "[m,3]"),
-    "sources": ("onnx.Relu(%x)", "onnx.Relu(%x) as somebody"),
-    "a constant nobody uses": ("  const %k", "  const %u: int8[1] = [1]\n  const %k"),
+    "sources": ("onnx.Relu(%x)", "onnx.Relu(%x) as first"),
+    "an unused constant": ("  const %k", "  const %u: int8[1] = [1]\n  const %k"),
     "versions of unused operator sets": ("com.unused=1", "com.unused=2"),
 }
 OTHER = {
@@ -119,12 +119,12 @@ def edited(change):
 
 
 @pytest.mark.parametrize("change", SAME)
-def test_what_does_not_matter(change):
+def test_changes_that_keep_the_hash(change):
     assert structural_hash(edited(SAME[change])) == structural_hash(MAIN)
 
 
 @pytest.mark.parametrize("change", OTHER)
-def test_what_matters(change):
+def test_changes_that_change_the_hash(change):
     other = edited(OTHER[change])
     assert structural_hash(other) != structural_hash(MAIN)
     assert difference(MAIN, other) is not None
@@ -184,7 +184,7 @@ func @entry(%x: int8[2]) opsets(onnx=17) { %y = onnx.Abs(%x) return %y }
 """
 
 
-def test_names_of_private_functions_do_not_matter_but_what_they_do():
+def test_private_functions_matter_by_structure_not_by_name():
     module = tt.IRModule.parse(CALLS)
     assert tt.IRModule.parse(CALLS.replace("@f", "@h")).structural_hash() == module.structural_hash()
     assert structurally_equal(tt.IRModule.parse(CALLS.replace("@f", "@h")), module)
@@ -199,7 +199,7 @@ def test_names_of_private_functions_do_not_matter_but_what_they_do():
     assert difference(module, module.with_attrs(a=1)) == "attributes differ"
 
 
-def test_functions_that_call_themselves_have_no_structure():
+def test_recursive_functions_have_no_structure():
     module = tt.IRModule((MAIN.replace(body=(tt.Call("@main", (), ()),), results=()),))
     with pytest.raises(ModelError, match="function 'main' calls itself"):
         module.structural_hash()
@@ -215,8 +215,8 @@ def test_ten_thousand_operations_and_a_chain_of_a_thousand_functions_are_hashed(
     assert module.structural_hash().startswith("s1:")
 
 
-def test_hashes_stay_the_same_for_ever(subprocess_with_hash_seed):
-    """A change of the canonical body needs a new number in the prefix, as logs are keyed by it."""
+def test_hashes_are_stable_across_versions(subprocess_with_hash_seed):
+    """A change of the canonical body needs a new number in the prefix, since tuning logs are keyed by the hash."""
     code = f"""
 import tvmtarget as tt
 print(tt.IRModule.from_onnx({str(DIGITS)!r}).structural_hash())
@@ -225,7 +225,7 @@ print(tt.IRModule.from_onnx({str(DIGITS)!r}).structural_hash())
     assert structural_hash(MAIN) == "s1:8b776fe66b00bb95cb39363b15f8f76c825eb543907629f9982b043c5c9c7557"
 
 
-def test_constants_count_by_their_elements():
+def test_constants_are_compared_by_elements():
     constant = tt.Constant("w", MAIN.constants[0].type, np.array([1, 2, 3], "float32"))
     same = MAIN.replace(constants=(constant, MAIN.constants[1]))
     assert same == MAIN

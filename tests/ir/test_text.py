@@ -1,4 +1,4 @@
-"""The text form: what is printed is read back, and what is wrong is shown where it stands."""
+"""The text form: round trips, and positions of syntax errors."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_light_models_are_read_back(name):
     comes_back(tt.IRModule.from_onnx(light(name)))
 
 
-def test_everything_has_a_spelling(golden):
+def test_every_feature_has_a_text_form(golden):
     text = (Path(__file__).parent / "everything.golden").read_text(encoding="utf-8")
     weights = np.zeros((64, 64), "float32")
     digest = tt.Constant("w", TensorType("float32", (64, 64)), weights).digest
@@ -52,7 +52,7 @@ def test_everything_has_a_spelling(golden):
     assert module.main.body[2].has_effect
 
 
-def test_what_can_be_inferred_may_be_left_out():
+def test_types_that_can_be_inferred_may_be_left_out():
     module = tt.IRModule.parse(
         """# a comment
         func @main(%x) opsets(onnx=17) { %y = onnx.Relu(%x)  # another
@@ -125,7 +125,7 @@ def test_what_can_be_inferred_may_be_left_out():
         ),
     ],
 )
-def test_errors_say_what_and_where(text, problem, line, column):
+def test_syntax_errors_have_a_line_and_a_column(text, problem, line, column):
     with pytest.raises(TextError) as caught:
         tt.IRModule.parse(text)
     assert problem in caught.value.problems[0]
@@ -136,12 +136,12 @@ def test_errors_say_what_and_where(text, problem, line, column):
         assert f"at line {line}, column {column} of" in str(caught.value)
 
 
-def test_what_is_read_is_verified():
+def test_parsed_modules_are_verified():
     with pytest.raises(ModelError, match=r"op 'onnx\.Relu' reads 'z' but nothing defines it"):
         tt.IRModule.parse("func @main() opsets(onnx=17) { %y = onnx.Relu(%z) return %y }")
 
 
-def test_text_of_any_kind_is_refused_in_one_way():
+def test_any_text_is_parsed_or_a_text_error():
     for text in ("", "\x00", "func", "func @", "\ud800", "target [", "func @main() [", '"', "func @main() {{{{"):
         with pytest.raises((TextError, ModelError)):
             tt.IRModule.parse(text)
@@ -149,14 +149,14 @@ def test_text_of_any_kind_is_refused_in_one_way():
 
 @settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(functions())
-def test_a_text_that_is_cut_off_is_refused(function):
+def test_a_truncated_text_is_rejected(function):
     text = str(tt.IRModule((function,)))
     for end in range(0, len(text) - 1, max(1, len(text) // 15)):
         with pytest.raises((TextError, ModelError)):
             tt.IRModule.parse(text[:end], tt.IRModule((function,)).constants())
 
 
-def test_constants_of_another_size_are_refused():
+def test_constants_of_the_wrong_size_are_rejected():
     data = np.zeros((4, 5), "float32")
     constant = tt.Constant("w", TensorType("float32", (4, 5)), data)
     text = f"func @main() {{ const %w: float32[7] = sha256:{constant.digest[:16]} return %w }}"
@@ -164,7 +164,7 @@ def test_constants_of_another_size_are_refused():
         tt.IRModule.parse(text, {constant.digest: data})
 
 
-def test_types_are_read_alone():
+def test_types_are_parsed_alone():
     assert parse_type("sequence(float32[2,n])") == SequenceType(TensorType("float32", (2, "n")))
     with pytest.raises(TextError, match="expected the end of the text, not 'x'"):
         parse_type("? x")

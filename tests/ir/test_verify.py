@@ -1,4 +1,4 @@
-"""Each rule of the IR refuses the module that breaks it, and names function, op and value."""
+"""Each rule of the IR rejects a module that breaks it, with function, op and value in the message."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ RELU, TANH = module().main.body
         ),
     ],
 )
-def test_a_broken_rule_is_named(broken, text):
+def test_a_broken_rule_is_reported(broken, text):
     with pytest.raises(ModelError) as caught:
         broken.verify()
     assert text in str(caught.value)
@@ -120,7 +120,7 @@ def test_two_branches_may_use_one_name():
     assert tt.IRModule.parse(f"{HEAD} %y = onnx.If(%c) then_branch {branch} else_branch {branch} return %y }}")
 
 
-def test_constants_are_what_they_say():
+def test_constants_have_their_types():
     constant = tt.Constant("w", FLOAT, np.zeros((3, 2), "float32"))
     with pytest.raises(ModelError, match=r"constant 'w' is float32\[2,3\], but holds float32\[3,2\]"):
         changed(constants=(constant,)).verify()
@@ -128,14 +128,14 @@ def test_constants_are_what_they_say():
         changed(params=(tt.Value("x", TensorType("flot32", ())),)).verify()
 
 
-def test_attributes_are_given_once():
+def test_attribute_names_are_unique():
     with pytest.raises(ModelError, match="op 't' has two attributes 'a'"):
         body(RELU, replace(TANH, attrs=(("a", 1), ("a", 2)))).verify()
     with pytest.raises(ModelError, match="there are two attributes 'a'"):
         changed(attrs=(("a", 1), ("a", 2))).verify()
 
 
-def test_bodies_are_not_nested_without_end():
+def test_the_depth_of_nested_bodies_is_limited():
     inner = tt.Function("b", (), (), ())
     for _ in range(200):
         inner = tt.Function("b", (), (tt.Call("tt.x", (), (), regions=(("r", inner),)),), ())
@@ -143,7 +143,7 @@ def test_bodies_are_not_nested_without_end():
         changed(body=(RELU, TANH, *inner.body)).verify()
 
 
-def test_calls_must_fit_their_callee():
+def test_calls_match_the_signature_of_their_callee():
     callee = module().main.replace(name="f")
     call = tt.Call("@f", ("x", "x"), (tt.Value("y", FLOAT),), source="c")
     with pytest.raises(ModelError, match="op 'c' calls '@f', which takes 1 and returns 1 values, not 2 and 1"):
@@ -156,7 +156,7 @@ def test_calls_must_fit_their_callee():
         tt.IRModule((module().main.replace(body=(call,)), wide)).verify()
 
 
-def test_all_problems_come_at_once_but_not_more_than_five():
+def test_at_most_five_problems_are_reported_at_once():
     calls = [replace(TANH, inputs=(f"q{k}",), outputs=(tt.Value(f"z{k}", FLOAT),)) for k in range(9)]
     with pytest.raises(ModelError) as caught:
         body(RELU, TANH, *calls).verify()
@@ -178,7 +178,7 @@ def test_modules_are_frozen_and_changed_by_replacement():
         m["mian"]
 
 
-def test_constraints_written_by_a_pass_hold():
+def test_constraints_set_by_a_pass_hold():
     """REQUIREMENTS G1: a pass slices, constrains and hands the module back to build."""
     m = tt.IRModule.from_onnx(DIGITS).constrain("fc1", "numpy").constrain("fc2", "@b")
     plan = tt.decompose(m, "[a=onnxruntime,b=llvm,c=numpy]")
@@ -193,7 +193,7 @@ func @main(%x: float32[2] in "SCOPE") opsets(onnx=17) {
 }"""
 
 
-def test_memories_are_those_of_the_target():
+def test_memory_scopes_are_those_of_the_target():
     def parse(scope, inner=":cpu", text=PLACED):
         return tt.IRModule.parse(text.replace("SCOPE", scope).replace("INNER", inner))
 
@@ -211,7 +211,7 @@ def test_memories_are_those_of_the_target():
         parse(":cuda").with_target("llvm").verify()
 
 
-def test_parameters_are_bound_to_what_fits():
+def test_parameters_are_bound_to_matching_arrays():
     module = tt.IRModule.parse("func @main(%x: float32[n,3]) { return %x }")
     assert module.bind({"x": np.zeros((2, 3), "float32")}).verify().main.types["x"] == TensorType("float32", (2, 3))
     for shape in ((2, 4), (3,)):
@@ -219,12 +219,12 @@ def test_parameters_are_bound_to_what_fits():
             module.bind({"x": np.zeros(shape, "float32")})
 
 
-def test_lists_in_attributes_are_what_files_give_back():
+def test_lists_in_attributes_become_tuples():
     module = tt.IRModule.parse("func @main(%x: float32[3]) { return %x }").with_attrs(sizes=[1, [2.0, "a"], []])
     assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module
 
 
-def test_calls_of_functions_with_an_effect_have_one():
+def test_calls_of_functions_with_effects_are_marked():
     text = """func @main(%x: float32[2]) { () = @f(%x) as c return %x }
     func @f(%x: float32[2]) { () = tt.print(%x) effect return }"""
     with pytest.raises(ModelError, match="op 'c' is not marked with an effect, but '@f' has one"):

@@ -1,4 +1,4 @@
-"""Parts of a function as models of their own: what they read becomes inputs, sizes are computed within."""
+"""Extraction of operations and nested bodies as models: reads become inputs, sizes are computed inside."""
 
 import numpy as np
 import onnx
@@ -33,7 +33,7 @@ func @main(%x: float32[batch,6]) opsets(onnx=17) {
 """
 
 
-def test_a_region_is_a_model_with_what_it_reads_as_inputs():
+def test_extracted_operations_are_a_model_with_their_reads_as_inputs():
     part = extract_operations(tt.IRModule.from_onnx(DIGITS), ["conv2", "relu2"]).to_onnx()
     onnx.checker.check_model(part, full_check=True)
     assert [value.name for value in part.graph.input] == ["relu1"]
@@ -41,7 +41,7 @@ def test_a_region_is_a_model_with_what_it_reads_as_inputs():
     assert len(part.graph.initializer) == 2
 
 
-def test_sizes_are_computed_within():
+def test_sizes_are_computed_inside():
     module = tt.IRModule.parse(RESHAPED)
     part = extract_operations(module, ["b", "c"])
     assert [param.name for param in part.main.params] == ["a"]
@@ -51,15 +51,15 @@ def test_sizes_are_computed_within():
     np.testing.assert_array_equal(run(part.to_onnx(), a=a)["c"], -a.reshape(4, 2, 3))
 
 
-def test_sizes_of_what_a_region_computes_do_not_leave_it():
-    """Without the copy of the shapes, this set of operations would not fit into one model."""
+def test_sizes_of_computed_values_stay_inside():
+    """Without the copied shape computations, this set of operations would not be convex."""
     part = extract_operations(tt.IRModule.parse(RESHAPED), ["a", "b"])
     assert [param.name for param in part.main.params] == ["x"]
     x = np.arange(12, dtype="float32").reshape(2, 6)
     np.testing.assert_array_equal(run(part.to_onnx(), x=x)["b"], x.reshape(2, 2, 3))
 
 
-def test_sizes_that_come_from_elsewhere_are_inputs():
+def test_sizes_of_other_values_are_inputs():
     module = tt.IRModule.parse(RESHAPED.replace("onnx.Shape(%a)", "onnx.Shape(%x)"))
     part = extract_operations(module, ["b"])
     assert [param.name for param in part.main.params] == ["a", "sizes"]
@@ -91,7 +91,7 @@ def test_nested_bodies_are_models_with_captures_as_inputs():
         extract_body(tt.IRModule.from_onnx(model), "iff", "then")
 
 
-def test_a_border_that_onnx_cannot_type_is_refused_with_the_reason_unless_its_type_is_stated():
+def test_a_result_that_onnx_cannot_type_is_an_error_unless_its_type_is_stated():
     model = small(
         helper.make_node("Own", ["x"], ["h"], domain="com.own", name="own"),
         helper.make_node("Relu", ["h"], ["y"], name="r"),
@@ -113,7 +113,7 @@ def test_a_border_that_onnx_cannot_type_is_refused_with_the_reason_unless_its_ty
         with_types(module, {"z": "float32[3,3]"})
 
 
-def test_values_of_unknown_rank_cross_borders():
+def test_values_of_unknown_rank_are_inputs_and_outputs():
     body = helper.make_graph(
         [
             helper.make_node("Unsqueeze", ["v", "axes"], ["w"], name="grow"),
@@ -140,7 +140,7 @@ def test_values_of_unknown_rank_cross_borders():
     assert run(extract_operations(module, ["neg"]).to_onnx(), l=x)["y"].shape == (2, 3)
 
 
-def test_regions_that_are_none_are_refused():
+def test_invalid_sets_are_rejected():
     module = tt.IRModule.from_onnx(DIGITS)
     with pytest.raises(ModelError, match="'conv1' -> 'relu1' -> 'conv2' leaves it and comes back"):
         extract_operations(module, ["conv1", "conv2"])
@@ -164,7 +164,7 @@ def test_constants_that_are_results_keep_their_names():
     np.testing.assert_array_equal(run(module.to_onnx())["w"], [1, 1])
 
 
-def test_bodies_that_return_what_is_around_them_are_written_with_a_copy():
+def test_bodies_that_return_captures_are_written_with_a_copy():
     module = tt.IRModule.parse(
         """func @main(%c: bool[], %x: float32[2]) -> (float32[2]) opsets(onnx=17) {
              %y: float32[2] = onnx.If(%c) as if
