@@ -91,7 +91,7 @@ BRANCHES = _Branches
 
 
 def _six():
-    """Two accelerated pairs that each need a result of the other's: TVM's MergeCompositeFunctions makes a cycle of functions."""
+    """Two accelerated pairs that read each other's results: MergeCompositeFunctions makes a cycle of functions."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2, 3), "float32"))
     with builder.function("main", [x]):
@@ -163,7 +163,7 @@ def _emit(builder, rng, recent, rows):
 
 
 def register_codegen(kind: str) -> list[tuple[str, dict[str, object]]]:
-    """Register `relax.ext.<kind>`: TVM compiles each function alone. Return the functions and options it was called with."""
+    """Register `relax.ext.<kind>`: TVM compiles each function alone. Return the calls of it, in order."""
     seen: list[tuple[str, dict[str, object]]] = []
 
     def generate(functions, options, _constant_names):

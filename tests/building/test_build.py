@@ -412,7 +412,7 @@ def test_a_program_is_accepted_in_every_form():
     for program in (DIGITS, str(DIGITS), DIGITS.read_bytes(), onnx.load(DIGITS)):
         np.testing.assert_array_equal(tt.build(program, "onnxruntime")(x), expected)
         assert len(tt.decompose(program, "onnxruntime").subgraphs) == 1
-    with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
+    with pytest.raises(ModelError, match=r"int is not a tvm\.IRModule"):
         tt.build(3, "onnxruntime")
 
 

@@ -174,12 +174,12 @@ def test_deeply_nested_text_is_rejected(what):
 def test_deeply_nested_json_is_rejected():
     bodies = '{"schema_version":1,"functions":[' + '{"name":"f","body":[{"regions":[["r",' * 10**5
     for text in ("[" * 10**6, '{"a":' * 10**6, bodies):
-        with pytest.raises(ModelError, match="this is no module"):
+        with pytest.raises(ModelError, match="this is not a module"):
             tt.IRModule.from_json(text)
     data: object = []
     for _ in range(10**5):
         data = [data]
-    with pytest.raises(ModelError, match="this is no module"):
+    with pytest.raises(ModelError, match="this is not a module"):
         tt.IRModule.from_json(data)
 
 
@@ -187,7 +187,7 @@ def test_long_numbers_are_rejected():
     for value in ("9" * 10**6, "1e" + "9" * 10**6, "0." + "1" * 10**6):
         with pytest.raises(TvmTargetError):
             tt.IRModule.parse(f"func @main() attrs {{a={value}}} {{ return }}")
-    with pytest.raises(ModelError, match="this is no module"):
+    with pytest.raises(ModelError, match="this is not a module"):
         tt.IRModule.from_json('{"schema_version": ' + "9" * 10**6 + "}")
 
 

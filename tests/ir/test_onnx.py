@@ -176,7 +176,7 @@ def test_external_data_outside_the_folder_is_rejected(tmp_path):
     loaded = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     loaded.graph.initializer[0].external_data[0].value = "../w.bin"
     (tmp_path / "n.onnx").write_bytes(loaded.SerializeToString())
-    with pytest.raises(ModelError, match=r"tensor 'w' of .* lies outside the model's folder"):
+    with pytest.raises(ModelError, match=r"tensor 'w' of .* is outside the model's folder"):
         tt.IRModule.from_onnx(tmp_path / "n.onnx")
 
 

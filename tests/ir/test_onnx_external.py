@@ -35,15 +35,15 @@ def saved(folder, *, weights=None, **changes):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"location": "../w.bin"}, "lies outside the model's folder"),
-        ({"location": "/etc/passwd"}, "lies outside the model's folder"),
+        ({"location": "../w.bin"}, "is outside the model's folder"),
+        ({"location": "/etc/passwd"}, "is outside the model's folder"),
         ({"location": ""}, "data of tensor 'w' .* cannot be read|takes 12000 bytes"),
         ({"location": "gone.bin"}, "data of tensor 'w' .* cannot be read: .*No such file"),
-        ({"offset": "-4"}, "takes 12000 bytes, but is said to be 12000 bytes at -4"),
-        ({"offset": "8"}, "takes 12000 bytes, but is said to be 12000 bytes at 8"),
+        ({"offset": "-4"}, "takes 12000 bytes, but the model states 12000 bytes at -4"),
+        ({"offset": "8"}, "takes 12000 bytes, but the model states 12000 bytes at 8"),
         ({"offset": "99999999999999999999"}, "takes 12000 bytes"),
         ({"offset": "x"}, "cannot be read: invalid literal"),
-        ({"length": "4"}, "takes 12000 bytes, but is said to be 4 bytes"),
+        ({"length": "4"}, "takes 12000 bytes, but the model states 4 bytes"),
     ],
 )
 def test_missing_external_data_is_rejected(tmp_path, changes, text):
@@ -56,7 +56,7 @@ def test_links_out_of_the_folder_are_rejected(tmp_path):
     path = saved(tmp_path / "inner")
     (tmp_path / "inner" / "w.bin").rename(tmp_path / "w.bin")
     (tmp_path / "inner" / "w.bin").symlink_to(tmp_path / "w.bin")
-    with pytest.raises(ModelError, match=r"lies outside the model's folder"):
+    with pytest.raises(ModelError, match=r"is outside the model's folder"):
         tt.IRModule.from_onnx(path)
 
 
@@ -66,7 +66,7 @@ def test_declared_sizes_allocate_nothing(tmp_path):
     for dims in ([2**62], [2**40, 2**40], [2**31, 1000]):
         model.graph.initializer[0].dims[:] = dims
         path.write_bytes(model.SerializeToString())
-        with pytest.raises(ModelError, match=r"takes .* bytes, but is said to be"):
+        with pytest.raises(ModelError, match=r"takes .* bytes, but the model states"):
             tt.IRModule.from_onnx(path)
 
 

@@ -82,8 +82,8 @@ def test_invalid_calls_are_rejected():
         f.build("q")
     with pytest.raises(ModelError, match="attribute 'a' is a list of number and str; the items of one are of one type"):
         f.call("Relu", x, a=[1, "a"])
-    for data, problem in (([[1], [1, 2]], "inhomogeneous"), (object(), "of numbers or texts, but of object")):
-        with pytest.raises(ModelError, match=rf"constant 'k' is no tensor.*{problem}"):
+    for data, problem in (([[1], [1, 2]], "inhomogeneous"), (object(), "of numbers or strings, but of object")):
+        with pytest.raises(ModelError, match=rf"constant 'k' is not a tensor.*{problem}"):
             f.constant(data, "k")
     y = f.call("MatMul", x, x)
     with pytest.raises(ModelError, match=r"function 'main' does not fit together: .*Incompatible dimensions"):
@@ -103,7 +103,7 @@ def test_passes_of_functions_are_mapped_over_a_module():
 
 def test_ambiguous_names_are_rejected():
     twice = parse(CHAIN.replace("as b", "as a"))
-    with pytest.raises(ModelError, match="2 ops of function 'main' are called 'a'; name them apart"):
+    with pytest.raises(ModelError, match="2 ops of function 'main' are called 'a'; rename them"):
         outline(twice, ["a"], "part")
 
 
@@ -151,7 +151,7 @@ def test_functions_are_renamed_cloned_and_removed():
     assert [function.name for function in remove_dead_functions(module)] == ["main", "f", "g"]
     assert clone(module, "f", "f2").verify()["f2"].body == module["f"].body
     for change in (rename, clone):
-        with pytest.raises(ModelError, match="there is one of that name"):
+        with pytest.raises(ModelError, match="there is one with that name"):
             change(module, "f", "g")
         with pytest.raises(UnknownNameError, match="no function 'q' in the module"):
             change(module, "q", "z")
@@ -163,7 +163,7 @@ def test_operations_are_outlined_and_inlined_back():
     part = outlined["part"]
     assert (part.results, [param.name for param in part.params]) == (("c",), ["a"])
     assert [call.op for call in outlined.main.body] == ["onnx.Relu", "onnx.Neg", "@part", "onnx.Mul"]
-    with pytest.raises(ModelError, match="function 'part' is constrained to @gpu, so that it stays one"):
+    with pytest.raises(ModelError, match="function 'part' is constrained to @gpu, so it is one unit of work"):
         inline(outlined, "part")
     back = inline(outlined.with_function(part.replace(constraint=None)), "part").verify()
     assert structural_hash(back.main) == structural_hash(module.main)
@@ -203,11 +203,11 @@ def test_calls_in_nested_bodies_are_inlined():
 
 
 def test_constrained_calls_and_code_stay_functions():
-    with pytest.raises(ModelError, match="the call of 'f' in function 'main' is constrained to @b, so that it stays"):
+    with pytest.raises(ModelError, match="the call of 'f' in function 'main' is constrained to @b, so it is one unit of work"):
         inline(parse(NESTED.replace("@f(%x)", "@f(%x) [@b]")), "f")
     code = """func @main(%x: float32[8]) { %y: float32[8] = @kernel(%x) return %y }
     func @kernel(%x: float32[8]) { %y: float32[8] = tt.code(%x) {code=opaque "c" b"2f2f"} return %y }"""
-    with pytest.raises(ModelError, match="function 'kernel' is code of 'c', which stays a function"):
+    with pytest.raises(ModelError, match="function 'kernel' is code of 'c', which is not inlined"):
         inline(parse(code), "kernel")
 
 
@@ -232,7 +232,7 @@ def test_a_set_that_is_not_convex_is_rejected_with_the_path():
         outline(parse(CHAIN), ["z"], "part")
     with pytest.raises(ModelError, match="no operations are given"):
         outline(parse(CHAIN), [], "part")
-    with pytest.raises(ModelError, match="there is a function of that name"):
+    with pytest.raises(ModelError, match="there is a function with that name"):
         outline(parse(CHAIN), ["a"], "main")
 
 

@@ -76,7 +76,7 @@ def test_types_that_can_be_inferred_may_be_left_out():
         ("func @main() {\n  const %c: int64[2] = [1]\n return }", "int64[2] has 2 elements, not 1", 2, 24),
         ("func @main() {\n  const %c: int8[1] = [300]\n return }", "int8[1] cannot hold all of [300]", 2, 23),
         ("func @main() {\n  const %c: float16[1] = [1e9]\n return }", "float16[1] cannot hold all of", 2, 26),
-        ("func @main() {\n  const %c: int8[1] = [1.5]\n return }", "1.5 is no element of int8[1]", 2, 23),
+        ("func @main() {\n  const %c: int8[1] = [1.5]\n return }", "1.5 is not an element of int8[1]", 2, 23),
         ("func @main() {\n  const %c: int8[n] = [1]\n return }", "dimensions that are numbers, not int8[n]", 2, 23),
         ("func @main() {\n  const %c: ? = [1]\n return }", "a constant is a tensor", 2, 13),
         (
@@ -101,7 +101,7 @@ def test_types_that_can_be_inferred_may_be_left_out():
         ("func @main() { %y = onnx.Relu() {a=1, a=2} return }", "attribute 'a' is given twice", 1, 39),
         (
             "func @main() { %y = onnx.Relu() {a=yes} return }",
-            "expected a value, not 'yes'; texts stand in quotes",
+            "expected a value, not 'yes'; strings are in quotes",
             1,
             36,
         ),

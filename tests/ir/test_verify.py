@@ -98,10 +98,10 @@ HEAD = "func @main(%x: int8[2], %c: bool[]) opsets(onnx=17) {"
             f"{HEAD} %y: int8[3] = @f(%x) return %y }} func @f(%a: int8[2]) {{ return %a }}",
             "calls '@f', which returns int8[2] as 'a', but 'y' is int8[3]",
         ),
-        (f"{HEAD} %y = tt.code(%x) {{code=1}} return %y }}", "op 'tt.code' is code, which stands alone"),
+        (f"{HEAD} %y = tt.code(%x) {{code=1}} return %y }}", "op 'tt.code' is code, which must be alone"),
         (
             f'{HEAD} %z = onnx.Abs(%x) %y = tt.code(%z) {{code=opaque "c" b"00"}} return %y }}',
-            "op 'tt.code' is code, which stands alone in a function of its own, with an attribute 'code'",
+            "op 'tt.code' is code, which must be alone in a function of its own, with an attribute 'code'",
         ),
         (
             "target [cpu=llvm] func @main(%x) [@npu] { return %x }".replace("] func", "]\nfunc"),

@@ -119,7 +119,7 @@ def test_recursive_functions_are_named_in_the_error():
 
 def test_arguments_that_are_no_tvm_module_are_errors():
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
-    with pytest.raises(ModelError, match=r"int is no tvm\.IRModule"):
+    with pytest.raises(ModelError, match=r"int is not a tvm\.IRModule"):
         tt.bind_targets(7, "cuda")
 
 

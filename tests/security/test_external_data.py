@@ -1,4 +1,4 @@
-"""Tensors whose data lies in another file: only beside a model that was named by its path, never where we run."""
+"""Tensors whose data is in another file: only beside a model that was named by its path, never where we run."""
 
 import hashlib
 import os
@@ -67,7 +67,7 @@ def secret(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["initializer", "attribute", "nested", "function", "sparse"])
 @pytest.mark.parametrize("given", [lambda one: one, lambda one: one.SerializeToString()], ids=["model", "bytes"])
 def test_models_without_a_folder_have_no_external_data(secret, kind, given):
-    with pytest.raises(ModelError, match=r"lies outside of the model, which has no folder"):
+    with pytest.raises(ModelError, match=r"is outside of the model, which has no folder"):
         tt.IRModule.from_onnx(given(model(kind)))
 
 
@@ -127,7 +127,7 @@ def test_attributes_of_a_module_have_no_external_data(secret):
     main = {"name": "main", "results": ["y"], "body": [call], "opsets": [["", 17]]}
     module = tt.IRModule.from_json({"schema_version": 1, "functions": [main]})
     assert isinstance(module.main.body[0].attr("sparse_value"), Opaque)
-    with pytest.raises(ModelError, match=r"attribute 'sparse_value' holds tensor 'w', whose data lies in another file"):
+    with pytest.raises(ModelError, match=r"attribute 'sparse_value' holds tensor 'w', whose data is in another file"):
         module.to_onnx()
 
 
@@ -151,7 +151,7 @@ def test_notes_of_a_module_add_metadata_only(secret, name):
     noted = Constant(name, TensorType("uint8", data.shape), data)
     module = tt.IRModule((main.replace(attrs=((name, noted),)),))
     if name == "onnx.model":
-        with pytest.raises(ModelError, match="lies in another file"):
+        with pytest.raises(ModelError, match="is in another file"):
             module.to_onnx()
         return
     written = module.to_onnx()

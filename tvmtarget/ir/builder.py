@@ -91,10 +91,10 @@ class FunctionBuilder:
         try:
             array: np.ndarray[Any, Any] = np.asarray(data)
         except ValueError as error:
-            raise ModelError(f"constant {name!r} is no tensor: {error}") from error
+            raise ModelError(f"constant {name!r} is not a tensor: {error}") from error
         if array.dtype == object and not all(isinstance(item, str | bytes) for item in array.flat):
             raise ModelError(
-                f"constant {name!r} is no tensor of numbers or texts, but of {type(array.flat[0]).__name__}"
+                f"constant {name!r} is not a tensor of numbers or strings, but of {type(array.flat[0]).__name__}"
             )
         self._constants.append(Constant(self._new(name), TensorType(dtype_of(array.dtype), array.shape), array))
         return self._constants[-1].name
@@ -205,5 +205,5 @@ def _attribute(name: str, value: object) -> Attribute:
     if isinstance(value, int | float | str | bytes | Constant):
         return value
     raise ModelError(
-        f"attribute {name!r} is a {type(value).__name__}; it can be a number, a text, bytes, an array or a list"
+        f"attribute {name!r} is a {type(value).__name__}; it can be a number, a string, bytes, an array or a list"
     )

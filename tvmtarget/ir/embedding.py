@@ -33,10 +33,10 @@ def embed(module: IRModule, target: Target | str, at: str) -> IRModule:
     >>> print(embed(module, "[soc=[npu=onnxruntime,cpu=llvm],cpu=llvm]", "soc").main.body[0].constraint)
     @soc/npu
     """
-    whole = Target.parse(target) if isinstance(target, str) else target
-    path = whole.locate(at)[0]
+    tree = Target.parse(target) if isinstance(target, str) else target
+    path = tree.locate(at)[0]
     functions = tuple(_prefix_function(function, path) for function in module)
-    return module.replace(functions=functions, target=whole).verify()
+    return module.replace(functions=functions, target=tree).verify()
 
 
 def _prefix_function(function: Function, path: str) -> Function:

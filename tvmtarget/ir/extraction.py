@@ -84,14 +84,14 @@ def extract_body(module: IRModule, op: str, label: str, *, function: str = "main
     captures = body.captures()
     params = tuple(values[name] for name in captures if name in values)
     constants = tuple(one for one in old.constants if one.name in captures)
-    whole = body.replace(
+    main = body.replace(
         name="main",
         params=(*body.params, *params),
         constants=(*body.constants, *constants),
         constraint=body.constraint or call.constraint or old.constraint,
         opsets=old.opsets,
     )
-    return _as_entry(module, whole)
+    return _as_entry(module, main)
 
 
 def with_types(module: IRModule, types: Mapping[str, Type | str], *, function: str = "main") -> IRModule:

@@ -283,12 +283,12 @@ class Function:
         return replace(self, **changes)
 
 
-def _constraint(value: Any, place: str) -> Constraint:  # noqa: ANN401 - anything that Constraint.parse accepts
+def _constraint(value: Any, owner: str) -> Constraint:  # noqa: ANN401 - anything that Constraint.parse accepts
     """Parse a constraint; an error names the op or function it was set on."""
     try:
         return Constraint.parse(value)
     except TvmTargetError as error:
-        raise type(error)(*[f"{problem} (constraint of {place})" for problem in error.problems]) from error
+        raise type(error)(*[f"{problem} (constraint of {owner})" for problem in error.problems]) from error
 
 
 def all_names(function: Function) -> Iterator[str]:

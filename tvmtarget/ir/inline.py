@@ -35,7 +35,7 @@ class Frame:
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         """Constraints on the function and on this call of it."""
-        return tuple(wanted for wanted, _ in self.provenance)
+        return tuple(constraint for constraint, _ in self.provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,8 @@ def _in_one_version(
         return function, functions
     from tvmtarget.ir.onnx.opset_versions import unify_opsets
 
-    first, *others = unify_opsets((function, *reached.values()))
-    return first, {**functions, **dict(zip(reached, others, strict=True))}
+    first, *callees = unify_opsets((function, *reached.values()))
+    return first, {**functions, **dict(zip(reached, callees, strict=True))}
 
 
 class _Inliner:

@@ -199,11 +199,11 @@ def read_module(
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         path = ".".join(map(str, problem["loc"]))
-        raise ModelError(f"this is no module, at {path or 'its start'}: {problem['msg']}") from error
+        raise ModelError(f"this is not a module, at {path or 'its start'}: {problem['msg']}") from error
     except TvmTargetError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise ModelError(f"this is no module: {error}") from error
+        raise ModelError(f"this is not a module: {error}") from error
 
 
 class _Reader:
@@ -272,7 +272,7 @@ class _Reader:
             case {"tensor": tensor, **rest} if not rest:
                 return self.constant(_Constant.model_validate(tensor))
             case _:
-                raise ModelError(f"{data!r:.80} is no value of an attribute")
+                raise ModelError(f"{data!r:.80} is not a value of an attribute")
 
 
 def _typed(data: _Value) -> Value:

@@ -135,7 +135,7 @@ def rename(module: IRModule, old: str, new: str) -> IRModule:
     """
     module[old]  # raises if there is none
     if new in module and new != old:
-        raise ModelError(f"function {old!r} cannot be called {new!r}; there is one of that name")
+        raise ModelError(f"function {old!r} cannot be called {new!r}; there is one with that name")
     functions = (with_renamed_callees(function, {old: new}) for function in module)
     return module.replace(functions=tuple(one.replace(name=new) if one.name == old else one for one in functions))
 
@@ -155,7 +155,7 @@ def clone(module: IRModule, name: str, new: str) -> IRModule:
         ModelError: there is a function of the new name.
     """
     if new in module:
-        raise ModelError(f"function {name!r} cannot be copied to {new!r}; there is one of that name")
+        raise ModelError(f"function {name!r} cannot be copied to {new!r}; there is one with that name")
     return module.with_function(module[name].replace(name=new))
 
 
@@ -175,12 +175,10 @@ def inline(module: IRModule, name: str) -> IRModule:
     callee = module[name]
     if callee.constraint is not None:
         raise ModelError(
-            f"function {name!r} is constrained to {callee.constraint}, so that it stays one; it is not inlined"
+            f"function {name!r} is constrained to {callee.constraint}, so it is one unit of work and is not inlined"
         )
     if callee.code is not None:
-        raise ModelError(
-            f"function {name!r} is code of {callee.code.kind!r}, which stays a function; it is not inlined"
-        )
+        raise ModelError(f"function {name!r} is code of {callee.code.kind!r}, which is not inlined")
     functions = []
     for function in module:
         pinned = next(
@@ -188,7 +186,7 @@ def inline(module: IRModule, name: str) -> IRModule:
         )
         if pinned is not None:
             problem = f"the call of {name!r} in function {function.name!r} is constrained to {pinned.constraint}"
-            raise ModelError(f"{problem}, so that it stays one; it is not inlined")
+            raise ModelError(f"{problem}, so it is one unit of work and is not inlined")
         is_called = name in callees_of(function)
         functions.append(inline_calls(function, {name: callee}, only={name}).function if is_called else function)
     changed = module.replace(functions=tuple(functions))
@@ -278,7 +276,7 @@ def positions_of(function: Function, names: Iterable[str]) -> list[int]:
             raise UnknownNameError(f"no op {name!r} in function {function.name!r}{did_you_mean(name, positions)}")
         if len(positions[name]) > 1:
             count = len(positions[name])
-            raise ModelError(f"{count} ops of function {function.name!r} are called {name!r}; name them apart")
+            raise ModelError(f"{count} ops of function {function.name!r} are called {name!r}; rename them")
         found.update(positions[name])
     return sorted(found)
 
@@ -308,7 +306,7 @@ def outline_calls(
     """
     old = module[function]
     if name in module:
-        raise ModelError(f"operations cannot be outlined into {name!r}; there is a function of that name")
+        raise ModelError(f"operations cannot be outlined into {name!r}; there is a function with that name")
     if not calls:
         raise ModelError(f"no operations are given to be outlined into {name!r}")
     behind = check_convex(old, calls)

@@ -93,7 +93,7 @@ def _texts(shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
             break
         at = end
     if at != len(data) or len(items) != prod(shape):
-        raise ModelError(f"{TensorType('string', shape)} takes {prod(shape)} texts, not {len(data)} bytes of others")
+        raise ModelError(f"{TensorType('string', shape)} takes {prod(shape)} strings, unlike these {len(data)} bytes")
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
@@ -161,7 +161,7 @@ def array_of_items(type_: TensorType, items: Sequence[object]) -> np.ndarray[Any
         raise ModelError(f"{type_} has {prod(shape)} elements, not {len(items)}")
     wrong = [item for item in items if not _fits(item, type_.dtype)]
     if wrong:
-        raise ModelError(f"{wrong[0]!r} is no element of {type_}")
+        raise ModelError(f"{wrong[0]!r} is not an element of {type_}")
     # Floats go through float64, so that a literal is rounded to the narrow type only once.
     wide: Any = dtype if type_.dtype in ("string", "bool", "uint64") else np.float64 if "float" in dtype.name else None
     with np.errstate(over="ignore", invalid="ignore"):

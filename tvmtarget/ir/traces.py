@@ -198,7 +198,7 @@ def trace_problem(trace: object) -> str | None:
         case [[*instructions], [*decisions]]:
             pass
         case _:
-            return "it is no list of instructions and one of decisions"
+            return "it is not a pair of instructions and decisions"
     if max(len(instructions), len(decisions)) > _MAX_INSTRUCTIONS:
         return f"it has more than {_MAX_INSTRUCTIONS} instructions"
     for at, instruction in enumerate(instructions):
@@ -217,13 +217,13 @@ def _instruction_problem(instruction: object) -> str | None:
         case [str() as name, [*inputs], [*attributes], [*results]]:
             pass
         case _:
-            return f"TVM writes nothing like {shown(instruction)}"
+            return f"TVM does not write {shown(instruction)}"
     if name in ("Annotate", "Unannotate"):
         problem = _annotation_problem(name, inputs, attributes, results)
         return problem and f"{name}: {problem}"
     kind = _KINDS.get(name)
     if kind is None:
-        return f"{shown(name)} is none of the instructions that a log may hold"
+        return f"{shown(name)} is not an instruction that a log may contain"
     if not _fits(kind.inputs, inputs):
         return f"{name} has inputs {shown(inputs)}, which are not what it takes"
     count = len(attributes)
@@ -260,15 +260,15 @@ def _annotation_problem(
 ) -> str | None:
     is_added = name == "Annotate"
     if len(inputs) != 1 + is_added or results or len(attributes) != 1 or not _is_input("x", inputs[0]):
-        return f"TVM writes nothing like {shown([inputs, attributes, results])}"
+        return f"TVM does not write {shown([inputs, attributes, results])}"
     (key,) = attributes
     if not isinstance(key, str) or key not in (_ANNOTATIONS if is_added else _REMOVED):
-        return f"{shown(key)} is none of the annotations that a log may hold"
+        return f"{shown(key)} is not an annotation that a log may contain"
     if not is_added:
         return None
     value = inputs[1]
     if _is_input("v", value):  # a number that was sampled
-        return None if _ANNOTATIONS[key](0) else f"{key!r} is no number"
+        return None if _ANNOTATIONS[key](0) else f"{key!r} is not a number"
     return None if _ANNOTATIONS[key](_unquoted(value)) else f"{key!r} may not be {shown(value)}"
 
 
@@ -287,12 +287,12 @@ def _decision_problem(decision: object, instructions: Sequence[Any]) -> str | No
         case [int() as at, choice] if _is_int(at, 0, len(instructions) - 1):
             name, _, attributes, results = instructions[at]
         case _:
-            return f"TVM writes nothing like {shown(decision)}"
+            return f"TVM does not write {shown(decision)}"
     if name == "SampleCategorical":
         is_legal = _is_int(choice, 0, len(attributes[0]) - 1)
     elif isinstance(choice, list):
         is_legal = all(_is_int(factor, 1) for factor in choice)
         is_legal &= name not in ("SamplePerfectTile", "SamplePartitionedTile") or len(choice) == len(results)
-    else:  # of a loop: -1 and -2 are places without one
+    else:  # SampleComputeLocation: -1 is the root, -2 inlines the block
         is_legal = name not in ("SamplePerfectTile", "SamplePartitionedTile") and _is_int(choice, -2)
     return None if is_legal else f"{name} may not decide {shown(choice)}"

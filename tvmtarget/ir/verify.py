@@ -234,7 +234,7 @@ def _bodies_are_not_too_deep(_module: Functions, function: Function) -> Iterator
 def _opaque_code_is_alone(_module: Functions, function: Function) -> Iterator[str]:
     for body, call in _all_calls(function):
         if call.op == CODE and (body.code is None or body is not function):
-            yield f"{_op(call)} is code, which stands alone in a function of its own, with an attribute 'code'"
+            yield f"{_op(call)} is code, which must be alone in a function of its own, with an attribute 'code'"
 
 
 def _code_calls_functions_of_the_module(module: Functions, function: Function) -> Iterator[str]:
@@ -263,12 +263,12 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
     for _, call in _all_calls(function):
         if call.op not in (SEND, RECV):
             continue
-        end, values, others = (
+        end, values, unexpected = (
             ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
         )
         is_complete = isinstance(call.attr(end), str) and isinstance(call.attr("order"), int) and call.has_effect
-        if not is_complete or len(values) > 1 or others:
-            yield f"{_op(call)} is no {end!r} end of a transfer: one value at most, a machine, an order, an effect"
+        if not is_complete or len(values) > 1 or unexpected:
+            yield f"{_op(call)} is not a {end!r} end of a transfer: at most one value, a machine, an order, an effect"
 
 
 def _effects_are_marked(module: Functions, function: Function) -> Iterator[str]:

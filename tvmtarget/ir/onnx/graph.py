@@ -98,7 +98,7 @@ def _write_call(call: Call, tensor: WriteTensor) -> NodeProto:
         return onnx.helper.make_node("Identity", call.inputs, [call.outputs[0].name], name=call.source)
     domain, separator, op_type = call.op.removeprefix("onnx.").rpartition("::")
     if not call.op.startswith("onnx."):
-        raise ModelError(f"op {call.source!r} is {call.op!r}, which is no operator of ONNX")
+        raise ModelError(f"op {call.source!r} is {call.op!r}, which is not an ONNX operator")
     node = NodeProto(op_type=op_type, name=call.source, domain=domain if separator else "")
     node.input.extend(call.inputs)
     node.output.extend(output.name for output in call.outputs)
@@ -116,7 +116,7 @@ def _write_attribute(name: str, value: Attribute, tensor: WriteTensor) -> Attrib
     if isinstance(value, Opaque):
         attribute.ParseFromString(value.data)
         if tensor_ := next(external_tensors(attribute), None):
-            raise ModelError(f"attribute {name!r} holds tensor {tensor_.name!r}, whose data lies in another file")
+            raise ModelError(f"attribute {name!r} holds tensor {tensor_.name!r}, whose data is in another file")
     elif isinstance(value, Constant):
         attribute.type = AttributeProto.TENSOR
         attribute.t.CopyFrom(tensor(value))

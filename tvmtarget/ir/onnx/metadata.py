@@ -91,7 +91,7 @@ def write_model_metadata(function: Function, model: ModelProto) -> None:
     if isinstance(found, Constant):
         notes = ModelProto.FromString(found.data.tobytes())
         if tensor := next(external_tensors(notes), None):
-            raise ModelError(f"attribute {_MODEL!r} holds tensor {tensor.name!r}, whose data lies in another file")
+            raise ModelError(f"attribute {_MODEL!r} holds tensor {tensor.name!r}, whose data is in another file")
         _copy_fields(notes, model, _OF_MODEL)
 
 

@@ -402,8 +402,8 @@ class _Reader:
         """Read an attribute; types without a form in the IR, and empty lists other than of integers, become opaque."""
         match attribute.type:
             case AttributeProto.INT:
-                whole: int = attribute.i
-                return whole
+                number: int = attribute.i
+                return number
             case AttributeProto.FLOAT:
                 return canonical_nan(attribute.f)
             case AttributeProto.STRING:

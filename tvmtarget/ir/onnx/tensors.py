@@ -107,22 +107,22 @@ def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarra
     """Read the external data of a tensor; elements smaller than a byte are unpacked."""
     if folder is None:
         raise ModelError(
-            f"data of tensor {tensor.name!r} lies outside of {model}, which has no folder; give the path of its file"
+            f"data of tensor {tensor.name!r} is outside of {model}, which has no folder; give the path of its file"
         )
     info = {entry.key: entry.value for entry in tensor.external_data}
     path = (folder / info.get("location", "")).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise ModelError(f"tensor {tensor.name!r} of {model} lies outside the model's folder: {str(path)!r}")
+        raise ModelError(f"tensor {tensor.name!r} of {model} is outside the model's folder: {str(path)!r}")
     bits = DTYPES[dtype_name(tensor.data_type)][1]
     if not bits:
-        raise ModelError(f"tensor {tensor.name!r} of {model} holds texts, which do not lie outside of a model")
+        raise ModelError(f"tensor {tensor.name!r} of {model} holds strings, which cannot be external data")
     count, offset = _elements(tensor.dims), int(info.get("offset", 0))
     size = (count * bits + 7) // 8
     if not stat.S_ISREG(path.stat().st_mode):
         raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {str(path)!r} is no regular file")
     if offset < 0 or int(info.get("length", size)) != size or offset + size > path.stat().st_size:
         stated = f"{info.get('length', size)} bytes at {offset} of {str(path)!r}"
-        raise ModelError(f"tensor {tensor.name!r} of {model} takes {size} bytes, but is said to be {stated}")
+        raise ModelError(f"tensor {tensor.name!r} of {model} takes {size} bytes, but the model states {stated}")
     dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     if not count:
         return np.empty(shape, dtype)
@@ -209,7 +209,7 @@ class ExternalData:
                 self._file.write(data[begin : begin + _CHUNK])
         tensor = TensorProto(name=constant.name, data_type=DTYPES[constant.type.dtype][0], dims=constant.data.shape)
         tensor.data_location = TensorProto.EXTERNAL
-        place = {"location": self._location, "offset": self._offsets[constant.digest], "length": len(data)}
-        for key, value in place.items():
+        reference = {"location": self._location, "offset": self._offsets[constant.digest], "length": len(data)}
+        for key, value in reference.items():
             tensor.external_data.add(key=key, value=str(value))
         return tensor

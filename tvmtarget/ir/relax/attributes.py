@@ -33,7 +33,7 @@ def write_blob(value: Any) -> Opaque:
     try:
         return Opaque(TVM, str(the_tvm().ir.save_json(value)).encode())
     except Exception as error:  # TVM documents no exception type for values that it cannot serialize
-        raise ModelError(f"a {type(value).__name__}, which has no text in TVM, is not carried") from error
+        raise ModelError(f"a {type(value).__name__}, which TVM cannot serialize, is not supported") from error
 
 
 def read_blob(value: Opaque) -> Any:

@@ -90,9 +90,9 @@ def bindings_of(function: Function) -> Iterator[Binding]:
         if len(call.outputs) == 1:
             yield Binding(call.outputs[0].name, call.uses(), is_pure)
             continue
-        whole = tuple_name(call)
-        yield Binding(whole, call.uses(), is_pure)
-        yield from (Binding(output.name, (whole,), True) for output in call.outputs if output.name)
+        packed = tuple_name(call)
+        yield Binding(packed, call.uses(), is_pure)
+        yield from (Binding(output.name, (packed,), True) for output in call.outputs if output.name)
     form = str(function.attr(RESULT) or "")
     if form.startswith("tuple ") or (not form and len(function.results) != 1):
         yield Binding("", function.results, True)

@@ -129,15 +129,15 @@ class CallAnalysis:
             The fields, if they are distinct tensors; None otherwise.
         """
         ir = self._tvm.ir
-        whole = body
+        packed = body
         if last is not None and body.same_as(last.var) and self._uses[body] == 1:
-            whole = getattr(last, "value", None)
+            packed = getattr(last, "value", None)
             is_cast = isinstance(last, self._tvm.relax.MatchCast)
-            if is_cast or not isinstance(whole, ir.Tuple) or not are_same(whole.ty, body.ty):
+            if is_cast or not isinstance(packed, ir.Tuple) or not are_same(packed.ty, body.ty):
                 return None
-        if not isinstance(whole, ir.Tuple) or not len(whole.fields):
+        if not isinstance(packed, ir.Tuple) or not len(packed.fields):
             return None
-        fields = list(whole.fields)
+        fields = list(packed.fields)
         tensor = self._tvm.relax.TensorType
         is_flat = all(
             isinstance(one.ty, tensor) and (isinstance(one, ir.Var) or is_tensor_constant(one)) for one in fields

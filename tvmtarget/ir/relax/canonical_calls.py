@@ -164,7 +164,7 @@ class _ShapeOperandRemover:
                 return call
             what = f"function {callee!r}" + (f" for code generator {generator!r}" if generator else "")
             raise ModelError(
-                f"op {call.source!r} of function {name!r} calls {what} with operands that are not carried; "
+                f"op {call.source!r} of function {name!r} calls {what} with operands that are not supported; "
                 "give it tensors, and shapes of its own symbolic dimensions"
             )
         attrs = (*_plain(call.attrs), *((_SYMBOLS, one) for one in [tuple(_pairs(symbols))] if one))

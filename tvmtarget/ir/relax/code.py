@@ -334,7 +334,7 @@ def read_code(function: Function, variables: Mapping[str, Any] | None = None) ->
     code = function.code
     if code is None or code.kind != TVM:
         kind = "" if code is None else f" of kind {code.kind!r}"
-        raise ModelError(f"function {function.name!r} is no code{kind} that TVM wrote")
+        raise ModelError(f"function {function.name!r} is not code{kind} of TVM")
     made = read_blob(code)
     if variables is None or not is_prim(made):
         return made

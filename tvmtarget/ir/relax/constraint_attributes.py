@@ -179,8 +179,8 @@ def _read_attributes(function: Function, sited: frozenset[str], problems: list[s
     known = {_binding(call) for call in _calls(function)}
     for name in sorted(constraints.keys() - known - {_DEFAULT}):
         problems.append(
-            f"{where} has the constraint {texts[name]!r} for binding {name!r}, which it has not; a pass of TVM renamed "
-            f"or removed it: take it out of the attribute {CONSTRAINTS!r}, or constrain what is there now"
+            f"{where} has the constraint {texts[name]!r} for binding {name!r}, which it does not have; a pass of TVM "
+            f"renamed or removed it: remove it from the attribute {CONSTRAINTS!r}, or constrain an existing binding"
         )
 
     returned = {_binding(call) for call in function.body if _is_returned(function, call)}
@@ -200,5 +200,5 @@ def _read_texts(text: object) -> dict[str, str]:
     """Parse a JSON object of strings; anything else is a `ValueError`."""
     read = {} if text is None else parse_json(str(text), "it")
     if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
-        raise ValueError(f"{text!r} is no JSON object of texts")
+        raise ValueError(f"{text!r} is not a JSON object of strings")
     return read

@@ -98,15 +98,15 @@ def lower_decomposed(
     if tree is None or not decomposed:
         return functions, attrs
     by_name = {function.name: function for function in functions}
-    others = [function for function in functions if function.attr("role") is None]
-    attrs = attrs if any(map(_is_on_vdevices, others)) else _without_vdevices(attrs)
+    unchanged = [function for function in functions if function.attr("role") is None]
+    attrs = attrs if any(map(_is_on_vdevices, unchanged)) else _without_vdevices(attrs)
     topology = Topology(tree.resolve())
     names, written = Names(by_name), dict[str, Function]()
     for root in decomposed:
         lowered, infos = _lower_root(root, by_name, names, topology, attrs)
         written |= {function.name: function for function in lowered}
         attrs = {**attrs, **({GLOBALS: infos} if infos else {})}
-    return (*written.values(), *(function for function in others if function.name not in written)), attrs
+    return (*written.values(), *(function for function in unchanged if function.name not in written)), attrs
 
 
 def _lower_root(
@@ -306,8 +306,8 @@ class _Writer:
             else:
                 self._add(call, site)
         results = tuple(self._at(name, home) for name in function.results)
-        kept = tuple(item for item in function.attrs if item[0] not in ("role", BLOCKS))
-        return function.replace(params=params, body=tuple(self._body), results=results, attrs=kept)
+        attrs = tuple(item for item in function.attrs if item[0] not in ("role", BLOCKS))
+        return function.replace(params=params, body=tuple(self._body), results=results, attrs=attrs)
 
     def _add_driven(self, call: Call, bodies: Sequence[_Assigned]) -> None:
         """Add control flow that a driver runs: conditions and results of bodies are on the driver's device."""

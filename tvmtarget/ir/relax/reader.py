@@ -355,7 +355,7 @@ class _FunctionReader:
             type_ = TensorType(dtype_of(array.dtype), array.shape)
             expected = self.tvm.relax.TensorType(list(array.shape), str(tensor.dtype))
             if not are_same(expr.ty, expected) or dtype_name(str(tensor.dtype)) != type_.dtype:
-                raise ModelError(f"a constant of type {expr.ty} is not carried; give it the plain type of its elements")
+                raise ModelError(f"a constant of type {expr.ty} is not supported; state just shape and element type")
             self.held[name] = Constant(name, type_, array)
             self.constants[expr] = name
         return self.constants[expr]

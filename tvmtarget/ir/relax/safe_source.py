@@ -98,12 +98,12 @@ def unsafe_parts(source: bytes | str) -> Iterator[str]:
         case {"root_index": int() as root, "nodes": [*nodes], **rest} if rest.keys() <= {"metadata"}:
             pass
         case _:
-            yield "it is no module in TVM's JSON"
+            yield "it is not a module in TVM's JSON"
             return
     if len(nodes) > _MAX_NODES:
         yield f"it has more than {_MAX_NODES} nodes"
     elif not 0 <= root < len(nodes) or _type_of(nodes[root]) != "ir.IRModule":
-        yield "it is no module of functions"
+        yield "it is not a module of functions"
     else:
         found = (problem for node in nodes for problem in _problems(node, nodes))
         yield from dict.fromkeys(found)
@@ -117,10 +117,10 @@ def _problems(node: object, nodes: Sequence[Any]) -> Iterator[str]:
     kind = _type_of(node)
     data = node.get("data") if isinstance(node, dict) else None
     if not isinstance(kind, str):
-        yield f"{shown(node)} is no node of TVM's JSON"
+        yield f"{shown(node)} is not a node of TVM's JSON"
     elif kind == "ir.Op":
         if not isinstance(data, str) or data not in _OPERATORS:
-            yield f"operator {shown(data)} is none of those that only compute"
+            yield f"operator {shown(data)} is not one that only computes"
     elif kind in ("ir.DictAttrs", "ir.IRModule"):
         yield from _keys(kind, data, nodes)
     elif kind.startswith(("tirx.", "s_tir.")):
@@ -132,7 +132,7 @@ def _problems(node: object, nodes: Sequence[Any]) -> Iterator[str]:
 def _keys(kind: str, data: object, nodes: Sequence[Any]) -> Iterator[str]:
     """Yield the unsafe attributes of a function, or global information of a module."""
     if not isinstance(data, dict):
-        yield f"{shown(data)} are no attributes"
+        yield f"{shown(data)} are not attributes"
         return
     if kind == "ir.IRModule":
         if _entries(data.get("global_infos"), nodes) not in ([], None):
@@ -140,7 +140,7 @@ def _keys(kind: str, data: object, nodes: Sequence[Any]) -> Iterator[str]:
         return
     entries = _entries(data.get("__dict__"), nodes)
     if entries is None:
-        yield f"{shown(data)} are no attributes"
+        yield f"{shown(data)} are not attributes"
     for at in (entries or ())[::2]:
         named = nodes[at] if type(at) is int and 0 <= at < len(nodes) else None
         key = named.get("data") if isinstance(named, dict) else None

@@ -136,7 +136,7 @@ class Printer:
                 known = type_.params is not None
                 params = self._several([self.type(param) for param in type_.params]) if known else "None"
                 return f"Func({params}, {self.type(type_.ret)}, {bool(type_.purity)})"
-        raise ModelError(f"type {type_} ({type(type_).__name__}) is not carried")
+        raise ModelError(f"type {type_} ({type(type_).__name__}) is not supported")
 
     def _tensor(self, type_: Any) -> str:
         dtype = None if type_.dtype is None else str(type_.dtype.dtype)
@@ -145,7 +145,7 @@ class Printer:
         elif isinstance(type_.shape, self._tvm.relax.ShapeExpr):
             shape = f"{self._several(list(map(self.scalar, type_.shape.values)))}, {dtype!r}"
         else:
-            raise ModelError(f"the shape of {type_} is a value, which is not carried; match_cast it to dimensions")
+            raise ModelError(f"the shape of {type_} is a value, which is not supported; match_cast it to dimensions")
         index = None if type_.vdevice is None else self.vdevice(type_.vdevice)
         return f"Tensor({shape})" if index is None else f"Tensor({shape}, vdevice={index})"
 
@@ -211,7 +211,7 @@ class Printer:
                 return f"DType({str(expr.value)!r})"
         if ir.is_prim_expr(expr):
             return self.scalar(expr)
-        raise ModelError(f"{type(expr).__name__} as an operand is not carried; run relax.transform.Normalize first")
+        raise ModelError(f"{type(expr).__name__} as an operand is not supported; run relax.transform.Normalize first")
 
     def scalar(self, expr: Any) -> str:
         """Print a number, or arithmetic on numbers and symbols.
@@ -249,7 +249,7 @@ class Printer:
             inner = "".join(f", {self._scalar(arg)}" for arg in expr.args)
             return f"Call({str(expr.op.name)!r}, {dtype!r}{inner})"
         else:
-            raise ModelError(f"{kind} in a dimension or scalar is not carried")
+            raise ModelError(f"{kind} in a dimension or scalar is not supported")
         return f"{_NAMED[kind]}({', '.join(map(self._scalar, parts))})"
 
 
@@ -344,7 +344,7 @@ class Reader:
         except TvmTargetError:
             raise
         except (SyntaxError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ModelError(f"{text!r} is no type or expression of Relax: {error}") from error
+            raise ModelError(f"{text!r} is not a type or expression of Relax: {error}") from error
 
     def _type(self, node: ast.expr) -> Any:
         relax, ir = self._tvm.relax, self._tvm.ir
@@ -585,7 +585,7 @@ def _call(node: ast.expr) -> tuple[str, list[ast.expr], dict[str, Any]]:
 
 def _items(node: ast.expr) -> list[ast.expr]:
     if not isinstance(node, ast.Tuple):
-        raise ValueError(f"{ast.unparse(node)!r} should stand in brackets")
+        raise ValueError(f"{ast.unparse(node)!r} should be in parentheses")
     return node.elts
 
 

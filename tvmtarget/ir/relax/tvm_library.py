@@ -68,5 +68,5 @@ def checked_module(value: object) -> Any:
         ModelError: the value is of another type.
     """
     if not is_tvm_module(value):
-        raise ModelError(f"{type(value).__name__} is no tvm.IRModule; pass one, or use from_onnx for ONNX")
+        raise ModelError(f"{type(value).__name__} is not a tvm.IRModule; pass one, or use from_onnx for ONNX")
     return value

@@ -198,7 +198,7 @@ def _read_target(target: object) -> Target:
     """Read a TVM target, its JSON or text, or a text of this library."""
     if isinstance(target, Opaque):
         if target.kind != TVM:
-            raise TargetError(f"an attribute of kind {target.kind!r} is no target; write its text")
+            raise TargetError(f"an attribute of kind {target.kind!r} is not a target; write its text")
         target = read_blob(target)
     if isinstance(target, str):
         return Target.parse(target)

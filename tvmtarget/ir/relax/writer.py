@@ -135,12 +135,12 @@ class _FunctionWriter:
         results = [self.values[name] for name in self.function.results]
         if not form and len(results) == 1:
             return results[0]
-        whole = self.tvm.ir.Tuple(results)
+        packed = self.tvm.ir.Tuple(results)
         if form == "tuple":
-            return whole
+            return packed
         is_out = next(is_output)
-        var = self._new(form.removeprefix("tuple ") or "gv", whole.ty, is_hidden=not is_out)
-        bindings.append(self.tvm.relax.VarBinding(var, whole))
+        var = self._new(form.removeprefix("tuple ") or "gv", packed.ty, is_hidden=not is_out)
+        bindings.append(self.tvm.relax.VarBinding(var, packed))
         return var
 
     def _bindings(self, call: Call, is_output: Iterator[bool]) -> list[Any]:
@@ -150,13 +150,13 @@ class _FunctionWriter:
         if len(call.outputs) != 1:
             types = [self._type(output) for output in call.outputs]
             value = self._value(call, ir.TupleType(types))
-            whole = self._new(call.source, value.ty, is_hidden=not is_out)
-            bindings = [relax.VarBinding(whole, value)]
+            packed = self._new(call.source, value.ty, is_hidden=not is_out)
+            bindings = [relax.VarBinding(packed, value)]
             for index, output in enumerate(call.outputs):
                 if output.name:
                     is_out = next(is_output)
                     field = self._variable(output, is_hidden=not is_out)
-                    bindings.append(relax.VarBinding(field, ir.TupleGetItem(whole, index)))
+                    bindings.append(relax.VarBinding(field, ir.TupleGetItem(packed, index)))
             return bindings
         output = call.outputs[0]
         type_ = self._type(output)
@@ -225,7 +225,7 @@ class _FunctionWriter:
     def _operator(self, name: str) -> Any:
         known = self.tvm.ir.Op.list_op_names()
         if name not in known:
-            raise ModelError(f"{name!r} is no operator of Relax{did_you_mean(name, map(str, known))}")
+            raise ModelError(f"{name!r} is not a Relax operator{did_you_mean(name, map(str, known))}")
         return self.tvm.ir.Op.get(name)
 
     def _arguments(self, call: Call) -> list[Any]:
@@ -249,7 +249,7 @@ class _FunctionWriter:
                 return relax.TensorType(relax.ShapeExpr(dims), name, vdevice)
             case None:
                 return relax.AnyType()
-        raise ModelError(f"value {value.name!r} is {value.type}, which Relax has not")
+        raise ModelError(f"value {value.name!r} is {value.type}, which Relax does not have")
 
     def _vdevice(self, scope: str) -> Any:
         kind, _, index = scope.partition(":")

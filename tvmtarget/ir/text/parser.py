@@ -366,7 +366,7 @@ class _Parser(Scanner):
             if hexadecimal is None:
                 raise self.error(f'expected bytes as b"00ff"{self.found()}')
             return Opaque(kind, self.bytes_of(hexadecimal))
-        raise self.error(f"expected a value, not {word!r}; texts stand in quotes", start)
+        raise self.error(f"expected a value, not {word!r}; strings are in quotes", start)
 
     def bytes_of(self, text: str) -> bytes:
         if len(text) % 2 == 0:
@@ -375,7 +375,7 @@ class _Parser(Scanner):
 
     def number(self, text: str) -> int | float:
         if len(text) > _MAX_NUMBER:
-            raise self.error(f"expected a number of at most {_MAX_NUMBER} letters", self.at - len(text))
+            raise self.error(f"expected a number of at most {_MAX_NUMBER} characters", self.at - len(text))
         return int(text) if _INTEGER.fullmatch(text) else canonical_nan(float(text))
 
     def integer(self, what: str = "a number") -> int:
