@@ -203,7 +203,7 @@ def test_calls_in_nested_bodies_are_inlined():
 
 
 def test_constrained_calls_and_code_stay_functions():
-    with pytest.raises(ModelError, match="the call of .f. in function .main. is constrained to @b, so it is one unit"):
+    with pytest.raises(ModelError, match="the call of 'f' in function 'main' is constrained to @b, so it is one unit"):
         inline(parse(NESTED.replace("@f(%x)", "@f(%x) [@b]")), "f")
     code = """func @main(%x: float32[8]) { %y: float32[8] = @kernel(%x) return %y }
     func @kernel(%x: float32[8]) { %y: float32[8] = tt.code(%x) {code=opaque "c" b"2f2f"} return %y }"""
