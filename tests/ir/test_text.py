@@ -107,7 +107,7 @@ def test_types_that_can_be_inferred_may_be_left_out():
         ),
         ('func @main() { %y = onnx.Relu() {a="yes} return }', "the string has no end on its line", 1, 36),
         ('func @main() { %y = onnx.Relu() {a=b"0"} return }', "bytes have two digits each", 1, 36),
-        (f"func @main() {{ %y = onnx.R() {{a={'9' * 5000}}}", "expected a number of at most 400 letters", 1, 33),
+        (f"func @main() {{ %y = onnx.R() {{a={'9' * 5000}}}", "expected a number of at most 400 characters", 1, 33),
         (f"func @main() {{ %y = onnx.R() {{a={'[' * 500}", "values are nested deeper than 64 levels", 1, 97),
         (f"func @main(%x: {'optional(' * 500}", "types are nested deeper than 64 levels", 1, 601),
         (
