@@ -120,6 +120,7 @@ def _every_call_is_in_its_region(
     order = calls_in_order(module, "main")
     is_leaf = module.main.attr("role") == "leaf"
     entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
+    # A module with a single leaf function has no call of it: the entry itself is the start.
     starts = chain(entry, ((call.callee, path) for call, _, path in order if _is_leaf(module, call)))
     for subgraph in subgraphs:
         callee, path = next(starts, (None, ()))

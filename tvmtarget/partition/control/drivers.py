@@ -219,6 +219,8 @@ class _Writer:
         }
         result = body.results[argument.result]
         there = made.get(result, self.home)
+        # Count copies per iteration for both choices: a carried value in the driver's memory is copied to every other
+        # domain that uses it, and the result back; one in `there` is copied to all domains but that one.
         used_in = set(self._domains_of_uses(body, body.params[argument.param]))
         is_home = body.results.count(result) > 1 or self.home in self._domains_of_uses(body, result)
         copies_saved = len(used_in - {self.home}) + (not is_home) - len(used_in - {there})

@@ -154,7 +154,7 @@ class _Numbering:
         """Add the operations of a function or region; `names` are the new names of renamed values around it."""
         number = len(self.scopes)
         function = inlined.function
-        self.scopes.append(Scope(function, range(0)))
+        self.scopes.append(Scope(function, range(0)))  # reserves the position: inner scopes come behind it
         kept = [index for index, call in enumerate(function.body) if call.op != COPY]
         if owner is not None:
             function = self._inferred(owner.types.fill(function), names)

@@ -156,6 +156,7 @@ class _Copies:
             yield (
                 f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {self.driver!r})"
             )
+        # Defined outside of a loop, but copied inside of it: the copy is not hoisted.
         if self.loops[first] < len(loops):
             yield f"copy of {source!r} to {copied.scope!r} is made again in every run of {loops[-1]!r}"
         self.made.add(pair)

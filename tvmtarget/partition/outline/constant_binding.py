@@ -102,6 +102,7 @@ def _matched_without(
         ),
         constants={name: one for name, one in program.constants.items() if name not in names},
     )
+    # Match the patterns again in the program without the data of weights, on the sites of the groups only.
     leaves = dict.fromkeys(sites[group.calls[0]] for group in groups)
     again = match_patterns(without, leaves, lambda index, site: index in sites and sites[index].path == site.path)
     known = {group.calls: group for group in again.all}

@@ -183,6 +183,7 @@ class _StructureWriter:
 
     def structure(self, results: Sequence[str]) -> SubgraphStructure:
         """Return the finished structure of a subgraph with these results."""
+        # Sorted, because the order of results follows the order in which operations are listed.
         self.key.append(tuple(sorted(map(self.refer, results))))
         # Attributes of dialects other than ONNX may contain the names of dimensions, so there these count.
         self.key += self.dims if self.may_name_dims else ()
@@ -218,6 +219,7 @@ class _StructureWriter:
         self.key += [self.refer(name) for name in call.inputs]
         self.key += [self.refer(output.name) for output in call.outputs]
         scopes = self.program.bodies.get(index, ())
+        # Regions that stay in one function are written here; those that a driver runs are subgraphs of their own.
         for place, scope in enumerate(scopes):
             dims: list[str] = []
             types = [type_pattern(param.type, dims) for param in scope.function.params]

@@ -280,6 +280,7 @@ class _Outliner:
             inputs, outputs = (tuple(map(correspondence.values.__getitem__, names)) for names in (inputs, outputs))
             ops = tuple(self.program.body[index].source for index in correspondence.ops.values())
             attrs = ((OPS, ops), *_renamed_dims(correspondence))
+        # The call as a whole has an effect if any operation in it has one.
         has_effect = any(self.program.body[index].has_effect for index in structure.ops)
         values = tuple(Value(value, self.program.types[value]) for value in outputs)
         return Call(f"@{signature.name}", inputs, values, attrs, source=name, has_effect=has_effect)

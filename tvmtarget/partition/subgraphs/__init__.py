@@ -1,1 +1,1 @@
-"""Which operations of a site run in one call: subgraphs whose graph has no circle, by several ways, the best kept."""
+"""Form subgraphs: group the operations of each site into functions, without cycles between them."""

@@ -12,12 +12,21 @@ from tvmtarget.target.tree_paths import covers
 
 __all__ = ["quick_subgraphs", "subgraphs_of_level"]
 
-# Above this many atoms subgraphs are formed in one way while assignments are compared.
+# Number of atoms above which assignments are compared by one variant of typed fusion only.
 MANY = 10_000
 
 
 def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> list[list[int]]:
-    """Return the best subgraphs, if an earlier plan had the same atoms on the same options, as it found them."""
+    """Form the best subgraphs for an assignment, or take them from an earlier plan.
+
+    Args:
+        level: atoms of one system.
+        choice: assignment of the atoms to sites.
+        cache: results of earlier plans.
+
+    Returns:
+        Subgraphs as lists of atoms, in execution order.
+    """
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*decision_inputs(level), choice.chosen, launches)
     return [
@@ -27,7 +36,7 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
 
 
 def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[list[int]]:
-    """Group atoms into the best subgraphs."""
+    """Form the best subgraphs by all methods; keep the given ones of a module that is partitioned already."""
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     found = form_subgraphs(level.graph.labeled(choice.chosen), level.limits, launches, level.limiter, level.values)
@@ -35,31 +44,42 @@ def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[l
 
 
 def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
-    """Group atoms into subgraphs by waves alone, in an order in which they can run; `launches` are by option.
+    """Form subgraphs by typed fusion alone, to compare assignments.
 
-    With two options it is best to run what costs nothing to launch as soon as it can; with more either way may be, of
-    which large levels try one.
+    With two options it is best to run first what costs nothing to launch. With more options, preferring it or not can
+    be better: both are tried, in large levels only the second.
+
+    Args:
+        level: atoms of one system.
+        chosen: option of each atom.
+        launches: cost of a call, by option.
+
+    Returns:
+        Subgraphs as lists of atoms, in execution order.
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
     labeled = level.graph.labeled(chosen)
     free = frozenset(option for option, launch in enumerate(launches) if not launch)
     first = (free, frozenset[int]()) if free and len(launches) > 2 else (free,)
-    ways = (
+    candidates = (
         level.limiter.split_all(labeled.fused(early), chosen, level.limits)
         for early in (first if len(chosen) <= MANY else first[-1:])
     )
-    return min((_cut(level, way, chosen) for way in ways), key=lambda way: sum(launches[chosen[one[0]]] for one in way))
+    return min(
+        (_cut(level, candidate, chosen) for candidate in candidates),
+        key=lambda subgraphs: sum(launches[chosen[subgraph[0]]] for subgraph in subgraphs),
+    )
 
 
 def _uncosted(level: Level) -> list[int]:
-    """Return what calls count where no costs are known: fewest are best, and of as many those of the host."""
+    """Return launch costs where none are known: fewest calls are best, then most calls on the host."""
     most = len(level.atoms)
     return [most + (not covers(option.path, level.site.host)) for option in level.options]
 
 
 def _cut(level: Level, subgraphs: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
-    """Divide subgraphs where that is asked; the parts are as each site takes them."""
+    """Split subgraphs at forced cuts, and the parts by the limits of their sites."""
     if not level.cuts:
         return subgraphs
     parts = (part for subgraph in subgraphs for part in split_at_cuts(subgraph, level.graph.successors, level.cuts))

@@ -50,7 +50,7 @@ def limits_of(site: Site, *, is_driver: bool = False) -> Limits:
 
     Args:
         site: where the subgraphs run.
-        is_driver: whether the driver of the site runs them itself: single operations with nested bodies.
+        is_driver: whether the driver of the site runs them itself: single operations with regions.
 
     Returns:
         What the operator support of the site's code generator declares; no limits where none is known.
@@ -116,6 +116,7 @@ class Limiter:
         if limits.shape == "single":
             yield from ([atom] for atom in self._ordered(subgraph))
             return
+        # Components first: a numeric limit may then be met without a further cut.
         for part in self._connected(subgraph) if limits.shape == "connected" else [subgraph]:
             yield from self._capped(part, limits) if limits.is_capped else [part]
 
@@ -242,6 +243,7 @@ class Limiter:
                 readers = len(self.values.readers_of[value]) + int(self.values.is_live_out[value])
                 if readers:
                     pending[value] = readers
+            # Operations and inputs only grow with the size; outputs may shrink again (see `AHEAD`).
             if _is_over(ops, limits.max_ops) or _is_over(len(inputs), limits.max_inputs):
                 break
             if not _is_over(len(pending), limits.max_outputs):

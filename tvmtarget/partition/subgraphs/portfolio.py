@@ -63,6 +63,7 @@ def form_subgraphs(
             best, least = [subgraphs], score
         elif score == least and subgraphs not in best:
             best.append(subgraphs)
+    # Bytes decide only between results of equal cost and number, so they are counted for those alone.
     if len(best) == 1:
         return best[0]
     return min(best, key=lambda subgraphs: values.cut(_owners(len(labels), subgraphs)))

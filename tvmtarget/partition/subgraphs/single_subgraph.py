@@ -63,7 +63,9 @@ def _gains(
     gains = {index: len(inner) for index, inner in ops.items()}
     if estimates is not None:
         for index, inner in ops.items():
+            # Weighted so that the number of operations decides only between nearly equal times.
             gains[index] += len(calls) * time_saved(feasibility, estimates, inner, leaf, (leaf.path,))
+    # Larger than all other gains together, so that the set contains what cannot move.
     forced = 1 + sum(map(abs, gains.values()))
     return gains | {index: gains[index] + forced for index in immovable}
 

@@ -133,6 +133,7 @@ def graph_from_edges(count: int, starts: Ints, ends: Ints) -> AtomGraph:
         The graph; successors are in ascending order.
     """
     proper = starts != ends
+    # An edge as one number, so that sorting and removing duplicates is a single vectorised step.
     pairs = np.unique(starts[proper] * count + ends[proper])
     targets, bounds = (pairs % max(1, count)).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
     return AtomGraph([targets[begin:end] for begin, end in pairwise(bounds)])
