@@ -153,7 +153,7 @@ class Condition(Node):
         if self.name == "+" and self.operator in ("has", "lacks"):
             truth = compare_feature(self.operator, actual, self.value)
         else:
-            required = self.value if row is None else self._as(row)
+            required = self.value if row is None else self._value_as(row)
             truth = compare_attribute(self.name, self.operator, actual, required, measured=measured)
         return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
 
@@ -177,7 +177,7 @@ class Condition(Node):
             return reason
         return Reason(truth=Truth.UNKNOWN, text=f"{self}: it is {total} and more")
 
-    def _as(self, row: Attribute) -> Value:
+    def _value_as(self, row: Attribute) -> Value:
         """Return the value in the type of an attribute; a condition on a key was read before its kind was known."""
         if row.type == "features" or self.operator in ("has", "lacks"):
             return self.value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.constraints.attribute_comparison import ORDERED, Operator, canonical, compare
 from tvmtarget.target.constraints.conditions import Condition
-from tvmtarget.target.constraints.instructions import all_needed, level
+from tvmtarget.target.constraints.instructions import all_implied_features, level_features
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.problems import shown
 
@@ -55,9 +55,9 @@ def contradictions(conditions: Sequence[Condition]) -> Iterator[str]:
 def _required_features(condition: Condition) -> frozenset[str]:
     """Return the features that every node has which meets a condition."""
     if condition.name == "+" and condition.operator == "has":
-        return all_needed([str(condition.value)])
+        return all_implied_features([str(condition.value)])
     is_level = condition.name == "mcpu" and condition.operator in ("ge", "gt")
-    return level(str(condition.value)) if is_level else frozenset()
+    return level_features(str(condition.value)) if is_level else frozenset()
 
 
 def _exclude(conditions: Sequence[Condition]) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.constraints.attribute_comparison import required_operator
 from tvmtarget.target.constraints.conditions import Condition
-from tvmtarget.target.constraints.instructions import is_cpu, is_cpu_kind, is_reduced, known_features, needed
+from tvmtarget.target.constraints.instructions import implied_features, is_cpu, is_cpu_kind, is_reduced, known_features
 from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.kinds import Kind, find_kind
@@ -92,7 +92,7 @@ def _instructions(node: TargetNode) -> Iterator[Condition]:
         # The remaining features, reduced to those that no other remaining one implies.
         table = table_of(features.family)
         closed = features.names - (table.system if table is not None else frozenset())
-        maximal = {name for name in closed if not any(name in needed(other) for other in closed - {name})}
+        maximal = {name for name in closed if not any(name in implied_features(other) for other in closed - {name})}
         names = maximal | {name for name in names if name in features}
     yield from (Condition(name="+", operator="has", value=name) for name in names)
 

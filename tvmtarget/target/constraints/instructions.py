@@ -18,19 +18,19 @@ from tvmtarget.target.detection.processors import explicit_features
 from tvmtarget.target.target_node import TargetNode
 
 __all__ = [
-    "all_needed",
+    "all_implied_features",
     "check_cpu",
     "check_feature",
     "check_vector_width",
     "cpu_names",
-    "implied_only",
+    "implied_features",
     "is_cpu",
     "is_cpu_kind",
     "is_reduced",
     "known_features",
-    "level",
-    "missing",
-    "needed",
+    "level_features",
+    "missing_features",
+    "unused_features",
 ]
 
 
@@ -68,7 +68,7 @@ def cpu_names() -> frozenset[str]:
     return frozenset().union(*(table.cpus for table in _tables())) - {"generic"}
 
 
-def level(cpu: str) -> frozenset[str]:
+def level_features(cpu: str) -> frozenset[str]:
     """Return the features that code for a CPU may use.
 
     Args:
@@ -90,13 +90,13 @@ def is_reduced(node: TargetNode) -> bool:
     Returns:
         True if `mattr` removes a feature, or `mcpu` has a modifier (`cortex-m55+nomve`).
     """
-    written = node.attrs.get("mattr")
-    is_without = isinstance(written, tuple) and any(str(item).startswith("-") for item in written)
-    return is_without or "+" in str(node.attrs.get("mcpu", ""))
+    mattr = node.attrs.get("mattr")
+    has_removals = isinstance(mattr, tuple) and any(str(item).startswith("-") for item in mattr)
+    return has_removals or "+" in str(node.attrs.get("mcpu", ""))
 
 
 @cache
-def needed(feature: str) -> frozenset[str]:
+def implied_features(feature: str) -> frozenset[str]:
     """Return the features that a feature implies in every family that has it.
 
     Args:
@@ -109,16 +109,16 @@ def needed(feature: str) -> frozenset[str]:
     return frozenset({feature}).union(frozenset.intersection(*closures)) if closures else frozenset({feature})
 
 
-def all_needed(features: Iterable[str]) -> frozenset[str]:
+def all_implied_features(features: Iterable[str]) -> frozenset[str]:
     """Return the features that several features imply.
 
     Args:
         features: Names of features.
 
     Returns:
-        The union of their closures (`needed`).
+        The union of their closures (`implied_features`).
     """
-    return frozenset().union(*map(needed, features))
+    return frozenset().union(*map(implied_features, features))
 
 
 # The cryptography extension is optional in Arm's cores: LLVM assumes it for Cortex-A72, the Raspberry Pi 4 lacks it.
@@ -126,7 +126,7 @@ def all_needed(features: Iterable[str]) -> frozenset[str]:
 _CRYPTOGRAPHY = frozenset({"aes", "sha2"})
 
 
-def missing(
+def missing_features(
     have: Features, names: Iterable[str], family: str, *, named: Collection[str] = (), measured: bool
 ) -> tuple[list[str], list[str]]:
     """Find the features that code uses and that a device lacks.
@@ -143,7 +143,7 @@ def missing(
         The absent features and the features of unknown presence, each sorted.
     """
     table = table_of(family)
-    ignored = implied_only(family, measured=measured)
+    ignored = unused_features(family, measured=measured)
     used = {name for name in names if name in named or name not in ignored}
     if measured and table is not None:
         used = {name for name in used if not _is_composed(table, name)}
@@ -151,7 +151,7 @@ def missing(
     return [name for name in answers if answers[name] is False], [name for name in answers if answers[name] is None]
 
 
-def implied_only(family: str, *, measured: bool) -> frozenset[str]:
+def unused_features(family: str, *, measured: bool) -> frozenset[str]:
     """Return the features that a CPU implies and that compiled code does not use by itself.
 
     Args:
@@ -185,8 +185,8 @@ def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tup
     Returns:
         The answer, and the attribute that decides it.
     """
-    written = node.attrs.get("mattr")
-    signs = {str(item)[1:]: str(item)[0] for item in written} if isinstance(written, tuple) else {}
+    mattr = node.attrs.get("mattr")
+    signs = {str(item)[1:]: str(item)[0] for item in mattr} if isinstance(mattr, tuple) else {}
     features = known_features(node)
     if name in signs:
         # `+v9a,-sve2` names a level of which a part was removed, so the level itself is absent.
@@ -199,10 +199,10 @@ def check_feature(node: TargetNode, name: str, *, measured: bool = False) -> tup
         return Truth.UNKNOWN, "its features contradict each other"
     has = features.has(name)
     if has is False and measured and (table := table_of(features.family)) and _is_composed(table, name):
-        lacking, unknown = missing(features, table.closure([name]), table.family, measured=True)
+        lacking, unknown = missing_features(features, table.closure([name]), table.family, measured=True)
         has = False if lacking else None if unknown else True
     # Added features imply others also where the family, and with it the table, is unknown.
-    if has is None and name in all_needed(feature for feature, sign in signs.items() if sign == "+"):
+    if has is None and name in all_implied_features(feature for feature, sign in signs.items() if sign == "+"):
         has = True
     if has is None or (not has and not any(name in table.implies for table in _tables())):
         return Truth.UNKNOWN, "the target does not state it"
@@ -253,7 +253,7 @@ def _covers(features: Features, cpu: str, *, measured: bool) -> tuple[Truth, lis
     if table is None or cpu not in table.cpus:
         answer = features.covers(cpu)
         return Truth.of(answer), []
-    lacking, unknown = missing(features, table.level(cpu), table.family, measured=measured)
+    lacking, unknown = missing_features(features, table.level(cpu), table.family, measured=measured)
     return (Truth.NO if lacking else Truth.UNKNOWN if unknown else Truth.YES), lacking
 
 

@@ -25,7 +25,13 @@ from tvmtarget.target.constraints.attribute_comparison import (
     compare_memory,
     required_operator,
 )
-from tvmtarget.target.constraints.instructions import check_vector_width, implied_only, is_cpu_kind, is_reduced, missing
+from tvmtarget.target.constraints.instructions import (
+    check_vector_width,
+    is_cpu_kind,
+    is_reduced,
+    missing_features,
+    unused_features,
+)
 from tvmtarget.target.constraints.matching import assign
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.cpu.isa import read_isa
@@ -256,7 +262,7 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
     named = {*read_isa(required.kind, required.attrs).added} & there.names
-    lacking, unknown = missing(here, there.names, there.family, named=named, measured=True)
+    lacking, unknown = missing_features(here, there.names, there.family, named=named, measured=True)
     is_same = name is not None and name == have.attrs.get("mcpu") and not is_reduced(have)
     if is_same:  # the equal name settles features that the table does not list
         unknown = [feature for feature in unknown if feature in named]
@@ -265,7 +271,7 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
     elif unknown or (name is not None and not is_same and not there.is_complete):
         problem = f"not known: {_listed(unknown)}" if unknown else "its features are not known"
         yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {problem}")
-    elif there.names - implied_only(there.family, measured=True):
+    elif there.names - unused_features(there.family, measured=True):
         yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
 
 
