@@ -1,9 +1,9 @@
-"""One model on a cluster of two machines, each with a system on chip of its own: four levels, one rule.
+"""Partition one model over a cluster of two machines, each with its own system on chip: four levels, one rule.
 
     python examples/cluster.py [latency|throughput]
 
-The root is a cluster: its machines are processes here. A machine is a CPU and a chip; the chip is a sub-system with
-an executor of its own, a CPU and an accelerator, which an external code generator serves (ONNX Runtime here).
+The root is a cluster, whose machines are processes here. A machine has a CPU and a chip. The chip is a composite with
+its own executor, a CPU, and an accelerator with an external code generator (ONNX Runtime here).
 """
 
 import sys
@@ -35,15 +35,15 @@ COSTS = {
 }
 
 
-def planned(objective):
-    """Decide by costs, but keep the last operation on a CPU and the pooling off the accelerators."""
+def partition(objective):
+    """Place by cost, with the last operation on a CPU and the pooling off the accelerators."""
     where = {"fc2": "numpy", "pool": "!onnxruntime"}
     return tt.decompose(tt.IRModule.from_onnx(MODEL), CLUSTER, COSTS, where=where, objective=objective)
 
 
 def main(objective="throughput"):
-    """Plan, show what was decided at each level, run on two processes, and compare with the undivided model."""
-    plan = planned(objective)
+    """Plan, print the decisions of each level, run on two processes, and compare with the unpartitioned model."""
+    plan = partition(objective)
     print(plan.summary(), end="\n\n")
     print(plan.explain("conv2"), end="\n\n")
     for machine, program in plan.programs().items():
@@ -54,7 +54,7 @@ def main(objective="throughput"):
     for image, output in zip(images, exe.stream({"input": image} for image in images), strict=True):
         np.testing.assert_allclose(output["logits"], whole(image), rtol=1e-3, atol=1e-4)
     exe.close()
-    print(f"\n{len(images)} batches came through, equal to the undivided model")
+    print(f"\n{len(images)} batches ran, with the results of the unpartitioned model")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Two people constrain one program: its author slices a part out, an integrator builds it inside a larger system.
+"""Two people constrain one program: its author outlines a function, an integrator builds it in a larger system.
 
     python examples/slice_and_constrain.py author features.irm
     python examples/slice_and_constrain.py integrator features.irm
 
-The author knows one system on chip and gives a part of the model to any system like it. The integrator, in another
-process and with another target, adds a wish of their own. What the author decided holds; `explain` names both.
+The author knows one system on chip, and constrains a part of the model to any such system. The integrator, in another
+process and with another target, adds a constraint. The author's constraints hold, and `explain` names both people's.
 """
 
 import sys
@@ -21,7 +21,7 @@ RACK = f"[cpu=numpy,node0=[soc={CHIP},cpu=numpy](host=@cpu)](host=@cpu)"
 
 
 def author(path):
-    """Slice the convolutions out, ask for any system like the chip, and hand the module on as a file."""
+    """Outline the convolutions, constrain them to any system like the chip, and save the module."""
     module = tt.IRModule.from_onnx(MODEL).constrain("pool", "numpy")
     chip = tt.Constraint.of(tt.Target.parse(CHIP))
     module = outline(module, ["conv2", "relu2", "pool", "conv3"], "features", chip)
@@ -30,7 +30,7 @@ def author(path):
 
 
 def integrator(path):
-    """Build the author's module inside a rack, with one more wish, and ask why an operation is where it is."""
+    """Build the author's module in a rack with one more constraint, and explain the site of an operation."""
     module = tt.IRModule.load(path).constrain("relu2", "!@node0/soc/cpu", function="features")
     plan = tt.decompose(module, RACK)
     print(plan.summary(), plan.explain("relu2"), sep="\n\n")
@@ -40,7 +40,7 @@ def integrator(path):
 
 
 def contradict(module):
-    """Ask for what cannot be: the error names the constraints that exclude each other, and no others."""
+    """Add a constraint that cannot hold: the error names the constraints that exclude each other, and no others."""
     try:
         tt.decompose(module, RACK, where={"pool": "!@node0/soc/cpu"})
     except tt.TvmTargetError as error:

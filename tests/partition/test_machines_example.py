@@ -48,7 +48,7 @@ def test_every_operation_of_the_second_machine_is_in_its_program(example):
 def test_the_example_runs(objective):
     done = subprocess.run([sys.executable, EXAMPLE, objective], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "8 batches came through, equal to the undivided model" in done.stdout
+    assert "8 batches ran, with the results of the unpartitioned model" in done.stdout
 
 
 def test_the_same_tree_runs_with_the_code_generator_of_a_plugin(example, probe_log):

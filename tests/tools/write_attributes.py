@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import typer
 
 import tvmtarget as tt
+from tools.write_limits import default_text
 from tvmtarget.backends.protocol import Backend, backend_named
 from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured_attributes
 from tvmtarget.cli.main import app
@@ -84,7 +85,7 @@ ENVIRONMENT = {
     "TVM_BIND_THREADS": (RESULT, "set to 0 for `llvm` leaves, unless it is set"),
     "PYDANTIC_DISABLE_PLUGINS": (DESCRIPTIVE, "set by the command line for a faster start, unless it is set"),
     "PYTHONSAFEPATH": (DESCRIPTIVE, "set for worker processes"),
-    **{row.variable: (RESULT, f"limit of the {row.doc}: {row.default:,} {row.unit}") for row in LIMITS.values()},
+    **{row.variable: (RESULT, f"limit of the {row.doc}: {default_text(row)}") for row in LIMITS.values()},
 }
 
 
