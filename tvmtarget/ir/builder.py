@@ -178,6 +178,7 @@ class FunctionBuilder:
             opsets=tuple(sorted(self._opsets.items())),
             **fields,
         )
+        # A nested body has no operator sets of its own: its types are inferred with the enclosing function.
         if not self._opsets:
             return built
         from tvmtarget.ir.inference import infer_types

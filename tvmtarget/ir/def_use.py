@@ -46,6 +46,7 @@ def readers_of(function: Function) -> dict[str, tuple[int, ...]]:
     for index, call in enumerate(function.body):
         for name in call.uses() if call.regions else call.inputs:
             found = readers[name]
+            # An operation that reads a value twice is listed once.
             if not found or found[-1] != index:
                 found.append(index)
     readers.pop("", None)  # "" is an absent optional operand
@@ -96,6 +97,7 @@ def detour(function: Function, calls: Collection[int]) -> tuple[tuple[int, ...],
     last_effect: int | None = None
     for index, call in enumerate(function.body):
         before = [producer[name] for name in call.uses() if name in producer]
+        # Effects form a chain, since they must not be reordered.
         if call.has_effect:
             before += [] if last_effect is None else [last_effect]
             last_effect = index

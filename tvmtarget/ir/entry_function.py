@@ -76,6 +76,7 @@ def restore_own_names(functions: Sequence[Function]) -> tuple[Function, ...]:
         ModelError: another function has taken the name meanwhile.
     """
     names = {one.name: one.attr(OWN_NAME) for one in functions if one.attr(OWN_NAME) is not None}
+    # A function added meanwhile may have taken the name.
     clash = next((one.name for one in functions if one.name in names.values() and one.name not in names), None)
     if clash is not None:
         raise ModelError(f"two functions are called {clash!r}: one was the entry meanwhile; rename the other")

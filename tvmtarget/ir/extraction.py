@@ -49,6 +49,7 @@ def extract_operations(module: IRModule, calls: Iterable[str], *, function: str 
     chosen = set(positions_of(old, calls))
     if not chosen:
         raise ModelError(f"no operations of function {function!r} are given")
+    # Before the convexity check: copied shape computations often make a set convex.
     inside = add_shape_computations(old, chosen)
     check_convex(old, inside)
     new, _ = extract(old, sorted(inside), "main", None, readers_of(old), values_of(old))
@@ -163,6 +164,7 @@ def add_shape_computations(function: Function, calls: Collection[int]) -> set[in
             if name in function.constant_names or index in found:
                 continue
             call = None if index is None else function.body[index]
+            # A parameter, an effect or a placed operation cannot be copied.
             if index is None or call is None or call.has_effect or call.constraint is not None:
                 return set()
             is_shape = call.op in _OF_SHAPES and call.inputs[0] in at_hand

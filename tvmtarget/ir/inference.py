@@ -45,6 +45,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     """
     infer = partial(onnx.shape_inference.infer_shapes, model, check_type, strict_mode)
     length, largest, is_computed = _vectors(onnx.shape_inference.infer_shapes(model))
+    # Known lengths alone already exceed the limit.
     if length > _MOST_ELEMENTS:
         return infer(False)
     operators = Counter(node.op_type for graph in _graphs(model) for node in graph.node)
@@ -150,6 +151,7 @@ def infer_types(function: Function, functions: Mapping[str, Function] | None = N
     model = onnx.ModelProto(ir_version=10)
     domains = {_FOREIGN: 1} | dict(function.opsets)
     model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in domains.items())
+    # Operators of other dialects become operators of an unknown domain, which inference skips.
     shown = tuple(_shown_to_onnx(call) for call in body)
     write_graph(
         function.replace(params=(*function.params, *large), constants=small, body=shown), model.graph, is_nested=True

@@ -91,6 +91,7 @@ def _with_results(inlined: Inlined, results: tuple[str, ...]) -> Inlined:
     """Give results that callees compute the names that the function returned them under, where these are free."""
     flat = inlined.function
     computed = {output.name for call in flat.body for output in call.outputs}
+    # Plans and executables name outputs by results, so that inlining should not change their names.
     pairs = [(new, old) for new, old in zip(flat.results, results, strict=True) if new != old and new in computed]
     taken = {*all_names(flat), *(old for new, old in pairs if flat.results.count(new) > 1)}
     names = {new: old for new, old in pairs if old not in taken}
@@ -145,6 +146,7 @@ class _Inliner:
         self.functions = functions
         self.only = only
         self.depth = 1  # length of the call stack while the function's own body is expanded
+        # Copies and inlined calls are not operations of the program, so that their names do not count as taken.
         self.sources = Names(call.source for call in function.body if call.callee is None and call.op != COPY)
         self.body: list[Call] = []
         self.frames: list[tuple[Frame, ...]] = []
@@ -261,6 +263,7 @@ class _Inliner:
     def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
         """Add a constant and return its name; the same data under the same name is added once."""
         known = constants.get(constant.name)
+        # By identity: equal arrays of different functions are merged by `share_constants`, which hashes them.
         if known is not None and known.data is constant.data:
             return constant.name
         name = self.names.fresh(constant.name)

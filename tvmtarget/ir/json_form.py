@@ -188,6 +188,7 @@ def read_module(
         ModelError: the data is malformed; the message gives the place in it.
     """
     try:
+        # Data is validated as JSON text too, so that both forms of input accept exactly the same.
         text = data if isinstance(data, str | bytes) else json.dumps(data)
         if isinstance(data, str | bytes):
             check_json_size(text, "it", error=ModelError)

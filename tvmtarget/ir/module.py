@@ -61,6 +61,7 @@ class IRModule:
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
         if twice:
             raise ModelError(f"two functions are called {twice[0]!r}")
+        # Frozen dataclass: normalization in `__post_init__` is the only assignment.
         object.__setattr__(
             self, "attrs", MappingProxyType({name: _frozen(value) for name, value in self.attrs.items()})
         )
@@ -171,6 +172,7 @@ class IRModule:
         from tvmtarget.ir.onnx.reader import read_model
 
         module = cls(read_model(model, keep_functions=keep_functions)).verify()
+        # Functions with other operator set versions are inlined here, where they are converted.
         if keep_functions or len(module.functions) == 1:
             return module
         return cls((inline_calls(module.main, module.by_name).function,)).verify()

@@ -77,6 +77,7 @@ def remove_dead_code(function: Function) -> Function:
     """
     needed = set(function.results)
     body: list[Call] = []
+    # One backward pass suffices: the body is in topological order, so that readers come before producers.
     for call in reversed(function.body):
         if not call.has_effect and needed.isdisjoint(output.name for output in call.outputs):
             continue
@@ -401,5 +402,6 @@ def with_body(function: Function, body: tuple[Call, ...]) -> Function:
         The function without constants that only the old body used.
     """
     old, new = ({used for call in calls for used in call.uses()} for calls in (function.body, body))
+    # Constants that neither body uses stay: they may be results, or be used by a later pass.
     gone = old - new - set(function.results)
     return function.replace(body=body, constants=tuple(one for one in function.constants if one.name not in gone))

@@ -194,7 +194,7 @@ class OpFingerprint:
 
 
 def op_fingerprint(call: Call, types: Mapping[str, Type], is_read: Callable[[str], bool]) -> OpFingerprint:
-    """Compute the fingerprint of an operation: operator, attributes, types, and which results are read.
+    """Compute the fingerprint of an operation from operator, attributes, types and used results.
 
     Nested bodies are left out.
 
@@ -317,7 +317,9 @@ class _Writer:
         flat["calls"] = calls
         flat["results"] = [_refer(name, names, constants) for name in function.results]
         flat["constants"] = [self.constant(constant) for constant in constants.used]
+        # The order of effects is part of the structure, though the order of other independent operations is not.
         effects = [numbers[index] for index, call in enumerate(function.body) if call.has_effect]
+        # Versions of operator sets that no operation uses do not matter.
         domains = {_domain(call.op) for call in function.body}
         flat |= {"effects": effects} if effects else {}
         flat["opsets"] = sorted([domain, version] for domain, version in function.opsets if domain in domains)
@@ -390,6 +392,8 @@ class _Writer:
             for _, region in sorted(call.regions, key=_first):
                 yield from self.order(region, depth + 1).outside
 
+        # Iterative, since a chain of operations may be longer than the recursion limit. Results come first, so that the
+        # order depends on operands only; effects keep their order, and so do operations that nothing reads.
         stack = [iter([*needed(function.results), *effects, *range(len(function.body))])]
         path: list[int] = []
         entered: set[int] = set()

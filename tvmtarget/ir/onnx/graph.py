@@ -53,6 +53,7 @@ def write_graph(
             if isinstance(output.type, TensorType) and output.name not in returned:
                 graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
     for result, written in zip(function.results, results, strict=True):
+        # ONNX allows neither an input nor an outer value as an output.
         if written != result:
             graph.node.append(onnx.helper.make_node("Identity", [result], [written], name=written))
         _write_value(Value(written, function.types.get(result)), graph.output.add(), function, is_nested=is_nested)

@@ -52,6 +52,7 @@ def unify_opsets(functions: Sequence[Function]) -> tuple[Function, ...]:
             for function in functions
             for call in function.body
         )
+        # Without a change of definitions the version of the first function avoids any conversion.
         chosen[domain] = versions[0] if fits else max(versions)
     return tuple(convert_opsets(function, chosen) for function in functions)
 

@@ -73,6 +73,7 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
 def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
     _check_size(model, name)
     _check_opsets(model, name)
+    # Checker and inference serialize the whole model; the slim one has no large data.
     slim = _slim(model)
     _fetch_external(slim, folder, name)
     has_other_opsets = any(_has_other_opsets(model, function) for function in model.functions)
@@ -374,6 +375,7 @@ class _Reader:
             raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {_first_line(error)}") from error
         local = {domain for domain, _, _ in self._local}
         opsets = tuple((domain, version) for domain, version in _opsets(proto) if domain not in local)
+        # Instances nest as the calls do; MAX_DEPTH bounds the recursion.
         self._depth += 1
         function = self.function(graph, name, {})
         self._depth -= 1

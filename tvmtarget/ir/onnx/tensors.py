@@ -111,6 +111,7 @@ def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarra
         )
     info = {entry.key: entry.value for entry in tensor.external_data}
     path = (folder / info.get("location", "")).resolve()
+    # The path is resolved, so that neither ".." nor a symbolic link leads out of the folder.
     if not path.is_relative_to(folder.resolve()):
         raise ModelError(f"tensor {tensor.name!r} of {model} is outside the model's folder: {str(path)!r}")
     bits = DTYPES[dtype_name(tensor.data_type)][1]
@@ -202,6 +203,7 @@ class ExternalData:
         if bits < 8 or constant.data.size <= SMALL:
             return write_tensor(constant)
         data = bytes_of(constant.data)
+        # Equal constants share their data in the file.
         if constant.digest not in self._offsets:
             self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
             self._offsets[constant.digest] = self._file.tell()

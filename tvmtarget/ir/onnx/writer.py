@@ -74,6 +74,7 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
                     model = _model(flat, function.name, ExternalData(file, data.name).write)
             new.write_bytes(model.SerializeToString(deterministic=True))
             onnx.checker.check_model(new)
+            # The model is renamed last: until then its name refers to the old, complete files.
             for written in (data, new):
                 if written.exists():
                     written.replace(path.parent / written.name)

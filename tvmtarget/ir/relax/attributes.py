@@ -67,6 +67,7 @@ def read_any(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return str(value)
+    # Containers are recognized by name, which needs no import of TVM's packages.
     kind = type(value).__name__
     if kind in ("Array", "List", "list", "tuple"):
         items = tuple(read_any(item) for item in value)

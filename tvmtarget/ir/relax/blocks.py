@@ -159,6 +159,7 @@ def _read_outside(function: Function, bindings: Sequence[Binding], first: int, l
     others = (name for index, one in enumerate(bindings) if not first <= index <= last for name in one.reads)
     inline = (name for call in function.body if is_inline(function, call) for name in call.uses())
     captured = (name for call in function.body for _, region in call.regions for name in region.captures())
+    # The last binding builds the returned tuple, so that only its own variable is read by the function.
     is_bound = bool(bindings) and bindings[-1].defines == ""
     return frozenset(others).union(inline, captured, ("",) if is_bound else function.results)
 

@@ -148,6 +148,7 @@ def _write_attributes(function: Function, implied: Function, sited: frozenset[st
     if any(call.constraint is not None and call.constraint != other.constraint for call, other in pairs):
         bindings = {_binding(call) for call, _ in pairs}
         constraints = [call.constraint for call, _ in pairs if _takes_default(call, sited)]
+        # The most frequent constraint becomes the default, so that the attribute stays short.
         default = Counter(constraints).most_common(1)[0][0] if constraints else None
         texts = {} if default is None else {_DEFAULT: str(default)}
         for call, _ in pairs:

@@ -97,6 +97,7 @@ def unbound_symbols(function: Function) -> tuple[str, ...]:
     for value in function.params:
         for dim in value.type.shape or () if isinstance(value.type, TensorType) else ():
             words = [] if isinstance(dim, int | None) else symbols_in(dim)
+            # Of `n * 4` TVM cannot compute `n`.
             known.update(words if words == [dim] else [])
             used |= dict.fromkeys(words)
         if isinstance(value.type, OpaqueType) and value.type.name.startswith("Shape("):

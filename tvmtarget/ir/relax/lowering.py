@@ -222,6 +222,7 @@ class _Devices:
     def _driver(self, site: Site) -> str:
         """Return the native leaf whose memory holds the values of a site: itself, or the host that drives it."""
         current = site
+        # Bounded, in case hosts drive each other in a cycle.
         for _ in range(64):
             if not current.is_system and is_native(current.target.kind):
                 return current.path

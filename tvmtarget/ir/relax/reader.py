@@ -51,6 +51,7 @@ class _ModuleReader:
 
     def read(self) -> tuple[tuple[Function, ...], dict[str, Any]]:
         named = sorted(((str(var.name_hint), var) for var in self.module.get_global_vars()), key=lambda one: one[0])
+        # Sorted by name, since the text form and digests depend on the order; `main` comes first.
         named.sort(key=lambda one: one[0] != "main")
         functions = tuple(self._function(name, var) for name, var in named)
         attrs = {f"tvm.{name}": value for name, value in _located(fields_of, self.module.attrs, "the module")}

@@ -308,6 +308,7 @@ def untuple_results(functions: Sequence[Function]) -> tuple[Function, ...]:
         name for one in functions for call in calls_in(one) if call.callee is None for name in _mentions(call, known)
     }
     called = frozenset[str]().union(*map(callees_of, functions))
+    # Callees first: unpacked calls of a callee can make the results of its caller separate values.
     for name in [function.name for function in callees_first(known.values(), known)]:
         function = known[name]
         if name not in called or name in mentioned or function.code is not None or function.attr("role") is not None:

@@ -137,6 +137,7 @@ class _ConstraintReader:
     def _generator(self, name: str, function: str) -> Constraint | None:
         """Return a constraint on the outermost nodes of a code generator's kind."""
         found = [path for path, node in self._topology.root.walk() if node.kind == name]
+        # A nested node of the same kind is part of the outer one.
         outer = [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
         if not outer:
             has = ", ".join(f"@{leaf.path or '.'} ({leaf.target.kind})" for leaf in self._leaves)

@@ -85,6 +85,7 @@ class _FunctionWriter:
         self.function = function
         self.outer = outer
         shared = module.symbols if outer is None else outer.reader.symbols
+        # An external function is compiled alone, with symbolic variables of its own.
         symbols = {} if function.attr("tvm.own_symbols") else shared
         self.reader: Reader = Reader(module.vdevices, module.variables, symbols)
         self.values: dict[str, Any] = {} if outer is None else dict(outer.values)

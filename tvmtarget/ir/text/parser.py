@@ -179,6 +179,7 @@ class _Parser(Scanner):
         results = () if self.peek() == "}" else self.listed(self.use)
         self.expect("}", "'}' at the end of the function")
         function = Function(name, params, tuple(body), results, tuple(constants), constraint, opsets, attrs)
+        # Printed types of results are redundant; a mismatch shows that the text was edited inconsistently.
         found = tuple(function.types.get(result) for result in results)
         if types is not None and types != found:
             shown = ", ".join(str(type_ or "?") for type_ in found)
