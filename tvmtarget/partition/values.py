@@ -148,6 +148,7 @@ def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
     is_live_out[value[atom < 0]] = True
     is_live_out &= producer >= 0
     is_external = (atom >= 0) & (atom != producer[value])
+    # Pairs of value and reading atom, encoded as one number: sorted, and each once.
     pairs = np.unique(value[is_external] * width + atom[is_external])
     lengths = np.bincount(pairs // width, minlength=len(flow.names))
     kept = (lengths > 0) | is_live_out

@@ -89,6 +89,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
     if costs.ops:
         flat["ops"] = [_written(op) for op in costs.ops]
     if costs.subgraphs:
+        # The schema calls measured functions regions; renaming them would break existing files.
         flat["regions"] = [
             {"match": {"structure": one.structure}, "site": one.site, "time": one.time}
             | _stated(stdev=one.stdev, origin=one.origin)
@@ -167,6 +168,7 @@ class _Reader:
         return LinkCost(
             src=self._text(flat.get("src"), f"{place}.src") or "",
             dst=self._text(flat.get("dst"), f"{place}.dst") or "",
+            # Placeholders let reading go on, so that one error lists all problems; they are never used.
             latency=self._time(flat.get("latency"), f"{place}.latency") or 0.0,
             bandwidth=self._number(flat.get("bandwidth"), f"{place}.bandwidth", is_rate=True) or 1.0,
             origin=self._text(flat.get("from"), f"{place}.from") or "",
@@ -255,10 +257,10 @@ class _Reader:
         is_large = is_number and value > MOST  # type: ignore[operator]
         if is_number and not is_large and (value > 0 if is_rate else value >= 0):  # type: ignore[operator]
             return float(value)  # type: ignore[arg-type]
-        wanted = "a number above 0" if is_rate else "a number, 0 or more"
+        expected = "a number above 0" if is_rate else "a number, 0 or more"
         if is_large:
-            wanted += f" and at most {MOST:g}"
-        self._wrong(place, f"it should be {wanted}, not {shown(value)}")
+            expected += f" and at most {MOST:g}"
+        self._wrong(place, f"it should be {expected}, not {shown(value)}")
         return None
 
     def _time(self, value: object, place: str) -> float | None:

@@ -130,6 +130,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     priced = 0
+    # Fractions keep sums exact, whatever the order of operations: bodies may run a fractional number of times.
     for subgraph in outlined.subgraphs:
         site = topology[subgraph.site]
         measured = estimates.subgraph(module, subgraph.function, site)

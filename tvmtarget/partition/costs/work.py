@@ -79,6 +79,7 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
     dtype = next((type_.dtype for type_ in (*op.inputs, *op.outputs) if isinstance(type_, TensorType)), "float32")
     shapes = [shape or () for shape in inputs]
     weights, count = _CONTRACTIONS.get(op.kind, (0, None))
+    # Products of dimensions may exceed what floats represent exactly; they are capped, not rounded.
     if count is not None:
         if len(shapes) <= weights or not shapes[0]:
             return Unknown(f"{op.kind} lacks an operand")

@@ -35,6 +35,7 @@ def expand_labels(
     """
     energy = energy_of(problem, share)
     budget = Budget(10**12) if budget is None else budget
+    # From all on label 0, expanding label 1 covers every labeling: one cut is the global optimum.
     if len(problem.domains) == 2:
         return _expanded(energy, energy.allowed.argmax(axis=1), 1, energy.allowed[:, 1], budget)
     if start is None:

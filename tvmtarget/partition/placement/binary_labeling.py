@@ -102,6 +102,7 @@ def _solve(differences: Ints, terms: Terms, decisions: Decisions, budget: Budget
         fixed = int(no.sum() + yes.sum())
         if fixed:
             differences, terms = _substituted(differences, terms, decisions)
+        # Each round takes time in proportion to what is open; stop when cuts are cheaper than further rounds.
         if fixed <= LEAST_SHARE * left:
             break
     _cut_all(differences, terms, decisions, budget)

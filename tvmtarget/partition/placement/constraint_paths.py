@@ -34,6 +34,7 @@ def resolve_names(constraint: Constraint, topology: Topology) -> Constraint:
         return constraint.replace(path=topology.canonical(constraint.path))
     if constraint.children:
         return _in_systems(constraint, topology)
+    # Names of children come before kinds and keys, as users choose them for this target.
     nodes = topology.named(constraint.word) if constraint.word is not None and _is_bare(constraint) else ()
     if nodes:
         return _with_modifiers(Constraint.at_any(nodes), constraint)

@@ -104,14 +104,14 @@ class Feasibility:
 
     def _distinguished(self) -> dict[object, list[int]]:
         """Return operations that assumptions or patterns set apart from others of their signature."""
-        supposed: dict[int, tuple[str, ...]] = {}
+        assumed_leaves: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
-            supposed[index] = (*supposed.get(index, ()), leaf)
+            assumed_leaves[index] = (*assumed_leaves.get(index, ()), leaf)
         rejected = {index for index, _ in self.groups.rejected}
         patterns = {index: group.patterns for index, group in self.groups.of.items()}
         found: dict[object, list[int]] = {}
-        for index in sorted({*supposed, *rejected, *patterns}):
-            found.setdefault((supposed.get(index), patterns.get(index), index in rejected), []).append(index)
+        for index in sorted({*assumed_leaves, *rejected, *patterns}):
+            found.setdefault((assumed_leaves.get(index), patterns.get(index), index in rejected), []).append(index)
         return found
 
     @cached_property

@@ -38,6 +38,7 @@ def imported_matches(
     matches: list[tuple[str, str, tuple[int, ...]]] = []
     for function, members in calls.values():
         composite = function.attr("Composite")
+        # Matches are flat: a function with control flow is none.
         if not found.bodies.keys().isdisjoint(members):
             continue
         if isinstance(composite, str):

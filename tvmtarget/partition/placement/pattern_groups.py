@@ -240,6 +240,7 @@ class _GroupSelector:
         """Select the largest of the groups that end in one operation."""
         if not groups:
             return
+        # The largest match fuses the most; `max` keeps the first of equally large ones, by order of patterns.
         group = max(groups, key=lambda group: len(group.calls))
         before = self.groups.get(group.calls)
         self.groups[group.calls] = (

@@ -84,6 +84,7 @@ def balance_stages(sequence: AtomSequence) -> tuple[list[int], int] | None:
     best[0] = 0
     begins: list[Ints] = []
     between = _StageTraffic(sequence)
+    # best[b]: least possible largest load of the machines so far if they have the positions before b.
     for machine in range(len(sequence.launches)):
         loads = between.loads(machine)
         worst = np.maximum(best[:, None], loads)

@@ -96,6 +96,7 @@ def merge_pairs(graph: PairwiseProblem) -> PairwiseProblem:
     swap = graph.a > graph.b
     a, b = np.where(swap, graph.b, graph.a), np.where(swap, graph.a, graph.b)
     rising, falling = np.where(swap, graph.falling, graph.rising), np.where(swap, graph.rising, graph.falling)
+    # Sort pairs by one key and add up runs: a group-by in NumPy.
     keys = a * len(graph.unary) + b
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
