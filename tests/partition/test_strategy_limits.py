@@ -32,8 +32,8 @@ SPLIT = """func @main(%x: float32[4,4]) opsets(onnx=17) {
 LIMITS = {
     "dtypes": ({"dtypes": {"int8"}}, program(), "DTYPE", program(INT)),
     "opsets": ({"opsets": range(13, 17)}, program(), "RULE", program(opset=16)),
-    "refused": ({"refused": {"Add": "it adds nothing"}}, program(), "RULE", None),
-    "takes_unknown_ranks": ({"takes_unknown_ranks": False}, program(OPEN), "SHAPE_DYNAMIC", program()),
+    "unsupported": ({"unsupported": {"Add": "it adds nothing"}}, program(), "RULE", None),
+    "supports_unknown_ranks": ({"supports_unknown_ranks": False}, program(OPEN), "SHAPE_DYNAMIC", program()),
     "rule dtypes": ({"rules": {"Add": Rule(dtypes=frozenset({"int8"}))}}, program(), "DTYPE", program(INT)),
     "rule typed": ({"rules": {"Add": Rule(dtypes=frozenset({"int8"}), typed=1)}}, program(), "DTYPE", program(INT)),
     "rule max_rank": ({"rules": {"Add": Rule(max_rank=1)}}, program(), "RANK", program("float32[4]")),
@@ -104,10 +104,10 @@ def test_the_limits_of_a_table_hold_for_operators_and_patterns(row, broken, code
     ],
 )
 def test_the_limits_of_an_operator_that_is_added_hold_in_patterns_too(limits, broken, code, has_patterns):
-    npu = tt.strategy("limited-npu")(
-        type("Limited", (), {"patterns": PATTERNS if has_patterns else {}, "ops": {"Relu"}})
+    add = tt.Strategy.op("Add", **limits)(lambda self, op: None)
+    tt.strategy("limited-npu")(
+        type("Limited", (), {"patterns": PATTERNS if has_patterns else {}, "ops": {"Relu"}, "check_add": add})
     )
-    npu.op("Add", **limits)(lambda op: None)
     assert verdict(tt.IRModule.parse(broken)).startswith(f"no, {code}: ")
 
 
@@ -116,8 +116,8 @@ def test_the_limits_of_an_operator_that_is_added_hold_in_patterns_too(limits, br
     "taken", [{"ops": {"Relu"}}, {"patterns": {"fused": "split(relu(x))"}}], ids=["ops", "patterns"]
 )
 def test_attributes_and_results_are_limited(limits, taken):
-    npu = tt.strategy("limited-npu")(type("Limited", (), taken))
-    npu.op("Split", **limits)(lambda op: None)
+    split = tt.Strategy.op("Split", **limits)(lambda self, op: None)
+    tt.strategy("limited-npu")(type("Limited", (), taken | {"check_split": split}))
     assert verdict(tt.IRModule.parse(SPLIT), "relu").startswith("no, ")
 
 
@@ -140,11 +140,13 @@ def test_a_group_that_must_be_one_function_keeps_the_limits():
 
 
 def test_a_check_sees_which_operands_are_one_value():
-    npu = tt.strategy("limited-npu")(type("Limited", (), {"ops": {"Relu"}}))
+    @tt.strategy("limited-npu")
+    class Npu:
+        ops = {"Relu"}
 
-    @npu.op("Add")
-    def check_add(op):
-        return tt.reject("RULE", "it adds nothing to itself") if op.operand(0) == op.operand(1) else None
+        @tt.Strategy.op("Add")
+        def check_add(self, op):
+            return tt.reject("RULE", "both operands are one value") if op.operand(0) == op.operand(1) else None
 
     text = """func @main(%x: float32[4], %y: float32[4]) opsets(onnx=17) {{
       %a: float32[4] = onnx.Add({}) as "first"
@@ -168,4 +170,4 @@ def test_the_example_of_the_documentation_rejects_another_type():
 
     plan = tt.decompose(module, BOARD)
     assert set(plan.sites().values()) == {"cpu"}
-    assert "@npu: no, DTYPE: of 'conv1', it takes no float32; cast to int8" in str(plan.explain("conv1"))
+    assert "@npu: no, DTYPE: of 'conv1', it does not support float32; cast to int8" in str(plan.explain("conv1"))
