@@ -209,7 +209,7 @@ def test_patterns_that_give_attributes_are_rejected():
     register_patterns([pattern])
     tt.strategy("giving")(from_tvm_patterns("giving"))
     plan = tt.decompose(chain(relax.op.abs), "[npu=giving,cpu=llvm](host=@cpu)")
-    assert "RULE: giving.abs gives attributes to what it matches, which are not carried" in str(plan.explain("lv"))
+    assert "RULE: giving.abs adds attributes to its matches, which are not carried over" in str(plan.explain("lv"))
 
 
 def test_other_modules_go_through():

@@ -8,7 +8,7 @@ from tvmtarget.backends.protocol import Array
 
 __all__ = ["ALIGNMENT", "aligned", "is_aligned"]
 
-# Bytes at a multiple of which an array begins: what TVM asks of its tensors, and a line of the cache of most CPUs.
+# Bytes: the alignment that TVM requires of tensors, and the size of a cache line of most CPUs.
 ALIGNMENT = 64
 
 
@@ -35,9 +35,9 @@ def aligned(array: Array) -> Array:
     """
     if array.dtype.hasobject or (is_aligned(array) and not array.flags.writeable):
         return array
-    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
-    begin = -_address(room) % ALIGNMENT
-    copy: Array = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    buffer = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    begin = -_address(buffer) % ALIGNMENT
+    copy: Array = buffer[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     copy.flags.writeable = False
     return copy

@@ -47,6 +47,8 @@ def _scalar(value: Any, control: Control) -> Any:  # noqa: ANN401
     return array.reshape(()).item()
 
 
+# ONNX, Loop: operands are the trip count and the condition, both optional, then carried values; a body gets the
+# iteration number and the condition, and returns the next condition, the carried values and the values to stack.
 def _loop(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
     count, condition, *carried = inputs
     limit = None if count is None else _scalar(count, control)
@@ -64,10 +66,13 @@ def _loop(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
     return [*carried, *_joined(control, slices)]
 
 
+# Models declare the iteration number and the condition as scalars or as tensors of one element.
 def _shaped(scalar: np.ndarray[Any, Any], rank: int | None) -> np.ndarray[Any, Any]:
     return scalar.reshape((1,) * (rank or 0))
 
 
+# ONNX, Scan (since version 9): operands are states, then values to slice; slices are views, so they are made contiguous
+# for compiled code.
 def _scan(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
     states = list(inputs[: len(inputs) - len(control.cut)])
     given = [

@@ -19,7 +19,7 @@ from tvmtarget.partition.control.control_flow_ops import CONTROL_FLOW_FORMS
 
 __all__ = ["Axis", "Block", "Control", "Driver", "DriverProgram", "Signature", "Step", "constants_of"]
 
-SCHEMA = 1
+SCHEMA = 1  # of the JSON form; other versions are rejected
 
 
 class _Data(BaseModel):
@@ -247,6 +247,7 @@ def _block(body: Function) -> dict[str, Any]:
     own = {name for name in body.types if name not in body.constant_names}
     steps: list[Step] = []
     needed = set(body.results)
+    # Backwards, so that the first use met of a value is the last one: there it is freed.
     for call in reversed(body.body):
         if call.callee is not None and not call.outputs and not call.has_effect:
             continue

@@ -78,7 +78,7 @@ class _Interpreter:
         *,
         entry: Driver | None = None,
     ) -> list[Any]:
-        if entry is None and self._only_call is not None:
+        if entry is None and self._only_call is not None:  # most programs on one leaf: skip the interpreter
             function, call = self._only_call
             return self._run_leaf(function, inputs, record, call)
         driver = entry or self._program.drivers[self._program.entry]
@@ -109,7 +109,7 @@ class _Interpreter:
             for name, result in zip(step.outputs, results, strict=True):
                 if name:
                     values[name] = result
-            for name in step.free:
+            for name in step.free:  # keeps the memory of a long run small
                 values.pop(name, None)
         return [values[name] for name in block.results]
 
@@ -125,6 +125,7 @@ class _Interpreter:
             call, driver = step.name or step.call, self._program.drivers.get(step.call)
             if driver is None:
                 return self._run_leaf(step.call, arguments, record, call)
+            # Inner drivers run on one machine, so that they have no transfers.
             return self._run_driver(driver, arguments, _with_prefix(call, record))
         if step.order is not None:
             return _transfer(step, arguments, transfers)
@@ -136,6 +137,7 @@ class _Interpreter:
                 return self._run_block(body, ChainMap(own, values), record, transfers)
 
             return run_control(step.control, arguments, run_body)
+        # Copies of constants are made once per program, as weights would dominate the time of each run.
         if not step.once:
             return [self._copy(step, arguments[0], record)]
         if step.outputs[0] not in self._copied_constants:

@@ -57,6 +57,7 @@ def verify_program(
 
 def _check_calls(program: DriverProgram, what: str) -> None:
     """Reject cycles of drivers, and too many steps; the steps of a called driver count at each call."""
+    # Depth-first search without recursion, as a file may nest calls deeper than Python's stack.
     sizes: dict[str, int] = {}
     open_: set[str] = set()
     waiting = list(program.drivers)
@@ -114,6 +115,7 @@ def _problems_of_step(
     step: Step, signatures: Mapping[str, tuple[int, int]], machines: Collection[str]
 ) -> Iterator[str]:
     given = (len(step.inputs), len(step.outputs))
+    # A step is exactly one of four kinds, which the schema alone does not enforce.
     kinds = [step.call is not None, step.control is not None, step.order is not None, step.src is not None]
     if sum(kinds) != 1:
         yield "is not one of a call, control flow, a transfer and a copy"

@@ -176,9 +176,9 @@ class DaskWorkerGroup:
         if self.client.status != "running":  # the client connects anew, but its tasks are lost
             raise RunError(f"{self._scheduler} is gone; the next run begins anew")
         try:
-            # What the client itself says of its scheduler has at times no workers, see `_named`.
-            ask = self.client.scheduler.identity
-            facts = self.client.sync(ask, n_workers=-1, callback_timeout=self._silence)
+            # The client's own description of the scheduler sometimes has no workers, see `_named`.
+            identity = self.client.scheduler.identity
+            facts = self.client.sync(identity, n_workers=-1, callback_timeout=self._silence)
         except (OSError, self.distributed.TimeoutError) as error:
             is_silent = self.client.status == "running"
             why = f"has been silent for {self._silence} s ({_VARIABLE})" if is_silent else "is gone"
@@ -323,9 +323,9 @@ def _after(_task: object) -> None:
     """Depend on a task without moving its results."""
 
 
-# No worker is ended for what it holds in memory. Dask runs whatever those who connect send, so that nobody does
-# without the key of this cluster, and only from this machine. Without an address of its own the HTTP server of the
-# scheduler would take port 8787 of all networks; it cannot be left out, but is given no pages.
+# Workers have no memory limit. Dask runs any code that a client sends, so that connections need the key of this cluster
+# and come from this machine only. Without an explicit address the HTTP server of the scheduler would listen on port
+# 8787 of all interfaces; it cannot be switched off, but serves no pages.
 _LOCAL = {
     "threads_per_worker": 1,
     "processes": True,
@@ -346,7 +346,7 @@ _CONFIG: dict[str, object] = {
 def connected(distributed: Any, address: str, *, insecure: bool, seconds: float) -> Any:  # noqa: ANN401
     """Return a client of a scheduler that another process started.
 
-    Dask unpickles what it receives, on both sides: whoever can connect to a cluster can run code on it, and its
+    Dask unpickles what it receives, on both sides: any client of a cluster can run code on it, and its
     scheduler and workers can run code here. `tls://` admits only holders of a certificate of the authority in the
     user's configuration of Dask (`distributed.comm.tls`).
 

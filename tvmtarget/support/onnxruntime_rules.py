@@ -44,10 +44,10 @@ def _no_output_shape(op: Op) -> Reject | None:
     return reject("RULE", f"it ignores the output shape of {op.kind}", hint="leave operand 2 out")
 
 
-def _not_of_nothing(op: Op) -> Reject | None:
+def _no_empty_booleans(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     is_full = tensor is None or tensor.dtype != "bool" or (tensor.shape is not None and 0 not in tensor.shape)
-    return None if is_full else reject("DTYPE", f"it does not support {op.kind} of no truth values at all")
+    return None if is_full else reject("DTYPE", f"it does not support {op.kind} of an empty bool tensor")
 
 
 def _no_aligned_shrinking(op: Op) -> Reject | None:
@@ -60,7 +60,7 @@ def _no_aligned_shrinking(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
 
 
-def _sizes_are_as_many_as_axes(op: Op) -> Reject | None:
+def _number_of_sizes_is_known(op: Op) -> Reject | None:
     sizes = op.tensor(3)
     if sizes is None or (sizes.shape is not None and all(isinstance(size, int) for size in sizes.shape)):
         return None
@@ -84,11 +84,11 @@ RULES: dict[str, Rule] = {
     "Min": _EXTREME,
     "Pow": Rule(typed=1, dtypes=_SIGNED - {"int8", "int16"} | _FLOATS),
     "RNN": _RECURRENT,
-    "ReduceMax": Rule(checks=(_not_of_nothing,)),
-    "ReduceMin": Rule(checks=(_not_of_nothing,)),
-    "Resize": Rule(checks=(_no_aligned_shrinking, _sizes_are_as_many_as_axes)),
+    "ReduceMax": Rule(checks=(_no_empty_booleans,)),
+    "ReduceMin": Rule(checks=(_no_empty_booleans,)),
+    "Resize": Rule(checks=(_no_aligned_shrinking, _number_of_sizes_is_known)),
     "RoiAlign": Rule(opsets=range(10, 22)),
-    # Changing case asks for a locale of the machine, which it may not have.
+    # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
 }

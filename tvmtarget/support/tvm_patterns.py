@@ -71,17 +71,18 @@ class _TvmPatterns(Strategy):
             names = [str(var.name) for var in context.matched_bindings]
             if all(one in positions for one in names):
                 calls = tuple(sorted({positions[one] for one in names}))
-                found.append(FoundMatch(name, calls, _refusal(pattern, context)))
+                found.append(FoundMatch(name, calls, _unsupported_reason(pattern, context)))
             return False
 
-        asking = transform.FusionPattern(pattern.name, pattern.pattern, pattern.annotation_patterns, record)
-        transform.FuseOpsByPattern([asking])(module)
+        # A check that always fails: the pass calls it for each match, and fuses nothing.
+        recorder = transform.FusionPattern(pattern.name, pattern.pattern, pattern.annotation_patterns, record)
+        transform.FuseOpsByPattern([recorder])(module)
         return found
 
 
-def _refusal(pattern: Any, context: Any) -> Reject | None:
+def _unsupported_reason(pattern: Any, context: Any) -> Reject | None:
     if pattern.attrs_getter is not None:
-        message = f"{pattern.name} gives attributes to what it matches, which are not carried"
+        message = f"{pattern.name} adds attributes to its matches, which are not carried over"
         return reject("RULE", message, hint="run TVM's partition for it first")
     check: Callable[[Any], bool] | None = pattern.check
     try:

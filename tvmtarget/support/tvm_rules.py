@@ -118,7 +118,7 @@ def _check_concat(op: Op) -> Reject | None:
 
 
 def _check_divisor(op: Op) -> Reject | None:
-    """Refuse to divide integers by what may be 0 or -1: the first kills the process, the second can overflow."""
+    """Reject integer divisors that may be 0 or -1: the first kills the process, the second can overflow."""
     tensor, by = op.tensor(1), op.constant(1)
     if tensor is None or "int" not in tensor.dtype:
         return None
@@ -133,7 +133,7 @@ def _check_divisor(op: Op) -> Reject | None:
 
 
 def _check_shift(op: Op) -> Reject | None:
-    """Ask for shifts from 0 to the width: the machine takes others modulo the width."""
+    """Require shifts from 0 to the width: processors compute others modulo the width."""
     by = op.constant(1)
     if by is None or ((by >= 0) & (by < by.dtype.itemsize * 8)).all():
         return None
@@ -647,7 +647,7 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceInsert", "SequenceLength", "SplitToSequence"), _TENSORS_ONLY),
-    "EyeLike": "its rule ignores the type that EyeLike asks for",
+    "EyeLike": "its rule ignores the element type of EyeLike",
     "NonMaxSuppression": "its rule drops boxes whose overlap equals the threshold, which ONNX keeps",
     "OneHot": "its rule returns values of another type than those it is given",
     "Upsample": "its rule is wrong for Upsample; convert the model to operator set 11, where it is Resize",

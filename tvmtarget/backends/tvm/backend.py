@@ -133,7 +133,7 @@ class _Tvm(Backend):
         is_gpu = request.target.kind == "cuda"
         is_native = not is_gpu or is_loaded(tvm)
 
-        # TIR of strangers is never read: `compile_isolated` refuses it.
+        # Untrusted TIR is never read here: `compile_isolated` rejects it.
         whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
         entry = whole["main"] if whole is not None and is_code(whole) else None
 
@@ -202,7 +202,7 @@ class _Tvm(Backend):
             ) from error
 
     def tuning_context(self, request: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
-        """Return the tensor functions of a leaf function, to be tuned."""
+        """Return the tensor functions of a leaf function."""
         tvm = import_tvm()
         is_gpu = request.target.kind == "cuda"
         with LOCK, quiet():
@@ -214,7 +214,7 @@ class _Tvm(Backend):
 
 
 def _ignored_context(tvm: Any) -> Iterator[str]:  # noqa: ANN401
-    """Yield what a PassContext around a build asks for, which the one inside it would replace."""
+    """Yield the options of a PassContext around a build, which the one inside would replace."""
     context = tvm.transform.PassContext.current()
     for name in ("config", "disabled_pass", "required_pass", "instruments"):
         if value := getattr(context, name):
@@ -222,15 +222,15 @@ def _ignored_context(tvm: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of an error that says most: of compilers of CUDA C++, which quote the code, or the first."""
+    """Return the first line of an error; of compilers of CUDA C++, which quote the code, that with the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = (line for line in lines if _COMPILER.search(line))
-    return next(told, lines[0] if lines else type(error).__name__)
+    messages = (line for line in lines if _COMPILER.search(line))
+    return next(messages, lines[0] if lines else type(error).__name__)
 
 
 _COMPILER = re.compile(r"^(?:nvcc fatal|nvrtc: error|ptxas (?:fatal|error)|[^#]*\berror)\s*:")
 
-# TVM 0.27 gives storage that a branch allocates to tensors behind it, also where the other branch ran.
+# TVM 0.27 reuses storage that a branch allocates for later tensors, even if the other branch ran.
 _NOT_IN_BRANCHES = ["StaticPlanBlockMemory"]
 
 

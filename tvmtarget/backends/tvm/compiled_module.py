@@ -111,7 +111,7 @@ class CompiledModule(Compiled):
 
     def _machine(self, tvm: Tvm, device: Any) -> Any:  # noqa: ANN401
         """Return the virtual machine of this thread on a device."""
-        _refuse_forks()
+        _reject_forks()
         machines = self._local.__dict__.setdefault("machines", {})
         if device not in machines:
             machines[device] = tvm.relax.VirtualMachine(self._executable, device)
@@ -121,7 +121,7 @@ class CompiledModule(Compiled):
 _RAN_IN: list[int] = []  # the process in which programs ran first
 
 
-def _refuse_forks() -> None:
+def _reject_forks() -> None:
     """Raise `BackendError` in a fork of a process in which programs ran: it lacks TVM's threads."""
     if not _RAN_IN:
         _RAN_IN.append(os.getpid())

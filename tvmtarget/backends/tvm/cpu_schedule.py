@@ -89,7 +89,7 @@ class Choose(Protocol):
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
-MAX_REJECTED = 16  # choices for one function that do not fit, after which the model is asked
+MAX_REJECTED = 16  # schedules of one function that do not fit, after which the static model is used
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
@@ -186,14 +186,14 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
     from tvm.s_tir import SBlockRealize, ScheduleError
     from tvm.tirx import PrimFunc
 
-    result, refused, packed = module.clone(), {}, {}
+    result, unscheduled, packed = module.clone(), {}, {}
     uses = uses_of(module)
     for variable, function in module.functions_items():
         name = variable.name_hint
         if not isinstance(function, PrimFunc):
             continue
         if not isinstance(function.body, SBlockRealize):
-            refused[name] = "it has no root block"
+            unscheduled[name] = "it has no root block"
             continue
         use = uses.get(name, Use())
         for option in _options(choose, name, function, use):
@@ -202,7 +202,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
                 scheduled = vectorisable(applied(function, option)) if isinstance(option, str) else scheduler.run()
                 break
             except (InternalError, ScheduleError, ValueError) as error:
-                refused[name] = str(error)
+                unscheduled[name] = str(error)
                 if choose is not None and option is not None:
                     choose.reject(name, str(error))
         else:
@@ -213,7 +213,7 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             packed[name] = (variable, scheduler.layouts)
         result[variable] = scheduled
     pack_constants(result, packed)
-    return result, refused
+    return result, unscheduled
 
 
 def _options(choose: Choose | None, name: str, function: Function, use: Use) -> Iterator[Sequence[Knobs] | str | None]:

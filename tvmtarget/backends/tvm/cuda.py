@@ -76,9 +76,9 @@ def gpu_mismatch(tvm: Tvm, target: Target, device: int) -> str | None:
         return "there is no NVIDIA GPU here, or none that this process may use; nvidia-smi lists them"
     if device >= count:
         return f"it is NVIDIA GPU number {device}, and there {'is' if count == 1 else 'are'} {count} here, from 0"
-    wanted, there = str(target.attrs.get("arch", "")), capability(tvm, device)
-    if wanted and not runs_machine_code(there, wanted):
-        return f"code for {wanted} does not run on a GPU of {there}"
+    arch, there = str(target.attrs.get("arch", "")), capability(tvm, device)
+    if arch and not runs_machine_code(there, arch):
+        return f"code for {arch} does not run on a GPU of {there}"
     return None
 
 
