@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.backends.protocol import Array, Kernel, KernelTuningContext, Schedules, Space
+from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
 from tvmtarget.backends.tvm.call_sites import Use, uses_of
 from tvmtarget.backends.tvm.cpu_schedule import MAX_REJECTED, Scheduler, vector_unit
 from tvmtarget.backends.tvm.register_tiling import Tile
@@ -128,7 +128,6 @@ class TunedChoice:
     """
 
     def __init__(self, schedules: Schedules, default: Callable[[Function, Use], Function]) -> None:
-        """Take what is known, and what schedules a function without that."""
         self._schedules = schedules
         self._default = default
         self._kernels: dict[str, Kernel] = {}
@@ -173,7 +172,7 @@ def _read(body: object) -> list[Knobs] | None:
     return list(blocks) if whole else None
 
 
-class TvmKernelTuningContext(KernelTuningContext, ABC):
+class TvmKernelTuningContext(ABC):
     """Kernels of a module of tensor functions, with their spaces and expected results.
 
     Args:
@@ -183,7 +182,6 @@ class TvmKernelTuningContext(KernelTuningContext, ABC):
     """
 
     def __init__(self, module: Module, target: Target, host: Target) -> None:
-        """Take the functions of a module for a target; code for `host` says what they should compute."""
         self.target = target
         self.spaces: dict[str, Space] = {}
         self._host = host
