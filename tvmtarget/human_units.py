@@ -40,6 +40,8 @@ def bytes_text(count: float) -> str:
     >>> bytes_text(1), bytes_text(640), bytes_text(1536), bytes_text(32 * 1024**3)
     ('1 byte', '640 bytes', '1.5 KiB', '32 GiB')
     """
+    if abs(count) >= 1024 ** len(_BINARY_PREFIXES):
+        return f"{count:,} bytes"  # beyond every prefix, and perhaps beyond what a float holds
     if abs(count) < 1024:
         return f"{_three_digits(count)} {'byte' if abs(count) == 1 else 'bytes'}"
     return _scaled(count, 1024, _BINARY_PREFIXES, "B")

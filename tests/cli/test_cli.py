@@ -93,7 +93,7 @@ def test_explain_uses_given_costs(cli, tmp_path):
     target = "[ort=onnxruntime,cpu=numpy]"
     code, out, _ = cli("explain", DIGITS, "--target", target, "--costs", path, "--op", "conv1")
     assert code == 0
-    assert "conv1 (Conv) runs on @cpu: the whole takes least so" in out
+    assert "conv1 (Conv) runs on @cpu: the program is fastest with it there" in out
     assert "@cpu: yes (chosen); 3 us (stated, log)" in out
     code, out, _ = cli("explain", DIGITS, "--target", target, "--costs", path, "--json")
     assert json.loads(out)["predicted"]["ops"] == 9.0

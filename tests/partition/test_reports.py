@@ -50,12 +50,12 @@ def test_alternatives_are_single_leaves_and_the_order_of_preference():
     assert list(found) == ["as planned", "in order of preference", "all on @ort", "all on @cpu"]
     assert found["as planned"].totals.time == plan.prediction.total == min(one.totals.time for one in found.values())
     assert (found["all on @ort"].share, found["all on @cpu"].share) == (10 / 11, 1)
-    assert str(found["all on @cpu"]).startswith("all on @cpu (100 % of ops there): 1 subgraphs, 0 copies, ")
+    assert str(found["all on @cpu"]).startswith("all on @cpu (100 % of ops there): 1 subgraph, 0 copies, ")
     assert found["all on @cpu"].to_json()["subgraphs"] == 1
 
 
 def test_functions_of_no_site_are_an_error():
-    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'gpu'"):
+    with pytest.raises(UnknownNameError, match="no site of the target is or has 'gpu'"):
         digits().functions("gpu")
 
 
@@ -83,16 +83,16 @@ def test_what_if_supposes_support_and_nothing_else():
         pinned.what_if("op:Det", "npu")
     with pytest.raises(UnknownNameError, match="no op 'op:Dett'"):
         plan.what_if("op:Dett", "npu")
-    with pytest.raises(UnknownNameError, match="no site of the target is or bears 'npuu'"):
+    with pytest.raises(UnknownNameError, match="no site of the target is or has 'npuu'"):
         plan.what_if("op:Det", "npuu")
 
 
 def test_blockers_are_operators_that_would_gain_something():
-    assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 ops, NO_RULE): 2 subgraphs fewer"]
+    assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 op, NO_RULE): 2 subgraphs fewer"]
     assert digits().blockers() == ()
     apart = tt.Target.parse(BLOCKED).replace(memory=(tt.Memory(name="sram", of=("npu",)),))
     told = [str(blocker) for blocker in tt.decompose(blocked().request.module, apart).blockers()]
-    assert told == ["Det on @npu (1 ops, NO_RULE): 2 subgraphs fewer, 160 bytes fewer copied"]
+    assert told == ["Det on @npu (1 op, NO_RULE): 2 subgraphs fewer, 160 bytes fewer copied"]
     costly = tt.decompose(blocked().request.module, BLOCKED, "roofline")
     assert all(blocker.after.time < blocker.before.time for blocker in costly.blockers())
 

@@ -1,1 +1,1 @@
-"""What a plan tells: why, what changed, what if, and pictures."""
+"""Reports on plans: summaries, explanations, differences, what-if questions, and pictures."""

@@ -1,4 +1,4 @@
-"""The undivided model with the decisions written on its nodes, for viewers of ONNX such as Netron."""
+"""Write the decisions of a plan into the metadata of the original ONNX model, for viewers such as Netron."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ _IR_VERSION = 10
 
 
 def annotated_model(plan: Plan) -> onnx.ModelProto:
-    """Return the undivided model; the metadata of each node tell its site and the function it became a part of.
+    """Return the original model with decisions in the metadata of its nodes.
 
-    Of control flow that a driver runs, they tell the driver and its host.
+    Args:
+        plan: the plan.
+
+    Returns:
+        The model. Each node has `tvmtarget.site` and `tvmtarget.function`: the leaf and its function, or the host and
+        the driver that run a control-flow operation.
     """
     model = write_function(plan.program.function, {})
     model.ir_version = max(model.ir_version, _IR_VERSION)

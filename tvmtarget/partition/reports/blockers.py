@@ -1,4 +1,4 @@
-"""Which operators stand in the way: what a plan would gain if one more of them ran on a site that refuses it."""
+"""Find the operators that cost most where a site does not support them, by planning with the support supposed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.partition.reports.difference import Totals, totals
 
 if TYPE_CHECKING:
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Blocker", "blockers"]
 
-# Operators and sites that are tried; each needs a decomposition. Those with the most operations come first.
+# Pairs of operator and site that are tried, those with the most operations first; each needs a decomposition.
 MAX_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """An operator that a site refuses, for how many operations and why, and the plan in numbers without and with it."""
+    """An operator that a site does not support: how many operations, why, and the plan without and with support."""
 
     kind: str
     site: str
@@ -31,16 +32,18 @@ class Blocker:
 
     def __str__(self) -> str:
         gains = ", ".join(self._gains())
-        return f"{self.kind} on @{self.site or '.'} ({self.ops} ops, {self.reason}): {gains}"
+        return f"{self.kind} on @{self.site or '.'} ({counted(self.ops, 'op')}, {self.reason}): {gains}"
 
     def _gains(self) -> Iterator[str]:
         before, after = self.before, self.after
         if before.subgraphs != after.subgraphs:
-            yield _fewer(before.subgraphs - after.subgraphs, "subgraph")
+            fewer = before.subgraphs - after.subgraphs
+            yield f"{counted(abs(fewer), 'subgraph')} {'fewer' if fewer > 0 else 'more'}"
         if before.time is not None and after.time is not None and before.time:
             yield f"{100 * (before.time - after.time) / before.time:.0f} % less time"
         elif before.nbytes != after.nbytes:
-            yield f"{_fewer(before.nbytes - after.nbytes, 'byte')} copied"
+            less = before.nbytes - after.nbytes
+            yield f"{bytes_text(abs(less))} {'fewer' if less > 0 else 'more'} copied"
 
     def to_json(self) -> dict[str, object]:
         """Return the blocker as data."""
@@ -48,20 +51,24 @@ class Blocker:
         return flat | {"before": self.before.to_json(), "after": self.after.to_json()}
 
 
-def _fewer(number: int, what: str) -> str:
-    return f"{abs(number)} {what}{'' if abs(number) == 1 else 's'} {'fewer' if number > 0 else 'more'}"
-
-
 def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
-    """Return operators whose support by a site would gain most time, else save most subgraphs; the best one first."""
-    refused: Counter[tuple[str, str]] = Counter()
+    """Return the operators whose support by a site would gain most.
+
+    Args:
+        plan: the plan.
+        limit: how many to return at most.
+
+    Returns:
+        The operators, those that save most time first; without costs, those that save most subgraphs.
+    """
+    unsupported: Counter[tuple[str, str]] = Counter()
     reasons: dict[tuple[str, str], str] = {}
-    for kind, site, reason in _refusals(plan):
-        refused[kind, site] += 1
+    for kind, site, reason in _unsupported(plan):
+        unsupported[kind, site] += 1
         reasons.setdefault((kind, site), reason)
     found = []
     before = totals(plan)
-    for (kind, site), count in refused.most_common(MAX_TRIED):
+    for (kind, site), count in unsupported.most_common(MAX_TRIED):
         after = totals(plan.with_support(f"op:{kind}", site))
         if _rank(after) < _rank(before):
             found.append(Blocker(kind, site, count, reasons[kind, site], before, after))
@@ -72,10 +79,10 @@ def _rank(numbers: Totals) -> tuple[int, int, int]:
     return (0 if numbers.time is None else numbers.time, numbers.subgraphs, numbers.nbytes)
 
 
-def _refusals(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield operator, leaf and code wherever a strategy, not a constraint, refuses an operation."""
+def _unsupported(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield operator, leaf and code wherever a code generator, not a constraint, excludes an operation."""
     for index, call in enumerate(plan.program.body):
         for leaf in plan.feasibility.leaves:
-            refusal = plan.feasibility.unsupported_reason(index, leaf)
-            if refusal is not None and refusal.code != "CONSTRAINT":
-                yield call.kind, leaf.path, refusal.code
+            reason = plan.feasibility.unsupported_reason(index, leaf)
+            if reason is not None and reason.code != "CONSTRAINT":
+                yield call.kind, leaf.path, reason.code

@@ -1,4 +1,4 @@
-"""Pictures of a plan: its subgraphs as a graph of networkx, and that graph as text for Graphviz and Mermaid."""
+"""Draw a plan: its subgraphs as a networkx graph, and that graph as text for Graphviz and Mermaid."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ MAX_NAMED = 3
 
 
 def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
-    """Return subgraphs, by position, with `function`, `site` and `ops`; edges bear `value`, `type` and `is_copied`.
+    """Return the subgraphs of a plan as a graph.
 
-    The inputs and results of the program are the nodes `in` and `out`. Behind the subgraphs stand operations whose
-    nested bodies a driver runs: values go from them into their bodies, and back.
+    Args:
+        plan: the plan.
+
+    Returns:
+        A new graph. Nodes are the positions of subgraphs, with `function`, `site` and `ops`, then operations whose
+        nested bodies a driver runs, and `in` and `out` for the inputs and results of the program. Edges are values,
+        with `value`, `type` and `is_copied`.
     """
     import networkx
 
@@ -49,7 +54,7 @@ def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
 
 
 def _parts(plan: Plan) -> tuple[SubgraphRecord, ...]:
-    """Return the subgraphs, and what drivers run as if that were some."""
+    """Return the subgraphs, and the operations that drivers run in the same form."""
     return (*plan.subgraphs, *(_driven(plan, one) for one in plan.outlined.driven))
 
 
@@ -65,7 +70,14 @@ def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
 
 
 def to_dot(plan: Plan) -> str:
-    """Write the subgraphs for Graphviz: a cluster for each site, copies as thick edges with their values."""
+    """Return the subgraphs as text for Graphviz.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        A digraph with a cluster for each site; copies between memories are thick edges.
+    """
     graph, parts = subgraph_graph(plan), _parts(plan)
     lines = [
         "digraph plan {",
@@ -86,7 +98,14 @@ def to_dot(plan: Plan) -> str:
 
 
 def to_mermaid(plan: Plan) -> str:
-    """Write the subgraphs for Mermaid: a subgraph for each site, copies as thick arrows with their values."""
+    """Return the subgraphs as text for Mermaid.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        A flowchart with a Mermaid subgraph for each site; copies between memories are thick arrows.
+    """
     graph, parts = subgraph_graph(plan), _parts(plan)
     lines = ["flowchart TD", "  in([in])", "  out([out])"]
     for position, (site, members) in enumerate(_by_site(plan)):

@@ -1,4 +1,4 @@
-"""What differs between two plans: operations that moved, and what subgraphs, copies and time became."""
+"""Compare two plans: operations that moved, and changes of subgraphs, copies and time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.partition.costs.estimate import microseconds
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Totals:
 class PlanDifference:
     """Operations by name: those that moved, with both sites, and those that only one plan has.
 
-    `hypothetical` says what the second plan supposes that sites take. It is true where anything differs.
+    `hypothetical` names operations that the second plan supposes to be supported. It is true where anything differs.
     """
 
     moved: Mapping[str, tuple[str, str]]
@@ -55,15 +56,15 @@ class PlanDifference:
         """Yield the difference line by line; one line if there is none."""
         if not self:
             yield "no difference"
-        told = [f"{op}: @{old or '.'} -> @{new or '.'}" for op, (old, new) in self.moved.items()]
-        told += [f"{op}: only before" for op in self.gone] + [f"{op}: only after" for op in self.new]
-        yield from told[:MAX_SHOWN]
-        if len(told) > MAX_SHOWN:
-            yield f"... and {len(told) - MAX_SHOWN} more ops"
+        lines = [f"{op}: @{old or '.'} -> @{new or '.'}" for op, (old, new) in self.moved.items()]
+        lines += [f"{op}: only before" for op in self.gone] + [f"{op}: only after" for op in self.new]
+        yield from lines[:MAX_SHOWN]
+        if len(lines) > MAX_SHOWN:
+            yield f"... and {counted(len(lines) - MAX_SHOWN, 'more op')}"
         for name, old, new in (
-            ("subgraphs", self.before.subgraphs, self.after.subgraphs),
-            ("copies", self.before.copies, self.after.copies),
-            ("bytes copied", self.before.nbytes, self.after.nbytes),
+            ("subgraphs", str(self.before.subgraphs), str(self.after.subgraphs)),
+            ("copies", str(self.before.copies), str(self.after.copies)),
+            ("copied", bytes_text(self.before.nbytes), bytes_text(self.after.nbytes)),
         ):
             if old != new:
                 yield f"{name}: {old} -> {new}"
@@ -85,7 +86,15 @@ class PlanDifference:
 
 
 def difference(before: Plan, after: Plan) -> PlanDifference:
-    """Compare two plans, operation by operation."""
+    """Compare two plans, operation by operation.
+
+    Args:
+        before: the one plan.
+        after: the other plan.
+
+    Returns:
+        The difference from `before` to `after`.
+    """
     old, new = before.sites(), after.sites()
     return PlanDifference(
         moved={op: (site, new[op]) for op, site in old.items() if op in new and new[op] != site},
@@ -98,11 +107,25 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
 
 
 def totals(plan: Plan) -> Totals:
-    """Return a plan in numbers."""
+    """Return a plan in numbers.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        Counts, bytes, and the predicted time in picoseconds, which is None without costs.
+    """
     time = None if plan.prediction is None else plan.prediction.total
     return Totals(len(plan.subgraphs), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
 
 
 def time_text(time: int | None) -> str:
-    """Print picoseconds as microseconds, or that they are unknown."""
+    """Print a duration.
+
+    Args:
+        time: picoseconds, or None.
+
+    Returns:
+        Microseconds with their unit, or `unknown`.
+    """
     return "unknown" if time is None else microseconds(time)

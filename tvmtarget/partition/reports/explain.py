@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
 from tvmtarget.partition.decisions import decisions_about
@@ -25,20 +26,32 @@ __all__ = ["Explanation", "explain_op"]
 
 
 _BY_COST = {
-    "latency": "the whole takes least so, with calls and copies, by the costs",
-    "throughput": "the busiest machine is least busy so, with calls and copies, by the costs",
+    "latency": "the program is fastest with it there, by the costs of operations, calls and copies",
+    "throughput": "the busiest machine has least work with it there, by the costs of operations, calls and copies",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Verdicts by site, the decision, the subgraph, why neighbours are elsewhere, and the copies this causes.
+    """Why one operation runs where it does.
 
-    With costs there are times by site, and `alone`: how many picoseconds longer the whole takes with this operation
-    alone on another site, calls not counted. `structure` is by what measurements name such an operation. For control
-    flow that a driver runs, `site` is the driver's host and `members` counts what is in the nested bodies. `levels`
-    tells, from the root down, which part of a system took the operation and with how many; there are several in a deep
-    tree. `released` are preferences that the site does not meet, `rules` what each rule of `where` does for it.
+    Attributes:
+        op: the name of the operation.
+        kind: its operator.
+        site: the leaf that it runs on; for control flow that a driver runs, the driver's host.
+        function: the function that it is in, or the driver that runs it.
+        reason: why it runs there.
+        verdicts: for each leaf whether it supports the operation, and why not.
+        neighbours: operations that exchange values with it in other subgraphs, with the reason (docs/plans.md).
+        copies: the copies of its operands and results.
+        members: number of operations in the function, or in the nested bodies.
+        times: with costs, the estimated time on each leaf that supports it.
+        structure: the name under which measurements know such an operation.
+        is_driven: whether a driver runs it.
+        levels: from the root down, a system, the part that it passed the operation to, and in a call of how many.
+        alone: by leaf, picoseconds that the program takes longer with this operation alone there; calls not counted.
+        released: preferences that the site does not meet.
+        rules: what each rule of `where` does for the operation.
     """
 
     op: str
@@ -72,11 +85,11 @@ class Explanation:
             yield f"  RELEASED_PIN: {item} is not kept"
         yield from (f"  {rule}" for rule in self.rules)
         if self.is_driven:
-            yield f"  run by driver {self.function!r}, with {self.members} ops in its bodies"
+            yield f"  run by driver {self.function!r}, with {counted(self.members, 'op')} in its bodies"
         else:
-            yield f"  in subgraph {self.function!r} of {self.members} ops"
+            yield f"  in subgraph {self.function!r} of {counted(self.members, 'op')}"
         for system, part, count in self.levels if len(self.levels) > 1 else ():
-            yield f"  system @{system or '.'} gave it to @{part} in a call of {count} ops"
+            yield f"  system @{system or '.'} passed it to @{part} in a call of {counted(count, 'op')}"
         for neighbour, why in self.neighbours:
             yield f"  apart from {neighbour!r}: {why}"
         for copy in self.copies:
@@ -281,10 +294,10 @@ def _depth(copy: CopyRecord) -> int:
 
 
 def _copied(copy: CopyRecord, estimates: Estimates | None) -> str:
-    """Say what a copy moves, and how long that takes by the costs."""
+    """Return what a copy moves, and how long that takes by the costs."""
     nbytes = copy.nbytes if estimates is None else estimates.nbytes(copy.type)
     time = None if estimates is None else estimates.copy(copy.type, copy.src, copy.dst)
-    size = "of open size" if nbytes is None else f"{nbytes} bytes"
+    size = "of dynamic shape" if nbytes is None else bytes_text(nbytes)
     runs = "" if copy.runs == 1 else f", {float(copy.runs):g} times"
     took = "" if estimates is None else ", unknown time" if time is None else f", {microseconds(time)}"
     return f"{copy.value} from {copy.src} to {copy.dst}, {size}{took}{runs}"

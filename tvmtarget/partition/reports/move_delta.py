@@ -1,4 +1,4 @@
-"""What moving one operation alone would change, by the costs: its own time, and the copies of what is around it."""
+"""Predict how moving one operation alone changes the time: its own time, and the copies of its neighbours' values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ __all__ = ["move_delta"]
 def move_delta(
     feasibility: Feasibility, estimates: Estimates, sites: Mapping[int, str], index: int
 ) -> Iterator[tuple[str, int]]:
-    """Yield every other leaf that may take an operation, and how much longer the whole takes with it alone there.
+    """Yield how much longer the program takes with one operation alone on another leaf.
 
-    In picoseconds, less than zero where it is shorter; calls of functions are not counted. Nothing is said where
-    anything around it is unknown, in nested bodies and in trees of several levels. `sites` are leaves by operation.
+    Args:
+        feasibility: what fits where.
+        estimates: the costs.
+        sites: the leaf of every operation.
+        index: the operation, by number.
+
+    Yields:
+        A path of a leaf and picoseconds, below zero where the program is faster; calls of functions are not counted.
+        Nothing in nested bodies, in trees of several levels, and where a cost is unknown.
     """
     program, topology = feasibility.program, feasibility.program.topology
     around = {*program.predecessors(index)}

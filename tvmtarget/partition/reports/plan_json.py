@@ -1,4 +1,4 @@
-"""A plan as data: subgraphs, copies, systems, control flow that drivers run, and what is predicted."""
+"""A plan as JSON data: subgraphs, copies, systems, driven control flow, and predictions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ __all__ = ["plan_json"]
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return subgraphs, copies, and control flow that drivers run as data.
+    """Return a plan as JSON data.
 
-    Sizes of copies are in bytes, None where the shape is open; `least` is a number of subgraphs that no division with
-    these sites can go below; `runs` says how often a subgraph or copy in a nested body is expected to run, where that
-    is
-    not once. `rules` counts for each `where` rule the operations that it matches by what it does for them.
+    Args:
+        plan: the plan.
+
+    Returns:
+        Lists of `subgraphs`, `copies` (`bytes` are None for a dynamic shape) and `systems` (`least` is a lower bound of
+        their subgraphs for these sites). `runs` is the expected number of runs of a subgraph in a nested body, unless
+        it is 1. Where there are any: `rules` with counts by effect, `driven` control flow, `predicted` times, and
+        `machines` of a cluster.
     """
     listed = {
         "subgraphs": [_subgraph(subgraph) for subgraph in plan.subgraphs],

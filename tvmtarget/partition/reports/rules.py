@@ -1,8 +1,9 @@
-"""What the `where` rules of a plan do: for which operations they exclude or prefer sites, and which change nothing.
+"""Report what the `where` rules of a plan do: which exclude or prefer sites, and which change nothing.
 
 A rule changes nothing for an operation if a later rule overrides it, if no site that could take the operation without
 any rules is excluded by it or preferred less than another one, or if it is a preference that the chosen site does not
-meet. That another plan might have been the same anyway does not count: no second plan is made to find out.
+meet. A rule that excludes a site counts as effective even if the plan would be the same without it, because
+no second plan is made.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tvmtarget.human_units import counted
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.where_rules import Requirement
@@ -51,7 +53,7 @@ class RuleReport:
             "every site that can take the op meets it": self.met,
             "the preference is not kept": self.released,
         }
-        found = [f"{reason} ({count} op{'' if count == 1 else 's'})" for reason, count in reasons.items() if count]
+        found = [f"{reason} ({counted(count, 'op')})" for reason, count in reasons.items() if count]
         return "" if self.effective else ", ".join(found)
 
     def to_json(self) -> dict[str, object]:
@@ -62,7 +64,12 @@ class RuleReport:
 
 
 class RuleEffects:
-    """What rules do in a plan; `sites` are the paths of the leaves on which operations run, by number."""
+    """Effects of the rules of a plan.
+
+    Args:
+        feasibility: what fits where.
+        sites: path of the leaf of every operation, by number.
+    """
 
     def __init__(self, feasibility: Feasibility, sites: Mapping[int, str]) -> None:
         self.feasibility = feasibility
@@ -91,11 +98,18 @@ class RuleEffects:
         for index, matches in enumerate(self.program.matches if self.program.rules else ()):
             for number in matches:
                 counts[number][self._effect(index, number)] += 1
-        for rule, counted in zip(self.program.rules, counts, strict=True):
-            yield RuleReport(rule, counted["effective"], counted["overridden"], counted["met"], counted["released"])
+        for rule, effects in zip(self.program.rules, counts, strict=True):
+            yield RuleReport(rule, effects["effective"], effects["overridden"], effects["met"], effects["released"])
 
     def lines(self, index: int) -> Iterator[str]:
-        """Yield what each rule that matches an operation does for it."""
+        """Yield what each rule that matches an operation does for it.
+
+        Args:
+            index: the operation, by number.
+
+        Yields:
+            A line for each rule, in the order of the rules.
+        """
         rules = self.program.rules
         for number in self.program.matches[index] if rules else ():
             rule, effect = rules[number], self._effect(index, number)

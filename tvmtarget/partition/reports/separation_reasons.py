@@ -17,7 +17,16 @@ __all__ = ["owners_of", "separation_reasons"]
 
 
 def owners_of(program: FlatProgram, root: PartitionNode) -> dict[int, int]:
-    """Map operations to the leaf subgraphs that hold them, by number; those that drivers run to numbers below 0."""
+    """Map operations to their subgraphs.
+
+    Args:
+        program: the flat program.
+        root: the tree of subgraphs.
+
+    Returns:
+        The number of the leaf subgraph of every operation, in the order of calls; a negative number for each operation
+        that a driver runs.
+    """
     owner: dict[int, int] = {}
     leaves = 0
     for subgraph in root.walk():

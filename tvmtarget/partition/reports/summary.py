@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.outline.constant_binding import bound_weights
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["summary_of", "systems_in"]
 
 MAX_SHOWN = 5
-MAX_REFUSED = 3
+MAX_UNSUPPORTED = 3
 
 
 def summary_of(plan: Plan) -> Iterator[str]:
-    """Yield the summary of a plan line by line."""
+    """Print a plan.
+
+    Args:
+        plan: the plan.
+
+    Yields:
+        The lines: totals, each leaf, each driver, copies, operators that preferred sites do not support, predictions,
+        and rules and preferences without effect.
+    """
     total = len(plan.program.body)
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -32,22 +41,26 @@ def summary_of(plan: Plan) -> Iterator[str]:
         calls[subgraph.site] += 1
     flops = _flops(plan)
     warning = f"; {plan.prediction.warning}" if plan.prediction is not None and plan.prediction.warning else ""
-    yield f"{total} ops in {len(plan.subgraphs)} subgraphs on {len(counts)} sites of {plan.topology.root.kind}{warning}"
+    parts, sites = counted(len(plan.subgraphs), "subgraph"), counted(len(counts), "site")
+    yield f"{counted(total, 'op')} in {parts} on {sites} of {plan.topology.root.kind}{warning}"
     for site in (leaf.path for leaf in plan.topology.leaves()):
         share = f"{_percent(counts[site], total)} %"
         if flops.total():
             share += f", {_percent(flops[site], flops.total())} % of flops"
         kind = plan.topology[site].target.kind
-        yield f"  @{site or '.'} ({kind}): {counts[site]} ops ({share}) in {calls[site]} subgraphs"
+        ops, subgraphs = counted(counts[site], "op"), counted(calls[site], "subgraph")
+        yield f"  @{site or '.'} ({kind}): {ops} ({share}) in {subgraphs}"
     yield from _drivers(plan.root)
     if plan.outlined.driven:
         kinds = Counter(plan.program.body[one.call].kind for one in plan.outlined.driven)
-        counted = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        yield f"  run by drivers: {counted}, whose bodies are divided"
+        driven = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        yield f"  run by drivers: {driven}, whose bodies are partitioned"
     yield f"  copies: {len(plan.copies)}, {_bytes(plan)}"
-    refused = [f"{kind} by @{leaf or '.'} ({count} ops, {code})" for kind, leaf, count, code in _refused(plan)]
-    if refused:
-        yield f"  refused most: {', '.join(refused[:MAX_REFUSED])}"
+    unsupported = [
+        f"{kind} on @{leaf or '.'} ({counted(count, 'op')}, {code})" for kind, leaf, count, code in _unsupported(plan)
+    ]
+    if unsupported:
+        yield f"  most unsupported: {', '.join(unsupported[:MAX_UNSUPPORTED])}"
     if plan.prediction is not None:
         yield from plan.prediction.lines()
     if plan.throughput is not None:
@@ -58,17 +71,17 @@ def summary_of(plan: Plan) -> Iterator[str]:
     for rule in idle[:MAX_SHOWN]:
         yield f"  {rule.rule.origin}, {rule.rule.text or rule.rule.constraint}, changes nothing: {rule.why()}"
     if len(idle) > MAX_SHOWN:
-        yield f"  ... and {len(idle) - MAX_SHOWN} more rules that change nothing"
+        yield f"  ... and {counted(len(idle) - MAX_SHOWN, 'more rule')} without effect"
 
 
 def _bound(plan: Plan) -> Iterator[str]:
     """Yield how many weights stay parts of functions though the plan was to lift all, and the first of them."""
     functions = [plan.module[name] for name in dict.fromkeys(subgraph.function for subgraph in plan.subgraphs)]
-    held = [(weight, one.name) for one in functions for weight in bound_weights(one)]
-    if plan.options.constants == "lift" and held:
-        weight, name = held[0]
+    bound = [(weight, one.name) for one in functions for weight in bound_weights(one)]
+    if plan.options.constants == "lift" and bound:
+        weight, name = bound[0]
         why = "the code generator needs their values, or the function is called once from outside or another machine"
-        yield f"  not lifted: {len(held)} weights such as {weight!r} of {name!r}; {why}"
+        yield f"  not lifted: {counted(len(bound), 'weight')} such as {weight!r} of {name!r}; {why}"
 
 
 def _drivers(root: PartitionNode) -> Iterator[str]:
@@ -78,12 +91,20 @@ def _drivers(root: PartitionNode) -> Iterator[str]:
         drivers.setdefault(system.site.path, []).append(system)
     for path, called in drivers.items():
         subgraphs, least = sum(len(one.parts) for one in called), sum(one.least_parts for one in called)
-        calls = f" in {len(called)} calls" if len(called) > 1 else ""
-        yield f"  driver of @{path or '.'}: {subgraphs} subgraphs{calls}, at least {least} for these sites"
+        calls = f" in {counted(len(called), 'call')}" if len(called) > 1 else ""
+        parts = counted(subgraphs, "subgraph")
+        yield f"  driver of @{path or '.'}: {parts}{calls}, at least {least} for these sites"
 
 
 def systems_in(subgraph: PartitionNode) -> Iterator[PartitionNode]:
-    """Yield the systems that are called outside of nested bodies."""
+    """Yield the systems that are called outside of nested bodies.
+
+    Args:
+        subgraph: the tree of subgraphs.
+
+    Yields:
+        Its systems, in the order in which they are called.
+    """
     if subgraph.site.is_system and not subgraph.bodies:
         yield subgraph
         for part in subgraph.parts:
@@ -91,28 +112,28 @@ def systems_in(subgraph: PartitionNode) -> Iterator[PartitionNode]:
 
 
 def _bytes(plan: Plan) -> str:
-    """Say how much is copied once, and what of it is reckoned by the costs or not known."""
+    """Return the bytes of all copies in one run, and how many sizes the costs assume or nobody knows."""
     nbytes = plan.estimates.nbytes if plan.estimates is not None else _stated
     sizes = [nbytes(copy.type) for copy in plan.copies]
-    is_open = [copy.nbytes is None for copy in plan.copies]
-    text = f"{sum(size for size in sizes if size is not None)} bytes"
-    reckoned = sum(size is not None and open_ for size, open_ in zip(sizes, is_open, strict=True))
-    text += f", {reckoned} of them of open size as the costs say" if reckoned else ""
-    return text + (f", {sizes.count(None)} of them of open size" if None in sizes else "")
+    is_dynamic = [copy.nbytes is None for copy in plan.copies]
+    text = bytes_text(sum(size for size in sizes if size is not None))
+    assumed = sum(size is not None and dynamic for size, dynamic in zip(sizes, is_dynamic, strict=True))
+    text += f", {assumed} of dynamic shape with the sizes that the costs assume" if assumed else ""
+    return text + (f", {sizes.count(None)} of dynamic shape" if None in sizes else "")
 
 
 def _stated(type_: Type) -> int | None:
     return type_.nbytes if isinstance(type_, TensorType) else None
 
 
-def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
-    """List operators that leaves refuse and less preferred ones run: for how many operations, and why the first."""
+def _unsupported(plan: Plan) -> list[tuple[str, str, int, str]]:
+    """List operators that run on less preferred leaves: the unsupporting leaf, how many, why."""
     feasibility, program = plan.feasibility, plan.program
     place = {leaf.path: number for number, leaf in enumerate(feasibility.leaves)}
     ran = {index: place[subgraph.site] for subgraph in plan.subgraphs for index in program.with_nested(subgraph.calls)}
     codes: dict[tuple[object, ...], str] = {}
     counts: Counter[tuple[str, str]] = Counter()
-    told: dict[tuple[str, str], str] = {}
+    first_code: dict[tuple[str, str], str] = {}
     for number, leaf in enumerate(feasibility.leaves):
         for index in np.flatnonzero(~feasibility.supported[:, number]).tolist():
             if ran.get(index, 0) <= number:
@@ -120,12 +141,12 @@ def _refused(plan: Plan) -> list[tuple[str, str, int, str]]:
             kind = program.body[index].kind
             key = kind, program.requirements[index], number
             if key not in codes:
-                refusal = feasibility.unsupported_reason(index, leaf)
-                codes[key] = "" if refusal is None else refusal.code
+                reason = feasibility.unsupported_reason(index, leaf)
+                codes[key] = "" if reason is None else reason.code
             if codes[key] not in ("", "CONSTRAINT"):
                 counts[kind, leaf.path] += 1
-                told.setdefault((kind, leaf.path), codes[key])
-    return [(kind, leaf, count, told[kind, leaf]) for (kind, leaf), count in counts.most_common()]
+                first_code.setdefault((kind, leaf.path), codes[key])
+    return [(kind, leaf, count, first_code[kind, leaf]) for (kind, leaf), count in counts.most_common()]
 
 
 def _percent(part: int, whole: int) -> str:
@@ -133,7 +154,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _flops(plan: Plan) -> Counter[str]:
-    """Return the operations on numbers that each site does, nothing if that is unknown of anything."""
+    """Return the floating-point operations of each site; nothing if those of any operation are unknown."""
     found: Counter[str] = Counter()
     if plan.estimates is None:
         return found
@@ -147,14 +168,14 @@ def _flops(plan: Plan) -> Counter[str]:
 
 
 def _released(plan: Plan) -> Iterator[str]:
-    """Yield the preferences that were not kept, with how many operations and the first of them."""
-    if not any(item.constraint.weight is not None for asked in plan.program.requirements for item in asked):
+    """Yield the preferences that are not met, with the number of operations and the first of them."""
+    if not any(item.constraint.weight is not None for items in plan.program.requirements for item in items):
         return
     lost: dict[str, list[str]] = {}
     for decision in plan.decisions:
         if decision.code == "RELEASED_PIN":
             lost.setdefault(decision.reason, []).append(plan.program.body[decision.ops[0]].source)
     for item, ops in list(lost.items())[:MAX_SHOWN]:
-        yield f"  released: {item}, for {len(ops)} ops such as {ops[0]!r}"
+        yield f"  released: {item}, for {counted(len(ops), 'op')} such as {ops[0]!r}"
     if len(lost) > MAX_SHOWN:
-        yield f"  ... and {len(lost) - MAX_SHOWN} more preferences"
+        yield f"  ... and {counted(len(lost) - MAX_SHOWN, 'more preference')}"

@@ -1,4 +1,4 @@
-"""What of a divided program there is to tune: leaf functions that differ in structure or in the code for them."""
+"""Tuning tasks of a plan: leaf functions that differ in structure or in the code generated for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Task", "tasks_of"]
 class Task:
     """Leaf functions of one structure (weights apart) for leaves of one `codegen_key`; `weight` is the number of calls.
 
-    `subgraphs` are all that are alike; any of them stands for the rest.
+    `subgraphs` are all calls of such functions, the first one first.
     """
 
     structure: str
@@ -27,7 +27,7 @@ class Task:
 
     @property
     def weight(self) -> int:
-        """How often a run of the program calls such a function."""
+        """Number of calls in one run of the program."""
         return len(self.subgraphs)
 
     @property
@@ -37,9 +37,18 @@ class Task:
 
 
 def tasks_of(module: IRModule, topology: Topology, subgraphs: Iterable[SubgraphRecord]) -> tuple[Task, ...]:
-    """Group the leaf functions of a divided program, in the order in which they are first called."""
+    """Group the leaf functions of a plan into tuning tasks.
+
+    Args:
+        module: the decomposed module.
+        topology: its sites.
+        subgraphs: the calls of its leaf functions, in order.
+
+    Returns:
+        The tasks, in the order of their first call.
+    """
     found: dict[tuple[str, str], list[SubgraphRecord]] = {}
     for subgraph in subgraphs:
         structure = structural_hash(module[subgraph.function], module.by_name, strip_constraints=True, weights=False)
         found.setdefault((structure, codegen_key(topology[subgraph.site].target)), []).append(subgraph)
-    return tuple(Task(structure, key, tuple(alike)) for (structure, key), alike in found.items())
+    return tuple(Task(structure, key, tuple(calls)) for (structure, key), calls in found.items())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError
+from tvmtarget.human_units import counted
 from tvmtarget.partition.costs.estimate import microseconds
 from tvmtarget.partition.pipeline import prepare
 from tvmtarget.partition.placement.hypotheses import read_moves
@@ -80,7 +81,7 @@ class Alternative:
     def lines(self) -> Iterator[str]:
         """Yield the alternative as one line of text."""
         time = "" if self.totals.time is None else f", {time_text(self.totals.time)}"
-        counts = f"{self.totals.subgraphs} subgraphs, {self.totals.copies} copies"
+        counts = f"{counted(self.totals.subgraphs, 'subgraph')}, {counted(self.totals.copies, 'copy')}"
         yield f"{self.name} ({100 * self.share:.0f} % of ops there): {counts}{time}"
 
     def to_json(self) -> Mapping[str, object]:
