@@ -111,7 +111,7 @@ def test_what_tvm_leaves_out_of_a_target_is_told_to_the_import(tmp_path):
     same, system = CPU.override({"l2-cache-bytes": 2 * 1048576}), tt.Target.parse("[a=llvm,b=cuda](host=@a)")
     with pytest.raises(LogError, match=r"TVM writes .* the same way; name one of them"):
         import_metaschedule(log, folder, targets=[CPU, same])
-    with pytest.raises(LogError, match="runs on one device; name a leaf of"):
+    with pytest.raises(LogError, match="measure on one device; name a leaf of"):
         import_metaschedule(log, folder, targets=[system])
 
 
