@@ -79,7 +79,7 @@ def forked(work):
 
 
 class Writer:
-    """A process that appends trials of candidates from `first` on, and tells each one that is acknowledged."""
+    """A process that appends trials of candidates from `first` on, and reports each one that is acknowledged."""
 
     def __init__(self, path, first, count):
         reading, writing = os.pipe()
@@ -92,19 +92,19 @@ class Writer:
 
         self.process = forked(append_and_tell)
         os.close(writing)
-        self._told = os.fdopen(reading)
+        self._acknowledged = os.fdopen(reading)
 
     def next(self):
-        return int(self._told.readline())
+        return int(self._acknowledged.readline())
 
     def end(self, kill=False):
-        """Wait for the process, or kill it; return what it had told beside `next`."""
+        """Wait for the process, or kill it; return what it reported besides `next`."""
         if kill:
             os.kill(self.process, signal.SIGKILL)
-        told = [int(line) for line in self._told.read().splitlines(keepends=True) if line[-1] == "\n"]
+        reported = [int(line) for line in self._acknowledged.read().splitlines(keepends=True) if line[-1] == "\n"]
         os.waitpid(self.process, 0)
-        self._told.close()
-        return told
+        self._acknowledged.close()
+        return reported
 
 
 def numbers(log):

@@ -33,7 +33,7 @@ def test_a_kernel_is_tuned_for_this_gpu_and_for_no_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_rates_of_a_gpu_are_those_of_its_memory_and_copies_are_told_apart():
+def test_rates_of_a_gpu_include_its_memory_and_both_directions_of_copies():
     needs_gpu()
     costs = measure_rates("[gpu=cuda,cpu=onnxruntime](host=@cpu)").costs
     assert set(costs.sites) == {"gpu", "cpu"}

@@ -64,7 +64,7 @@ def split(program, factor):
 
 
 def database(folder, programs, target=CPU, factors=(8,)):
-    """Have TVM write a database in which a smaller factor is said to be faster."""
+    """Have TVM write a database in which a smaller factor is recorded as faster."""
     folder.mkdir()
     written = ms.database.JSONDatabase(work_dir=str(folder))
     for program in programs:
@@ -100,7 +100,7 @@ def test_records_of_metaschedule_are_those_of_the_kernels_of_a_build(tmp_path):
     assert not kernel_of(model, CPU.override({"mcpu": "nehalem"}), log).is_used
 
 
-def test_what_tvm_leaves_out_of_a_target_is_told_to_the_import(tmp_path):
+def test_an_import_takes_what_tvm_leaves_out_from_the_named_targets(tmp_path):
     folder = database(tmp_path / "db", tasks(largest()))
     model, log, path = tt.IRModule.from_onnx(largest()), tt.TuningLog("memory:"), tmp_path / "log.db"
     import_metaschedule(log, folder)
@@ -137,7 +137,7 @@ def test_what_goes_out_to_tvm_and_is_written_by_it_comes_back_as_it_was(tmp_path
     assert len(trials(back)) == 2
 
 
-def test_p8_what_does_not_fit_a_kernel_is_told_and_the_next_best_is_built(tmp_path):
+def test_p8_a_record_that_does_not_fit_a_kernel_is_reported_and_the_next_best_is_built(tmp_path):
     model, log = tt.IRModule.from_onnx(largest()), tt.TuningLog("memory:")
     import_metaschedule(log, database(tmp_path / "db", tasks(largest())), targets=[CPU])
     (good,) = [record for record in log if isinstance(record, Trial)]

@@ -206,8 +206,8 @@ def test_an_export_has_only_what_tvm_can_read_and_the_names_that_a_log_knows(tmp
     log.extend([odd, *aliases, Retraction(of=aliases[-1].digest, why="no such thing")])
     (folder,) = export_metaschedule(log, tmp_path / "out", best=2).values()
     written = [json.loads(line) for line in (folder / RECORDS).read_text().splitlines()]
-    said = sorted([one[0] for one in record[1][0][0]] for record in written)
-    assert said == [["GetRings"], ["GetTBlock", "GetRings"]]
+    instructions = sorted([one[0] for one in record[1][0][0]] for record in written)
+    assert instructions == [["GetRings"], ["GetTBlock", "GetRings"]]
     assert [record[1][2]["kind"] for record in written] == ["llvm", "llvm"]
     (tmp_path / "file").touch()
     with pytest.raises(LogError, match="cannot be made: Not a directory"):

@@ -127,7 +127,7 @@ def test_another_spelling_of_the_target_is_equal_and_another_instruction_set_is_
     assert [applied.tier for applied in older.tuned if applied.level == "kernel"] == ["default"]
 
 
-def test_a_near_device_is_taken_only_where_that_is_asked_for_and_says_how_far_it_is(tuned):
+def test_a_near_device_is_used_only_if_the_policy_allows_it_and_reports_its_distance(tuned):
     url, _ = tuned
     module = tt.IRModule.from_onnx(convolution())
     more = tt.Target.parse("llvm(num-cores=4)")

@@ -117,7 +117,7 @@ def test_placements_are_measured_anew_once_kernels_were_tuned_since(tmp_path):
 
 
 def test_a_slow_operation_is_found_by_the_subgraphs_it_is_in():
-    """What subgraphs took decides, not the work in them: here LRN, which no roofline would tell from the rest."""
+    """The measured times of subgraphs decide, not the work in them: here LRN, which no roofline distinguishes."""
     lrn = [
         helper.make_node("Relu", ["x"], ["a"], name="relu"),
         helper.make_node("LRN", ["a"], ["b"], name="lrn", size=3),
@@ -192,7 +192,7 @@ def test_a_placement_that_a_constraint_forbids_is_not_used_and_the_result_says_s
         ({"sets": []}, "no 'set'"),
     ],
 )
-def test_settings_that_do_not_fit_are_told_and_left_out(body, note):
+def test_settings_that_do_not_fit_are_reported_and_left_out(body, note):
     log = tt.TuningLog("memory:")
     plan = tt.decompose(digits(), BOTH)
     log.pin(program_workload(plan, "executor"), plan.topology.root, Candidate(format=SETTINGS, body=body), "for a test")
@@ -246,7 +246,7 @@ def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "problem"),
     [
         ({"trials": 0}, "0 trials are given"),
         ({"seconds": -1.0}, "-1.0 seconds are given"),
@@ -254,8 +254,8 @@ def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
         ({"workers": "garbage"}, "'garbage' is no address of a Dask scheduler"),
     ],
 )
-def test_numbers_and_addresses_that_mean_nothing_are_refused(given, told):
-    with pytest.raises(tt.TvmTargetError, match=told):
+def test_invalid_numbers_and_addresses_are_rejected(given, problem):
+    with pytest.raises(tt.TvmTargetError, match=problem):
         tt.tune(digits(), QUICK, log="memory:", **given)
 
 
@@ -288,9 +288,9 @@ def test_squeezenet_is_tuned_on_all_levels_and_the_placement_is_no_slower_by_wha
     np.testing.assert_allclose(actual, expected, rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize(("load", "is_told"), [(0.0, False), (0.4, False), (4.46, True)])
-def test_a_busy_machine_is_told_as_what_is_best_there_need_not_be_best_alone(monkeypatch, load, is_told):
+@pytest.mark.parametrize(("load", "is_reported"), [(0.0, False), (0.4, False), (4.46, True)])
+def test_the_result_warns_of_a_busy_machine(monkeypatch, load, is_reported):
     monkeypatch.setattr(os, "getloadavg", lambda: (load * processors(), 0.0, 0.0))
     result = tt.tune(digits(), "numpy", log="memory:", trials=1)
     assert result.to_json()["load"] == load
-    assert ("a busy machine, at a load of 4.5 on each processor" in str(result)) is is_told
+    assert ("a busy machine, at a load of 4.5 on each processor" in str(result)) is is_reported

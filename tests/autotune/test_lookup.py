@@ -355,17 +355,17 @@ def test_kernels_ask_for_a_leaf_and_graphs_for_the_whole():
 def test_p7_the_order_of_records_does_not_matter_and_equal_means_equal(rows, shuffle):
     targets = [ZNVER4, ZNVER4.override({"opt-level": 1}), ZNVER4.override({"num-cores": 8}), A100]
     records = [trial(number, cost * 1000, target=targets[at]) for at, cost, number in rows] + known(*targets)
-    asked = random.Random(len(rows)).choice(targets)
+    target = random.Random(len(rows)).choice(targets)
 
     def answer():
         shuffle.shuffle(records)
         log = TuningLog("memory:")
         log.extend(records)
-        return look(log, asked)
+        return look(log, target)
 
     match = answer()
     assert match.to_json() == answer().to_json()
     if match.tier in ("exact", "equal"):
         measured_on = next(target for target in targets if target.digest == match.record.target)
-        assert measured_on.tuning_key() == asked.tuning_key()
-    assert (match.tier == "default") == (not any((targets[at].kind == asked.kind) for at, *_ in rows))
+        assert measured_on.tuning_key() == target.tuning_key()
+    assert (match.tier == "default") == (not any((targets[at].kind == target.kind) for at, *_ in rows))

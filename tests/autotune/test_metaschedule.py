@@ -77,10 +77,10 @@ def test_a_trace_that_does_not_fit_is_an_error_of_the_candidate(proposed):
 
 def test_a_search_proposes_no_trace_twice_and_ends_with_its_space():
     offered = iter([["a", "b"], ["b", "c"], [], [], ["d"], [], [], []])
-    told = []
+    parents = []
 
     def ask(known, count, seed):
-        told.append(known)
+        parents.append(known)
         return next(offered)
 
     search = TraceSearch(0, ask)
@@ -89,7 +89,7 @@ def test_a_search_proposes_no_trace_twice_and_ends_with_its_space():
         search.report(trace, 10 - len(found))
         found.append(trace)
     assert found == ["a", "b", "c", "d"]
-    assert told[-1] == [("d", 7), ("c", 8), ("b", 9), ("a", 10)]
+    assert parents[-1] == [("d", 7), ("c", 8), ("b", 9), ("a", 10)]
 
 
 def test_a_trace_of_the_log_is_built_and_saved_programs_keep_it(proposed, tmp_path):

@@ -124,20 +124,20 @@ GUARD
 
 
 @pytest.mark.parametrize(
-    ("guard", "told"),
+    ("guard", "expected"),
     [
         ('if __name__ == "__main__":', "'ok': "),
         pytest.param("if True:", "the main module tunes while it is imported", marks=pytest.mark.slow),
     ],
 )
-def test_what_a_script_registers_is_known_where_its_programs_run(tmp_path, guard, told):
+def test_plugins_that_a_script_registers_are_known_in_measuring_processes(tmp_path, guard, expected):
     (tmp_path / "model.onnx").write_bytes(small(helper.make_node("Abs", ["x"], ["y"])).SerializeToString())
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("GUARD", guard))
     command = [sys.executable, str(script), str(tmp_path / "model.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert told in done.stdout
+    assert expected in done.stdout
 
 
 TUNE = """

@@ -90,7 +90,7 @@ def test_p2_a_file_cut_at_every_byte_has_all_lines_before_the_cut():
         assert all(line.problem.startswith("cut short: ") for line in read if not line.record)
 
 
-def test_p2_a_flip_of_any_bit_costs_one_line_and_is_told_with_its_place():
+def test_p2_a_flip_of_any_bit_affects_one_line_and_is_reported_with_its_place():
     lines = [f"{trial(at).text}\n".encode() for at in range(3)]
     first = len(lines[0])
     for at in range(len(lines[1]) - 1):
@@ -99,10 +99,10 @@ def test_p2_a_flip_of_any_bit_costs_one_line_and_is_told_with_its_place():
         read = [raw.read() for raw in raw_lines(BytesIO(flipped))]
         known = [line.record for line in read if line.record and not isinstance(line.record, Foreign)]
         assert known == [trial(0), trial(2)], at
-        told = [line.offset for line in read if not line.record]
-        is_of_others = len(known) + len(told) < len(read)  # its type or version is another: it is kept, unread
+        rejected = [line.offset for line in read if not line.record]
+        is_of_others = len(known) + len(rejected) < len(read)  # its type or version is another: it is kept, unread
         is_cut_in_two = flipped[first + at] == ord("\n")
-        assert told == ([] if is_of_others else [first, first + at + 1][: 1 + is_cut_in_two]), at
+        assert rejected == ([] if is_of_others else [first, first + at + 1][: 1 + is_cut_in_two]), at
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_p2_a_log_that_was_cut_or_flipped_at_any_byte_has_all_other_lines(tmp_pa
     ids=["blank", "spaces and CRLF", "comment", "NUL", "BOM", "two bad lines"],
 )
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-def test_p2_what_stands_between_lines_costs_nothing_and_is_told_with_its_place(tmp_path, between, offsets, end):
+def test_p2_bytes_between_lines_affect_no_line_and_are_reported_with_their_place(tmp_path, between, offsets, end):
     """Reading changes no byte."""
     path, lines = tmp_path / "log.jsonl", [trial(at).text.encode() + end for at in range(3)]
     data = between.join([b"\xef\xbb\xbf" + lines[0], *lines[1:]])
@@ -152,7 +152,7 @@ def test_p2_what_stands_between_lines_costs_nothing_and_is_told_with_its_place(t
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_p2_what_is_read_quickly_is_what_a_record_says(data):
+def test_p2_the_fast_reader_agrees_with_the_records(data):
     """However a line is mutated, the quick way knows no other records than the careful one, and says the same."""
     number = data.draw(st.integers(0, 3))
     one = trial(
@@ -173,8 +173,8 @@ def test_p2_what_is_read_quickly_is_what_a_record_says(data):
     else:
         where[name] = value
     is_sorted = data.draw(st.booleans())
-    said = json.dumps(flat, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=data.draw(st.booleans()))
-    text = f'{said[:-1]},"d":"d1:{hashlib.sha256(said.encode()).hexdigest()[:32]}"}}'
+    content = json.dumps(flat, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=data.draw(st.booleans()))
+    text = f'{content[:-1]},"d":"d1:{hashlib.sha256(content.encode()).hexdigest()[:32]}"}}'
     quick = quick_entry(text.encode())
     try:
         careful = parse_record(text)
@@ -205,8 +205,8 @@ def test_p3_a_store_with_a_fast_gpu_and_a_slow_cpu_answers_each_with_its_own(lev
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(rows, max_size=10), st.sampled_from(range(len(TARGETS))), st.sampled_from(["kernel", "graph"]))
-def test_p3_no_answer_is_of_another_device_or_illegal(found, asked, level):
-    target, workload = TARGETS[asked], Workload.of(MATMUL.body, level)
+def test_p3_no_match_is_of_another_device_or_illegal(found, index, level):
+    target, workload = TARGETS[index], Workload.of(MATMUL.body, level)
     records = [record_of(*row).replace(workload=workload.key, level=level) for row in found]
     log = log_of([workload, *records])
     match = log.lookup(workload, target, policy=Policy(max_distance=100), env=HERE)
@@ -283,7 +283,7 @@ def test_p5_shards_merge_to_equal_files_in_any_order(tmp_path):
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(rows, max_size=10), st.sampled_from(range(len(TARGETS))), st.randoms())
-def test_p7_a_lookup_is_total_and_does_not_depend_on_the_order_or_the_form(tmp_path_factory, found, asked, shuffle):
+def test_p7_a_lookup_is_total_and_does_not_depend_on_the_order_or_the_form(tmp_path_factory, found, index, shuffle):
     records = [record_of(*row) for row in found] + known(*TARGETS)
     answers = []
     for name in ("a.jsonl", "b.db"):
@@ -294,7 +294,7 @@ def test_p7_a_lookup_is_total_and_does_not_depend_on_the_order_or_the_form(tmp_p
         with TuningLog(str(path)) as log:
             if name.endswith("db"):
                 log.extend(records)
-            answers.append(log.lookup(MATMUL, TARGETS[asked], env=HERE).to_json() | {"log": ""})
+            answers.append(log.lookup(MATMUL, TARGETS[index], env=HERE).to_json() | {"log": ""})
     assert answers[0] == answers[1]
     assert answers[0]["tier"] in TIERS
 
@@ -309,14 +309,14 @@ def test_p7_the_seed_of_hashes_does_not_matter(tmp_path):
         "for text in ('c', 'cuda', 'llvm(mcpu=znver4,mtriple=x86_64-linux-gnu,num-cores=12)'):\n"
         "    print(log.lookup(log.workloads()[0], Target.parse(text)).to_json())\n"
     )
-    said = {
+    content = {
         subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True,
             env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(seed)},
         ).stdout
         for seed in (0, 1)
     }  # fmt: skip
-    assert len(said) == 1
+    assert len(content) == 1
 
 
 def test_p9_a_failure_of_the_machine_leaves_the_best_candidate_eligible():
@@ -419,12 +419,12 @@ def test_p1_a_compaction_that_is_killed_loses_nothing_while_others_write(tmp_pat
         with TuningLog(str(path)) as log:
             log.extend([*known(ZNVER4), *(trial(number) for number in range(100))])
         compacting, writer = forked(compact_for_ever), Writer(path, 1000, 40)
-        told = [writer.next() for _ in range(10 * at // 2)]
+        acknowledged = [writer.next() for _ in range(10 * at // 2)]
         os.kill(compacting, signal.SIGKILL)
         os.waitpid(compacting, 0)
-        told += writer.end()
+        acknowledged += writer.end()
         with TuningLog(str(path)) as log:
-            assert {*range(100), *told} <= {*numbers(log)}
+            assert {*range(100), *acknowledged} <= {*numbers(log)}
             assert log.verify() == []
 
 
@@ -462,9 +462,9 @@ def test_p11_a_reader_in_the_middle_of_reading_does_not_hold_up_a_writer(tmp_pat
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(rows, max_size=8), st.sampled_from(range(len(TARGETS))))
-def test_p12_an_explanation_is_true(found, asked):
+def test_p12_an_explanation_is_true(found, index):
     """Its terms add up to the distance, which is that of the two targets; who was not taken does not fit."""
-    target = TARGETS[asked]
+    target = TARGETS[index]
     log = log_of([record_of(*row) for row in found])
     match = log.lookup(MATMUL, target, env=HERE)
     if match.tier == "near":

@@ -26,11 +26,11 @@ def test_each_leaf_gets_rates_and_shares_of_them_by_operator(rates):
     assert {"Relu", "LRN", "MaxPool", "Gemm"} <= kinds
 
 
-def test_leaves_that_are_alike_are_measured_once(rates):
+def test_equal_leaves_are_measured_once(rates):
     assert rates.costs.sites["a"] is rates.costs.sites["b"]
 
 
-def test_a_leaf_of_another_machine_is_left_out_and_told(rates):
+def test_a_leaf_of_another_machine_is_left_out_with_a_reason(rates):
     (reason,) = rates.left_out
     assert reason.startswith("@far cannot run on this machine: ")
     assert list(rates.lines())[-1] == f"not measured: {reason}"

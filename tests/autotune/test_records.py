@@ -44,12 +44,12 @@ def test_a_line_may_leave_out_what_goes_without_saying():
     whole = trial(1)
     flat = json.loads(whole.text)
     del flat["m"]["unit"], flat["m"]["kind"], flat["d"]
-    for said in (flat, flat | {"src": None}):
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    for fields in (flat, flat | {"src": None}):
+        text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         digest = f"d1:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
-        assert parse_record(json.dumps(said | {"d": digest})) == whole
+        assert parse_record(json.dumps(fields | {"d": digest})) == whole
         with pytest.raises(LogError, match="it was changed or cut"):
-            parse_record(json.dumps(said | {"ts": 1, "d": digest}))
+            parse_record(json.dumps(fields | {"ts": 1, "d": digest}))
 
 
 def test_p10_fields_that_nobody_knows_are_kept():

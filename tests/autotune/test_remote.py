@@ -38,7 +38,7 @@ def product():
     return small(helper.make_node("MatMul", ["x", "w"], ["y"]), shape=(48, 64), w=weights)
 
 
-# What a machine does, told the seconds that are left.
+# What a machine does with the seconds that are left.
 
 
 def napping(what, seconds, count):
@@ -98,7 +98,7 @@ def test_what_a_lost_machine_measured_is_measured_by_another_one(cluster, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["refuses", "raises"])
-def test_a_machine_that_cannot_measure_is_not_asked_again_and_another_one_does_it(cluster, tmp_path, how):
+def test_a_machine_that_cannot_measure_is_not_used_again_and_another_one_measures(cluster, tmp_path, how):
     with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         pids = {remotes.run(picky, tmp_path, how) for _ in range(3)}
         assert len(pids) == remotes.size == 1
@@ -288,7 +288,7 @@ def losing(*processes):
         ("scheduler", r"the Dask scheduler at 'tcp://\S+' does not answer any more"),
     ],
 )
-def test_when_all_workers_or_their_scheduler_are_lost_what_was_measured_is_kept_and_told(machines, lost, why):
+def test_if_all_workers_or_the_scheduler_are_lost_the_error_has_the_result_so_far(machines, lost, why):
     log = tt.TuningLog("memory:")
     processes = machines.workers if lost == "workers" else [machines.scheduler]
     with pytest.raises(TuneStoppedError, match=why) as raised:

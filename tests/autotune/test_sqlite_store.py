@@ -1,4 +1,4 @@
-"""Databases that were damaged, and disks and processes that do not help: found, told, mended, and nothing lost."""
+"""Damaged databases, failing disks and killed processes: found, reported, repaired, and nothing is lost."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def damage(path, sql):
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "expected"),
     [
         ("UPDATE trial SET score = 1 WHERE line = 6", "record 6 is not ranked by what it says; repair the log"),
         ("UPDATE trial SET status = 'wrong_output' WHERE line = 4", "record 4 is not ranked by what it says"),
@@ -42,25 +42,25 @@ def damage(path, sql):
         ("DELETE FROM body", f"nothing says what {HERE.key!r} is"),
     ],
 )
-def test_what_is_kept_beside_the_lines_is_checked_and_made_anew(path, sql, told):
+def test_derived_tables_are_checked_and_rebuilt(path, sql, expected):
     with TuningLog(str(path)) as log:
         before = [match.to_json() for match in log.top_k(MATMUL, ZNVER4, 9)]
     damage(path, sql)
     with TuningLog(str(path)) as log:
-        assert any(problem.startswith(told) for problem in log.verify()), log.verify()
+        assert any(problem.startswith(expected) for problem in log.verify()), log.verify()
         assert log.repair() == 0
         assert log.verify() == []
         assert [match.to_json() for match in log.top_k(MATMUL, ZNVER4, 9)] == before
 
 
-@pytest.mark.parametrize("said", ["replace(said, '\"mb\":3', '\"mb\":7')", "NULL", "12", "x'ff00'", "''"])
-def test_a_line_that_was_damaged_in_a_database_is_told_and_put_aside(path, said):
-    if said == "NULL":
+@pytest.mark.parametrize("stored", ["replace(said, '\"mb\":3', '\"mb\":7')", "NULL", "12", "x'ff00'", "''"])
+def test_a_damaged_line_of_a_database_is_reported_and_moved_aside(path, stored):
+    if stored == "NULL":
         damage(
             path,
             "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = replace(sql, 'said TEXT NOT NULL', 'said')",
         )
-    damage(path, f"UPDATE kept SET said = {said} WHERE id = 7")
+    damage(path, f"UPDATE kept SET said = {stored} WHERE id = 7")
     with TuningLog(str(path)) as log:
         try:
             problems = log.verify()
@@ -286,7 +286,7 @@ ENDLESS = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n) SEL
         "CREATE TABLE more(x DEFAULT (randomblob(1000000000)))",
     ],
 )
-def test_a_database_whose_schema_computes_is_refused_and_its_lines_are_salvaged(path, sql):
+def test_a_database_whose_schema_computes_is_rejected_and_its_lines_are_recovered(path, sql):
     damage(path, sql)
     with pytest.raises(LogError, match="no tuning log as this library writes them: it has the"):
         TuningLog(str(path))

@@ -91,7 +91,7 @@ def test_p1_eight_writers_of_which_seven_are_killed_lose_nothing_five_times_in_a
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [100_000])
-def test_a_large_log_is_read_and_asked(tmp_path, count):
+def test_a_large_log_is_read_and_searched(tmp_path, count):
     path = tmp_path / "log.jsonl"
     write_file(path, [*known(ZNVER4), *(trial(at, 10**9 + at * 7 % count) for at in range(count))])
     with TuningLog(str(path)) as log, TuningLog(str(tmp_path / "log.db")) as other:
@@ -522,7 +522,7 @@ def test_packed_exports_of_equal_logs_are_equal_files(tmp_path):
 
 def test_threads_share_a_log(path):
     """What reads long, such as an export, does not keep others waiting for ever, nor do they."""
-    asked = itertools.cycle(
+    actions = itertools.cycle(
         [
             lambda log: log.lookup(MATMUL, ZNVER4, env=HERE),
             lambda log: log.top_k(MATMUL, ZNVER4, 3),
@@ -537,7 +537,7 @@ def test_threads_share_a_log(path):
     def work(first):
         for at in range(first, first + 30):
             log.append(trial(at))
-            next(asked)(log)
+            next(actions)(log)
 
     with TuningLog(str(path)) as log:
         log.extend(known(ZNVER4))

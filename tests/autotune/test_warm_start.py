@@ -1,4 +1,4 @@
-"""What a log has from elsewhere is measured first: imports, near devices, former defaults, workloads that are alike."""
+"""What a log has from elsewhere is measured first: imports, near devices, former defaults, equivalent workloads."""
 
 from dataclasses import replace
 from functools import partial
