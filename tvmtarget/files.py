@@ -26,17 +26,14 @@ __all__ = ["atomic_write", "file_identity", "sync_folder", "temporary_folder"]
 
 
 @contextmanager
-def atomic_write(path: Path, staging_name: str = "") -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces a path once it is complete and on the disk.
 
     An existing file keeps its permissions, and a link stays a link: the file that it points to is replaced. Anything
-    else, such as a terminal or a pipe, is written directly.
+    else, such as a terminal or a pipe, is written directly. New files that killed processes left are removed.
 
     Args:
         path: the file to replace.
-        staging_name: name of the new file in the same folder until it is complete; an existing file of that name is
-            overwritten, so only processes that take turns may use it. By default it is a unique name, and files left by
-            killed processes are removed.
 
     Yields:
         The stream; if the block raises, the old file stays.
@@ -50,11 +47,7 @@ def atomic_write(path: Path, staging_name: str = "") -> Iterator[BinaryIO]:
         with path.open("wb") as stream:
             yield stream
         return
-    if staging_name:
-        staging = path.with_name(staging_name)
-        opened: BinaryIO = staging.open("wb")
-    else:
-        staging, opened = _new_file(path)
+    staging, opened = _new_file(path)
     try:
         with opened as stream:
             if old is not None:
