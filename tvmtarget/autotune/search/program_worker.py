@@ -177,7 +177,7 @@ class _RemoteLeafAdvice(LogSchedules):
         self._request = request
 
     def look_up(self, kernel: Kernel, formats: Sequence[str], refused: Mapping[str, str]) -> Applied:
-        fields = ("name", "body", "calls", "default", "alike")  # the text and program of a kernel may be large
+        fields = ("name", "body", "calls", "default", "equivalents")  # the text and program of a kernel may be large
         question = {
             "kernel": {name: getattr(kernel, name) for name in fields},
             "target": self._target.to_json(),
