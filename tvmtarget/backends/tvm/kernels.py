@@ -183,25 +183,30 @@ class TvmKernelTuningContext(ABC):
 
     def __init__(self, module: Module, target: Target, host: Target) -> None:
         self.target = target
-        self.spaces: dict[str, Space] = {}
+        self._spaces: dict[str, Space] = {}
         self._host = host
         self._functions: dict[str, tuple[Function, Use]] = {}
         self._references: dict[str, tuple[list[Array], dict[int, Array]]] = {}
         for name, function, use in functions_of(module):
             self._add(name, function, use)
 
+    @property
+    def spaces(self) -> Mapping[str, Space]:
+        """Candidates of each kernel, by key."""
+        return self._spaces
+
     def _add(self, name: str, function: Function, use: Use) -> None:
         kernel = kernel_of(name, function, use)
         if kernel is None:
             return
-        known = self.spaces.get(kernel.key)
+        known = self._spaces.get(kernel.key)
         if known is not None:
             both = replace(known.kernel, calls=known.kernel.calls + kernel.calls)
-            self.spaces[kernel.key] = replace(known, kernel=both)
+            self._spaces[kernel.key] = replace(known, kernel=both)
             return
         space = self._space(kernel, function, use)
         if space is not None:
-            self.spaces[kernel.key] = space
+            self._spaces[kernel.key] = space
             self._functions[kernel.key] = function, use
 
     @abstractmethod
