@@ -1,4 +1,4 @@
-"""tvmtarget: one recursive value for what a program runs on, and programs split over it.
+"""tvmtarget: describe deployment targets as recursive values, and partition programs over them.
 
     import tvmtarget as tt
 
@@ -7,7 +7,7 @@
     exe = tt.build(module, target)
     outputs = exe.run({"input": x})
 
-Names load at first use, so that reading a target needs neither numpy nor onnx.
+Names are imported at first use, so that parsing a target imports neither numpy nor onnx.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
         noun: The singular; it may begin with adjectives, as in `"lifted constant"`.
         plural: The plural, for nouns that do not follow the regular spelling.
 
+    Returns:
+        The number in digits, a space and the noun.
+
     >>> counted(1, "subgraph"), counted(0, "subgraph"), counted(3, "copy"), counted(2, "axis", "axes")
     ('1 subgraph', '0 subgraphs', '3 copies', '2 axes')
     """
@@ -37,6 +40,9 @@ def bytes_text(count: float) -> str:
     Args:
         count: A number of bytes; a difference may be negative.
 
+    Returns:
+        The text; below 1 KiB a number of `bytes`.
+
     >>> bytes_text(1), bytes_text(640), bytes_text(1536), bytes_text(32 * 1024**3)
     ('1 byte', '640 bytes', '1.5 KiB', '32 GiB')
     """
@@ -50,6 +56,12 @@ def bytes_text(count: float) -> str:
 def rate_text(bytes_per_second: float) -> str:
     """Return a bandwidth in decimal units, as data sheets do, with three significant digits.
 
+    Args:
+        bytes_per_second: The bandwidth.
+
+    Returns:
+        The text, from `B/s` to `EB/s`.
+
     >>> rate_text(450e9), rate_text(1.25e6), rate_text(80)
     ('450 GB/s', '1.25 MB/s', '80 B/s')
     """
@@ -57,7 +69,13 @@ def rate_text(bytes_per_second: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration in the unit that fits, from picoseconds to seconds, with three significant digits.
+    """Return a duration in the largest fitting unit, with three significant digits.
+
+    Args:
+        seconds: The duration; a difference may be negative.
+
+    Returns:
+        The text, from `ps` to `s`.
 
     >>> seconds_text(110e-6), seconds_text(0.0025), seconds_text(3600), seconds_text(0)
     ('110 us', '2.5 ms', '3600 s', '0 s')

@@ -28,7 +28,7 @@ def test_nan_and_infinities_are_compared_by_position_and_counted():
     same = one(f32(NAN, INF), f32(NAN, INF))
     assert same.agrees
     assert same.max_abs is None
-    assert "1 NaN are expected; 1 infinities are expected" in str(same)
+    assert "1 NaN expected; 1 infinity expected" in str(same)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_given_tolerance_replaces_that_of_the_type():
         (f32(1, 2), f32(1, 2, 3), "it is float32[2] not float32[3]"),
         (np.zeros((0, 2), "float32"), np.zeros((2, 0), "float32"), "it is float32[0, 2] not float32[2, 0]"),
         (np.array([1.0]), f32(1), "it is float64[1] not float32[1]"),
-        ([f32(1)], [f32(1), f32(2)], "it has 1 items, not 2"),
-        ({"a": f32(1)}, {"b": f32(1)}, "it has 1 keys that are not the 1 expected"),
+        ([f32(1)], [f32(1), f32(2)], "it has 1 item, not 2"),
+        ({"a": f32(1)}, {"b": f32(1)}, "it has other keys than the 1 expected"),
         (None, f32(1), "it is absent, not a tensor"),
         ([f32(1)], f32(1), "it is a sequence, not a tensor"),
     ],

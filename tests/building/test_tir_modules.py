@@ -154,7 +154,7 @@ def test_code_that_cannot_be_built_is_an_error_with_its_place():
         tt.build(Calling, "numpy", allow_interpreter=True)
     with pytest.raises(BackendError, match="executor 'aot' cannot drive TIR code"):
         tt.build(Pair, PAIR, executor="aot")
-    with pytest.raises(ModelError, match=r"no function 'main'; say which one is the entry \(entry=...\): 'go', 'more'"):
+    with pytest.raises(ModelError, match=r"no function 'main'; name the entry \(entry=...\): 'go', 'more'"):
         tt.build(tvm.IRModule({"go": Threads["main"], "more": Pair["more"]}), PAIR)
 
 

@@ -60,7 +60,7 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
     words = "run", tmp_path / "log.onnx", "-i", tmp_path / "x.npz", "-t", "numpy", "--check"
     code, out, _ = cli(*words)
     assert code == 0
-    assert "compared y: 0 of 6 values differ; 5 NaN are expected; 1 infinities are expected" in out
+    assert "compared y: 0 of 6 values differ; 5 NaN expected; 1 infinity expected" in out
     assert "largest difference from the unpartitioned model, run by onnxruntime: none" in out
     found = json.loads(cli(*words, "--json")[1])
     assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)

@@ -4,10 +4,10 @@ An element of a number type agrees where both are NaN, both are the same infinit
 
     |actual - expected| <= atol + rtol * |expected|
 
-Unless given, `rtol` is that of the output's type in `DEFAULTS`, and `atol` is the share there of the output's scale:
-the largest finite magnitude that is expected, or 1 where that is 0. Whole numbers of 8 bits or fewer, which are
-quantised values, may be one step apart; wider ones, truth values and texts agree where they are equal. Outputs of
-another type or shape never agree. Sequences and maps are compared item by item.
+By default, `rtol` and `atol` follow from the data type of the output (`DEFAULTS`); `atol` is a share of the scale of
+the output, which is the largest finite expected magnitude, or 1 if that is 0. Integers of 8 bits or fewer are quantised
+values and may differ by one step; wider integers, booleans and texts have to be equal. Outputs of another type or shape
+never agree. Sequences and maps are compared item by item.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
+
+from tvmtarget.human_units import counted
 
 __all__ = ["DEFAULTS", "Comparison", "OutputDifference", "Tolerance", "compare"]
 
@@ -39,9 +41,13 @@ _STEPS = 1.0  # by which quantised values may differ
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far outputs may be from those that are expected; what is None follows from the type of each output.
+    """How far outputs may be from the expected ones.
 
-    `defaults` replaces rows of `DEFAULTS`; of whole numbers, a `share` may differ by more.
+    Attributes:
+        rtol: Relative tolerance; None to use that of the data type.
+        atol: Absolute tolerance; None to use that of the data type and the scale.
+        defaults: Rows that replace those of `DEFAULTS`, by data type.
+        share: The share of the elements of an integer output that may differ by more.
     """
 
     rtol: float | None = None
@@ -50,7 +56,15 @@ class Tolerance:
     share: float = 0.0
 
     def of(self, dtype: str, scale: float) -> tuple[float, float]:
-        """Return rtol and atol for an output of a type and scale."""
+        """Return the tolerance of an output.
+
+        Args:
+            dtype: The data type of the output.
+            scale: The largest finite expected magnitude.
+
+        Returns:
+            rtol and atol.
+        """
         if dtype in _NARROW_INTEGERS:
             rtol, atol = 0.0, _STEPS
         elif dtype == "bool" or dtype.startswith(("int", "uint")):
@@ -63,12 +77,24 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How one output, or one item of a sequence or map, differs from what is expected.
+    """The difference of one output, or of one item of a sequence or map, from the expected one.
 
-    `different` counts the elements that do not agree; among them are the `nan_mismatches`, where one of the two is NaN,
-    and the `infinity_mismatches`. `nans` and `infinities` count those that are expected. `max_abs` and `max_rel`, which
-    is of the scale, are of elements that are finite on both sides; None where there is none. `reason` says why the two
-    cannot be compared by element.
+    Attributes:
+        name: The name of the output; items have an index or key behind it.
+        dtype: The expected data type.
+        shape: The expected shape; None if the output is not a tensor.
+        elements: The number of elements.
+        different: The number of elements that do not agree, including those of the mismatches.
+        nans: The number of expected NaN.
+        nan_mismatches: The number of elements that are NaN on one side only.
+        infinities: The number of expected infinities.
+        infinity_mismatches: The number of elements where an infinity on one side is not on the other.
+        max_abs: The largest difference of elements that are finite on both sides; None if there are none.
+        max_rel: `max_abs` as a share of the scale.
+        rtol: The relative tolerance that was used.
+        atol: The absolute tolerance that was used.
+        share: The share of elements that may differ.
+        reason: Why the two cannot be compared by element; empty if they can.
     """
 
     name: str
@@ -93,24 +119,24 @@ class OutputDifference:
         return not self.reason and self.different <= self.share * self.elements
 
     def to_json(self) -> dict[str, object]:
-        """Return it as data."""
+        """Return the difference as JSON data."""
         return {**asdict(self), "agrees": self.agrees}
 
     def __str__(self) -> str:
         if self.reason:
             return f"{self.name}: {self.reason}"
-        said = [f"{self.different} of {self.elements} values differ" if self.elements else "no values"]
+        parts = [f"{self.different} of {self.elements} values differ" if self.elements else "no values"]
         if self.nan_mismatches:
-            said.append(f"{self.nan_mismatches} NaN on one side only")
+            parts.append(f"{self.nan_mismatches} NaN on one side only")
         if self.infinity_mismatches:
-            said.append(f"{self.infinity_mismatches} infinities that do not match")
-        said += [f"{self.nans} NaN are expected"] * bool(self.nans)
-        said += [f"{self.infinities} infinities are expected"] * bool(self.infinities)
+            parts.append(f"{counted(self.infinity_mismatches, 'infinity')} not matched")
+        parts += [f"{self.nans} NaN expected"] * bool(self.nans)
+        parts += [f"{counted(self.infinities, 'infinity')} expected"] * bool(self.infinities)
         if self.max_abs is not None and self.max_rel is not None:
-            said.append(f"largest difference {self.max_abs:.3g} ({self.max_rel:.2g} of the scale)")
+            parts.append(f"largest difference {self.max_abs:.3g} ({self.max_rel:.2g} of the scale)")
         if self.rtol is not None and self.atol is not None:
-            said.append(f"rtol {self.rtol:.3g}, atol {self.atol:.3g}")
-        return f"{self.name}: {'; '.join(said)}"
+            parts.append(f"rtol {self.rtol:.3g}, atol {self.atol:.3g}")
+        return f"{self.name}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +152,7 @@ class Comparison:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest difference of finite values; None where nothing could be compared."""
+        """The largest difference of finite values; None if no finite values were compared."""
         return max((output.max_abs for output in self.outputs if output.max_abs is not None), default=None)
 
     @property
@@ -135,7 +161,7 @@ class Comparison:
         return tuple(str(output) for output in self.outputs if not output.agrees)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as data."""
+        """Return the comparison as JSON data."""
         return {"agrees": self.agrees, "max_abs": self.max_abs, "outputs": [one.to_json() for one in self.outputs]}
 
 
@@ -145,12 +171,12 @@ def compare(
     """Compare outputs by name.
 
     Args:
-        actual: the outputs to be checked.
-        expected: the outputs of the reference; their order is that of the result.
-        tolerance: how far values may be apart; by the type of each output unless given.
+        actual: The outputs to check, by name.
+        expected: The outputs of the reference, by name.
+        tolerance: The tolerance; by default that of the data type of each output.
 
     Returns:
-        The difference of each output, those that only one side has included.
+        The difference of each expected output, in order, and then of each output that was not expected.
     """
     found: list[OutputDifference] = []
     for name, value in expected.items():
@@ -168,13 +194,13 @@ def _differences(name: str, actual: object, expected: object, tolerance: Toleran
         yield _incomparable(name, expected, f"it is {_form(actual)}, not {_form(expected)}")
     elif isinstance(expected, Mapping) and isinstance(actual, Mapping):
         if actual.keys() != expected.keys():
-            yield _incomparable(name, expected, f"it has {len(actual)} keys that are not the {len(expected)} expected")
+            yield _incomparable(name, expected, f"it has other keys than the {len(expected)} expected")
             return
         for key, value in expected.items():
             yield from _differences(f"{name}[{key!r}]", actual[key], value, tolerance)
     elif _is_sequence(expected) and _is_sequence(actual):
         if len(actual) != len(expected):
-            yield _incomparable(name, expected, f"it has {len(actual)} items, not {len(expected)}")
+            yield _incomparable(name, expected, f"it has {counted(len(actual), 'item')}, not {len(expected)}")
             return
         for position, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
             yield from _differences(f"{name}[{position}]", ours, theirs, tolerance)
@@ -189,7 +215,7 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def _form(value: object) -> str:
-    """Return what a value is: the types of arrays are compared later."""
+    """Return the kind of a value as a phrase; data types of tensors are compared later."""
     if value is None:
         return "absent"
     if isinstance(value, Mapping):
@@ -207,8 +233,8 @@ def _difference(name: str, actual: Array, expected: Array, tolerance: Tolerance)
     is_text = expected.dtype.kind in "OSUT"
     same_type = actual.dtype == expected.dtype or (is_text and actual.dtype.kind in "OSUT")
     if actual.shape != expected.shape or not same_type:
-        said = (f"{array.dtype}{list(array.shape)}" for array in (actual, expected))
-        return _incomparable(name, expected, f"it is {' not '.join(said)}")
+        types = (f"{array.dtype}{list(array.shape)}" for array in (actual, expected))
+        return _incomparable(name, expected, f"it is {' not '.join(types)}")
     dtype, shape, size = str(expected.dtype), expected.shape, expected.size
     if is_text:
         different = sum(ours != theirs for ours, theirs in zip(actual.flat, expected.flat, strict=True))
@@ -218,7 +244,7 @@ def _difference(name: str, actual: Array, expected: Array, tolerance: Tolerance)
     ours, theirs = actual.astype(wide), expected.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(ours - theirs)
-    if is_whole:  # wide integers that differ may have one float64
+    if is_whole:  # two different 64-bit integers may be the same float64
         apart = np.where(actual == expected, 0.0, np.maximum(apart, 1.0))
     scale = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0)) or 1.0
     finite = np.isfinite(ours) & np.isfinite(theirs)

@@ -1,4 +1,4 @@
-"""`build` for modules whose entry is TIR code: it is split into host and device code, which TVM builds together."""
+"""Build modules whose entry is TIR code: split them into host and device code, and let TVM compile both together."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ from tvmtarget.target.tree import Target
 
 __all__ = ["build_code", "is_code_entry"]
 
-_KINDS = ("llvm", "cuda")  # what TIR is built for
+_KINDS = ("llvm", "cuda")  # kinds of leaves that TIR is compiled for
 
 
 def is_code_entry(module: IRModule) -> bool:
-    """Whether the entry of a module is code, or the module has nothing else and no entry."""
+    """Whether the entry of a module is TIR code, or the module has no entry and consists of TIR code.
+
+    Args:
+        module: A program.
+    """
     main = module.by_name.get("main")
     return main.code is not None if main is not None else all(function.code is not None for function in module)
 
@@ -34,18 +38,26 @@ def is_code_entry(module: IRModule) -> bool:
 def build_code(module: IRModule, target: Target, name: str = "default") -> Executable:
     """Compile a module of TIR functions for a target.
 
-    The entry, `main`, runs on the host; it may launch kernels and call other functions. Functions of a split module
-    stay what they are. A run returns all buffers of the entry as they are afterwards.
+    The entry, `main`, runs on the host; it may launch kernels and call other functions. Functions of a module that is
+    split already stay unchanged. A run returns the contents of all buffers of the entry after the call.
+
+    Args:
+        module: A module of TIR functions with an entry `main`.
+        target: The target.
+        name: The name of the program in saved files.
+
+    Returns:
+        The executable.
 
     Raises:
-        BackendError: a site is of a kind that TVM does not build TIR for here.
-        ModelError: there is no entry, it is device code, or a function cannot be split.
+        BackendError: A site is of a kind that TIR is not compiled for, or the module uses several devices.
+        ModelError: There is no entry, it is device code, or a function cannot be split.
     """
     if "main" not in module:
         names = ", ".join(repr(function.name) for function in module)
-        raise ModelError(f"the module has no function 'main'; say which one is the entry (entry=...): {names}")
+        raise ModelError(f"the module has no function 'main'; name the entry (entry=...): {names}")
     topology = Topology(target.resolve())
-    driven = [
+    drivers = [
         (role, node)
         for role, node in (("executor", topology.root.executor), ("runtime", topology.root.runtime))
         if node
@@ -54,7 +66,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         BackendError,
         [
             f"{role} {node.kind!r} cannot drive TIR code; it is called as one function, under 'graph' and 'python'"
-            for role, node in driven
+            for role, node in drivers
             if node.kind not in ("graph", "python")
         ],
     )
@@ -77,19 +89,17 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     devices = {path for one, path in sites.items() if topology[path].target.device != "cpu"}
     if len(devices) > 1:
         raise BackendError(
-            f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them apart"
+            f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them separately"
         )
     site = topology[next(iter(devices), sites["main"])]
     host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
     alone = site.target.replace(name=None, host=host, count=1)
-    # Functions that were split have targets; host code that nothing had to split has none yet.
+    # Splitting gives functions their targets; host code that needed no splitting has none yet.
     source = str(the_tvm().ir.save_json(bind_missing_targets(write_tvm_module(functions, {}), alone))).encode()
     params = [(str(param.name), type_of_parameter(param), _is_buffer(param)) for param in prim_of(split.main).params]
     unknown = [one for one, type_, _ in params if type_ is None]
     if unknown:
-        raise BackendError(
-            f"parameter {unknown[0]!r} of function 'main' is no buffer and no number; a program takes these"
-        )
+        raise BackendError(f"parameter {unknown[0]!r} of function 'main' is neither a buffer nor a number")
     buffers = tuple(one for one, _, is_buffer in params if is_buffer)
     part = CompileRequest(
         name="main",
@@ -118,7 +128,7 @@ def _is_buffer(param: Any) -> bool:  # noqa: ANN401 - TVM ships no types
 
 
 def _site(function: Function, topology: Topology) -> str:
-    """Return the site that a function of a split module runs on; one that says nothing runs on the home of the tree."""
+    """Return the site of a function of a split module; a function without a constraint runs on the host of the root."""
     path = None if function.constraint is None else function.constraint.path
     if path is not None and path in topology:
         return topology.canonical(path)
