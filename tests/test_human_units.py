@@ -41,7 +41,8 @@ def test_an_irregular_plural_is_given():
         (32 * 1024**3, "32 GiB"),
         (2199023255552, "2 TiB"),
         (-3 * 1024**2, "-3 MiB"),
-        (2000 * 1024**6, "2000 EiB"),
+        (1000 * 1024**6, "1000 EiB"),
+        (2 * 1024**7, "2,361,183,241,434,822,606,848 bytes"),
     ],
 )
 def test_bytes_are_in_binary_units(count, text):
