@@ -36,7 +36,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
         "Written by `python -m benchmarks decompose --rows FILE --markdown FILE`, whose first lines say what is what.",
         f"{_machine()}{busy if loads else ''}. Times are of the processor, but for one table.",
         "`x` is as many times as long as `tvmtarget` takes to form subgraphs, `>` that a process was ended, by the "
-        "cap of its time or memory, and '-' that there is no row: less was too much already, or it was not asked for. "
+        "cap of its time or memory, and '-' that there is no row: less was too much already, or it was not requested. "
         "On a busy machine the processor, too, takes longer for the same work: half as long again at a load of 10.",
     ]
     if rows:

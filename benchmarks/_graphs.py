@@ -1,7 +1,7 @@
 """Families of graphs that dividing is measured on: real nets in outline, and random ones.
 
 Operations are elementwise kinds of ONNX on tensors of several sizes, so that any runtime takes them; what a family
-fixes is who reads whom. Kinds repeat as in the nets, and which of them a site takes is up to who asks.
+fixes is who reads whom. Kinds repeat as in the nets, and which of them a site supports is up to the caller.
 """
 
 from __future__ import annotations

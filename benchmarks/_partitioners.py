@@ -11,7 +11,7 @@ does
 
 Of ONNX Runtime there are two. Its wheel for CPUs has no second provider that takes part of a graph, so what its C++
 partitioner makes cannot be seen from Python. But the wheel has the project's own copy of that partitioner in Python,
-for `check_onnx_model_mobile_usability`, which its C++ says to keep alike: that one divides, and its time is that of
+for `check_onnx_model_mobile_usability`, which its C++ says to keep in step: it partitions, and its time is that of
 Python. What the C++ takes is bounded by the making of a whole session, without optimisations.
 """
 
@@ -208,7 +208,7 @@ _NAMES = {(1, True): "relax.nn.relu", (1, False): "relax.tanh", (2, True): "rela
 
 
 class _Reading:
-    """Reads subgraphs from a module of Relax; equal functions are one there, so values are told by how they come about.
+    """Read subgraphs of a Relax module, where equal functions are one: values are identified by their computation.
 
     Operations of one kind that read the same stand for each other: only their sizes may differ.
     """

@@ -14,8 +14,8 @@ plan; then what is where, in how many subgraphs and how many there are at least,
 standard deviations. Two columns of one plan show how much such a ratio says. Subgraphs are counted of a plan that does
 not run, too: its operators are dealt to the leaves in turn.
 
-How far off predictions by rates are is told of the functions of other plans: all on each leaf, and segments on them by
-turns. It is the median and the ninth decile of |log(predicted / measured)|, where the fastest run counts.
+The error of predictions by rates is reported for the functions of other plans: all on each leaf, and segments on them
+by turns. It is the median and the ninth decile of |log(predicted / measured)|, where the fastest run counts.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ TAG = "nvidia/nvidia-a100"
 
 IMPORTS = {"TVM": "import tvm\nTarget = tvm.target.Target", "tvmtarget": "from tvmtarget import Target"}
 
-# What both are asked, in each one's own words.
+# The operations that both perform, in the words of each.
 COLD: dict[str, dict[str, str]] = {
     "import": {"TVM": "", "tvmtarget": ""},
     "dict with host": {"TVM": f"Target({WITH_HOST!r})", "tvmtarget": f"Target.from_json({WITH_HOST!r})"},

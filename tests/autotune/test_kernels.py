@@ -279,11 +279,11 @@ def test_a_crash_counts_against_the_candidate_and_a_kill_from_outside_does_not(w
     pid = worker.pid
     os.kill(pid, signal.SIGSTOP)
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        time.sleep(0.01)  # until then it may still read what it is asked
+        time.sleep(0.01)  # until then it may still read the request
     pipe, unread = worker._process.stdin.fileno(), bytearray(4)
 
     def end():
-        while not any(unread):  # until it was asked
+        while not any(unread):  # until it has the request
             time.sleep(0.01)
             fcntl.ioctl(pipe, termios.FIONREAD, unread)
         os.kill(pid, number)

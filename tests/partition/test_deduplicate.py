@@ -26,7 +26,7 @@ PAIR = "composite[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu)"
 
 
 def layers(count, *, weights=None, shape=(2, 3)):
-    """Return a model of layers that are alike: a product with a weight on `a`, a sigmoid on `b`."""
+    """Return a model of layers that are identical: a product with a weight on `a`, a sigmoid on `b`."""
     nodes, constants, x = [], {}, "x"
     for index in range(count):
         constants[f"w{index}"] = np.full((3, 3), 1.0 if weights is None else weights[index], "float32")
@@ -132,8 +132,8 @@ def test_a_function_is_compiled_once_and_every_call_of_it_is_reported():
     x = np.ones((2, 3), "float32")
     events = exe.profile({"x": x})
     assert [event.function for event in events] == names * 5
-    told = {subgraph["call"]: subgraph["ops"] for subgraph in exe.report()["subgraphs"]}
-    assert [told[event.call] for event in events][-2:] == [["matmul4"], ["sigmoid4"]]
+    reported = {subgraph["call"]: subgraph["ops"] for subgraph in exe.report()["subgraphs"]}
+    assert [reported[event.call] for event in events][-2:] == [["matmul4"], ["sigmoid4"]]
     np.testing.assert_allclose(exe(x), tt.build(layers(5), "onnxruntime")(x), rtol=1e-6)
 
 
@@ -266,8 +266,8 @@ def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(ta
     where = {"op:Sigmoid": f"@{at}b", "*": f"@{at}a"} | {f"s{layer}": f"@{at}b" for layer in range(3)}
     plan = tt.decompose(module, target, where=where)
     assert len(plan.functions()) == 2
-    told = [call.attr("dims") for function in plan.module for call in function.body if call.attr("dims")]
-    assert set(told) == {("n", "i", "i", "j"), ("n", "j", "i", "k"), ("i", "j"), ("i", "k")}
+    reported = [call.attr("dims") for function in plan.module for call in function.body if call.attr("dims")]
+    assert set(reported) == {("n", "i", "i", "j"), ("n", "j", "i", "k"), ("i", "j"), ("i", "k")}
     again = tt.decompose(plan.module)
     assert again.module == plan.module
     assert types_of(again) == types_of(plan)

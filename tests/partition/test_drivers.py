@@ -66,20 +66,20 @@ def test_a_state_that_other_sites_read_in_every_iteration_is_in_the_drivers_memo
     assert [copy[0] for copy in copies_of(plan) if copy[3] > 1] == ["q", "w"]
 
 
-def asked(text, memory, module=STATE):
+def requested(text, memory, module=STATE):
     return tt.IRModule.parse(str(module).replace(text, f'{text} in "{memory}"', 1))
 
 
 def test_a_loop_carries_a_value_in_its_required_memory_at_any_depth():
     """The memory of a parameter of the body, or of the result of the loop; in a sub-system too."""
     where = {"op:Neg": "@gpu", "op:Mul": "@gpu"}
-    plan = tt.decompose(asked("%v: float32[2]", ":cpu"), PAIR, where=where)
+    plan = tt.decompose(requested("%v: float32[2]", ":cpu"), PAIR, where=where)
     assert [(copy[0], copy[3]) for copy in copies_of(plan)] == [("x", 1.0), ("v", 10.0), ("w", 10.0)]
-    plan = tt.decompose(asked("%y: float32[2]", ":ext_dev"), PAIR, where={"op:Neg": "@cpu", "op:Mul": "@gpu"})
+    plan = tt.decompose(requested("%y: float32[2]", ":ext_dev"), PAIR, where={"op:Neg": "@cpu", "op:Mul": "@gpu"})
     assert [(copy[0], copy[3]) for copy in copies_of(plan)][-1] == ("y", 1.0)
     same(STATE, plan, x=X, n=np.array(2), c=np.array(True))
     inside = {name: f"@box/{site[1:]}" for name, site in where.items()}
-    plan = tt.decompose(asked("%v: float32[2]", "box:cpu"), BOX, where=inside)
+    plan = tt.decompose(requested("%v: float32[2]", "box:cpu"), BOX, where=inside)
     assert ("v", "box:cpu", "box:ext_dev", 10.0) in copies_of(plan)
     same(STATE, plan, x=X, n=np.array(2), c=np.array(True))
 
@@ -88,13 +88,13 @@ def test_a_loop_carries_a_value_in_its_required_memory_at_any_depth():
     ("module", "where", "said"),
     [
         (
-            asked("%i: int64[]", ":ext_dev"),
+            requested("%i: int64[]", ":ext_dev"),
             {"op:Mul": "@gpu"},
             "'i' of op 'Loop_0' .* the driver of @. has it in ':cpu'",
         ),
-        (asked("%v: float32[2]", ":ext_dev"), {}, "value 'v' of op 'Loop_0' .* but @cpu has it in ':cpu'"),
+        (requested("%v: float32[2]", ":ext_dev"), {}, "value 'v' of op 'Loop_0' .* but @cpu has it in ':cpu'"),
         (
-            asked("%y: float32[2]", ":cpu", asked("%v: float32[2]", ":ext_dev")),
+            requested("%y: float32[2]", ":cpu", requested("%v: float32[2]", ":ext_dev")),
             {"op:Mul": "@gpu"},
             "op 'Loop_0' carries 'v' in one memory, not in :ext_dev and :cpu",
         ),

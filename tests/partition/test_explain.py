@@ -126,14 +126,14 @@ def test_copies_of_what_is_read_are_those_to_where_it_runs():
 def test_explanations_add_up_to_the_objective(size, seed):
     """I18: each operation that is not on its cheapest site has a reason; explained costs add up to the objective."""
     plan = tt.decompose(tt.IRModule.from_onnx(random_graph(size, seed)), board(), COSTS)
-    told = [plan.explain(op) for op in plan.sites()]
-    ops = sum(dict(one.times)[one.site].time for one in told)
+    reported = [plan.explain(op) for op in plan.sites()]
+    ops = sum(dict(one.times)[one.site].time for one in reported)
     copies = sum(
         plan.estimates.links.copy(plan.estimates.nbytes(copy.type), copy.src, copy.dst) for copy in plan.copies
     )
     calls = sum(plan.estimates.launch(plan.topology[subgraph.site]) for subgraph in plan.subgraphs)
     assert ops + copies + calls == plan.prediction.total
-    for one in told:
+    for one in reported:
         cheapest = min(time.time for _, time in one.times)
         if dict(one.times)[one.site].time > cheapest:
             assert one.reason
@@ -174,7 +174,7 @@ def test_a_neighbour_beyond_a_circle_names_the_path(shape):
 
 
 def test_copies_of_an_operation_in_a_deep_tree_are_told_as_they_are_made():
-    """What others copy of the same value within the same system is not told again."""
+    """What others copy of the same value within the same system is not printed again."""
     text = """func @main(%x: float32[4]) opsets(onnx=17) {
       %a: float32[4] = onnx.Relu(%x) as a
       %b: float32[4] = onnx.Tanh(%a) as b

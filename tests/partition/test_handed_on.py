@@ -194,9 +194,9 @@ def kinds(plan, site):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tree_without_the_code_generator_is_refused_by_name(way):
     theirs = tvm.transform.Sequential(WAYS[way])(layers())
-    told = r"is for code generator 'probe', and no node of the target is of that kind; it has @npu \(numpy\), @cpu"
+    reported = r"is for code generator 'probe', and no node of the target is of that kind; it has @npu \(numpy\), @cpu"
     for refusing in (tt.IRModule.from_tvm, tt.decompose, tt.build):
-        with pytest.raises(TargetError, match=told):
+        with pytest.raises(TargetError, match=reported):
             refusing(theirs, "[npu=numpy,cpu=llvm](host=@cpu)")
 
 
@@ -262,10 +262,12 @@ def check_law(module, tree, rng):
         assert named.items() <= sites(again).items()
         assert Counter(sites(again).values()) == Counter(sites(plan).values())
         assert again.codegen_options() == plan.codegen_options()
-        asked = {call.source: items for call, items in zip(again.program.body, again.program.requirements, strict=True)}
+        requested = {
+            call.source: items for call, items in zip(again.program.body, again.program.requirements, strict=True)
+        }
         for op, site in named.items():
             if op not in {one.op for one in plan.outlined.driven}:
-                assert any(item.constraint.path == site and item.constraint.is_required for item in asked[op]), op
+                assert any(item.constraint.path == site and item.constraint.is_required for item in requested[op]), op
         relax.analysis.well_formed(again.to_tvm())
 
 

@@ -13,7 +13,7 @@ from tvmtarget.building.leaf_function import LeafFunction
 RELU = small(helper.make_node("Relu", ["x"], ["y"], name="relu"))
 X = {"x": np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)}
 
-# Two operations that are alike, and a copy between them so that each is a function of its own.
+# Two operations that are identical, and a copy between them so that each is a function of its own.
 TWO = small(
     helper.make_node("Relu", ["x"], ["a"], name="one"),
     helper.make_node("Neg", ["a"], ["b"], name="between"),

@@ -84,7 +84,7 @@ def again(node, inputs, output, kind=None):
     return helper.make_node(kind or node.op_type, inputs, [output], name=node.name)
 
 
-def told(plan):
+def reported(plan):
     """Return for every operation its function and call: names, operations and hash."""
     hashes = {function.name: structural_hash(function, plan.module.by_name) for function in plan.module}
     return {
@@ -112,7 +112,7 @@ def near(plan, name):
 def test_i19_an_edit_leaves_names_hashes_and_calls_of_all_other_functions(target, where, edit, at):
     module = transformer()
     plans = [tt.decompose(one, target, where=where) for one in (module, transformer(edit, at))]
-    before, after = map(told, plans)
+    before, after = map(reported, plans)
     changed = {op for op in before if before[op] != after.get(op)}
     touched = set().union(*(near(plan, name) for plan in plans for name in (module.main.body[at].source, "added")))
     assert changed <= touched
@@ -183,9 +183,9 @@ def check_since(size, seed, count):
             {"target": FLAT},
         ]
         for place in rng.permutation(len(changes))[:count].tolist():
-            asked = {"target": DEEP, **changes[place]}
-            anew = tt.decompose(edited, **asked)
-            plan = tt.decompose(edited, **asked, since=plan)
+            requested = {"target": DEEP, **changes[place]}
+            anew = tt.decompose(edited, **requested)
+            plan = tt.decompose(edited, **requested, since=plan)
             assert str(plan.module) == str(anew.module)
             assert plan.summary() == anew.summary()
 
@@ -208,7 +208,7 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
     before = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"})
     assert not before.reused.counts
     after = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"}, since=before)
-    assert {what: (had, asked) for what, had, asked in after.reused.counts} == {
+    assert {what: (had, requested) for what, had, requested in after.reused.counts} == {
         "operations that sites take": (4, 4),
         "choices of sites": (1, 1),
         "divisions into subgraphs": (1, 1),

@@ -158,9 +158,9 @@ def test_a_branch_is_partitioned_over_the_sites_of_the_machine_that_drives_the_c
     assert [*plan.programs()] == ["a", "n1"]
 
 
-@pytest.mark.parametrize("asked", ["@n0", "@n1", "@n0|@n1"])
+@pytest.mark.parametrize("requested", ["@n0", "@n1", "@n0|@n1"])
 @pytest.mark.parametrize(("relu", "neg"), [("n0", "n1"), ("n1", "n0"), ("n1", "n1")])
-def test_costs_do_not_spread_control_flow_over_distributed_machines(asked, relu, neg):
+def test_costs_do_not_spread_control_flow_over_distributed_machines(requested, relu, neg):
     """Otherwise every iteration would need all machines."""
     fast = {"Relu": relu, "Neg": neg}
     ops = [
@@ -170,7 +170,7 @@ def test_costs_do_not_spread_control_flow_over_distributed_machines(asked, relu,
     ]
     costs = {"schema": "tvmtarget.cost/1", "links": [{"src": "n0", "dst": "n1", "latency": 1, "bandwidth": 1e9}]}
     tree = "[n0=[a=numpy](host=@a),n1=[a=numpy](host=@a)](host=@n0/a,runtime={})"
-    apart = tt.decompose(choosing(), tree.format("processes"), {**costs, "ops": ops}, where={"choose": asked})
+    apart = tt.decompose(choosing(), tree.format("processes"), {**costs, "ops": ops}, where={"choose": requested})
     assert {apart.site_of("relu"), apart.site_of("neg")} in ({"n0/a"}, {"n1/a"})
     assert set(apart.programs()) == {"n0", "n1"}
     near = tt.decompose(choosing(), tree.format("python"), {**costs, "ops": ops})

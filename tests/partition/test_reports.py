@@ -91,8 +91,8 @@ def test_blockers_are_operators_that_would_gain_something():
     assert [str(blocker) for blocker in blocked().blockers()] == ["Det on @npu (1 op, NO_RULE): 2 subgraphs fewer"]
     assert digits().blockers() == ()
     apart = tt.Target.parse(BLOCKED).replace(memory=(tt.Memory(name="sram", of=("npu",)),))
-    told = [str(blocker) for blocker in tt.decompose(blocked().request.module, apart).blockers()]
-    assert told == ["Det on @npu (1 op, NO_RULE): 2 subgraphs fewer, 160 bytes fewer copied"]
+    reported = [str(blocker) for blocker in tt.decompose(blocked().request.module, apart).blockers()]
+    assert reported == ["Det on @npu (1 op, NO_RULE): 2 subgraphs fewer, 160 bytes fewer copied"]
     costly = tt.decompose(blocked().request.module, BLOCKED, "roofline")
     assert all(blocker.after.time < blocker.before.time for blocker in costly.blockers())
 
@@ -194,7 +194,7 @@ def test_graphviz_draws_names_of_any_kind():
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
 def test_graphviz_draws_sites_that_take_turns():
-    """It ranks clusters one by one unless told otherwise, and gives up where they depend on each other."""
+    """It ranks clusters one by one by default, and gives up where they depend on each other."""
     module = tt.IRModule.from_onnx(random_graph(120, 0, reach=8))
     rng = random.Random(0)
     where = {call.source: f"@{rng.choice('abc')}" for call in module.main.body}
@@ -206,9 +206,9 @@ def test_models_bear_sites_for_viewers():
     plan = digits({"fc1": "@cpu"})
     model = plan.marked()
     onnx.checker.check_model(model, full_check=True)
-    told = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
-    assert told["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": plan.subgraphs[1].function}
-    assert told["conv1"]["tvmtarget.site"] == "@ort"
+    reported = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
+    assert reported["fc1"] == {"tvmtarget.site": "@cpu", "tvmtarget.function": plan.subgraphs[1].function}
+    assert reported["conv1"]["tvmtarget.site"] == "@ort"
 
 
 def test_the_document_on_plans(monkeypatch):

@@ -215,16 +215,16 @@ def test_slices_of_random_programs_keep_their_sites_in_a_larger_system(size, see
     tests=st.integers(1, 80),
 )
 def test_the_guilty_are_never_acquitted_and_the_innocent_are_within_the_budget(guilty, others, tests):
-    asked = 0
+    requested = 0
 
     def is_conflict(kept):
-        nonlocal asked
-        asked += 1
+        nonlocal requested
+        requested += 1
         return guilty <= set(kept)
 
     items = sorted(guilty | others)
     found = set(minimal_subset(items, is_conflict, tests))
     assert guilty <= found
-    assert asked <= tests
+    assert requested <= tests
     if len(items) <= tests:
         assert found == guilty

@@ -17,7 +17,7 @@ APART = tt.Target.parse(BOARD).replace(memory=(tt.Memory(name="sram", of=("ort",
 RACK = "[node0=[ort=onnxruntime,cpu=numpy](host=@cpu),node1=[ort=onnxruntime,cpu=numpy](host=@cpu)](host=@node0/cpu)"
 
 
-def asked(plan, *moves, **named):
+def requested(plan, *moves, **named):
     return str(plan.diff(plan.what_if(*moves, **named))).splitlines()
 
 
@@ -25,7 +25,7 @@ def asked(plan, *moves, **named):
 def test_an_operation_moves_however_the_site_is_named(site):
     plan = tt.decompose(MODULE, BOARD)
     assert plan.what_if("conv1", site).site_of("conv1") == "cpu"
-    assert asked(plan, "conv1", site) == ["conv1: @ort -> @cpu", "subgraphs: 1 -> 2"]
+    assert requested(plan, "conv1", site) == ["conv1: @ort -> @cpu", "subgraphs: 1 -> 2"]
 
 
 @pytest.mark.parametrize("site", ["node1/cpu", "@node1/cpu", "@node1&cpu"])
@@ -39,7 +39,7 @@ def test_copies_bytes_and_predicted_time_are_compared():
         InfeasibleError, match=r"drop or change one of: @ort \(required by where '\*'\), @cpu \(required by"
     ):
         plan.what_if("conv1", "cpu")
-    found = asked(tt.decompose(MODULE, APART), "conv2", "cpu")
+    found = requested(tt.decompose(MODULE, APART), "conv2", "cpu")
     assert [line.partition(":")[0] for line in found] == ["conv2", "subgraphs", "copies"]
     costs = {
         "schema": "tvmtarget.cost/1",
@@ -65,7 +65,7 @@ def test_several_operations_move_at_once():
 
 def test_an_operation_that_is_there_already_makes_no_difference():
     plan = tt.decompose(MODULE, BOARD)
-    assert asked(plan, "conv1", "ort") == ["no difference"]
+    assert requested(plan, "conv1", "ort") == ["no difference"]
 
 
 def test_what_belongs_together_moves_together():

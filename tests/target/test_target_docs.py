@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for room in ("target", "tags")
-    for path in (ROOT / "tvmtarget" / room).rglob("*.py")
+    for package in ("target", "tags")
+    for path in (ROOT / "tvmtarget" / package).rglob("*.py")
     if ">>>" in path.read_text(encoding="utf-8")
 )
 

@@ -2,7 +2,7 @@
 
 Run as `python tests/tools/emulate_machines.py`; it needs qemu-user and a C compiler for x86-64 and one for Arm
 (Debian: qemu-user gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross). QEMU passes /proc/cpuinfo of its host through,
-so a small program asks the emulated CPU itself, and the answer is written as Linux writes it: cpuid by archspec's
+so a small program queries the emulated CPU, and the answer is written as Linux writes it: cpuid by archspec's
 table of bits, hardware capabilities by the order of their bits (Linux, arch/arm64/include/uapi/asm/hwcap.h).
 """
 
