@@ -73,7 +73,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
 
 
 def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) -> tuple[Backend, str]:
-    """Return the backend of a leaf: the first installed code generator, else numpy as an interpreter.
+    """Return the first installed code generator of a leaf, else numpy as an interpreter.
 
     Args:
         topology: The target.

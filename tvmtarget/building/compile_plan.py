@@ -316,6 +316,9 @@ def codegen_target(topology: Topology, path: str) -> Target:
     Args:
         topology: The target.
         path: The path of the leaf.
+
+    Returns:
+        The leaf without name and count; its host is written in it, unless the leaf is its own host.
     """
     site = topology[path]
     host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != path else None

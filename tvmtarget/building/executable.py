@@ -311,7 +311,7 @@ class Executable:
         return dict(zip(self.outputs, here, strict=True))
 
     def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
-        """Run on a sequence of inputs; on a cluster, machines work on different inputs at the same time.
+        """Run on a sequence of inputs; machines of a cluster work on several at a time.
 
         Args:
             inputs: Arrays by name, for each run.

@@ -53,7 +53,7 @@ def honoured_attributes(backend: Backend, kind: str) -> frozenset[str] | None:
         kind: A kind of target.
 
     Returns:
-        Names of attributes; None stands for all attributes, if the backend does not declare any.
+        Names of attributes; None means all attributes, if the backend does not declare any.
     """
     return None if backend.honours is None else backend.honours.get(kind, frozenset())
 
@@ -63,7 +63,10 @@ def effect_of(row: Attribute, honours: frozenset[str] | None) -> Effect:
 
     Args:
         row: The attribute.
-        honours: The attributes that the code generator honours; None stands for all.
+        honours: The attributes that the code generator honours; None means all.
+
+    Returns:
+        The effect, as docs/attributes.md lists it.
     """
     if honours is None or row.name in honours or row.name in _OF_THE_TARGET:
         return "changes the result" if row.name != "unchecked" else "descriptive"
@@ -76,7 +79,7 @@ def ignored_attributes(target: Target, honours: frozenset[str] | None, by: str, 
 
     Args:
         target: A node of the tree.
-        honours: The attributes that its code generator honours; None stands for all.
+        honours: The attributes that its code generator honours; None means all.
         by: The name of the code generator, for the message.
         path: The path of the node.
 
@@ -111,7 +114,7 @@ def driver_honours(role: Role, kind: str) -> frozenset[str] | None:
 
 
 def ignored_driver_attributes(configured: Executor | Runtime, role: Role, path: str) -> Iterator[str]:
-    """Yield why an executor or runtime cannot be built for, or which of its attributes a build would ignore.
+    """Yield an error message for each unsupported part of an executor or runtime.
 
     Args:
         configured: The executor or runtime of a node.

@@ -73,6 +73,9 @@ class LeafCall:
 
         Args:
             facts: The call; or, in files of older versions, the function, which is called once under its own name.
+
+        Returns:
+            The call.
         """
         return cls(facts.function, facts.call or facts.function, facts.ops, facts.inputs, facts.outputs)
 
@@ -132,6 +135,9 @@ class LeafFunction:
 
         Args:
             call: A call of this function.
+
+        Returns:
+            `site`, the fields of the call, and `backend`.
         """
         return {"site": self.request.site, **call.describe(), "backend": self.backend.name}
 

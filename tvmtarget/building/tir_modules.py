@@ -26,10 +26,13 @@ _KINDS = ("llvm", "cuda")  # kinds of leaves that TIR is compiled for
 
 
 def is_code_entry(module: IRModule) -> bool:
-    """Whether the entry of a module is TIR code, or the module has no entry and consists of TIR code.
+    """Tell whether a program starts with TIR code.
 
     Args:
         module: A program.
+
+    Returns:
+        True if the entry is TIR code, or if there is no entry and all functions are TIR code.
     """
     main = module.by_name.get("main")
     return main.code is not None if main is not None else all(function.code is not None for function in module)

@@ -75,10 +75,13 @@ def opened_log(log: TuningLog | str | Path) -> Iterator[TuningLog]:
 
 
 def kernel_target(leaf: Target) -> Target:
-    """Return a leaf without its place in a tree, so that equal leaves of all trees share the records of kernels.
+    """Return a leaf without its place in a tree, as records of kernels name it.
 
     Args:
         leaf: A leaf of a resolved tree.
+
+    Returns:
+        The same target for equal leaves of all trees.
     """
     return leaf.replace(name=None, host=None, count=1, executor=None, runtime=None)
 
@@ -88,6 +91,9 @@ def kernel_workload(kernel: Kernel) -> Workload:
 
     Args:
         kernel: A kernel of a backend.
+
+    Returns:
+        The workload, of level `kernel`.
     """
     text = {"text": kernel.text} if kernel.text else {}
     return Workload.of(kernel.body, "kernel", {**kernel.program, **text, "name": kernel.name})
@@ -135,15 +141,21 @@ def program_workload(plan: Plan, level: Level) -> Workload:
     Args:
         plan: A plan of the program.
         level: `graph` for placements, `executor` for settings.
+
+    Returns:
+        The workload.
     """
     return workload_of(plan.program.function, level)
 
 
 def placement_body(plan: Plan) -> dict[str, object]:
-    """Return the sites of a plan as the body of a candidate: pairs of a site and a number of successive operations.
+    """Return the sites of a plan as the body of a candidate.
 
     Args:
         plan: The plan.
+
+    Returns:
+        `sites`: pairs of a site and a number of successive operations, in the order of the program.
     """
     return _placement_body(sites_of(plan))
 
@@ -157,7 +169,7 @@ def _placement_key(sites: Sequence[str]) -> str:
 
 
 def sites_of(plan: Plan) -> tuple[str, ...]:
-    """Return the site of every operation; that of an operation in a driver is the driver's composite.
+    """Return the site of every operation; for one that a driver runs, the composite.
 
     Args:
         plan: The plan.
@@ -170,7 +182,7 @@ def sites_of(plan: Plan) -> tuple[str, ...]:
 
 
 def placement_key(plan: Plan) -> str:
-    """Return the key of the sites of a plan; records state it as the baseline that they were compared with.
+    """Return the key of the sites of a plan, by which records name their baseline.
 
     Args:
         plan: The plan.
@@ -286,6 +298,9 @@ class TunedChoices:
 
         Args:
             leaf: A leaf of the target.
+
+        Returns:
+            Schedules that record the lookups of the backend.
         """
         return LogSchedules(self.log, kernel_target(leaf), self.policy)
 
