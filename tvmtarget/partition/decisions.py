@@ -72,7 +72,7 @@ def decisions_about(decisions: Sequence[Decision], *ops: int) -> Iterator[Decisi
 
 
 def separating_decision(decisions: Sequence[Decision], first: int, second: int) -> Decision | None:
-    """Return the record that explains best why two operations of one site are in different subgraphs.
+    """Return the record that best explains why two operations are in different subgraphs.
 
     Args:
         decisions: the records of a plan.
@@ -88,7 +88,7 @@ def separating_decision(decisions: Sequence[Decision], first: int, second: int) 
 
 
 def assignment_records(program: FlatProgram, level: Level, assignment: Assignment) -> Iterator[Decision]:
-    """Record why atoms are not on sites that they could be on, and which were assigned for their driver.
+    """Record why atoms are not on sites that support them, and which serve their driver.
 
     Args:
         program: the flat program.

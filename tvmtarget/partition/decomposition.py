@@ -51,7 +51,7 @@ class Request:
         return replace(self, options=self.options.replace(**changes))
 
     def check_names(self, program: FlatProgram) -> None:
-        """Check the operation names of all options but `where`, whose rules are checked when they are matched.
+        """Check the operation names of all options but `where`, which is checked when it matches.
 
         Args:
             program: the flat program of the request's module.

@@ -187,9 +187,9 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
 
 
 def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
-    """Plan until no site has more subgraphs than `max_subgraphs`, or than its code generator takes, allows.
+    """Plan until no site has more subgraphs than it may.
 
-    Each round moves the operations that gain least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
+    `max_subgraphs` limits them, and some code generators take a single one. Each round moves the operations that gain least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
 
     Args:
         request: the module, the target and the options.
@@ -225,9 +225,9 @@ def with_colocation(
     sites: Mapping[str, str] | None,
     excluded: Sequence[ExcludedSites] = (),
 ) -> Decomposition:
-    """Plan until `same_site` and `apart` hold: each round pins the groups that the plan before has not kept.
+    """Plan until `same_site` and `apart` hold.
 
-    The pins only grow towards an assignment of groups, so a round for each pair and group suffices.
+    Each round pins the groups that the plan before has not kept. The pins only grow towards an assignment of groups, so a round for each pair and group suffices.
 
     Args:
         request: the module, the target and the options.
@@ -259,7 +259,7 @@ def with_colocation(
 def improved_colocation(
     plan: Decomposition, plain: Feasibility, colocation: Colocation, pins: Mapping[int, str]
 ) -> Decomposition:
-    """Try colocated groups on other sites, and go on from each plan that is better. At most MAX_MOVES tries.
+    """Try colocated groups on other sites, and go on from each better plan; MAX_MOVES times.
 
     Args:
         plan: a plan with costs that keeps all groups.
@@ -368,7 +368,7 @@ def partition(candidate: Candidate) -> Candidate:
 
 
 def outline_subgraphs(candidate: Candidate) -> Candidate:
-    """Make a function of each subgraph, a driver of each system, and copies where memories differ.
+    """Make functions of subgraphs, drivers of systems, and copies where memories differ.
 
     Args:
         candidate: a candidate with `root`.
@@ -494,9 +494,9 @@ def _split_group(
 def decide_level(
     program: FlatProgram, feasibility: Feasibility, level: Level, choose: Chooser
 ) -> tuple[Assignment, list[list[int]], tuple[Decision, ...]]:
-    """Assign a level and form its subgraphs until code generators accept all. At most MAX_REJECTED_ROUNDS rounds.
+    """Assign a level and form its subgraphs until code generators accept all.
 
-    An atom that a code generator rejects even alone may no longer go to that site in the next round.
+    At most MAX_REJECTED_ROUNDS rounds. An atom that a code generator rejects even alone may no longer go to that site in the next round.
 
     Args:
         program: the flat program.

@@ -123,7 +123,7 @@ class Plan(Decomposition):
     # --- What was decided
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the leaf functions to tune; those of one structure, for one code generator, count as one."""
+        """Return the leaf functions to tune, those of one structure and code generator as one."""
         return tasks_of(self.module, self.topology, self.subgraphs)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
@@ -153,13 +153,13 @@ class Plan(Decomposition):
         return with_composites(self.module, self.topology).to_tvm()
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
-        """Return the options of `RunCodegen`: for each external code generator the attributes of its node."""
+        """Return the options of `RunCodegen`: the attributes of each external code generator."""
         from tvmtarget.ir.relax.lowering import codegen_options
 
         return codegen_options(self.module.functions, self.topology.root)
 
     def programs(self) -> dict[str, IRModule]:
-        """Return the program of each machine by path, with its sends and receives, verified to fit together."""
+        """Return the program of each machine by path, with verified sends and receives."""
         return programs_of(self.module, self.topology)
 
     def verify(self) -> Self:
@@ -177,7 +177,7 @@ class Plan(Decomposition):
     # --- Reports
 
     def summary(self) -> str:
-        """Return coverage, subgraphs and their lower bound, copies, and unmet preferences, a line each."""
+        """Return coverage, subgraphs, copies and unmet preferences as lines of text."""
         return "\n".join(summary_of(self))
 
     def __str__(self) -> str:
@@ -188,7 +188,7 @@ class Plan(Decomposition):
         return plan_json(self)
 
     def explain(self, op: str) -> Explanation:
-        """Say why an operation runs where it does, why not elsewhere, and why its neighbours are in other subgraphs.
+        """Say why an operation runs where it does, and why its neighbours are elsewhere.
 
         Args:
             op: the name of an operation.
@@ -202,7 +202,7 @@ class Plan(Decomposition):
         return replace(explain_op(self, op), rules=tuple(RuleEffects.of(self).lines(self.program.find(op))))
 
     def rules(self) -> tuple[RuleReport, ...]:
-        """Return for each `where` rule how many operations it matches, and for how many it changes anything."""
+        """Return what each `where` rule matches, and for how many operations it has an effect."""
         return tuple(RuleEffects.of(self).reports()) if self.program.rules else ()
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
@@ -217,7 +217,7 @@ class Plan(Decomposition):
         return blockers(self, limit)
 
     def graph(self) -> networkx.MultiDiGraph:
-        """Return the subgraphs as a graph; `subgraph_graph` defines the attributes of its nodes and edges."""
+        """Return the subgraphs as a graph; `subgraph_graph` defines its attributes."""
         return subgraph_graph(self)
 
     def dot(self) -> str:
@@ -229,11 +229,11 @@ class Plan(Decomposition):
         return to_mermaid(self)
 
     def marked(self) -> onnx.ModelProto:
-        """Return the original model with the site and function of each operation in the metadata of its node."""
+        """Return the original model with site and function in the metadata of its nodes."""
         return annotated_model(self)
 
     def diff(self, other: Plan) -> PlanDifference:
-        """Return which operations are elsewhere in another plan, and how subgraphs, copies and time differ.
+        """Return how another plan differs: operations that moved, subgraphs, copies and time.
 
         Args:
             other: the plan to compare with.
@@ -248,9 +248,9 @@ class Plan(Decomposition):
     def what_if(
         self, op: str | Mapping[str, Constraint | Target | str], site: Constraint | Target | str | None = None
     ) -> Plan:
-        """Return the plan there would be if operations were required to be elsewhere; `plan.diff` shows the change.
+        """Return the plan there would be if operations were required to be elsewhere.
 
-        Where no site that meets a requirement supports an operation, support is supposed, and
+        `plan.diff` shows the change. Where no site that meets a requirement supports an operation, support is supposed, and
         `plan.diff(...).hypothetical` says so.
 
         Args:
@@ -267,7 +267,7 @@ class Plan(Decomposition):
         return questions.with_moves(self, op if isinstance(op, Mapping) else {op: site})
 
     def with_support(self, op: str, site: str) -> Plan:
-        """Return the plan there would be if a site supported operations that its code generator does not support.
+        """Return the plan there would be if a site supported operations that it does not.
 
         Args:
             op: operations, as in `what_if`.
@@ -279,7 +279,7 @@ class Plan(Decomposition):
         return questions.with_support(self, op, site)
 
     def hypotheses(self) -> tuple[str, ...]:
-        """Return which operations are on sites that do not support them, as `what_if` supposed that they do."""
+        """Return the operations whose support `what_if` assumed, with the reason against it."""
         return tuple(unsupported_assumptions(self.feasibility, self.sites())) if self.feasibility.assumed else ()
 
     def alternatives(self) -> tuple[questions.Alternative, ...]:
@@ -321,9 +321,9 @@ class Plan(Decomposition):
         return Plan.of(plan_request(request or self.request, feasibility or self.feasibility, sites))
 
     def replay(self, module: IRModule) -> Plan:
-        """Decompose an edited module; operations of the same name stay where they are, wherever they still may.
+        """Decompose an edited module with the operations where they were, by name.
 
-        New operations are placed as `decompose` would, given the rest; requirements on removed ones no longer count.
+        Operations move only where they no longer may stay. New operations are placed as `decompose` would, given the rest; requirements on removed ones no longer count.
 
         Args:
             module: the edited module.
@@ -381,7 +381,7 @@ class Plan(Decomposition):
     # --- Files
 
     def save(self, path: str | Path) -> None:
-        """Write the original module, the options and the decided sites into one file, a saved module.
+        """Write the original module, the options and the decided sites into one file.
 
         Args:
             path: the file to write.

@@ -46,7 +46,7 @@ def with_moves(plan: Plan, moves: Mapping[str, Constraint | Target | str | None]
 
 
 def with_support(plan: Plan, op: str, site: str) -> Plan:
-    """Return the plan there would be if a site supported operations that its code generator does not support.
+    """Return the plan there would be if a site supported operations that it does not.
 
     Args:
         plan: the plan in question.
