@@ -1,14 +1,18 @@
 """The decomposition engine: the stages that make a plan, and the loops that make it again. Read this file first.
 
-`plan_request` decomposes a module over a target:
+`plan_request` decomposes a module over a target in this order:
 
-    prepare     PREPARATION: normalise the module into one flat program, and judge which leaf can take which operation
-    loops       `within_limits` around `with_colocation` around `best_candidate`, each with a limit of its own
-    candidate   STAGES: partition, outline, predict; the best candidate is proven by VERIFY
+    prepare              normalise the module into one flat program, judge which leaf can run which operation; once
+    within_limits        plan again until no site has too many subgraphs, at most MAX_LIMIT_ROUNDS times
+      with_colocation    plan again until colocated operations share a site, once for each pair and group
+      improved_colocation  try such groups on other sites, at most MAX_MOVES times
+        best_candidate   run STAGES once for each way of choosing sites, and verify the best result
+          STAGES         partition, outline_subgraphs, predict_times
 
-`partition` is the one recursive rule (`split`): at a system, give every atom a child (`assign`), form subgraphs whose
-graph has no cycle (`form`), have code generators check them (`check`), and split each subgraph further down. Values
-that pass between memories become copies when subgraphs are outlined.
+`partition` is the one recursive rule (`split`): at a system, assign every atom to a child, form subgraphs whose graph
+has no cycle, have code generators check them (`decide_level`, again if they reject some, at most MAX_REJECTED_ROUNDS
+times), and split each subgraph further down. Values that pass between memories become copies when subgraphs are
+outlined. Each decision is recorded with its reason (`decisions.py`).
 
 | stage | decides | in |
 |---|---|---|
@@ -153,7 +157,7 @@ def normalised(request: Request) -> FlatProgram:
 
 
 def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCache | None) -> Feasibility:
-    """Return which leaf can take which operation, assume_support what a what-if question supposes.
+    """Return which leaf can run which operation, with the support that a question assumes.
 
     Args:
         request: the options and moves.
@@ -189,7 +193,8 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
 def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
     """Plan until no site has more subgraphs than it may.
 
-    `max_subgraphs` limits them, and some code generators take a single one. Each round moves the operations that gain least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
+    `max_subgraphs` limits them, and some code generators take a single one. Each round moves the operations that gain
+    least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
 
     Args:
         request: the module, the target and the options.
@@ -227,7 +232,8 @@ def with_colocation(
 ) -> Decomposition:
     """Plan until `same_site` and `apart` hold.
 
-    Each round pins the groups that the plan before has not kept. The pins only grow towards an assignment of groups, so a round for each pair and group suffices.
+    Each round pins the groups that the plan before has not kept. The pins only grow towards an assignment of groups,
+    so a round for each pair and group suffices.
 
     Args:
         request: the module, the target and the options.
@@ -496,7 +502,8 @@ def decide_level(
 ) -> tuple[Assignment, list[list[int]], tuple[Decision, ...]]:
     """Assign a level and form its subgraphs until code generators accept all.
 
-    At most MAX_REJECTED_ROUNDS rounds. An atom that a code generator rejects even alone may no longer go to that site in the next round.
+    At most MAX_REJECTED_ROUNDS rounds. An atom that a code generator rejects even alone may no longer go to that site
+    in the next round.
 
     Args:
         program: the flat program.

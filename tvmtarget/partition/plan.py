@@ -250,8 +250,8 @@ class Plan(Decomposition):
     ) -> Plan:
         """Return the plan there would be if operations were required to be elsewhere.
 
-        `plan.diff` shows the change. Where no site that meets a requirement supports an operation, support is supposed, and
-        `plan.diff(...).hypothetical` says so.
+        `plan.diff` shows the change. Where no site that meets a requirement supports an operation, support is
+        supposed, and `plan.diff(...).hypothetical` says so.
 
         Args:
             op: operations by name, glob or `op:KIND`, as in `where`, or a mapping from these to sites.
@@ -323,7 +323,8 @@ class Plan(Decomposition):
     def replay(self, module: IRModule) -> Plan:
         """Decompose an edited module with the operations where they were, by name.
 
-        Operations move only where they no longer may stay. New operations are placed as `decompose` would, given the rest; requirements on removed ones no longer count.
+        Operations move only where they no longer may stay. New operations are placed as `decompose` would, given the
+        rest; requirements on removed ones no longer count.
 
         Args:
             module: the edited module.
