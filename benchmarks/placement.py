@@ -127,15 +127,15 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
     """Build all programs of a model."""
     import tvmtarget as tt
     from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
-    from tvmtarget.autotune.search.timing import made_up_inputs, open_sizes
+    from tvmtarget.autotune.search.timing import random_inputs, symbolic_sizes
 
     model = module_of(name)
     module = tt.IRModule.from_onnx(model)
     first = tt.decompose(module, tree)
-    inputs = made_up_inputs(first)
+    inputs = random_inputs(first)
     if inputs is None:
         sys.exit(f"no inputs can be made up for {name}")
-    by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=open_sizes(first)))
+    by_rates = tt.decompose(module, tree, replace(rates, symbolic_hints=symbolic_sizes(first)))
     builds = range(options.builds)
     plans = {"preference": first, "by rates": by_rates}
     found = [

@@ -34,7 +34,7 @@ def tune(model: onnx.ModelProto, options: argparse.Namespace) -> None:
     import tvmtarget as tt
 
     def tell(step: object) -> None:
-        print(f"\r{step.done} {step.level} {step.speedup:.2f}   ", end="", file=sys.stderr, flush=True)
+        print(f"\r{step.done} {step.level} {step.speedup:.2f}   ", end="", file=sys.stderr, flush=True)  # type: ignore[attr-defined]
 
     _, both = targets(options.threads)
     given = {"trials": options.trials, "seconds": options.seconds}

@@ -284,11 +284,11 @@ def theirs(folder: Path, count: int, queries: int) -> None:
     pairs = [(rng.choice(known), rng.choice(targets)) for _ in range(min(queries, 60))]
 
     def right(workload: object, target: object) -> object:
-        found = database.get_top_k(workload, count)
+        found = database.get_top_k(workload, count)  # type: ignore[attr-defined]
         return next(one for one in found if str(one.target) == str(target))
 
     times = {
-        "any": [milliseconds(lambda one=one: database.get_top_k(one[0], 1)) for one in pairs],
+        "any": [milliseconds(lambda one=one: database.get_top_k(one[0], 1)) for one in pairs],  # type: ignore[attr-defined]
         "right": [milliseconds(lambda one=one: right(*one)) for one in pairs],
     }
     memory = megabytes() - before

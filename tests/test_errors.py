@@ -56,7 +56,7 @@ def test_the_table_has_every_class():
     assert set(ALSO) == _exported()
 
 
-@pytest.mark.parametrize("error", sorted(ALSO, key=lambda error: error.__name__), ids=lambda error: error.__name__)
+@pytest.mark.parametrize("error", sorted(ALSO, key=lambda error: error.__name__), ids=lambda error: error.__name__)  # type: ignore[attr-defined]
 def test_an_error_is_also_a_built_in_one(error):
     made = error("onnx", "all") if error is MissingExtraError else error("it's 'x'; did you mean 'y'?")
     for also in ALSO[error]:

@@ -168,5 +168,5 @@ def test_a_log_is_compacted_while_others_append(path):
             time.sleep(0.005)
         assert os.waitpid(child, 0)[1] == 0
         log.compact(best=1)
-        assert sorted(record.ts for record in log) == list(range(150))
+        assert sorted(record.ts for record in log) == list(range(150))  # type: ignore[attr-defined]
         assert log.top_k(MATMUL, ZNVER4, 9)[0].candidate == knobs(mb=1)

@@ -95,7 +95,7 @@ def test_records_of_metaschedule_are_those_of_the_kernels_of_a_build(tmp_path):
         kernel = kernel_of(model, target, log)
         assert (kernel.tier, kernel.format, kernel.is_used) == (tier, TRACE_FORMAT, True)
         assert '"None",4]' in kernel.body
-    x = np.random.default_rng(1).standard_normal(model.main.params[0].type.shape).astype("float32")
+    x = np.random.default_rng(1).standard_normal(model.main.params[0].type.shape).astype("float32")  # type: ignore[attr-defined]
     np.testing.assert_allclose(tt.build(model, CPU, log=log)(x), tt.build(model, CPU)(x), rtol=1e-4, atol=1e-4)
     assert not kernel_of(model, CPU.override({"mcpu": "nehalem"}), log).is_used
 
@@ -145,8 +145,8 @@ def test_p8_a_record_that_does_not_fit_a_kernel_is_reported_and_the_next_best_is
     wrong = [
         Candidate(format="another/1", body=body),
         Candidate(format="tvmtarget.cpu-tiles/1", body={"blocks": "none"}),
-        Candidate(format=TRACE_FORMAT, body=body.replace('"x_red"', '"y_red"')),
-        Candidate(format=TRACE_FORMAT, body=body.replace('"None",8]', '"None",0]')),
+        Candidate(format=TRACE_FORMAT, body=body.replace('"x_red"', '"y_red"')),  # type: ignore[attr-defined]
+        Candidate(format=TRACE_FORMAT, body=body.replace('"None",8]', '"None",0]')),  # type: ignore[attr-defined]
         Candidate(format=TRACE_FORMAT, body="[" * 100_000),
     ]
     for at, candidate in enumerate(wrong, 1):

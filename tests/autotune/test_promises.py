@@ -453,7 +453,8 @@ def test_p11_a_reader_in_the_middle_of_reading_does_not_hold_up_a_writer(tmp_pat
     cursors = [reader.execute("SELECT text FROM line") for reader in readers]
     assert all(cursor.fetchone() for cursor in cursors)
     with TuningLog(str(path)) as log:
-        log._store._connection.execute("PRAGMA busy_timeout = 0")  # to wait for anybody would be an error
+        # To wait for another process would be an error.
+        log._store._connection.execute("PRAGMA busy_timeout = 0")  # type: ignore[attr-defined]
         assert [log.append(trial(at)) for at in range(3000, 3050)] == [True] * 50
     assert [len(cursor.fetchall()) for cursor in cursors] == [2999] * 4
     for reader in readers:

@@ -264,7 +264,7 @@ def machines(tmp_path, monkeypatch):
     opened.add()
     with distributed.Client(scheduler_file=str(tmp_path / "scheduler.json"), set_as_default=False) as client:
         client.wait_for_workers(1)
-        opened.address = client.scheduler.address
+        opened.address = client.scheduler.address  # type: ignore[attr-defined]
     yield opened
     opened.close()
 

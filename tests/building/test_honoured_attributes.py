@@ -110,7 +110,7 @@ def test_descriptive_attributes_change_no_code(attrs):
 def test_attributes_that_onnxruntime_honours_reach_its_session():
     exe = tt.build(normalised(), "onnxruntime(intra-op-threads=3,optimization-level=1)")
     (leaf,) = exe.code.values()
-    options = leaf.compiled._session.get_session_options()
+    options = leaf.compiled._session.get_session_options()  # type: ignore[attr-defined]
     assert options.intra_op_num_threads == 3
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 

@@ -134,7 +134,7 @@ def test_reports_are_those_of_the_plan(cli, fast, tmp_path):
         listed = found if isinstance(found, tuple) else (found,)
         assert cli(*common, *words) == (int("--diff" in words), "\n".join(map(str, listed)) + "\n", "")
         data = json.loads(cli(*common, *words, "--json")[1])
-        assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())
+        assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())  # type: ignore[attr-defined]
 
 
 def test_a_saved_plan_is_reported_and_compared_unchanged(cli, tmp_path):

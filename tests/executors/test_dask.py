@@ -60,7 +60,7 @@ def test_a_worker_that_dies_is_named_and_the_next_run_begins_anew(tmp_path):
     exe.save(tmp_path / "digits.tt")
     exe = tt.load(tmp_path / "digits.tt")
     exe.run(images())
-    group = exe._engine._workers
+    group = exe._engine._workers  # type: ignore[attr-defined]
     os.kill(group.client.run(os.getpid)[group.workers["n1"]], signal.SIGKILL)
     with pytest.raises(RunError, match="machine 'n1' is gone"):
         exe.run(images())
@@ -94,7 +94,7 @@ def test_a_worker_of_this_computer_that_is_stopped_is_named_and_ended(monkeypatc
     monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
     exe.run(images())
-    group = exe._engine._workers
+    group = exe._engine._workers  # type: ignore[attr-defined]
     pid = group._processes()[group.workers["n1"]]
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(RunError, match=r"machine 'n1' is stopped: .* 2 s; .*TVMTARGET_MAX_SILENCE_SECONDS raises"):

@@ -183,10 +183,10 @@ def test_checks_read_the_options_that_the_target_carries():
 
         def check_op(self, op):
             rank = len(op.inputs[0].shape)
-            return tt.reject("RANK", f"{rank} dimensions") if rank > self.target["max-rank"] else None
+            return tt.reject("RANK", f"{rank} dimensions") if rank > self.target["max-rank"] else None  # type: ignore[attr-defined]
 
         def add(self, match):
-            return tt.reject("RULE", "slow") if self.target["mode"] == "slow" else None
+            return tt.reject("RULE", "slow") if self.target["mode"] == "slow" else None  # type: ignore[attr-defined]
 
     def sites(text):
         return tt.decompose(relu_chain(), text).sites()

@@ -25,7 +25,7 @@ SKYLAKE = {"kind": "llvm", "mcpu": "skylake"}
 
 def with_target(target):
     """Return a module whose TIR function is for a target."""
-    module = EVERYTHING.clone()
+    module = EVERYTHING.clone()  # type: ignore[attr-defined]
     code = module["add_one"].with_attr("target", tvm.target.Target(target))
     module.update_func(module.get_global_var("add_one"), code)
     return module

@@ -199,7 +199,7 @@ def test_branches_tuples_symbols_and_code_run_on_two_virtual_devices():
 
 
 def test_code_for_another_target_is_refused_where_it_cannot_run():
-    module = EVERYTHING.clone()
+    module = EVERYTHING.clone()  # type: ignore[attr-defined]
     code = module["add_one"].with_attr("target", tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
     module.update_func(module.get_global_var("add_one"), code)
     plan = tt.decompose(module, "[cpu=llvm,gpu=cuda(arch=sm_80)](host=@cpu)")

@@ -149,7 +149,7 @@ class Blocks:
 def relax_module():
     """Two `call_tir` of a function that calls private ones."""
     builder = relax.BlockBuilder(Blocks)
-    variable = next(var for var in Blocks.functions if var.name_hint == "doubling")
+    variable = next(var for var in Blocks.functions if var.name_hint == "doubling")  # type: ignore[attr-defined]
     x = relax.Var("x", relax.TensorType((16,), "float32"))
     with builder.function("main", [x]):
         with builder.dataflow():

@@ -325,8 +325,8 @@ def test_device_code_that_calls_a_host_function_is_an_error(mark):
     module = Wrong
     if mark is not None:
         value = True if mark != "target" else tvm.target.Target("llvm")
-        var = module.get_global_var("only_host")
-        module.update_func(var, module[var].with_attr(mark, value))
+        var = module.get_global_var("only_host")  # type: ignore[attr-defined]
+        module.update_func(var, module[var].with_attr(mark, value))  # type: ignore[attr-defined]
     for call in (lambda: tt.bind_targets(module, CUDA), lambda: split(module)):
         with pytest.raises(ModelError, match="device code of function 'main' calls 'only_host', a host function"):
             call()

@@ -232,7 +232,7 @@ def test_a_prefix_ends_at_a_dot():
         operator = f"relax.{name.rpartition('.')[2]}"
         register_patterns([(name, is_op(operator)(wildcard()))])
     taken = {
-        prefix: {str(pattern.name) for pattern in from_tvm_patterns(prefix).registered}
+        prefix: {str(pattern.name) for pattern in from_tvm_patterns(prefix).registered}  # type: ignore[attr-defined]
         for prefix in ("longnpu", "longnpu.", "longnpu2", "longnpu_lite", "longnpu.deep", "longnpu.abs", "long")
     }
     assert taken == {

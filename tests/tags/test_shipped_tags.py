@@ -104,7 +104,7 @@ def test_names_are_listed_without_building_trees():
 def test_a_namespace_is_read_on_demand():
     registry = Registry(REGISTRY.info(NAMES[0]).file.parent)
     assert "nvidia/a100" in registry
-    assert set(registry._layers[0]._read) == {"nvidia"}
+    assert set(registry._layers[0]._read) == {"nvidia"}  # type: ignore[attr-defined]
     assert "nobody/a100" not in registry
     assert "nvidia" not in registry
     assert 5 not in registry

@@ -363,8 +363,8 @@ def test_memory_is_the_sum_that_a_node_can_use(constraint, expected):
     tree = {"kind": "composite", "targets": ["cuda", "llvm", "onnxruntime"], "memory": memory}
     tree = Target.from_json(tree)
     if constraint.startswith("composite"):
-        tree = tree.replace(memory=tree.memory[:2])
-    assert tree.satisfies(constraint).truth == expected
+        tree = tree.replace(memory=tree.memory[:2])  # type: ignore[attr-defined]
+    assert tree.satisfies(constraint).truth == expected  # type: ignore[attr-defined]
     assert Target("cuda").satisfies("cuda(memory>=1)").truth == UNKNOWN
 
 

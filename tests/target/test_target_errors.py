@@ -168,4 +168,4 @@ def test_errors_can_be_pickled():
     with pytest.raises(TvmTargetError) as caught:
         Target.parse("llvm(")
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.column) == (str(caught.value), caught.value.column)
+    assert (str(again), again.column) == (str(caught.value), caught.value.column)  # type: ignore[attr-defined]

@@ -415,7 +415,7 @@ def leaves(draw, hosts=True):
     rows = [row for row in find_kind(kind).attributes if row.since != "tt1" and row.name not in ("from_device", "mabi")]
     chosen = draw(st.lists(st.sampled_from(rows), max_size=6, unique_by=lambda row: row.name))
     config = {"kind": kind} | {row.name: draw(words if row.name == "device" else TYPES[row.type]) for row in chosen}
-    for name, values in BY_KIND.get(kind, {}).items():
+    for name, values in BY_KIND.get(kind, {}).items():  # type: ignore[attr-defined]
         config.pop(name, None)
         if name in NEEDED.get(kind, ()) or draw(st.booleans()):
             config[name] = draw(st.sampled_from(values))
