@@ -302,7 +302,7 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """Escape the characters of a text that control a terminal, for example as `\\u001b`.
+    r"""Escape the characters of a text that control a terminal, for example as `\u001b`.
 
     Args:
         text: the text.

@@ -400,7 +400,9 @@ class LogSchedules:
         return schedule
 
     def reject(self, kernel: Kernel, reason: str) -> None:
-        """Record that the last schedule found for a kernel cannot be used; `find` then returns the next best.
+        """Record that the last schedule found for a kernel cannot be used.
+
+        The next lookup returns the next best one.
 
         Args:
             kernel: The kernel.

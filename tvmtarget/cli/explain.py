@@ -150,6 +150,9 @@ class ReportOptions:
 
         Args:
             plan: The plan to report on.
+
+        Returns:
+            The answer to the one question that an option requests, else the summary.
         """
         if self.draw is not None:
             graph = plan.dot() if self.draw is GraphLanguage.dot else plan.mermaid()

@@ -186,7 +186,7 @@ class Target(TargetNode):
 
     @classmethod
     def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read TVM's command line with the quotes and escapes of a version.
+        r"""Read TVM's command line with the quotes and escapes of a version.
 
         Args:
             text: the command line.
@@ -200,7 +200,7 @@ class Target(TargetNode):
             TextError: the text does not parse.
             TargetError: it is no text, there is no such dialect, or the tree contradicts itself.
 
-        >>> Target.from_cli(r"llvm -model='it\\'s new'", "v0.10")["model"]
+        >>> Target.from_cli(r"llvm -model='it\'s new'", "v0.10")["model"]
         "it's new"
         """
         if not isinstance(text, str):
@@ -270,7 +270,7 @@ class Target(TargetNode):
 
     @classmethod
     def from_toml(cls, source: str, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read flat JSON that is written as TOML.
+        r"""Read flat JSON that is written as TOML.
 
         Args:
             source: the text.
@@ -283,7 +283,7 @@ class Target(TargetNode):
             TextError: the text is not TOML.
             TargetError: the data is not valid; all problems at once.
 
-        >>> Target.from_toml('kind = "cuda"\\narch = "sm_53"')["arch"]
+        >>> Target.from_toml('kind = "cuda"\narch = "sm_53"')["arch"]
         'sm_53'
         """
         return cls.from_json(forms.read_toml(source), tags=tags, origin=Origin("toml", ""))

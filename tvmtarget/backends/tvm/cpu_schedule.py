@@ -303,7 +303,8 @@ class Scheduler:
     def inline(self) -> None:
         """Inline elementwise blocks where that computes nothing more than once.
 
-        Readers are inlined before their operands."""
+        Readers are inlined before their operands.
+        """
         for block in reversed(self.schedule.get_child_blocks(self.root)):
             readers = self.schedule.get_consumers(block)
             if readers and "R" not in self.kinds(block) and self.may_inline(block, readers):

@@ -1,4 +1,6 @@
-"""Text syntax of Relax types and expressions, printed and parsed. It is a subset of Python's expressions; in EBNF:
+"""Text syntax of Relax types and expressions, printed and parsed.
+
+It is a subset of Python's expressions; in EBNF:
 
     type       = "Tensor(" , shape , "," , dtype , [ ", ndim=" , rank ] , [ ", vdevice=" , number ] , ")" |
                  "Shape(" , dims , ")" | "Tuple(" , types , ")" | "Prim(" , dtype , ")" | "Any()" | "Packed()" |

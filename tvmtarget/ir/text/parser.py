@@ -1,4 +1,6 @@
-"""Parser of the text form of a module; `printer.py` prints it. The grammar in EBNF (ISO 14977):
+"""Parser of the text form of a module; `printer.py` prints it.
+
+The grammar in EBNF (ISO 14977):
 
     module    = { "target" , target | "attr" , name , "=" , value } , { "func" , function } ;
     function  = "@" , name , "(" , [ typed , { "," , typed } ] , ")" ,

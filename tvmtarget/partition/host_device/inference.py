@@ -45,7 +45,6 @@ def infer_targets(module: IRModule) -> IRModule:
         ModelError: the module is invalid, for example because its functions are recursive.
 
     Example:
-
         >>> module = IRModule.parse('''
         ... func @main(%x) [@cpu] { %y = @f(%x) %z = @g(%y) [@gpu] return %z }
         ... func @f(%x) { %y = @g(%x) return %y }

@@ -1,8 +1,8 @@
-"""Quoting dialects of TVM's command lines, which differ between versions: splitting, reading and writing.
+r"""Quoting dialects of TVM's command lines, which differ between versions: splitting, reading and writing.
 
     plain   what `Target.parse` reads: single and double quotes hold spaces together and are dropped; as in a shell, a
             backslash escapes a double quote or a backslash inside double quotes, and is an ordinary character elsewhere
-    v0.9    the same in words and in lists, and \\' is a quote (SplitString in src/target/target.cc at v0.9.0)
+    v0.9    the same in words and in lists, and \' is a quote (SplitString in src/target/target.cc at v0.9.0)
     v0.10   quotes nest: those around a whole value are dropped, those inside are kept for the lists in it, and a
             backslash escapes any character (SplitString, Interpret and Uninterpret there, v0.10.0 to v0.23.0)
 
@@ -95,7 +95,7 @@ def _escapes(following: str, mark: str, dialect: Dialect) -> bool:
 
 
 def interpret(text: str, dialect: Dialect) -> str:
-    """Remove one level of quotes from a value.
+    r"""Remove one level of quotes from a value.
 
     Args:
         text: the value.
@@ -107,7 +107,7 @@ def interpret(text: str, dialect: Dialect) -> str:
     Raises:
         TextError: the text ends in a backslash that escapes nothing.
 
-    >>> interpret(r"'\\'two words\\''", "v0.10")
+    >>> interpret(r"'\'two words\''", "v0.10")
     "'two words'"
     """
     if dialect != "v0.10":
