@@ -1,4 +1,4 @@
-"""Public functions have complete Google-style docstrings: ruff checks their form, and this that no section is missing."""
+"""Public functions have complete Google-style docstrings: ruff checks their form, this that no section lacks."""
 
 import ast
 import re
