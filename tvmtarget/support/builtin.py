@@ -70,6 +70,7 @@ class C(LLVM):
     """Generated C: the operators of CPUs."""
 
 
+# A rule compares whole values of an attribute, so lists of zeros are written out, for up to 16 scanned values.
 _FORWARDS: dict[str, tuple[Attribute, ...]] = {
     f"scan_{side}_{what}": tuple((0,) * count for count in range(1, 17))
     for side in ("input", "output")

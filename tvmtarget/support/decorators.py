@@ -63,7 +63,9 @@ def strategy(
         made = type(
             described.__name__, bases, body | {"__module__": described.__module__, "__doc__": described.__doc__}
         )
+        # Validated before anything is registered, so that a class with mistakes leaves no kind behind.
         validated_strategy(kind, made)
+        # A known kind keeps its row with all its attributes, unless the author states others.
         if find_kind(kind) is None or attributes is not None:
             rows = (_kind(kind, attributes or {}, described.__doc__ or ""),)
             plugins.register("tvmtarget.kinds", kind, rows, owner=plugins.defining_module(described))
@@ -89,6 +91,7 @@ def _type(name: str, value: object) -> Literal["bool", "int", "str"]:
     return found
 
 
+# Looked up by the exact type, because bool is a subclass of int.
 _TYPES: Mapping[type, Literal["bool", "int", "str"]] = {bool: "bool", int: "int", str: "str"}
 
 # Options that are sets of texts, which may be stated as any list of them.
@@ -135,6 +138,7 @@ def _rows(table: str | Path | Iterable[Mapping[str, str]]) -> list[dict[str, str
         return [{key: str(value) for key, value in row.items() if value is not None} for row in table]
     try:
         text = io.StringIO(read_text(table, "op table", error=TargetFileError), newline="")
+        # Cells beyond the header get this name of a column, which `_op` then rejects like any unknown column.
         rows = csv.DictReader(text, restkey="more than there are columns")
         return [{key: value or "" for key, value in row.items()} for row in rows]
     except csv.Error as error:
@@ -166,12 +170,14 @@ def _rule(row: Mapping[str, str]) -> Rule:
 def _opsets(text: str) -> range:
     first, separator, last = text.partition("-")
     versions = range(_number(first), _number(last if separator else first) + 1)
+    # An empty range would reject every model; it is most likely a mistake such as 17-7.
     if not versions:
         raise ValueError(f"opsets {text!r} are none; write the first, '-', and the last")
     return versions
 
 
 def _number(text: str) -> int:
+    # `int` alone would also accept signs, underscores and digits of other scripts.
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{text!r} should be a whole number, 0 or more")
     return int(text)

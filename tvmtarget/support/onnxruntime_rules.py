@@ -26,6 +26,7 @@ def _no_causal_products(op: Op) -> Reject | None:
 
 
 def _no_padded_mask(op: Op) -> Reject | None:
+    # Operand 3 is `attn_mask`; operand 6 is `nonpad_kv_seqlen`, the number of keys that are not padding.
     if not op.operand(6) or not op.operand(3):
         return None
     return reject("RULE", "it needs the mask as long as the keys, where some of these are padding")

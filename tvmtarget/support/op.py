@@ -198,6 +198,7 @@ class Op:
             The operations, body by body, in order.
         """
         for _, body in self.call.regions:
+            # The map of the inner body is first, because its names hide equal names around it.
             types = ChainMap(dict(body.types), dict(self.types))
             constants = ChainMap({constant.name: constant for constant in body.constants}, dict(self.constants))
             read = frozenset(body.results).union(*(call.uses() for call in body.body))
@@ -207,7 +208,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """The value that a variable of a pattern stands for; `data` is None if it is no constant."""
+    """The value that a variable of a pattern denotes; `data` is None if it is no constant."""
 
     name: str
     type: Type

@@ -4,8 +4,8 @@
     branch   = "_" | variable | op , "(" , [ pattern , { "," , pattern } ] , [ "..." ] , ")" , [ attributes ] ;
 
 `relu(conv(x, w, ...)) | relu(conv(x, w))` reads like the program it matches. An operator is its name with or without
-dialect, in any case and with or without underscores; a variable stands for a value, the same one at each occurrence;
-`_` stands for any operand, also an absent one; `...` for any more operands. Attributes, written as in the text form of
+dialect, in any case and with or without underscores; a variable denotes a value, the same one at each occurrence;
+`_` denotes any operand, also an absent one; `...` for any more operands. Attributes, written as in the text form of
 a module, must be equal. Operands of commutative operators match in both orders; of several branches the first counts.
 """
 
@@ -32,6 +32,8 @@ COMMUTATIVE = frozenset(
     {"add", "multiply", "mul", "and", "or", "xor", "equal", "maximum", "minimum", "max", "min", "sum"}
 )
 
+# The parser and the matcher recurse per level: the limit turns a runaway text into an error with a column, where Python
+# would raise RecursionError.
 MAX_DEPTH = 64
 
 
@@ -75,7 +77,7 @@ class Match:
         return tuple(self.function.body[index].source for index in self.calls)
 
     def is_constant(self, variable: str) -> bool:
-        """Return whether a variable stands for a constant.
+        """Return whether a variable denotes a constant.
 
         Args:
             variable: a variable of the pattern.
@@ -195,6 +197,8 @@ def find_matches(function: Function, pattern: Pattern | str) -> tuple[Match, ...
     fixed = (index for index, call in body if call.constraint is not None or call.has_effect or call.regions)
     matcher = Matcher(function, fixed)
     found: list[Match] = []
+    # Roots are tried from the end, so that a longer chain such as conv-add-relu takes its operations before the shorter
+    # chain inside it can.
     for root in reversed(range(len(function.body))):
         match = next(matcher.at(root, pattern), None)
         if match is not None:
@@ -268,6 +272,7 @@ class Matcher:
         for branch in pattern.branches:
             if isinstance(branch, _Operation):
                 for calls, values in self._operation(branch, root, (), {}):
+                    # Two operands of a pattern may reach the same operation; it is part of the match once.
                     match = Match(self.function, tuple(sorted(set(calls))), root, values)
                     if self.is_closed(match) and (pattern.condition is None or pattern.condition(match)):
                         yield match
@@ -281,6 +286,8 @@ class Matcher:
         Returns:
             False if the function returns, or another operation reads, the result of an inner operation.
         """
+        # A match becomes one function that returns only the results of its root, so no other reader could get an inner
+        # value.
         inside = set(match.calls)
         inner = [out.name for index in inside - {match.root} for out in self.function.body[index].outputs if out.name]
         return all(name not in self.results and inside.issuperset(self.readers.get(name, ())) for name in inner)
@@ -298,6 +305,7 @@ class Matcher:
         if len(inputs) < len(pattern.operands) or (len(inputs) > len(pattern.operands) and not pattern.is_open):
             return
         orders = [inputs]
+        # Only for two operands: Max, Min and Sum of ONNX take any number of them, whose orders grow factorially.
         if len(inputs) == 2 and spellings(call.op)[1] in COMMUTATIVE:
             orders.append(inputs[::-1])
         for order in orders:
@@ -321,6 +329,8 @@ class Matcher:
         self, branch: _Any | _Operation, name: str, calls: tuple[int, ...], values: Mapping[str, str]
     ) -> Iterator[tuple[tuple[int, ...], Mapping[str, str]]]:
         if isinstance(branch, _Any):
+            # This is a backtracking search: each binding extends a copy, so that a choice that fails leaves no trace in
+            # the next. A variable is bound to a value, and therefore matches no absent operand, unlike `_`.
             if not branch.name:
                 yield calls, values
             elif name and values.get(branch.name, name) == name:

@@ -98,6 +98,8 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             yield f"{name} is {shown(value)}; it should be {wanted}"
         if isinstance(value, Set):
             yield from (f"{name} has {shown(one)}; it should be text" for one in value if not isinstance(one, str))
+    # Operators of ONNX begin with capitals, so the lower-case name of one is a mistake; other lower-case names may be
+    # operators of a private domain. Most strategies are thus validated without an import of onnx.
     small = [op for op in _texts(strategy.ops) if op.islower() and op in onnx_operators()]
     yield from (f"no operator {op!r}; did you mean {onnx_operators()[op]!r}?" for op in small)
     for dtype in _texts(strategy.dtypes):
@@ -108,6 +110,7 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             yield f"{name} is {getattr(strategy, name)!r}; it should be {' or '.join(map(repr, choices))}"
     for name in ("max_ops", "max_inputs", "max_outputs"):
         most: object = getattr(strategy, name)
+        # True is an int in Python, and would otherwise count as a limit of 1.
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
             yield f"{name} is {most!r}; it should be a number from 1, or None for any"
     for name, (kind, wanted) in _ROWS.items():
@@ -126,6 +129,7 @@ def _texts(listed: object) -> list[str]:
 
 def _problems_of_patterns(patterns: Mapping[str, str]) -> Iterator[str]:
     for name, text in patterns.items():
+        # `check_match` finds the method by the name of the pattern, and would call the inherited attribute.
         if hasattr(Strategy, name):
             yield f"no pattern can be called {name!r}, since strategies have something else of that name"
         try:

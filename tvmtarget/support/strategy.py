@@ -94,6 +94,7 @@ class Rule:
         Returns:
             None if it is supported, else the first reason why not.
         """
+        # In this order the further checks see only operations within the declared limits.
         steps = (self._opset, self._dtype, self._constants, self._attributes, self._results, self._rank, *self.checks)
         return next((rejection for step in steps if (rejection := step(op)) is not None), None)
 
@@ -128,6 +129,7 @@ class Rule:
         tensors = [(name, type_) for name, type_ in zip(op.call.inputs, op.inputs, strict=True) if name]
         shapes = {name: type_.shape if isinstance(type_, TensorType) else () for name, type_ in tensors if type_}
         unknown = next((name for name, _ in tensors if shapes.get(name) is None), None)
+        # An unknown rank counts as too large, because the rank at run time could be.
         if unknown is not None:
             return reject("RANK", f"{limit}, and the rank of {unknown!r} is not known", hint="give the inputs shapes")
         ranks = [len(shape) for shape in shapes.values() if shape is not None]
@@ -222,6 +224,8 @@ class Strategy:
             by_op = {name: check for check in reversed(checks) for name in check.ops}  # those of subclasses win
             cls.rules = {**cls.rules, **{name: check.rule for name, check in by_op.items()}}
             cls._op_checks = {name: check.method for name, check in by_op.items()}
+            # Without patterns, `ops` None means all operators; a set of the decorated ones would turn that into a
+            # limit.
             if cls.ops is not None or cls.patterns:
                 cls.ops = frozenset(cls.ops or ()) | by_op.keys()
 
@@ -293,6 +297,7 @@ class Strategy:
         Returns:
             A copy whose `target` is the leaf.
         """
+        # A copy, because one cached instance serves all leaves of its kind.
         bound = copy(self)
         bound.target = target
         return bound
@@ -460,6 +465,7 @@ class Strategy:
             return reject("RULE", self.unsupported[op.kind])
         if op.call.regions and not self.supports_control_flow:
             return reject("CONTROL_FLOW", f"it does not support control flow, and {op.kind} has nested bodies")
+        # Versions are numbered per domain: `opsets` is about the domain of ONNX itself, not about ai.onnx.ml or Relax.
         is_own = op.call.op.startswith("onnx.") and "::" not in op.kind
         return None if self.opsets is None or not is_own else _check_opset(op, self.opsets)
 
@@ -484,6 +490,7 @@ class Strategy:
         method = self._op_checks.get(op.kind)
         if rejection is not None or method is None:
             return rejection
+        # An `OpCheck` is no descriptor: Python does not bind the method that it holds, so `self` is passed here.
         return self._checked_answer(partial(method, self), op, op.kind, first=op)
 
     def _check_nested(self, op: Op) -> Reject | None:

@@ -62,6 +62,7 @@ def _ties(old: Dim, new: Dim, mode: str) -> bool:
         return False
     if not isinstance(old, int) or not isinstance(new, int) or not old or not new:
         return True
+    # Fractions keep coordinates exact; floats would round at the very ties that are looked for.
     scale = Fraction(old, new)
     if not scale.numerator & (scale.numerator - 1) and not scale.denominator & (scale.denominator - 1):
         return False

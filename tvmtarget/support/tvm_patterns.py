@@ -25,7 +25,7 @@ def from_tvm_patterns(prefix: str) -> type[Strategy]:
     of that kind are handed to `relax.ext.<kind>`. A pattern's check that fails is a rejection with code `RULE`.
 
     Args:
-        prefix: the first components of the patterns' names: `cublas` stands for `cublas.matmul`, but neither for
+        prefix: the first components of the patterns' names: `cublas` selects `cublas.matmul`, but neither for
             `cublas_lt.matmul` nor for `cublas2.matmul`.
 
     Returns:
@@ -36,6 +36,7 @@ def from_tvm_patterns(prefix: str) -> type[Strategy]:
     """
     tvm = the_tvm()
     parts = [] if not prefix else prefix.removesuffix(".").split(".")
+    # TVM compares prefixes letter by letter, so `cublas` also finds the patterns of `cublas_lt`.
     registered = list(tvm.relax.backend.get_patterns_with_prefix(prefix.removesuffix(".")))
     patterns = tuple(one for one in registered if str(one.name).split(".")[: len(parts)] == parts)
     if not patterns:
@@ -56,6 +57,7 @@ class _TvmPatterns(Strategy):
         main = module.main
         if not all(call.op.startswith("relax.") or call.callee is not None for call in main.body):
             return
+        # Names are the only link from a match of TVM back to an operation of this program.
         numbered, positions = _numbered(main)
         written = module.with_function(numbered).to_tvm()
         for pattern in self.registered:

@@ -37,6 +37,7 @@ def check_empty_operands(op: Op) -> Reject | None:
         None if this cannot happen, else why it can.
     """
     is_empty = any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs)
+    # CastLike reads only the type of its second operand, and an empty part of a Concat contributes no elements.
     if is_empty or op.kind in ("CastLike", "Concat"):
         return None
     for index, name in enumerate(op.call.inputs):
@@ -113,6 +114,7 @@ def _check_concat(op: Op) -> Reject | None:
     axis = _axis(op, 0)
     shapes = [_shape(op, index) for index in range(len(op.call.inputs))]
     others = zip(*(shape[:axis] + shape[axis + 1 :] for shape in shapes), strict=False)
+    # None equals None in Python, but two unknown dimensions need not be equal.
     is_open = any(len(set(dims)) > 1 or dims.count(None) > 1 for dims in others)
     return _unknown_fit(op) if is_open else None
 
@@ -151,6 +153,7 @@ def _check_same_types(op: Op) -> Reject | None:
 def _check_reduction(op: Op) -> Reject | None:
     """Require that the reduced dimensions are not empty."""
     shape, axes = _shape(op, 0), op.constant(1)
+    # The axes of reductions are an attribute in old operator sets, and operand 1 since 18 (ReduceSum: since 13).
     if op.kind in ("ArgMax", "ArgMin"):
         return _check_nonempty(op, [_dim(shape, _axis(op, 0))])
     listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
@@ -225,6 +228,7 @@ def _check_slice(op: Op) -> Reject | None:
 
 def _is_ordered(start: int, end: int, step: int) -> bool:
     """Whether a slice of any number of elements starts before it ends."""
+    # Exporters write the largest int32 or int64 for "to the end".
     to_the_end = end >= np.iinfo("int32").max
     same_side = (start < 0) == (end < 0) and start <= end
     return step > 0 and (start == 0 or same_side or to_the_end)
@@ -459,6 +463,7 @@ def _check_broadcast_dims(op: Op, shapes: Sequence[_Shape]) -> Reject | None:
 
 def _check_nonempty(op: Op, dims: Iterable[Dim]) -> Reject | None:
     """Reject sums over dimensions of unknown size; those that the user named are checked at run time."""
+    # ONNX's shape inference names unknown dimensions unk__0, unk__1, ...: such a name is no statement of the user.
     if not any(dim is None or (isinstance(dim, str) and dim.startswith("unk__")) for dim in dims):
         return None
     message = f"{op.kind} runs over a dimension that may be empty, and its result would not be written then"
