@@ -39,8 +39,11 @@ def check(
     from tvmtarget.tags.registry import default_registry
 
     tree, registry = read_target(target, edits, context.args), default_registry()
+    # Only its errors are of interest: an inconsistent target cannot be resolved.
     tree.resolve()
+    # All constraints are parsed before one is tested, so that a typing error is reported before any answer.
     constraints = {text: read_constraint(registry, text) for text in satisfies or ()}
+    # Facts count as measured only if nothing on the command line changed them.
     measured = target == "native" and not edits and not context.args
     answers = {
         text: check_target(registry, tree, constraint, measured=measured) for text, constraint in constraints.items()

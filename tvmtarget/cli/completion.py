@@ -51,6 +51,7 @@ def _words(typed: str) -> Iterator[str]:
 
 def _open_head(typed: str) -> str | None:
     """Return the word before the innermost open parenthesis, or None if none is open."""
+    # Scanned backwards, where a closing parenthesis comes first: groups that are closed already are counted out.
     depth = 0
     for at in range(len(typed) - 1, -1, -1):
         depth += (typed[at] == ")") - (typed[at] == "(")

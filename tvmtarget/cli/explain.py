@@ -198,7 +198,9 @@ def explain(
             plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.is_given))
         else:
             plan = _make_plan(model, target, edits, context.args, options, log)
+        # Looked up here, because the log is closed at the end of the block.
         matches = [] if log is None or reports.is_given else list(_matches(plan, log, options.policy))
+    # Written before the report, which ends with exit code 1 if `--diff` finds differences.
     files.write(plan)
     if reports.is_given:
         report = reports.report(plan)
@@ -259,6 +261,7 @@ def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:
             continue
         for key, space in spaces.items():
             if (key, subgraph.site) not in looked_up:
+                # Subgraphs that share a kernel on a site share its record, which is reported once.
                 looked_up.add((key, subgraph.site))
                 yield lookup_kernel(log, space.kernel, kernel_target(leaf), policy)
 

@@ -16,6 +16,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 _SAME_REQUEST = 1.0
 
 
+# Like KeyboardInterrupt it is no `Exception`, so code that catches all errors of plugins does not swallow it.
 class StopRequested(KeyboardInterrupt):
     """A signal requested this process to end; `number` is the number of the signal."""
 

@@ -43,6 +43,7 @@ def kinds(
             if classes:
                 _print_classes(kind)
         return
+    # `kind_of` comes last for its error, which suggests the nearest names.
     kind = next((kind for role in roles if (kind := find_kind(name, role)) is not None), None) or kind_of(name)
     if as_json:
         print_json(kind.model_dump(mode="json"))

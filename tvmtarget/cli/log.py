@@ -62,6 +62,7 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
 
     if url == "-" and not new:
         return _from_stdin(layers)
+    # Opening a log can create it, and a mistyped name would then look like an empty log.
     for name in (*layers, *(() if new else (url,))):
         if (path := path_of(name)) is not None and not os.path.lexists(path):
             raise LogError(f"there is no log {name!r}")
@@ -134,6 +135,7 @@ def lookup(
             typer.echo("\n".join(match.explain() for match in matches) or "no record")
         return
     match = opened.lookup(key, tree, policy=policy)
+    # Records under other names matter only where the lookup itself finds none.
     renamed = list(opened.renamed(key, tree)) if match.tier == "default" else []
     if as_json:
         print_json(match.to_json() | {"renamed": [paths for _, paths in renamed]})
@@ -149,6 +151,7 @@ def merge(
     log: Log, others: Annotated[list[str], typer.Argument(help="Logs to merge into LOG.", show_default=False)]
 ) -> None:
     """Merge other logs into one. The result does not depend on the order."""
+    # Opened before LOG is, so that a missing source is reported before LOG is created.
     sources = [_with_warnings(read_log(other)) for other in others]
     with read_log(log, new=True) as opened:
         typer.echo(counted(opened.merge(*sources), "new line"))
@@ -180,6 +183,7 @@ def import_(
                 typer.echo(f"warning: {source}: {line}", err=True)
             rejected += len(outcome.rejected)
             accepted += outcome.read - len(outcome.rejected)
+    # A file of another format has every line rejected; an exit code of 0 would hide that from scripts.
     if rejected and not accepted:
         raise LogError("nothing was imported: every line was rejected")
     if strict and rejected:
@@ -313,6 +317,7 @@ def pin(
     key, tree = _workload(opened, workload), read_target(target)
     pinned = opened.pin(key, tree, chosen, why)
     found = opened.lookup(key, tree).record
+    # Other records can outrank the new pin, and scripts must not take that for success.
     if found is None or found.digest != pinned.digest:
         other = "nothing" if found is None else found.digest
         raise LogError(f"{pinned.digest} is written, but a lookup returns {other}; retract that, or pin again")

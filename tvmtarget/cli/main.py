@@ -25,6 +25,7 @@ from tvmtarget.version import __version__
 __all__ = ["app", "main"]
 
 _MAX_LINE = 4000  # letters of an error or a warning
+# Only sequences that set colours; others move the cursor or change the terminal. The group makes `split` keep them.
 _COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app = typer.Typer(
     help="Describe deployment targets, partition programs over them, compile, run and tune.",
     no_args_is_help=True,
     add_completion=True,
+    # `_run` prints the errors that users cause; any other is a bug, whose plain traceback belongs in a report.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -143,16 +145,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         with warnings.catch_warnings():
+            # By default Python shows a warning once for a place in the code; here each one is about other input.
             warnings.simplefilter("always", TvmTargetWarning)
             warnings.showwarning = _print_warning
             app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
     except SystemExit as stop:
+        # The code of SystemExit may be None for success, or a text, which Python counts as failure.
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except TvmTargetError as error:
         for problem in str(error).splitlines():
             print(f"error: {_shortened(problem)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        # Shells report a process that a signal ended as 128 plus its number; SIGINT is 2.
         print("error: interrupted", file=sys.stderr)
         return 130
     except OSError as error:

@@ -23,6 +23,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     Returns:
         A function for `typer.Typer.command`; all of its parameters are keyword-only.
     """
+    # Annotations are texts here (`from __future__ import annotations`), and Typer needs the objects.
     described = signature(command, eval_str=True)
     options: list[Parameter] = []
     groups: dict[str, tuple[Callable[..., object], list[str]]] = {}
@@ -31,6 +32,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(group, type) and is_dataclass(group):
             fields = list(signature(group, eval_str=True).parameters.values())
             groups[name] = group, [field.name for field in fields]
+        # Keyword-only parameters may follow each other with and without defaults, in whatever order groups bring them.
         options += (field.replace(kind=Parameter.KEYWORD_ONLY) for field in fields)
 
     @wraps(command)

@@ -95,11 +95,13 @@ def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
     found: dict[str, str] = {}
     problems: list[str] = []
     for rule in rules:
+        # Both names of operations and the parentheses of a constraint may contain "=".
         at = _last_equals(rule)
         key, value = rule[:at].strip(), rule[at + 1 :].strip()
         if at < 1 or not key or not value:
             problems.append(f"{flag} {rule!r} is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'")
             continue
+        # A dict keeps the place of the first insertion, but later rules take precedence.
         found.pop(key, None)
         found[key] = value
     if problems:
@@ -123,4 +125,5 @@ def print_json(data: object) -> None:
     Args:
         data: What `json.dumps` accepts.
     """
+    # Names in models may be of any script, and escapes would make them unreadable.
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False))

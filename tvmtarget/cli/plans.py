@@ -122,6 +122,7 @@ class PartitionArguments:
             TextError: The file of costs cannot be read, or `--dim` names no dimension or is given without costs.
         """
         values = _numbers("--dim", self.dims, "batch=1")
+        # A mistyped name would silently leave the dimension without a size.
         known = _dims(module)
         unknown = [
             f"--dim {name}={value}: the model has no symbolic dimension {name!r}"
@@ -136,6 +137,7 @@ class PartitionArguments:
                 raise TextError("--dim has no effect without costs; add --costs, such as --costs measured")
             return None
         costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
+        # Values of --dim take precedence over those in the file of costs.
         return replace(costs, symbolic_hints={**costs.symbolic_hints, **values})
 
 
@@ -277,6 +279,7 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
     problems: list[str] = []
     for text in texts or ():
         names = [name.strip() for name in text.split(",")]
+        # `*`, `?` and `[` make a glob, and `:` is part of op:KIND: such a name can match several operations.
         if not all(names) or (len(names) == 1 and not any(letter in text for letter in "*?[:")):
             problems.append(f"{flag} {text!r} is not NAME,NAME,..., such as 'q,k' or 'op:Gemm'")
         found.append(names)

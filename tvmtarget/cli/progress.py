@@ -64,6 +64,7 @@ def tune_progress(*, quiet: bool, seconds: float | None) -> Iterator[ReportTrial
         yield None
         return
     console = _console()
+    # A dumb terminal cannot move the cursor back, which a bar needs.
     if not console.is_terminal or console.is_dumb_terminal:
         yield _line_reporter()
         return
@@ -71,6 +72,7 @@ def tune_progress(*, quiet: bool, seconds: float | None) -> Iterator[ReportTrial
     task = bar.add_task("preparing", total=None, best="")
 
     def report(step: TuneProgress) -> None:
+        # The bar writes past the stream of `main` that escapes, so names of operations are escaped here.
         what = f"trial {step.done}: {step.level} {step.what} {step.status}"
         bar.update(task, description=printable(what), best=step.so_far)
         if seconds is None:
@@ -103,10 +105,12 @@ def _trial_bar(console: Console) -> Bar:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
+    # Names may contain square brackets, which rich would read as markup.
     best = TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True))
     overflow: Literal["crop", "ellipsis"] = "crop" if console.options.ascii_only else "ellipsis"
     what = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow=overflow, ratio=1))
     columns = TimeElapsedColumn(), BarColumn(bar_width=12), best, what
+    # rich would otherwise replace the streams that `main` has wrapped.
     return Bar(*columns, console=console, transient=True, expand=True, redirect_stdout=False, redirect_stderr=False)
 
 
@@ -116,6 +120,7 @@ def _line_reporter() -> ReportTrial:
 
     def report(step: TuneProgress) -> None:
         nonlocal is_open
+        # Powers of two show soon that the command works, and keep the output of a long run short.
         if is_open and (step.done & (step.done - 1) == 0 or step.done % 64 == 0):
             try:
                 typer.echo(f"trial {step.done}: {step.level} {step.what} {step.status}; so far {step.so_far}", err=True)

@@ -99,6 +99,7 @@ def run(
             raise TextError("--target is missing; a model needs one, such as --target llvm")
         tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)
         exe = options.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
+    # A model may have an input of this name, which then takes the array.
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.protocol import CopyEvent
 
@@ -125,6 +126,7 @@ def run(
         print_json(report)
     else:
         _print(report, results, exe.tuned, comparison)
+    # Raised last, so that the outputs that differ are printed and written before.
     if comparison is not None and not comparison.agrees:
         raise RunError(*(f"differs from the unpartitioned model: {problem}" for problem in comparison.problems))
 
@@ -142,6 +144,7 @@ def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) ->
 
 def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     with open_regular(path, "input file", most="artifact-bytes", error=RunError) as stream:
+        # The magic text of an .npy file, which is easily mistaken for an .npz file.
         if stream.read(6) == b"\x93NUMPY":
             raise RunError(f"input file {str(path)!r} holds one unnamed array; write it with numpy.savez")
         try:
@@ -182,6 +185,7 @@ def _check(
     from tvmtarget.ir.module import IRModule
 
     kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"
+    # The model is built anew without partitioning, so that the reference shares no decision with the checked plan.
     expected = build(IRModule.from_onnx(model), kind).run(arrays)
     return compare(results, expected, Tolerance(rtol, atol)), kind
 

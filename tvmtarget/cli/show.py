@@ -49,6 +49,7 @@ def show(
         print_json(_data(shown, origin=origin, codegen=codegen))
         return
     if as_toml or as_text:
+        # TOML brings its own line break at the end.
         typer.echo(shown.to_toml() if as_toml else shown.pretty(), nl=as_text)
         return
     _draw(resolved_tree)
@@ -110,6 +111,7 @@ def _grow(tree: Tree, node: Target, path: str, topology: Topology) -> None:
     from rich.text import Text
 
     for line in _facts(node, path, topology):
+        # A `Text`, because rich would read the square brackets of a plain string as markup.
         tree.add(Text(printable(line), style="dim", overflow="fold"))
     for child in node.targets:
         site = f"{path}/{child.replicas[0]}".lstrip("/")

@@ -57,6 +57,7 @@ def list_tags(
     from tvmtarget.tags.registry import default_registry
 
     registry = default_registry()
+    # Problems of the shipped files are left out: users cannot correct these.
     for problem in registry.problems(shipped=False):
         typer.echo(f"warning: {problem}", err=True)
     names: Iterable[str] = registry.abstract() if abstract else registry

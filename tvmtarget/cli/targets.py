@@ -69,6 +69,7 @@ Runtime: TypeAlias = Annotated[
 
 def _configure(context: typer.Context, name: str | None) -> str | None:
     """Make the values of a configuration file the defaults of the command's options."""
+    # click sets `resilient_parsing` while a shell completes a word, where an error would garble the command line.
     if name is None or context.resilient_parsing:
         return name
     from tvmtarget.tags.configurations import load_configuration, split_configuration
@@ -92,6 +93,7 @@ def _configure(context: typer.Context, name: str | None) -> str | None:
     raise_all(TextError, problems)
     for part, value in (("target", target), ("executor", executor), ("runtime", runtime)):
         values |= {} if value is None else {part: json.dumps(value.to_json())}
+    # Defaults, not values: options on the command line take precedence over the file.
     context.default_map = {**(context.default_map or {}), **values}
     return name
 
@@ -102,6 +104,7 @@ Config: TypeAlias = Annotated[
         "--config",
         help="A JSON configuration, by file or name: targets, executor, runtime and defaults of other options.",
         show_default=False,
+        # Eager, so that the defaults are set before click processes the other options.
         is_eager=True,
         callback=_configure,
     ),
@@ -156,6 +159,7 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
         tree = tree.merge(Target.parse(overlay))
     for role, kind in (("executor", edits.executor), ("runtime", edits.runtime)):
         tree = tree if kind is None else tree.override({role: _driver(role, kind)})
+    # After executor and runtime, because options such as --executor-aot-... name the kind that is chosen there.
     for path, value in _tvmc_overrides(tree, extra):
         tree = tree.override({path: value})
     for assignment in edits.values or ():
@@ -231,6 +235,7 @@ def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, o
             raise UnknownNameError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
         if not word.startswith("--"):
             raise UnknownNameError(f"unexpected argument {word!r}")
+        # As in tvmc, the value may be the next word.
         if not equals and queue and not queue[0].startswith("-"):
             value = queue.pop(0)
         yield from _overrides(tree, name.removeprefix("--"), value or "1")
@@ -239,6 +244,7 @@ def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, o
 def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, object]]:
     role, _, rest = option.partition("-")
     paths = dict(_kinds_of(tree, role))
+    # The longest kind first, because one kind may be the beginning of another up to a hyphen.
     kind = next((kind for kind in sorted(paths.values(), key=len, reverse=True) if rest.startswith(f"{kind}-")), None)
     if kind is None:
         known = [f"--{role}-{kind}-..." for kind in dict.fromkeys(paths.values())]

@@ -101,6 +101,7 @@ def tune(
                 )
             _print_result(result, as_json=as_json)
         except TuneStoppedError as error:
+            # The measurements before the failure remain of use, and the error still decides the exit code.
             _print_result(error.result, as_json=as_json)
             raise
         except KeyboardInterrupt as interrupt:
@@ -110,6 +111,7 @@ def tune(
                     _print_result(interrupt.result, as_json=as_json)
                 again = shlex.join(["tvmtarget", *sys.argv[1:]])
                 typer.echo(f"interrupted; all measurements are in {log}; continue with: {again}", err=True)
+            # The exit code that shells report for a process that the signal ended.
             raise typer.Exit(128 + (cause.number if isinstance(cause, StopRequested) else signal.SIGINT)) from None
 
 
