@@ -264,7 +264,7 @@ class Plan(Decomposition):
             InfeasibleError: if other requirements forbid it, with those of which one would have to go.
             UnknownNameError: for names of no operation or site.
         """
-        return questions.with_moves(self, op if isinstance(op, Mapping) else {op: site})
+        return Plan.of(questions.with_moves(self, op if isinstance(op, Mapping) else {op: site}))
 
     def with_support(self, op: str, site: str) -> Plan:
         """Return the plan there would be if a site supported operations that it does not.
@@ -276,7 +276,7 @@ class Plan(Decomposition):
         Returns:
             The other plan, for questions, not to build.
         """
-        return questions.with_support(self, op, site)
+        return Plan.of(questions.with_support(self, op, site))
 
     def hypotheses(self) -> tuple[str, ...]:
         """Return the operations whose support `what_if` assumed, with the reason against it."""

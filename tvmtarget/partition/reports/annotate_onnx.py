@@ -9,7 +9,7 @@ from tvmtarget.ir.onnx.writer import write_function
 if TYPE_CHECKING:
     import onnx
 
-    from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.decomposition import Decomposition
 
 __all__ = ["annotated_model"]
 
@@ -17,7 +17,7 @@ __all__ = ["annotated_model"]
 _IR_VERSION = 10
 
 
-def annotated_model(plan: Plan) -> onnx.ModelProto:
+def annotated_model(plan: Decomposition) -> onnx.ModelProto:
     """Return the original model with decisions in the metadata of its nodes.
 
     Args:

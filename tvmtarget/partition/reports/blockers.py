@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tvmtarget.human_units import bytes_text, counted
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.reports.difference import Totals, totals
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.reports.what_if import with_support
 
 __all__ = ["Blocker", "blockers"]
 
@@ -51,7 +49,7 @@ class Blocker:
         return flat | {"before": self.before.to_json(), "after": self.after.to_json()}
 
 
-def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
+def blockers(plan: Decomposition, limit: int) -> tuple[Blocker, ...]:
     """Return the operators whose support by a site would gain most.
 
     Args:
@@ -69,7 +67,7 @@ def blockers(plan: Plan, limit: int) -> tuple[Blocker, ...]:
     found = []
     before = totals(plan)
     for (kind, site), count in unsupported.most_common(MAX_TRIED):
-        after = totals(plan.with_support(f"op:{kind}", site))
+        after = totals(with_support(plan, f"op:{kind}", site))
         if _rank(after) < _rank(before):
             found.append(Blocker(kind, site, count, reasons[kind, site], before, after))
     return tuple(sorted(found, key=lambda blocker: _rank(blocker.after))[:limit])
@@ -79,7 +77,7 @@ def _rank(numbers: Totals) -> tuple[int, int, int]:
     return (0 if numbers.time is None else numbers.time, numbers.subgraphs, numbers.nbytes)
 
 
-def _unsupported(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _unsupported(plan: Decomposition) -> Iterator[tuple[str, str, str]]:
     """Yield operator, leaf and code wherever a code generator, not a constraint, excludes an operation."""
     for index, call in enumerate(plan.program.body):
         for leaf in plan.feasibility.leaves:

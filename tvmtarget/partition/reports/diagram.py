@@ -11,7 +11,7 @@ from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
 if TYPE_CHECKING:
     import networkx
 
-    from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.decomposition import Decomposition
 
 __all__ = ["subgraph_graph", "to_dot", "to_mermaid"]
 
@@ -19,7 +19,7 @@ __all__ = ["subgraph_graph", "to_dot", "to_mermaid"]
 MAX_NAMED = 3
 
 
-def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
+def subgraph_graph(plan: Decomposition) -> networkx.MultiDiGraph:
     """Return the subgraphs of a plan as a graph.
 
     Args:
@@ -53,12 +53,12 @@ def subgraph_graph(plan: Plan) -> networkx.MultiDiGraph:
     return graph
 
 
-def _parts(plan: Plan) -> tuple[SubgraphRecord, ...]:
+def _parts(plan: Decomposition) -> tuple[SubgraphRecord, ...]:
     """Return the subgraphs, and the operations that drivers run in the same form."""
     return (*plan.subgraphs, *(_driven(plan, one) for one in plan.outlined.driven))
 
 
-def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
+def _driven(plan: Decomposition, one: DrivenRecord) -> SubgraphRecord:
     call, scopes = plan.program.body[one.call], plan.program.bodies[one.call]
     read = (*filter(None, call.inputs), *(name for scope in scopes for name in scope.function.results))
     given = (
@@ -69,7 +69,7 @@ def _driven(plan: Plan, one: DrivenRecord) -> SubgraphRecord:
     return SubgraphRecord(f"run by {one.driver}", site, (one.call,), (one.op,), tuple(dict.fromkeys(read)), given)
 
 
-def to_dot(plan: Plan) -> str:
+def to_dot(plan: Decomposition) -> str:
     """Return the subgraphs as text for Graphviz.
 
     Args:
@@ -97,7 +97,7 @@ def to_dot(plan: Plan) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def to_mermaid(plan: Plan) -> str:
+def to_mermaid(plan: Decomposition) -> str:
     """Return the subgraphs as text for Mermaid.
 
     Args:
@@ -119,7 +119,7 @@ def to_mermaid(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _by_site(plan: Plan) -> Iterator[tuple[str, list[int]]]:
+def _by_site(plan: Decomposition) -> Iterator[tuple[str, list[int]]]:
     members: dict[str, list[int]] = {}
     for position, subgraph in enumerate(_parts(plan)):
         members.setdefault(subgraph.site, []).append(position)

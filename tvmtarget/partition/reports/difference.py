@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.partition.costs.estimate import microseconds
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 
 __all__ = ["PlanDifference", "Totals", "difference", "time_text", "totals"]
 
@@ -85,7 +83,7 @@ class PlanDifference:
         return flat | ({"hypothetical": list(self.hypothetical)} if self.hypothetical else {})
 
 
-def difference(before: Plan, after: Plan) -> PlanDifference:
+def difference(before: Decomposition, after: Decomposition) -> PlanDifference:
     """Compare two plans, operation by operation.
 
     Args:
@@ -102,11 +100,11 @@ def difference(before: Plan, after: Plan) -> PlanDifference:
         new=tuple(op for op in new if op not in old),
         before=totals(before),
         after=totals(after),
-        hypothetical=after.hypotheses(),
+        hypothetical=tuple(unsupported_assumptions(after.feasibility, after.sites())),
     )
 
 
-def totals(plan: Plan) -> Totals:
+def totals(plan: Decomposition) -> Totals:
     """Return a plan in numbers.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
 from tvmtarget.partition.decisions import decisions_about
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.outlining import CopyRecord, DrivenRecord, SubgraphRecord
 from tvmtarget.partition.partition_node import PartitionNode
@@ -18,9 +18,6 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.reports.move_delta import move_delta
 from tvmtarget.partition.reports.separation_reasons import owners_of, separation_reasons
 from tvmtarget.target.topology import Site
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
 
 __all__ = ["Explanation", "explain_op"]
 
@@ -123,7 +120,7 @@ def _us(estimate: Estimate) -> float | None:
     return None if estimate.time is None else estimate.time / 10**6
 
 
-def explain_op(plan: Plan, op: str) -> Explanation:
+def explain_op(plan: Decomposition, op: str) -> Explanation:
     """Explain where one operation of a plan runs.
 
     Args:
@@ -166,7 +163,7 @@ def explain_op(plan: Plan, op: str) -> Explanation:
     )
 
 
-def _reason(plan: Plan, index: int, record: SubgraphRecord) -> str:
+def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     """Return why an operation is on the site of its subgraph."""
     if record.device not in (None, record.site):
         return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
@@ -196,7 +193,7 @@ def _reason(plan: Plan, index: int, record: SubgraphRecord) -> str:
     return "a site that can take it and what was decided together with it"
 
 
-def _forced(plan: Plan, index: int, record: SubgraphRecord, best: Sequence[Site]) -> Iterator[str]:
+def _forced(plan: Decomposition, index: int, record: SubgraphRecord, best: Sequence[Site]) -> Iterator[str]:
     """Yield why an operation is not on a site that comes first by preference, from what the stages recorded."""
     program = plan.program
     earlier = [leaf.path for leaf in takewhile(lambda leaf: leaf.path != record.site, best)]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
+from tvmtarget.partition.reports.rules import RuleEffects
 from tvmtarget.partition.reports.summary import systems_in
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
 
 __all__ = ["plan_json"]
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Decomposition) -> dict[str, Any]:
     """Return a plan as JSON data.
 
     Args:
@@ -36,7 +35,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for system in systems_in(plan.root)
         ],
     }
-    rules = [rule.to_json() for rule in plan.rules()]
+    rules = [rule.to_json() for rule in RuleEffects.of(plan).reports()]
     driven = [_driven(plan, one) for one in plan.outlined.driven]
     return (
         listed
@@ -61,7 +60,7 @@ def _subgraph(subgraph: SubgraphRecord) -> dict[str, Any]:
     )
 
 
-def _driven(plan: Plan, one: DrivenRecord) -> dict[str, Any]:
+def _driven(plan: Decomposition, one: DrivenRecord) -> dict[str, Any]:
     return {
         "op": one.op,
         "kind": plan.program.body[one.call].kind,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tvmtarget.partition.decisions import separating_decision
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.partition_node import PartitionNode
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.decomposition import Decomposition as Plan
 
 __all__ = ["owners_of", "separation_reasons"]
 
@@ -39,7 +36,7 @@ def owners_of(program: FlatProgram, root: PartitionNode) -> dict[int, int]:
     return owner
 
 
-def separation_reasons(plan: Plan, index: int, owner: dict[int, int]) -> Iterator[tuple[str, str]]:
+def separation_reasons(plan: Decomposition, index: int, owner: dict[int, int]) -> Iterator[tuple[str, str]]:
     """Yield why the neighbours of an operation are in other subgraphs.
 
     Args:
@@ -61,7 +58,7 @@ def separation_reasons(plan: Plan, index: int, owner: dict[int, int]) -> Iterato
             yield program.body[other].source, _reason(plan, index, other, owner, is_before=other in before)
 
 
-def _reason(plan: Plan, index: int, other: int, owner: dict[int, int], *, is_before: bool) -> str:
+def _reason(plan: Decomposition, index: int, other: int, owner: dict[int, int], *, is_before: bool) -> str:
     program, here, there = plan.program, owner[index], owner[other]
     if program.scope_of(other) is not program.scope_of(index):
         return "BODY, it is outside of the body that this one stands in"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
+from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.partition_node import PartitionNode
-
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.reports.rules import RuleEffects
 
 __all__ = ["summary_of", "systems_in"]
 
@@ -23,7 +21,7 @@ MAX_SHOWN = 5
 MAX_UNSUPPORTED = 3
 
 
-def summary_of(plan: Plan) -> Iterator[str]:
+def summary_of(plan: Decomposition) -> Iterator[str]:
     """Print a plan.
 
     Args:
@@ -67,14 +65,14 @@ def summary_of(plan: Plan) -> Iterator[str]:
         yield from plan.throughput.lines()
     yield from _bound(plan)
     yield from _released(plan)
-    idle = [rule for rule in plan.rules() if not rule.effective]
+    idle = [rule for rule in RuleEffects.of(plan).reports() if not rule.effective]
     for rule in idle[:MAX_SHOWN]:
         yield f"  {rule.rule.origin}, {rule.rule.text or rule.rule.constraint}, changes nothing: {rule.why()}"
     if len(idle) > MAX_SHOWN:
         yield f"  ... and {counted(len(idle) - MAX_SHOWN, 'more rule')} without effect"
 
 
-def _bound(plan: Plan) -> Iterator[str]:
+def _bound(plan: Decomposition) -> Iterator[str]:
     """Yield how many weights stay parts of functions though the plan was to lift all, and the first of them."""
     functions = [plan.module[name] for name in dict.fromkeys(subgraph.function for subgraph in plan.subgraphs)]
     bound = [(weight, one.name) for one in functions for weight in bound_weights(one)]
@@ -111,7 +109,7 @@ def systems_in(subgraph: PartitionNode) -> Iterator[PartitionNode]:
             yield from systems_in(part)
 
 
-def _bytes(plan: Plan) -> str:
+def _bytes(plan: Decomposition) -> str:
     """Return the bytes of all copies in one run, and how many sizes the costs assume or nobody knows."""
     nbytes = plan.estimates.nbytes if plan.estimates is not None else _stated
     sizes = [nbytes(copy.type) for copy in plan.copies]
@@ -126,7 +124,7 @@ def _stated(type_: Type) -> int | None:
     return type_.nbytes if isinstance(type_, TensorType) else None
 
 
-def _unsupported(plan: Plan) -> list[tuple[str, str, int, str]]:
+def _unsupported(plan: Decomposition) -> list[tuple[str, str, int, str]]:
     """List operators that run on less preferred leaves: the unsupporting leaf, how many, why."""
     feasibility, program = plan.feasibility, plan.program
     place = {leaf.path: number for number, leaf in enumerate(feasibility.leaves)}
@@ -153,7 +151,7 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole if whole else 0.0:.0f}"
 
 
-def _flops(plan: Plan) -> Counter[str]:
+def _flops(plan: Decomposition) -> Counter[str]:
     """Return the floating-point operations of each site; nothing if those of any operation are unknown."""
     found: Counter[str] = Counter()
     if plan.estimates is None:
@@ -167,7 +165,7 @@ def _flops(plan: Plan) -> Counter[str]:
     return found
 
 
-def _released(plan: Plan) -> Iterator[str]:
+def _released(plan: Decomposition) -> Iterator[str]:
     """Yield the preferences that are not met, with the number of operations and the first of them."""
     if not any(item.constraint.weight is not None for items in plan.program.requirements for item in items):
         return

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError
 from tvmtarget.human_units import counted
 from tvmtarget.partition.costs.estimate import microseconds
-from tvmtarget.partition.pipeline import prepare
+from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.placement.hypotheses import read_moves
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.reports.difference import Totals, time_text, totals
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
-if TYPE_CHECKING:
-    from tvmtarget.partition.plan import Plan
-
 __all__ = ["Alternative", "Sensitivity", "alternatives", "sensitivity", "with_moves", "with_support"]
 
 
-def with_moves(plan: Plan, moves: Mapping[str, Constraint | Target | str | None]) -> Plan:
+def with_moves(plan: Decomposition, moves: Mapping[str, Constraint | Target | str | None]) -> Decomposition:
     """Return the plan there would be if operations were required to be elsewhere.
 
     Args:
@@ -42,10 +39,10 @@ def with_moves(plan: Plan, moves: Mapping[str, Constraint | Target | str | None]
     """
     request = replace(plan.request, moves=(*plan.request.moves, *read_moves(moves, plan.topology)))
     cache = PlanCache(plan.feasibility.cache)
-    return plan.replanned(request, prepare(request, splits=plan.feasibility.splits, cache=cache))
+    return plan_request(request, prepare(request, splits=plan.feasibility.splits, cache=cache))
 
 
-def with_support(plan: Plan, op: str, site: str) -> Plan:
+def with_support(plan: Decomposition, op: str, site: str) -> Decomposition:
     """Return the plan there would be if a site supported operations that it does not.
 
     Args:
@@ -61,7 +58,7 @@ def with_support(plan: Plan, op: str, site: str) -> Plan:
     """
     chosen, leaves = plan.program.ops_named(op), plan.leaves_of(site)
     assumed = plan.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
-    return plan.replanned(feasibility=plan.feasibility.replace(assumed=assumed))
+    return plan_request(plan.request, plan.feasibility.replace(assumed=assumed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class Alternative:
         return {"name": self.name, "share": self.share} | self.totals.to_json()
 
 
-def alternatives(plan: Plan) -> tuple[Alternative, ...]:
+def alternatives(plan: Decomposition) -> tuple[Alternative, ...]:
     """Compare a plan with the one by order of preference, and with all on each leaf.
 
     Args:
@@ -100,12 +97,12 @@ def alternatives(plan: Plan) -> tuple[Alternative, ...]:
     """
     names = [call.source for call in plan.program.body]
     without_costs = plan.request.with_options(costs=None, objective="latency")
-    by_preference = plan.replanned(without_costs).sites()
+    by_preference = plan_request(without_costs, plan.feasibility).sites()
     placements = {"in order of preference": by_preference}
     placements |= {f"all on @{leaf.path or '.'}": dict.fromkeys(names, leaf.path) for leaf in plan.feasibility.leaves}
     found = [Alternative("as planned", 1.0, totals(plan))]
     for name, sites in placements.items():
-        other = plan.replanned(sites=sites)
+        other = plan_request(plan.request, plan.feasibility, sites)
         share = 1 - other.moved_from(sites) / max(1, len(sites))
         found.append(Alternative(name, share, totals(other)))
     return tuple(found)
@@ -148,7 +145,7 @@ class Sensitivity:
         return {"op": self.op, "site": self.site, "us": self.time / 10**6, "most": most, "longer": longer}
 
 
-def sensitivity(plan: Plan, op: str) -> Sensitivity:
+def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
     """Say how long an operation may take before it is better elsewhere, by the costs.
 
     The program is planned again with the operation on each other leaf that may run it.
@@ -175,7 +172,7 @@ def sensitivity(plan: Plan, op: str) -> Sensitivity:
         reason = plan.feasibility.unsupported_reason(index, leaf)
         if leaf.path == here or (reason is not None and reason.code != "OVERLAP"):
             continue
-        moved = plan.replanned(sites={op: leaf.path})
+        moved = plan_request(plan.request, plan.feasibility, {op: leaf.path})
         is_known = moved.prediction is not None and moved.prediction.knows_all_of(plan.prediction)
         if moved.prediction and is_known and moved.site_of(op) == leaf.path:
             longer[leaf.path] = moved.prediction.total - plan.prediction.total
