@@ -34,6 +34,7 @@ def write_archive(path: Path, module: dict[str, object], constants: Mapping[str,
         module: JSON form of the module.
         constants: arrays by SHA-256 digest.
     """
+    # Sorted and without blanks, so that equal modules give equal bytes.
     text = json.dumps(module, sort_keys=True, separators=(",", ":"))
     files: dict[str, bytes | memoryview] = {_MODULE: text.encode()}
     files |= {f"{_CONSTANTS}{digest}": bytes_of(array) for digest, array in constants.items()}

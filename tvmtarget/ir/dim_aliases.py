@@ -54,6 +54,8 @@ def compose_dims(dims: Mapping[str, str], around: Mapping[str, str]) -> dict[str
     Returns:
         Renaming from dimensions of either function to those of the outermost caller.
     """
+    # Dimensions that the inner call does not rename keep their names in its callee, so that `around` renames them
+    # directly.
     return {**around, **{name: around.get(known, known) for name, known in dims.items()}}
 
 

@@ -178,6 +178,7 @@ def add_shape_computations(function: Function, calls: Collection[int]) -> set[in
 
 
 def _is_size(type_: Type) -> bool:
+    # ONNX passes shapes and axes as integers of rank 0 or 1.
     return isinstance(type_, TensorType) and "int" in type_.dtype and type_.shape is not None and len(type_.shape) <= 1
 
 

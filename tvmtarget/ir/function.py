@@ -115,9 +115,11 @@ class Constant:
             return NotImplemented
         if (self.name, self.type) != (other.name, other.type):
             return False
+        # The same array needs no digest, which reads all its elements.
         return self.data is other.data or self.digest == other.digest
 
     def __hash__(self) -> int:
+        # Without the digest, so that a constant can be a key without its elements being read.
         return hash((self.name, self.type))
 
     def __str__(self) -> str:
@@ -428,6 +430,7 @@ def code_callees(function: Function) -> dict[str, str]:
     """
     pairs = function.body[0].attr(CALLEES) if function.code is not None else None
     names = [str(name) for name in pairs] if isinstance(pairs, tuple) else []
+    # An untrusted file may hold an odd number of names; `verify.py` reports that.
     return dict(zip(names[::2], names[1::2], strict=False))
 
 
@@ -476,6 +479,7 @@ def reachable_functions(names: Iterable[str], functions: Mapping[str, Function])
         name = waiting.pop()
         if name not in reached:
             reached[name] = None
+            # Sorted, since the order of a set of strings differs from process to process.
             waiting += sorted(callees_of(functions[name]))
     return tuple(reached)
 

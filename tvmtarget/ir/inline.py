@@ -15,6 +15,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["Frame", "Inlined", "inline_calls"]
 
+# Expansion recurses for each call within a call, so that its depth needs a limit.
 MAX_DEPTH = 64
 
 
@@ -133,6 +134,7 @@ def _in_one_version(
                 reached[name] = functions[name]
                 waiting.append(functions[name])
     stated = {opset for one in (function, *reached.values()) for opset in one.opsets}
+    # One version of each domain: nothing to convert, so that the converter is not even imported.
     if len(stated) == len({domain for domain, _ in stated}):
         return function, functions
     from tvmtarget.ir.onnx.opset_versions import unify_opsets
@@ -221,12 +223,14 @@ class _Inliner:
             named = region if self.op_names is None else rename_ops(region, self.op_names, self.functions)
             return _framed(_with_renamed_captures(named, names), frames)
         inner = _Inliner(self.functions, region, self.only)
+        # Shared with the enclosing body: ONNX forbids a nested body to define a name that is visible around it.
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
         inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
         inner.scopes, inner.op_names = self.scopes, self.op_names
         for param in region.params:
             self.names.add(param.name)
         results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
+        # Ordinals are unique over the whole function, nested bodies included.
         self.calls = inner.calls
         constants = tuple(inner.constants.values())
         function = region.replace(body=tuple(inner.body), constants=constants, results=results)
@@ -258,6 +262,7 @@ class _Inliner:
         """Record the scopes that parameters or results of an inlined function state for values of this body."""
         for name, value in zip(names, interface, strict=True):
             if value.scope:
+                # The first scope wins, as `inline_calls` promises; a value can be bound to several parameters.
                 self.scopes.setdefault(name, value.scope)
 
     def _share(self, constant: Constant, constants: dict[str, Constant]) -> str:
@@ -275,6 +280,7 @@ def _result_names(call: Call, callee: Function, around: Mapping[str, str]) -> di
     """Return the names that a call gives to results, by name in the callee; a copied result names its source value."""
     pairs = zip(callee.results, call.outputs, strict=True)
     found = {result: around.get(output.name, output.name) for result, output in pairs if output.name}
+    # Backwards, so that a chain of copies is followed from the result to the value that began it.
     for copy in reversed(callee.body):
         if copy.op == COPY and copy.outputs[0].name in found and copy.inputs[0] not in found:
             found[copy.inputs[0]] = found.pop(copy.outputs[0].name)

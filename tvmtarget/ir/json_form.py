@@ -157,6 +157,7 @@ def write_value(value: object, name: str) -> object:
         case None | bool() | int() | str():
             return value
         case float():
+            # JSON has neither NaN nor infinity, and its canonical form (RFC 8785) writes 1.0 as 1.
             return {"float": print_float(value)}
         case bytes():
             return {"bytes": value.hex()}
@@ -167,6 +168,7 @@ def write_value(value: object, name: str) -> object:
         case Opaque():
             return {"opaque": value.kind, "bytes": value.data.hex()}
         case Mapping():
+            # Pairs keep the order, and a key such as "float" cannot be taken for a form of this schema.
             return {"map": [[str(key), write_value(item, name)] for key, item in value.items()]}
         case _:
             raise ModelError(f"attribute {name!r} is a {type(value).__name__}, which no file can hold")
@@ -245,6 +247,7 @@ class _Reader:
         if array is None:
             raise ModelError(f"the elements of constant {data.name!r} are not given: nothing has its digest")
         try:
+            # An archive gives constants as plain bytes: only the module states their types.
             if array.shape != type_.shape or dtype_of(array.dtype) != type_.dtype:
                 array = array_of_bytes(type_, bytes_of(array))
         except ModelError as error:

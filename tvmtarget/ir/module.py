@@ -67,6 +67,7 @@ class IRModule:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
+        # A mapping proxy cannot be pickled, so that the attributes travel as a dict.
         return (IRModule, (self.functions, self.target, dict(self.attrs)))
 
     @classmethod
@@ -224,6 +225,7 @@ class IRModule:
         """
         if isinstance(program, IRModule):
             return program.with_entry(entry)
+        # A model is recognized by the name of its type, which needs no import of onnx.
         if isinstance(program, str | Path | bytes) or type(program).__name__ == "ModelProto":
             return cls.from_onnx(cast("str | Path | bytes | onnx.ModelProto", program)).with_entry(entry)
         return cls.from_tvm(cast("tvm.IRModule", program), target).with_entry(entry)

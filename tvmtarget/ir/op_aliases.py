@@ -75,6 +75,7 @@ def _count(function: Function, functions: Mapping[str, Function], around: tuple[
     for call in calls_in(function):
         if is_named_op(call, functions):
             total += 1
+        # Counting is part of the verification, which reports recursive calls only later and must end before.
         elif call.callee in functions and call.callee not in around:
             total += _count(functions[call.callee or ""], functions, (*around, function.name))
     return total

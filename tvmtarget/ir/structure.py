@@ -303,6 +303,7 @@ class _Writer:
         if depth > MAX_DEPTH:
             raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels (function {function.name!r})")
         order = self.order(function, depth)
+        # Each level of nesting adds a ^, so that a value of an enclosing body never equals one of this body.
         names = {name: f"^{reference}" for name, reference in (around or {}).items()}
         names |= {param.name: f"p{number}" for number, param in enumerate(function.params)}
         constants = _Constants({constant.name: constant for constant in function.constants})
@@ -334,6 +335,7 @@ class _Writer:
         flat: dict[str, object] = {"op": call.op} if callee is None else {"callee": callee}
         flat["inputs"] = [_refer(name, names, constants) for name in call.inputs]
         flat["outputs"] = [self.typed(output) for output in call.outputs]
+        # Aliases only name dimensions and operations of the callee at this call, and names do not matter.
         attrs = [(name, value) for name, value in call.attrs if call.callee is None or name not in (DIMS, OPS)]
         attrs = [item for item in attrs if not self.functions or call.op != CODE or item[0] != CALLEES]
         if attrs:
@@ -525,6 +527,7 @@ def _first_difference(a: object, b: object, path: tuple[object, ...]) -> tuple[t
         found = _first_difference(x, y, (*path, key))
         if found is not None:
             return found
+    # Lengths come last: the first differing item says more than a number of items.
     if isinstance(a, list) and isinstance(b, list) and len(a) != len(b):
         return path, f"{len(a)} of them, not {len(b)}"
     return None

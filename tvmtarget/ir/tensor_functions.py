@@ -23,6 +23,8 @@ _WORDS = frozenset(
     {"Buffer", "False", "None", "T", "True", "and", "def", "else", "for", "func", "if", "in", "main", "not"}
 )
 _WORDS |= {"TypeVar", "or", "range", "return", "while", "with"}
+# Groups: a block or type variable with its name, which has no meaning; another string, which is kept; and a name that
+# is not an attribute of an object.
 _TOKEN = re.compile(r'((?:T\.sblock|TypeVar)\()"[^"]*"|("[^"]*")|(?<![\w.])([A-Za-z_]\w*)')
 
 # Attribute that lists arguments whose layout is rewritten before the call, so that its time does not include that.

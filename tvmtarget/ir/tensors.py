@@ -33,12 +33,14 @@ def bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
     """
     dtype = dtype_of(data.dtype)
     if dtype == "string":
+        # The length stands before each string, since a string may contain any byte that could separate it.
         return memoryview(b"".join(map(_text_bytes, data.ravel().tolist())))
     flat = np.ascontiguousarray(data).reshape(-1)
     if flat.dtype.byteorder == ">" or (flat.dtype.byteorder == "=" and not np.little_endian):
         flat = flat.astype(flat.dtype.newbyteorder("<"))
     octets: np.ndarray[Any, np.dtype[np.uint8]] = flat.view(np.uint8)
     bits = DTYPES[dtype][1]
+    # Unused high bits, such as those of an extended sign, must not enter the digest.
     return (octets & np.uint8((1 << bits) - 1) if bits < 8 else octets).data
 
 
@@ -79,6 +81,7 @@ def array_of_bytes(type_: TensorType, data: memoryview | bytes) -> np.ndarray[An
     if len(data) != prod(shape) * dtype.itemsize:
         raise ModelError(f"{type_} takes {prod(shape) * dtype.itemsize} bytes, not {len(data)}")
     array = np.frombuffer(data, dtype).reshape(shape)
+    # A writable buffer gives a writable view, but constants are shared by reference and never change.
     array.flags.writeable = False
     return array
 
@@ -129,6 +132,7 @@ def print_items(data: np.ndarray[Any, Any]) -> str | None:
     if not data.size:
         return "[]"
     dtype = dtype_of(data.dtype)
+    # The grammar of the text form has no complex numbers.
     if data.size > MAX_INLINE or dtype.startswith("complex"):
         return None
     items = data.ravel().tolist() if dtype in ("string", "bool", "float64") else list(data.ravel())

@@ -61,6 +61,7 @@ def _list_of(check: _Check, max_length: int = 64) -> _Check:
     return lambda value: isinstance(value, list) and len(value) <= max_length and all(map(check, value))
 
 
+# Storage scopes of TVM (runtime/thread_storage_scope.h), without those of other devices, such as texture and amx.
 _is_scope = _one_of(
     "global", "local", "shared", "shared.dyn", "warp", "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator",
     "m16n8k8.matrixA", "m16n8k8.matrixB", "m16n8k8.matrixC",
@@ -199,6 +200,7 @@ def trace_problem(trace: object) -> str | None:
             pass
         case _:
             return "it is not a pair of instructions and decisions"
+    # Checked before the loops, so that a huge trace is rejected at once.
     if max(len(instructions), len(decisions)) > _MAX_INSTRUCTIONS:
         return f"it has more than {_MAX_INSTRUCTIONS} instructions"
     for at, instruction in enumerate(instructions):

@@ -97,6 +97,7 @@ class TensorType:
         bits = DTYPES[self.dtype][1]
         if self.shape is None or not bits or not all(isinstance(dim, int) for dim in self.shape):
             return None
+        # Elements smaller than a byte count as packed, as ONNX stores them; `tensors.py` spends a byte on each.
         return (prod(dim for dim in self.shape if isinstance(dim, int)) * bits + 7) // 8
 
 
@@ -178,6 +179,7 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
     Returns:
         ONNX's name in lower case without underscores; `string` for all kinds of text.
     """
+    # Kinds of numpy: objects, strings of fixed length, bytes, and strings of variable length (numpy 2).
     if dtype.kind in "OUST":
         return "string"
     name = dtype.name.replace("_", "")

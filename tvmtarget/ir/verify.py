@@ -94,6 +94,7 @@ def _defined_once(function: Function, seen: set[str]) -> Iterator[str]:
         yield from new(constant.name, "constant")
     for call in function.body:
         for label, region in call.regions:
+            # Before the results of the call itself: these are not visible in its own bodies.
             yield from (f"{problem} in {label!r} of {_op(call)}" for problem in _defined_once(region, seen))
         for output in call.outputs:
             yield from new(output.name, _op(call))
@@ -308,6 +309,7 @@ def _memories_exist(function: Function, tree: _TargetView) -> Iterator[str]:
     """Check that scopes are memory domains of the target, or memories that code generators provide everywhere."""
     bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
     values = [value for body in bodies.values() for value in _values(body) if value.scope]
+    # A scope may have a suffix: `shared.dyn` and `vdevice:0` belong to the memories `shared` and `vdevice`.
     named = [value for value in values if value.scope.replace(":", ".").split(".")[0] not in _MEMORIES]
     memories = tree.memories if named else None
     if memories is None:
@@ -332,6 +334,7 @@ _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "
 def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
     domains = {domain for domain, _ in function.opsets}
     used = {_domain(call): call for _, call in _all_calls(function) if call.op.startswith("onnx.")}
+    # ONNX defines an operator only together with a version of its set (ONNX, docs/Versioning.md).
     for domain in sorted(used.keys() - domains):
         yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
 

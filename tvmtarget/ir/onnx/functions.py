@@ -36,6 +36,7 @@ def instantiate_function(proto: FunctionProto, node: NodeProto, types: Sequence[
             value = graph.input.add(name=name)
             if type_ is not None:
                 value.type.CopyFrom(write_type(type_, what=name))
+    # The later ones win: attributes of the call override the defaults that the function states.
     values = {attribute.name: attribute for attribute in (*proto.attribute_proto, *node.attribute)}
     for inner in proto.node:
         _copy_node(inner, graph.node.add(), values, absent)

@@ -124,6 +124,7 @@ def _write_attribute(name: str, value: Attribute, tensor: WriteTensor) -> Attrib
     elif isinstance(value, tuple) and value and isinstance(value[0], Constant):
         attribute.type = AttributeProto.TENSORS
         attribute.tensors.extend(tensor(item) for item in value if isinstance(item, Constant))
+    # The reader keeps empty lists of other types as opaque, so that this one is of integers.
     elif value == ():
         attribute.type = AttributeProto.INTS
     else:

@@ -125,6 +125,7 @@ def write_graph_metadata(function: Function, graph: GraphProto) -> None:
 
 def _set_fields(message: Message, fields: tuple[str, ...]) -> Iterator[str]:
     """Yield the names of fields that are set."""
+    # An older onnx lacks newer fields, such as device configurations.
     return (field for field in fields if getattr(message, field, None))
 
 
@@ -132,6 +133,7 @@ def _copy_fields(message: Message, into: Message, fields: tuple[str, ...]) -> No
     """Copy those of some fields that are set."""
     for field in _set_fields(message, fields):
         value = getattr(message, field)
+        # protobuf returns a string that is not UTF-8 as bytes.
         if isinstance(value, bytes):
             raise ModelError(f"field {field} of the model is not UTF-8: {value!r:.80}")
         if isinstance(value, str | int):
@@ -141,5 +143,6 @@ def _copy_fields(message: Message, into: Message, fields: tuple[str, ...]) -> No
 
 
 def _attribute(name: str, notes: Message) -> tuple[tuple[str, Constant], ...]:
+    # Without `deterministic`, protobuf promises no fixed encoding, and the digest of the attribute covers these bytes.
     data = np.frombuffer(notes.SerializeToString(deterministic=True), np.uint8)
     return ((name, Constant(name, TensorType("uint8", data.shape), data)),) if data.size else ()

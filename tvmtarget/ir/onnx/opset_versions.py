@@ -143,6 +143,7 @@ class _Converter:
         since = _since_version(kind, old, domain) if domain == self._domain else None
         if domain != self._domain or (since is not None and since == _since_version(kind, new, domain)):
             return True
+        # The default is above both versions, so that other operators are never exempt.
         return min(old, new) >= _CONTROL.get(kind, new + old) and not domain
 
     def _convert_call(self, call: Call, types: Mapping[str, Type], constants: Mapping[str, Constant]) -> Function:
@@ -150,6 +151,7 @@ class _Converter:
         old, new = self._versions
         used = call.uses()
         small = tuple(constants[name] for name in used if name in constants and constants[name].data.size <= SMALL)
+        # The converter turns attributes into operands and back (axes, pads), for which it has to know their values.
         held = {constant.name for constant in small}
         params = tuple(Value(name, types.get(name)) for name in used if name not in held)
         alone = Function("converted", params, (call,), tuple(out.name for out in call.outputs if out.name), small)

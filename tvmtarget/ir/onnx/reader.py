@@ -76,6 +76,7 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     # Checker and inference serialize the whole model; the slim one has no large data.
     slim = _slim(model)
     _fetch_external(slim, folder, name)
+    # ONNX's inliner does not convert operators, so that such functions are inlined later by the IR.
     has_other_opsets = any(_has_other_opsets(model, function) for function in model.functions)
     _check(slim, name, apart=has_other_opsets)
     if slim.functions and not keep_functions and not has_other_opsets:
@@ -83,6 +84,7 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     graph = infer_shapes(slim).graph
     reader = _Reader(folder, name, slim.functions)
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
+    # Calls of model-local functions become calls of the IR, so that versions of their domains do not matter.
     local = {function.domain for function in model.functions}
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
     return main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)), *reader.functions
@@ -109,6 +111,7 @@ def _opsets(proto: ModelProto | FunctionProto) -> tuple[tuple[str, int], ...]:
 
 
 def _domain(domain: str) -> str:
+    # ONNX has two spellings of its own domain (ONNX, docs/IR.md); the IR keeps the empty one.
     return "" if domain == "ai.onnx" else domain
 
 
@@ -156,6 +159,7 @@ def _measure(
     while level:
         depth += 1
         count += len(level)
+        # The caller rejects the model for its depth, so that nothing below is counted.
         if depth > limit("model-depth"):
             break
         called.update(key for node in level if (key := (node.domain, node.op_type, node.overload)) in functions)
@@ -244,6 +248,7 @@ def decode_model(data: bytes, name: str) -> ModelProto:
 
 def _slim(model: ModelProto) -> ModelProto:
     """Copy a model without the data of large initializers, which become inputs of the same type."""
+    # Before IR version 4 every initializer had to be an input too, which the slim copy does not keep.
     slim = ModelProto(ir_version=max(model.ir_version, 4))
     slim.opset_import.extend(model.opset_import)
     slim.functions.extend(model.functions)
@@ -352,6 +357,7 @@ class _Reader:
 
     def _call_of_function(self, node: NodeProto, proto: FunctionProto, types: Mapping[str, Type], source: str) -> Call:
         arguments = tuple(types.get(name) for name in node.input)
+        # Absent operands are part of the key: an instance has no parameters for them.
         key = (proto.domain, proto.name, proto.overload, arguments, *map(bool, node.input), *map(repr, node.attribute))
         if key not in self._instances:
             self._instances[key] = self._names.fresh(proto.name)

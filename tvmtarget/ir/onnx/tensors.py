@@ -52,6 +52,7 @@ def is_small(tensor: TensorProto) -> bool:
 
 
 def _elements(dims: Iterable[int]) -> int:
+    # Integers of Python, since a product of untrusted dimensions may exceed 64 bits.
     return prod(int(dim) for dim in dims)
 
 
@@ -119,6 +120,7 @@ def _external(tensor: TensorProto, folder: Path | None, model: str) -> np.ndarra
         raise ModelError(f"tensor {tensor.name!r} of {model} holds strings, which cannot be external data")
     count, offset = _elements(tensor.dims), int(info.get("offset", 0))
     size = (count * bits + 7) // 8
+    # To read a pipe or a device may block, or never end.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ModelError(f"data of tensor {tensor.name!r} of {model} cannot be read: {str(path)!r} is no regular file")
     if offset < 0 or int(info.get("length", size)) != size or offset + size > path.stat().st_size:
@@ -148,6 +150,7 @@ def constant_of(node: NodeProto) -> TensorProto | None:
     Returns:
         The tensor, named as the result of the node; None for other nodes and for sparse tensors.
     """
+    # ONNX requires exactly one attribute of a Constant.
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -200,6 +203,7 @@ class ExternalData:
             The tensor; small constants and those of sub-byte types keep their elements.
         """
         bits = DTYPES[constant.type.dtype][1]
+        # Shape inference needs shapes and axes by value.
         if bits < 8 or constant.data.size <= SMALL:
             return write_tensor(constant)
         data = bytes_of(constant.data)

@@ -72,6 +72,7 @@ def read_type(proto: TypeProto) -> Type:
 
 
 def _read_tensor(tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorType | None:
+    # 0 is UNDEFINED in onnx.TensorProto.DataType.
     if not tensor.elem_type:
         return None
     shape = tuple(_read_dim(dim) for dim in tensor.shape.dim) if tensor.HasField("shape") else None
@@ -80,6 +81,7 @@ def _read_tensor(tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> TensorTyp
 
 def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     if dim.HasField("dim_value"):
+        # ONNX gives a negative dimension no meaning; here it is an unknown one.
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     if not isinstance(dim.dim_param, str):
         raise ModelError(f"the symbol of a dimension is not UTF-8: {dim.dim_param!r:.80}")
@@ -102,6 +104,7 @@ def check_model(model: onnx.ModelProto) -> None:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         for value in filter(_lacks_shape, (*copy.graph.input, *copy.graph.output)):
+            # The checker looks only for the presence of a shape, and the copy is dropped after it.
             value.type.tensor_type.shape.SetInParent()
         model = copy
     onnx.checker.check_model(model)
@@ -148,6 +151,7 @@ def write_type(type_: Type, *, what: str) -> TypeProto:
 def _write_tensor(type_: TensorType, tensor: TypeProto.Tensor | TypeProto.SparseTensor) -> None:
     tensor.elem_type = DTYPES[type_.dtype][0]
     if type_.shape is not None:
+        # A shape without dimensions is that of a scalar; a missing one is of unknown rank.
         tensor.shape.SetInParent()
         for dim in type_.shape:
             written = tensor.shape.dim.add()

@@ -73,6 +73,7 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
                 with data.open("wb") as file:
                     model = _model(flat, function.name, ExternalData(file, data.name).write)
             new.write_bytes(model.SerializeToString(deterministic=True))
+            # By path, so that the checker also finds the external data beside the model.
             onnx.checker.check_model(new)
             # The model is renamed last: until then its name refers to the old, complete files.
             for written in (data, new):

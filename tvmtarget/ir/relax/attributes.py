@@ -63,6 +63,7 @@ def read_any(value: Any) -> Any:
     Returns:
         A plain value where that loses nothing, else the value in TVM's JSON.
     """
+    # By exact type: a value of a subclass would come back as another type.
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
@@ -159,6 +160,7 @@ def _write_field(value: Any, kind: str) -> Any:
     if kind.startswith("dtype"):
         return the_tvm().DataType(value)
     if kind == "Object":
+        # Sizes in fields of type Object are IntImm of 64 bits, which `_read_field` made plain integers.
         imm = the_tvm().tirx.IntImm
         return [imm("int64", item) for item in value] if isinstance(value, tuple | list) else imm("int64", value)
     if kind == "float":

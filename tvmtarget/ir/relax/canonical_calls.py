@@ -283,6 +283,7 @@ def _unify(param: Type, argument: Type, symbols: dict[str, str]) -> None:
         return
     for dim, own in zip(param.shape, argument.shape, strict=True):
         if isinstance(dim, str) and dim.isidentifier() and own is not None:
+            # Dimensions that a shape operand states are known already and take precedence.
             symbols.setdefault(dim, str(own))
 
 

@@ -99,6 +99,7 @@ def lower_decomposed(
         return functions, attrs
     by_name = {function.name: function for function in functions}
     unchanged = [function for function in functions if function.attr("role") is None]
+    # Functions that stay as they are still refer to the devices of the module by index.
     attrs = attrs if any(map(_is_on_vdevices, unchanged)) else _without_vdevices(attrs)
     topology = Topology(tree.resolve())
     names, written = Names(by_name), dict[str, Function]()

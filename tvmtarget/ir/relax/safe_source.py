@@ -92,6 +92,7 @@ def unsafe_parts(source: bytes | str) -> Iterator[str]:
     """
     try:
         data = json.loads(source)
+    # Deeply nested JSON raises RecursionError, which is no ValueError.
     except (ValueError, RecursionError):
         data = None
     match data:

@@ -64,6 +64,7 @@ _NAMED = {"Div": "truncdiv", "Mod": "truncmod", "Min": "min", "Max": "max", "Sel
 _TYPES = {"Any", "Func", "Packed", "Prim", "Shape", "String", "Tensor", "Tuple"}
 _RESERVED = frozenset(_NAMED.values()) | _TYPES | {"Call", "Cast", "DType", "Extern", "Global", "Imm"}
 _KEYWORDS = frozenset({"None", "True", "False", "and", "or", "not", "ndim", "vdevice"})
+# Strings are matched too, so that the name of an element type in quotes is not taken for a symbol.
 _WORD = re.compile(r"'[^']*'|[^\W\d]\w*")
 
 
@@ -85,6 +86,7 @@ class Symbols:
         """
         if variable not in self._known:
             own = str(variable.name)
+            # `_0` and `_1` are operands in this syntax, so that no symbol begins with an underscore.
             is_word = own.isidentifier() and not keyword.iskeyword(own) and not own.startswith("_")
             self._known[variable] = self._names.fresh(own if is_word else "n")
         return self._known[variable]
@@ -345,6 +347,7 @@ class Reader:
             return read(ast.parse(text, mode="eval").body)
         except TvmTargetError:
             raise
+        # The text may come from an untrusted file, where anything can be malformed.
         except (SyntaxError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise ModelError(f"{text!r} is not a type or expression of Relax: {error}") from error
 

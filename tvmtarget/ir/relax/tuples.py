@@ -96,6 +96,7 @@ class _Rewriter:
                 frames.append(inlined.frames[index])
         if tuple(body) == function.body:
             return inlined
+        # Recorded blocks count the bindings, whose number has changed.
         attrs = tuple(item for item in function.attrs if item[0] != BLOCKS)
         return Inlined(function.replace(body=tuple(body), attrs=attrs), tuple(frames), bodies)
 
@@ -116,6 +117,7 @@ class _Rewriter:
             for _, region in call.regions:
                 inner = self._uses(region)
                 for name, fields in inner.taken.items():
+                    # A name from a nested body is not visible here, so that only the use of the field is recorded.
                     taken.setdefault(name, {}).update(
                         {place: "" for place in fields if place not in taken.get(name, ())}
                     )

@@ -132,6 +132,7 @@ class _ConstraintReader:
         except TvmTargetError as error:
             self._problems += [f"virtual device {index} of {where}: {problem}" for problem in error.problems]
             return None
+        # TVM numbers the devices of a kind; a number beyond the leaves that fit means the last one.
         return Constraint.at(found[min(int(vdevice.vdevice_id), len(found) - 1)])
 
     def _generator(self, name: str, function: str) -> Constraint | None:

@@ -29,6 +29,7 @@ def quote(text: str) -> str:
     "naïve" "a\u0007"
     """
     plain = json.dumps(text, ensure_ascii=False)
+    # Invisible letters, such as marks of direction, could show a text as another one.
     if plain.isprintable():
         return plain
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in plain)

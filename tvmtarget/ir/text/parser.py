@@ -61,6 +61,7 @@ from tvmtarget.untrusted import check_limit
 
 __all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]
 
+# Recursive descent takes a few frames of Python for each level; this many stay well below its limit of 1000.
 MAX_DEPTH = 64
 
 _NUMBER = re.compile(r"-?(?:inf\b|nan\b|[0-9]+(?:\.[0-9]+)?(?:e[+\-]?[0-9]+)?)")
@@ -135,6 +136,7 @@ class _Parser(Scanner):
     def __init__(self, text: str, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
         super().__init__(text)
         self.constants = constants
+        # The printer shortens digests, so that constants are found by the digits that it prints.
         self.by_prefix = {digest[:DIGITS]: digest for digest in constants}
 
     def module(self) -> tuple[tuple[Function, ...], Target | None, dict[str, object]]:
@@ -208,6 +210,7 @@ class _Parser(Scanner):
         has_effect = self.accept_word("effect")
         source = self.name("the name of the operation") if self.accept_word("as") else ""
         regions: list[tuple[str, Function]] = []
+        # Only a region begins with any other name: calls begin with results, and the function ends with `return`.
         while self.peek() not in ("%", "(", "}", "") and not self.sees_word("_", "return"):
             regions.append((self.name("a region, a call or 'return'"), self.function(depth + 1)))
         return Call(op, inputs, outputs, attrs, tuple(regions), constraint, source, has_effect)
@@ -261,6 +264,7 @@ class _Parser(Scanner):
         if array.shape == type_.shape and dtype_of(array.dtype) == type_.dtype:
             return array
         try:
+            # A digest covers bytes only: an array of another type can have it, such as the plain bytes of an archive.
             return array_of_bytes(type_, bytes_of(array))
         except ModelError as error:
             raise self.error(f"constant {name!r}: {error.problems[0]}", start) from error
@@ -275,6 +279,7 @@ class _Parser(Scanner):
         try:
             return parse(text)
         except TextError as error:
+            # An error in a text that the other grammar derived has no position in this one.
             raise self.error(error.problems[0], start + (error.column if error.text == text else 0)) from error
         except (TargetError, UnknownNameError) as error:
             raise self.error("; ".join(error.problems), start) from error
@@ -325,6 +330,7 @@ class _Parser(Scanner):
             return None
         if self.peek() == '"':
             return self.string("a symbol")
+        # Symbols cannot begin with a digit or a sign, so that one look decides.
         return self.integer() if _INTEGER.match(self.text, self.at) else self.symbol()
 
     def map(self, depth: int) -> dict[str, object]:
@@ -372,6 +378,7 @@ class _Parser(Scanner):
         raise self.error(f"expected a value, not {word!r}; strings are in quotes", start)
 
     def bytes_of(self, text: str) -> bytes:
+        # b and two quotes are three characters, so that an even length means an odd number of digits.
         if len(text) % 2 == 0:
             raise self.error("bytes have two digits each", self.at - len(text))
         return bytes.fromhex(text[2:-1])

@@ -74,6 +74,7 @@ def _domain(domain: str) -> str:
     """Print a domain; ONNX's own, which has an empty name, is the word `onnx`."""
     if not domain:
         return "onnx"
+    # Quotes distinguish a domain that is called onnx from ONNX's own, which the bare word means.
     return quote(domain) if domain == "onnx" else print_name(domain)
 
 

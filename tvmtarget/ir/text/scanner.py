@@ -18,6 +18,7 @@ _T = TypeVar("_T")
 
 _SKIPPED = re.compile(r"(?:\s+|#[^\n]*)*")
 _BLANKS = re.compile(r"[ \t]*")
+# JSON forbids control characters in strings (RFC 8259, section 7), so that a string ends on its line.
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _WORD = re.compile(r"\w+")
 # Brackets in the text of another grammar (a constraint); strings are matched so that brackets inside do not count.
@@ -106,6 +107,7 @@ class Scanner(Cursor):
             True if the next name is one of them.
         """
         self.skip()
+        # The whole name counts: `returned` does not begin with the word `return`.
         match = NAME.match(self.text, self.at)
         return match is not None and match.group() in words
 
@@ -246,6 +248,7 @@ class Scanner(Cursor):
         for match in _BRACKET.finditer(self.text, start):
             mark = match.group()
             if len(mark) == 1:
+                # Kinds of brackets need not match here: the parser of the inner grammar reports that.
                 depth += 1 if mark in _OPENING else -1
             if depth == 0:
                 self.at = match.end()
