@@ -42,6 +42,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     chosen: dict[str, tuple[Backend, str]] = {}
     problems: list[str] = []
     sites = list(dict.fromkeys(subgraph.site for subgraph in plan.subgraphs))
+    # The root counts even without operations of its own, since its executor and runtime run the whole program.
     used = list(dict.fromkeys(path for site in ("", *sites) for path in _with_composites_above(site)))
     for path in used:
         node = topology[path].target
@@ -51,6 +52,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             problems += ignored_driver_attributes(node.runtime, "runtime", path)
         problems += _ignored_drivers(topology.root, node, path)
         if node.is_composite:
+            # No code is generated for a composite, so that it can honour no attribute that changes results.
             problems += ignored_attributes(node, frozenset(), "a composite", path)
     problems += undistributable(topology, {unnumbered(path) for path in used})
     for site in sites:
@@ -65,6 +67,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             continue
         by = backend.name if target.kind in backend.kinds else f"{backend.name}, which interprets it,"
         problems += ignored_attributes(target, honoured_attributes(backend, target.kind), by, site)
+    # Hosts with operations were checked as sites; other hosts are written into the targets of their devices.
     for path in dict.fromkeys(topology[path].host for path in used):
         if path not in sites:
             problems += _ignored_host_attributes(topology[path].target, path)
@@ -94,6 +97,7 @@ def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) ->
             return backend, ""
         missing = lack
     reason = str(missing) if missing is not None else f"no backend for kind {target.kind!r} is installed"
+    # This comes before the permission: on another machine, to allow the interpreter would not help.
     foreign = interpreter_mismatch(target)
     if foreign is not None:
         raise BackendError(

@@ -102,6 +102,7 @@ def build(
     )
     if isinstance(module, IRModule) and is_code_entry(module):
         ignored: dict[str, object] = {"params": params, "where": where, "log": log, "settings": settings}
+        # The policy has a default, so that only another one shows that the caller gave it.
         ignored |= {"since": since, "policy": policy != SAME_DEVICE}
         _check_not_given(ignored)
         return _build_code(module, request.root(module.target), mod_name, progress)
@@ -116,6 +117,7 @@ def build(
         )
     with opened_log(log) as opened:
         choices = TunedChoices(opened, policy)
+        # A plan is built as it is: a log may choose its kernels and settings, but not its placement.
         if not isinstance(module, Plan):
             plan = choices.placed(plan)
         return build_plan(
@@ -236,10 +238,13 @@ def _compile_leaves(
         schedules = None if choices is None else choices.for_leaf(target)
         request = compile_request(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
         function = plan.module[subgraph.function]
+        # `choose_backends` pairs the TVM backend with a kind that it does not list only for an external code generator
+        # (BYOC).
         is_external = backend.name == "tvm" and target.kind not in backend.kinds
         if is_external:
             whole = with_composites(plan.module, plan.topology)[subgraph.function]
             request = replace(request, source=external_module_json(whole, target.kind))
+        # The same function may have other code with the schedules of a log than without.
         key = build_key(function, request.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
         shared_key = None if is_external else code_key(function, request.target, backend)
         if shared_key is not None and schedules is not None:
@@ -253,6 +258,7 @@ def _compile_leaves(
             compiled, schedules = compiled_once[shared_key]
         else:
             compiled = backend.compile(request)
+        # The request keeps the lookups that led to this code, so that a later build can repeat them.
         if request.schedules is not schedules:
             request = replace(request, schedules=schedules)
         applied = () if schedules is None else schedules.applied

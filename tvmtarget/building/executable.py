@@ -213,6 +213,7 @@ class Executable:
         self._engine = self._engine_of(runtime or target.runtime or Runtime("python"), topology)
         self._domains = {name: topology[leaf.request.site].domain for name, leaf in self._leaves.items()}
         self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
+        # Memories of CPUs: values there are arrays that every function of this process can read.
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
 
     @cached_property
@@ -324,6 +325,7 @@ class Executable:
             RunError: As for `run`.
         """
         raise_all(RunError, self._foreign_hosts)
+        # A generator: inputs may be endless, so each is checked only when the pipeline takes it.
         checked = (check_inputs(self._program.inputs, given) for given in inputs)
         yield from map(self._outputs, self._engine.stream(checked, depth))
 
@@ -377,6 +379,7 @@ class Executable:
     def _pack(self, machine: str) -> bytes:
         """Return the bytes of a saved program with only the functions that one machine calls."""
         program = self._machines.get(machine, self._program)
+        # The entry is a leaf function itself if the program has no driver.
         called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
         with temporary_folder() as folder:
             path = folder / "machine"
@@ -418,9 +421,11 @@ class Executable:
         leaf.check()
         try:
             results = leaf.compiled.run_on(leaf.device, inputs)
+            # Results in a memory that CPUs share are read by functions of other backends, which know arrays only.
             if "device-memory" in leaf.backend.supports and self._domains[name] in self._shared:
                 return [*map(_to_host, results)]
             return results
+        # Errors of this library name their cause already; the wrapping below is for those of backends.
         except TvmTargetError:
             raise
         except Exception as error:
@@ -440,6 +445,7 @@ class Executable:
             return leaf.backend.place(value, leaf.request.target, leaf.device)
         if leaf is not None and "copy" in leaf.backend.supports:
             return leaf.backend.copy(value, src, dst)
+        # `_to_host` has copied a device value already; an array is copied here, so that two memories never share it.
         return value.copy() if isinstance(original, np.ndarray) else value
 
 

@@ -143,5 +143,6 @@ def _stated(kind: Kind | None, attrs: Mapping[str, object]) -> Iterator[tuple[At
     """Yield the attributes that differ from their defaults, with their values."""
     for name, value in attrs.items():
         row = kind.attribute(name) if kind is not None else None
+        # A stated default is no request: nothing is lost if the build ignores it.
         if row is not None and value != row.default:
             yield row, value

@@ -180,11 +180,14 @@ class LeafFunction:
             raise ValueError(f"'{folder}source.onnx' is missing")
         backend = backend_named(facts.backend)
         tuned = tuple(map(Applied.from_json, facts.tuned))
+        # Schedules come from tuning logs, which people exchange: who wrote the program may not have written them, so
+        # that they are checked with trust too.
         for applied in tuned:
             problem = trace_problem(applied.body) if applied.is_used and applied.format == TRACE_FORMAT else None
             if problem is not None:
                 name = f"kernel {applied.what} in function {facts.function!r}"
                 raise ValueError(f"the schedule of {name} may not be applied: {problem}")
+        # The recorded schedules are replayed, so that a loaded program needs no tuning log to be compiled again.
         bodies = {(one.key, one.format): one.body for one in tuned if one.is_used}
         target = Target.from_json(facts.target)
         if not trust:
@@ -212,9 +215,11 @@ class LeafFunction:
         if self.request.is_relax:
             return
         model = decode_model(self.request.source, "it")
+        # A saved program is one file: a reference to another one could make it read any file of this machine.
         tensor = next(external_tensors(model), None)
         if tensor is not None:
             raise ValueError(f"the data of tensor {tensor.name!r} is in another file")
+        # ONNX allows an initializer among the inputs, where it is a default value and no parameter.
         initialized = {one.name for one in model.graph.initializer}
         inputs = [one.name for one in model.graph.input if one.name not in initialized]
         outputs = [one.name for one in model.graph.output]

@@ -240,6 +240,7 @@ def _difference(name: str, actual: Array, expected: Array, tolerance: Tolerance)
         different = sum(ours != theirs for ours, theirs in zip(actual.flat, expected.flat, strict=True))
         return OutputDifference(name, "string", shape, size, different)
     is_whole = dtype == "bool" or dtype.startswith(("int", "uint"))
+    # A difference in the type itself could wrap around (unsigned integers) or overflow (narrow floats).
     wide = "complex128" if expected.dtype.kind == "c" else "float64"
     ours, theirs = actual.astype(wide), expected.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -68,6 +68,7 @@ class PlanRequest:
             self._check_plan(self.module)
             return self.module
         own = self.module.target if isinstance(self.module, IRModule) else None
+        # A target from an untrusted program could name a scheduler that would receive the inputs of the user.
         if self.target is None and isinstance(self.module, IRModule) and own is not None and not self.module.is_trusted:
             reject_addresses(own, "the target in the program")
         target = self.root(own)

@@ -90,6 +90,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
             "function 'main' is device code; a program begins with a function of the host that launches it"
         )
     devices = {path for one, path in sites.items() if topology[path].target.device != "cpu"}
+    # One request has one target, and both parts of the code are compiled in one request.
     if len(devices) > 1:
         raise BackendError(
             f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them separately"
@@ -111,6 +112,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         target=alone,
         ops=tuple(function.name for function in functions),
         inputs=tuple(one for one, _, _ in params),
+        # TIR marks no buffer as an output: any may have been written.
         outputs=buffers,
     )
     backend = backend_named("tvm")

@@ -132,6 +132,7 @@ def lookup_kernel(
     for format_, body in kernel.equivalents.items():
         workload = Workload.of(body, payload={"name": kernel.name})
         found.append(search(workload, unusable=partial(reject_unsafe, format_)))
+    # `min` returns the first of equals, and the kernel's own workload was searched first.
     return min(found, key=lambda match: TIERS.index(match.tier))
 
 
@@ -231,6 +232,7 @@ def lookup_program(
     if match.tier != "default":
         return match
     for source, paths in log.renamed(workload, root):
+        # The key of a baseline holds sites, which the record names as in its own target.
         back = {new: old for old, new in paths.items()}
         sites = [renamed_path(site, back) for site in sites_of(plan)]
         found = log.lookup(
@@ -240,6 +242,7 @@ def lookup_program(
             default=_placement_key(sites) if is_default else None,
             unusable=partial(_with_paths, reject, paths),
         )
+        # Only names differ, so that an exact match of the renamed target is an equal one.
         if found.tier in ("pin", "exact", "equal"):
             return replace(found, target=root, tier="equal" if found.tier == "exact" else found.tier, paths=paths)
     return match
@@ -318,6 +321,7 @@ class TunedChoices:
                 return f"the candidate is of format {candidate.format!r}, not {format_!r}"
             try:
                 read_once(candidate, tuple(paths.items()))
+            # A candidate that cannot be read does not end the build; the next best one is used.
             except (TvmTargetError, ValueError) as error:
                 return str(error).splitlines()[0]
             return None
@@ -410,6 +414,7 @@ class LogSchedules:
         """
         found = self._applied[kernel.key]
         self._rejected.setdefault(kernel.key, {})[Candidate(format=found.format, body=found.body).key] = reason
+        # `find` adds the calls again when it returns the next best schedule.
         self._applied[kernel.key] = replace(found, body=None, note=reason, calls=found.calls - kernel.calls)
         self._events.append(_Rejected(kernel, reason))
 
@@ -438,6 +443,7 @@ def _read_sites(body: object, count: int) -> list[str]:
     if not isinstance(runs, list | tuple):
         raise ValueError("the body of the placement has no 'sites'")
     if not all(
+        # `type` instead of `isinstance`: a bool is an int in Python.
         isinstance(run, list | tuple) and len(run) == 2 and isinstance(run[0], str) and type(run[1]) is int
         for run in runs
     ):
@@ -469,8 +475,10 @@ def _check_settings(plan: Plan, settings: Settings) -> None:
         target = plan.topology[site].target
         offered = _offered_settings(target)
         for name, value in values.items():
+            # What the user has stated is never replaced by a log.
             if name in target.attrs:
                 raise ValueError(f"the target states {name!r} of @{site or '.'} itself")
+            # Types are compared too, since True == 1 in Python.
             if not any(type(value) is type(one) and value == one for one in offered.get(name, ())):
                 raise ValueError(f"{name}={value!r} of @{site or '.'} is not a setting that a log may choose")
         target.override(dict(values))
