@@ -285,6 +285,7 @@ def _control(call: Call) -> Control:
         return Control(kind=form.kind, op=call.source, bodies=bodies)
     body = regions[form.bodies[0]]
     sliced = _count(call, "num_scan_inputs") if form.kind == "scan" else 0
+    # ONNX: the operands of Loop begin with trip count and condition, those of Scan with the states.
     carried = len(call.inputs) - sliced - (2 if form.kind == "loop" else 0)
     joined = call.outputs[carried:]
     return Control(
@@ -310,6 +311,7 @@ def _axes(call: Call, stem: str, count: int) -> tuple[Axis, ...]:
 
 def _numbers(call: Call, name: str, count: int) -> list[int]:
     """Return a list attribute, extended with zeros to a length."""
+    # ONNX, Scan: a missing axis is 0, and a missing direction is 0, which is forward.
     given = call.attr(name)
     stated = [value for value in given if isinstance(value, int)] if isinstance(given, tuple) else []
     return [*stated, *[0] * count][:count]

@@ -82,11 +82,13 @@ def _as_array(value: object, dtype: str) -> Array:
     """Return arrays unchanged, and numbers and lists as an array of an element type."""
     if isinstance(value, np.ndarray):
         return value
+    # A scalar of numpy has an element type of its own, which is checked and never converted.
     if isinstance(value, np.generic):
         return np.asarray(value)
     try:
         return np.asarray(value, dtype=object if dtype == "string" else dtype)
     except (TypeError, ValueError):
+        # No number type is called `object`, so that the check of element types rejects this by the name of the input.
         return np.asarray(value, dtype=object)
 
 
@@ -106,6 +108,7 @@ def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, 
         if isinstance(dim, int):
             return [f"input {name!r} has shape {value.shape}, not {_format_shape(signature.shape)}"]
         if isinstance(dim, str):
+            # Equal symbols are one dimension (ONNX, dim_param): the first input fixes its size for all others.
             known, first = sizes.setdefault(dim, (size, name))
             if known != size:
                 return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]

@@ -140,6 +140,7 @@ def _problems_of_control(control: Control, given: int, made: int) -> Iterator[st
     """Yield wrong numbers of operands, of bodies, of their parameters and of their results."""
     joined, cut = len(control.joined), len(control.cut)
     carried = made - joined
+    # Operands, bodies, and parameters and results of a body, from the definitions of If, Loop and Scan in ONNX.
     expected = {
         "branch": (1, 2, 0, made),
         "loop": (2 + carried, 1, 2 + carried, 1 + made),
