@@ -115,6 +115,7 @@ def _memory_records(level: Level, chosen: Sequence[int], capacity: MemoryCapacit
     for atom, constant in zip(capacity.atoms.tolist(), capacity.owned.tolist(), strict=True):
         constants.setdefault(atom, []).append(constant)
         present[memory_of[chosen[atom]], constant] += 1
+    # A constant that several atoms read in one memory is held there once.
     used: Counter[int] = Counter()
     for memory, constant in present:
         used[memory] += int(capacity.sizes[constant])

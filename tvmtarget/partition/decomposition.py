@@ -206,7 +206,7 @@ class Decomposition:
         return (self.prediction.total if self.prediction is not None else 0,)
 
     def is_no_worse_than(self, other: Decomposition) -> bool:
-        """Tell whether known numbers show this to be no slower than another decomposition.
+        """Return whether known numbers show this to be no slower than another decomposition.
 
         Args:
             other: a decomposition of the same module.

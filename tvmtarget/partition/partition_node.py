@@ -22,7 +22,7 @@ class PartitionNode:
     system's site, and `bodies` are how the system divides them.
     `least_parts` is a number of parts that no division can go below, given the sites of the operations;
     `least_time` are picoseconds that no choice of sites can go below, None where nothing says so. `device` is the
-    path of the device, for device code and for what its host does for it; with parts it is the host that drives.
+    path of the device, for device code and for work that its host takes over; with parts it is the host that drives.
     """
 
     site: Site

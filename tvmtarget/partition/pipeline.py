@@ -127,6 +127,7 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
         InfeasibleError: if an operation fits nowhere, with the reason of every leaf.
         TargetError, UnknownNameError, ModelError: where target, names or module are not valid.
     """
+    # Decomposing a decomposed module must change nothing, so what was split before is split again.
     splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
     feasibility = judge(request, normalised(request), splits=splits, cache=cache)
     if not feasibility.is_complete:
@@ -215,6 +216,7 @@ def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str
         split_programs = leaving_ops(plan.feasibility, plan.estimates, plan.subgraphs)
         if not surplus and not split_programs:
             return _with_bound_of(plan, unconstrained)
+        # Exclusions add up over the rounds; otherwise operations could return to a site that they had to leave.
         excluded.append(ExcludedSites("max_subgraphs", surplus))
         excluded.append(ExcludedSites("a site that takes one program", split_programs))
         plan = with_colocation(request, feasibility, sites, excluded)
@@ -254,12 +256,13 @@ def with_colocation(
     for _ in range(1 + 3 * len(colocation.apart) + len(colocation.same_site)):
         wanted = colocation_pins(plain, colocation, plan.sites(), pins)
         if wanted == pins:
+            # Given sites are to be kept, and without costs no plan is better than another.
             if sites is None and plan.prediction is not None:
                 plan = improved_colocation(plan, plain, colocation, pins)
             return _with_bound_of(plan, unconstrained)
         pins = wanted
         plan = best_candidate(request, with_pins(feasibility, pins, excluded), sites)
-    raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; ask less of it")
+    raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; list fewer operations in it")
 
 
 def improved_colocation(
@@ -277,6 +280,7 @@ def improved_colocation(
         The best plan found, `plan` itself if no other is better.
     """
     untried = alternative_pins(plain, colocation, plan.sites(), pins)
+    # Each try plans the whole program again, which takes too long for large programs.
     for _ in range(MAX_MOVES if len(plain.program.body) <= MOVABLE else 0):
         moved = next(untried, None)
         if moved is None:
@@ -284,9 +288,11 @@ def improved_colocation(
         try:
             other = best_candidate(plan.request, with_pins(plain, moved), None)
             keeps_groups = colocation_pins(plain, colocation, other.sites(), moved) == moved
+        # That a group cannot go there is no error, because there is a plan already.
         except InfeasibleError:
             continue
         if keeps_groups and other.is_no_worse_than(plan) and other.rank < plan.rank:
+            # Hill climbing: the neighbours of the better plan are tried next.
             plan, untried = other, alternative_pins(plain, colocation, other.sites(), moved)
     return plan
 
@@ -327,6 +333,7 @@ def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[st
     moved = [plan.moved_from(sites or {}) for plan in plans]
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)
+    # Only the plan that is returned has to be proven.
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
     return best
 
@@ -389,6 +396,7 @@ def outline_subgraphs(candidate: Candidate) -> Candidate:
         candidate.root,
         candidate.feasibility.groups.all,
         constants=candidate.request.options.constants,
+        # With costs, copies have to take the routes that the estimates assume.
         memory_graph=MemoryGraph(program.topology) if estimates is None else estimates.memory_graph,
     )
     functions = (*outlined.functions, *program.others)
@@ -517,8 +525,10 @@ def decide_level(
     Raises:
         InfeasibleError: if a rejected atom can go nowhere else, or the rounds do not suffice.
     """
+    # Records of all rounds: an atom that was rejected in one round is elsewhere in the last one, for that reason.
     rejections: list[Decision] = []
 
+    # Reads `level` and `chosen` of the current round, which the loop below assigns anew.
     def check(group: Sequence[int]) -> Reject | None:
         site, calls = level.options[chosen[group[0]]], level.calls(group)
         strategy = feasibility.strategy(site)

@@ -35,6 +35,7 @@ def _problems(program: FlatProgram, node: PartitionNode, domains: frozenset[str]
     if not node.is_leaf and not node.bodies:
         return
     path, home = f"@{node.site.path or '.'}", program.topology.home(node.site.path)
+    # The bodies that a driver runs have nodes of their own; those of a leaf are checked with the leaf.
     calls = node.calls if node.bodies else program.with_nested(node.calls)
     for call in (program.body[index] for index in calls if index in program.bodies):
         carried = list(_carried(call))
@@ -43,6 +44,7 @@ def _problems(program: FlatProgram, node: PartitionNode, domains: frozenset[str]
             required = dict.fromkeys(value.scope for value in ends if value.scope in domains)
             if node.bodies and len(required) > 1:
                 yield f"op {call.source!r} carries {ends[0].name!r} in one memory, not in {' and '.join(required)}"
+            # A leaf that runs the loop whole has one memory, so carried values are like all others.
             others += () if node.bodies else ends
         for value in others:
             if value.scope in domains and value.scope != home:

@@ -100,6 +100,8 @@ def body_arguments(call: Call) -> tuple[BodyArgument, ...]:
     """
     form = control_flow_form(call)
     if form is not None and form.kind == "loop":
+        # By the specification of ONNX the operands are M, cond, v...; the parameters are iteration, cond, v...; the
+        # results of the body are cond, v..., scan outputs.
         return tuple(BodyArgument(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
     sliced = call.attr("num_scan_inputs")
     if form is not None and form.kind == "scan" and isinstance(sliced, int):
@@ -145,6 +147,7 @@ def expected_body_runs(op: Op) -> Fraction:
 
 def _trip_count(op: Op, form: ControlFlowForm | None) -> int:
     """Return the trip count if constant operands or shapes determine it, else `DEFAULT_TRIP_COUNT`."""
+    # A loop with a condition may end early, so that its trip count is only an upper bound.
     if form is not None and form.kind == "loop" and not op.operand(1):
         count = op.constant(0)
         if count is not None and count.size == 1:

@@ -33,6 +33,7 @@ def control_scalars_of(program: FlatProgram, calls: Sequence[int], driven: Colle
     # The first result of a loop body is the condition to go on, which the driver reads.
     data_results = scope.function.results[1:] if form is not None and form.kind == "loop" else scope.function.results
     found: set[int] = set()
+    # Backwards, because an operation counts only if all of its readers, which come later, do.
     for index in sorted(calls, reverse=True):
         call = program.body[index]
         outputs = [output.name for output in call.outputs if output.name]

@@ -158,7 +158,8 @@ class _Writer:
     domains: Container[str]
     # Depth of the block that defines each value, and the domain that it is defined in.
     definitions: dict[str, tuple[int, str]] = field(default_factory=dict)
-    # Domains of loop-carried values that are not in the driver's.
+    # Domains of loop-carried values that are not in the driver's. Steps and blocks are keys by identity (`eq=False`),
+    # because equal ones can occur at several positions.
     carried: dict[DriverStep, dict[BodyArgument, str]] = field(default_factory=dict)
     # Paths to the uses of a value in a domain where it is not defined.
     uses: dict[tuple[str, str], list[_Path]] = field(default_factory=dict)
@@ -173,6 +174,7 @@ class _Writer:
         for step in block.steps:
             for body in step.blocks:
                 self.choose_carried_domains(body)
+                # A block that never runs has no ratio to take, so the default trip count applies.
                 iterations = body.runs / block.runs if block.runs else Fraction(DEFAULT_TRIP_COUNT)
                 found = {
                     argument: self._required_domain(step.call, argument)
@@ -262,6 +264,7 @@ class _Writer:
         for (name, domain), paths in self.uses.items():
             depth = deepest = self.definition_of(name)[0]
             shortest = min(map(len, paths))
+            # Descend to the lowest common ancestor of all uses in the tree of blocks.
             while deepest + 1 < shortest and all(path[deepest + 1][0] is paths[0][deepest + 1][0] for path in paths):
                 deepest += 1
             # Stay outside the outermost loop below the definition: the value does not change in it.

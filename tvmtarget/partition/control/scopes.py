@@ -84,6 +84,8 @@ class Scopes:
         for scope in self.scopes:
             own = scope.function.types
             for name, readers in readers_of(scope.function).items():
+                # The readers in a region of a captured value are left out: in the scope that defines the value, the
+                # operation with the region is its reader.
                 if scope.owner is None or name in own:
                     found[name] = tuple(scope.calls.start + reader for reader in readers)
         return found
@@ -193,12 +195,14 @@ class _Numbering:
         around = (Value(name, self.types.get(names.get(name, name))) for name in function.captures())
         closed = function.replace(params=(*function.params, *around), opsets=self.root.opsets)
         try:
+            # Inferred types are a gain, not a requirement: a body that the inference rejects keeps its types.
             return function.replace(body=infer_types(closed).body)
         except ModelError:
             return function
 
     def _fresh(self, function: Function) -> dict[str, str]:
         """Reserve names for the values of a region, and return the new names of those that were in use."""
+        # Copies are removed, so their results need no names.
         copies = {call.outputs[0].name for call in function.body if call.op == COPY}
         reserved = {name: self.values.fresh(name) for name in function.types if name not in copies}
         return {name: new for name, new in reserved.items() if name != new}
@@ -260,6 +264,7 @@ class _BoundaryTypes:
     def fill(self, function: Function) -> Function:
         """Return a region with these types where it has none, or only an element type that agrees."""
         implied = dict(zip((param.name for param in function.params), self.params, strict=False))
+        # A region may return one of its parameters, which then has the type implied for the parameter.
         implied |= {
             name: type_ for name, type_ in zip(function.results, self.results, strict=False) if name not in implied
         }
@@ -292,6 +297,7 @@ def _boundary_types(call: Call, label: str, types: Mapping[str, Type]) -> _Bound
     if form.kind == "branch":
         return _BoundaryTypes((), outputs)
     if form.kind == "loop":
+        # The first operands of Loop are trip count and condition; the carried values begin at 2.
         return _BoundaryTypes((_TRIP_COUNT, _CONDITION, *inputs[2:]), (_CONDITION, *outputs))
     return _BoundaryTypes(inputs, outputs)
 

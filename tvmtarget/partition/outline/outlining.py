@@ -152,6 +152,7 @@ def outline(
     function = program.function
     params = tuple(param.name for param in function.params)
     context = _CallContext("", Fraction(1))
+    # The entry is named before all other functions, so that it keeps its name.
     outliner.add(root, _Signature(outliner.names.fresh(function.name), params, function.results), context)
     functions, subgraphs, copies = tuple(outliner.functions), tuple(outliner.subgraphs), tuple(outliner.copies)
     return Outlined(functions, subgraphs, copies, tuple(outliner.driven), outliner.memory_graph)
@@ -227,6 +228,7 @@ class _Outliner:
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
+        # Attributes that an earlier decomposition added, and that this one derives anew.
         derived = ("role", "matches", *SIDE_ATTRS)
         self.entry_attrs = tuple(item for item in program.function.attrs if item[0] not in derived)
 

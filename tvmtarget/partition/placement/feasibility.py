@@ -26,6 +26,7 @@ from tvmtarget.target.topology import Site
 
 __all__ = ["Feasibility", "has_preference"]
 
+# Operations that an error lists; one unsupported operator can occur hundreds of times.
 MAX_SHOWN = 5
 
 
@@ -386,6 +387,7 @@ class Feasibility:
         reason = self._constraint_reason(self.program.requirements[index], leaf) or self._nested_constraint_reason(
             index, leaf
         )
+        # An assumption replaces the answer of a strategy, but never a constraint of the user.
         if reason is not None or (index, leaf.path) in self.assumed:
             return reason
         # Children of an external generator only get what the generator itself supports.
@@ -427,11 +429,13 @@ class Feasibility:
 
     def _op_reason(self, index: int, _leaf: Site, strategy: Strategy, op: Op) -> Reject | None:
         """Return a strategy's reason; support, but no reason, is reused for a fingerprint, as reasons contain names."""
+        # A strategy may read the data of constants and nested bodies, so its answer need not hold for other operations.
         if index in self.program.bodies or any(name in self.program.constants for name in op.call.inputs):
             return strategy.check(op)
         fingerprint = self.program.fingerprint(index)
         same = tuple(map(op.call.inputs.index, op.call.inputs))  # which operands are the same value
         key = id(strategy), fingerprint.text, fingerprint.dims, same, self.program.function.opsets
+        # The result holds the strategy, because the id of an object that was freed can be reused.
         supports, _ = self.cache.find("operations that sites take", key, lambda: (strategy.check(op) is None, strategy))
         return None if supports else strategy.check(op)
 

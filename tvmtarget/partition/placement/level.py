@@ -102,6 +102,7 @@ def by_preference(level: Level) -> Assignment:
     """
     labels = preferred(level)
     if level.capacity is not None and not level.capacity.fits(labels):
+        # All costs are zero, because by preference alone no move is dearer than another.
         labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Assignment(labels.tolist(), capacity=level.capacity)
 
@@ -120,6 +121,7 @@ def preferred(level: Level) -> Ints:
 
 def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
     """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+    # `argmax` returns the first True of a row; options are in order of preference.
     best = allowed & favoured
     first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
     return first
@@ -147,9 +149,11 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         atoms = program.in_canonical_order(atoms)
     graph = atom_graph(program, atoms)
     _check_cycles(program, atoms, graph)
+    # All operations of a level are of one body, so the first one decides.
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
     options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
+        # The driver is the last option: `has_driver_option` and `_allowed` rely on that.
         options = (*options, site)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
@@ -157,6 +161,7 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
     if program.bodies:
         for number, atom in enumerate(atoms):
             if atom[0] in program.bodies:
+                # A division adds calls, and copies between the parts, to every run of the body.
                 favoured[number] = [
                     option.path != site.path and feasibility.supports_whole(atom, option) for option in options
                 ]
@@ -212,6 +217,7 @@ def _allowed(
 ) -> npt.NDArray[np.bool_]:
     """Return the sites that can take each atom, less those that it prefers less than another of them."""
     firsts = [atom[0] for atom in atoms]
+    # Vectorised for atoms of one operation, which are most of them; the loop below corrects the others.
     columns = [
         np.zeros(len(atoms), dtype=np.bool_)
         if option.path == site.path
@@ -226,11 +232,13 @@ def _allowed(
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():
                 raise InfeasibleError(_no_child(program, atom, site))
+        # What a driver ran in an earlier decomposition stays with the driver.
         if atom[0] in program.driven and options[-1].path == site.path and allowed[number, -1]:
             allowed[number, :-1] = False
         elif any(has_preference(one) for index in program.with_nested(atom) for one in program.requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.preference_rank(atom, options[option]) for option in able.tolist()])
+            # Preferences come before costs: sites of a lower rank are removed, not only made more expensive.
             allowed[number, able[ranks < ranks.max()]] = False
     return allowed
 
@@ -270,9 +278,11 @@ def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGr
     """
     flow, count = program.dataflow(atoms[0] if atoms else ()), len(atoms)
     owner = owner_array(len(program.body), atoms)
+    # `start` indexes a compressed row format (CSR): the readers of value v are at start[v] up to start[v + 1].
     producer = np.repeat(flow.producer, np.diff(flow.start))
     effects = program.effect_before
     first, then = (np.fromiter(ends, dtype=np.int64, count=len(effects)) for ends in (effects.values(), effects.keys()))
+    # A producer of -1 is no operation; as an index it would silently select the last one, hence the `where`.
     before = np.concatenate([np.where(producer >= 0, owner[producer], -1), owner[first]])
     after = np.concatenate([owner[flow.readers], owner[then]])
     is_inside = (before >= 0) & (after >= 0)
@@ -280,6 +290,7 @@ def atom_graph(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> AtomGr
 
 
 def _check_cycles(program: FlatProgram, atoms: Sequence[tuple[int, ...]], graph: AtomGraph) -> None:
+    # Operations alone form no cycle, but several that are merged into one atom can.
     if len(graph.topological_order) == len(atoms):
         return
     cyclic = set(range(len(atoms))).difference(graph.topological_order)

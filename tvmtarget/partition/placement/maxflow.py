@@ -45,6 +45,7 @@ class Network:
         self._to: list[int] = []
         self._residual: list[int] = []
         edges, to, residual = self._edges, self._to, self._residual
+        # Edge n and its reverse, n ^ 1, are stored next to each other.
         number = 0
         for vertex, cost in enumerate(unary, 2):
             if cost:
@@ -86,6 +87,7 @@ class Network:
         levels[1] = 0
         queue = deque([1])
         to, residual, edges = self._to, self._residual, self._edges
+        # Vertices farther from the sink than the source are on no shortest path.
         while queue and levels[0] < 0:
             vertex = queue.popleft()
             level = levels[vertex] + 1
@@ -100,6 +102,7 @@ class Network:
         """Send a blocking flow: augment along shortest paths until each has a saturated edge."""
         # Local names and one flat loop: this is the hottest loop of placement.
         to, residual, all_edges = self._to, self._residual, self._edges
+        # The current-arc rule: an edge that was of no use in this phase is not looked at again.
         current = [0] * len(all_edges)
         path: list[int] = []
         vertex = 0
@@ -115,6 +118,7 @@ class Network:
                     if not residual[edge]:
                         full = position
                 steps += len(path)
+                # Go on behind the part of the path that still has capacity, instead of from the source.
                 vertex = to[path[full] ^ 1]
                 del path[full:]
                 continue

@@ -124,6 +124,7 @@ def match_patterns(
     Returns:
         The groups, none of which overlap.
     """
+    # The order of the keys is the order of precedence, so the first kind is inserted before any leaf.
     sites: dict[str, list[Site]] = {first_kind: []} if first_kind else {}
     for leaf in leaves:
         sites.setdefault(leaf.target.kind, []).append(leaf)
@@ -250,6 +251,7 @@ class _GroupSelector:
         matcher.taken.update(index - first for index in group.calls)
         kind, _ = group.patterns[0]
         for index in group.calls:
+            # That another pattern rejected the operation no longer matters once this one has it.
             self.rejected.pop((index, kind), None)
 
     def _first(self, leaf_kind: _LeafKind, name: str, first: int, matches: Iterable[Match]) -> Match | None:
@@ -259,6 +261,7 @@ class _GroupSelector:
             if not self._may_group(leaf_kind, calls):
                 continue
             view = self._view(name, first, match)
+            # Lazy, so that the checks of authors see only matches within the declared limits.
             answers = (strategy.check_match(view) for strategy in leaf_kind.strategies)
             reason = self._limits(leaf_kind, calls) or next((answer for answer in answers if answer is not None), None)
             if reason is None:
@@ -285,6 +288,7 @@ class _GroupSelector:
         if len({self.program.frames[index] for index in calls}) > 1 or self._spans_boundary(calls):
             return False
         owners = {self.of.get(index) for index in calls}
+        # Exactly the same operations may be a match of another kind of leaf: then the kinds share the group.
         if owners not in ({None}, {tuple(sorted(calls))}):
             self.overlapped[leaf_kind.name] = None
             return False

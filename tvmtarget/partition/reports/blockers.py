@@ -74,6 +74,7 @@ def blockers(plan: Decomposition, limit: int) -> tuple[Blocker, ...]:
 
 
 def _rank(numbers: Totals) -> tuple[int, int, int]:
+    # Compared in this order: without costs the time is 0 in both plans, and the subgraphs decide.
     return (0 if numbers.time is None else numbers.time, numbers.subgraphs, numbers.nbytes)
 
 

@@ -32,6 +32,7 @@ def subgraph_graph(plan: Decomposition) -> networkx.MultiDiGraph:
     """
     import networkx
 
+    # A multigraph, because one subgraph can pass several values to another.
     graph = networkx.MultiDiGraph()
     graph.add_nodes_from(("in", "out"), function="", site="", ops=())
     function, topology = plan.program.function, plan.topology
@@ -81,6 +82,7 @@ def to_dot(plan: Decomposition) -> str:
     graph, parts = subgraph_graph(plan), _parts(plan)
     lines = [
         "digraph plan {",
+        # By default Graphviz ranks each cluster by itself; this ranks all sites together, so that values flow one way.
         "  newrank=true;",
         "  node [shape=box];",
         "  in [shape=ellipse];",

@@ -12,6 +12,7 @@ from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 
 __all__ = ["PlanDifference", "Totals", "difference", "time_text", "totals"]
 
+# Operations that are listed; the totals, which follow them, should stay in view.
 MAX_SHOWN = 10
 
 

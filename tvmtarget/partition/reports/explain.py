@@ -48,7 +48,7 @@ class Explanation:
         levels: from the root down, a system, the part that it passed the operation to, and in a call of how many.
         alone: by leaf, picoseconds that the program takes longer with this operation alone there; calls not counted.
         released: preferences that the site does not meet.
-        rules: what each rule of `where` does for the operation.
+        rules: the effect of each rule of `where` on the operation.
     """
 
     op: str
@@ -138,6 +138,7 @@ def explain_op(plan: Decomposition, op: str) -> Explanation:
     owner = owners_of(program, plan.root)
     driven = next((one for one in outlined.driven if one.call == index), None)
     record = None if driven is not None else outlined.subgraphs[owner[index]]
+    # Negative numbers mark operations that drivers run, which are on no leaf.
     sites = {call: outlined.subgraphs[place].site for call, place in owner.items() if place >= 0}
     site, function, reason, members = (
         (record.site, record.function, _reason(plan, index, record), len(record.ops) + len(record.inner))
@@ -165,6 +166,8 @@ def explain_op(plan: Decomposition, op: str) -> Explanation:
 
 def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     """Return why an operation is on the site of its subgraph."""
+    # The order of the checks is that of necessity: what no choice could change comes before preferences, and these
+    # before costs.
     if record.device not in (None, record.site):
         return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
     program, feasibility, estimates = plan.program, plan.feasibility, plan.estimates

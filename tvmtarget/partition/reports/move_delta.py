@@ -30,6 +30,7 @@ def move_delta(
     around = {*program.predecessors(index)}
     for output in program.body[index].outputs:
         around.update(program.consumers.get(output.name, ()))
+    # In a deeper tree a value may pass through the memories of several drivers, which this sum does not follow.
     is_flat = not any(option.is_system for option in topology.options(""))
     if not is_flat or index not in program.top or not sites.keys() >= {index, *around}:
         return
@@ -52,6 +53,7 @@ def _total(estimates: Estimates, sites: Mapping[int, str], index: int, site: str
     total = estimates.time(index, topology[site]).time
     call = program.body[index]
     for name in dict.fromkeys((*call.uses(), *(output.name for output in call.outputs))):
+        # Constants are copied once for all runs, and so do not count in the time of one.
         if not name or name in program.constants:
             continue
         readers = program.consumers.get(name, ())

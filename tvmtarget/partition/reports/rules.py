@@ -32,7 +32,7 @@ class RuleReport:
     """A rule, and for how many of the operations that it matches it has which effect.
 
     `effective` counts operations for which it excludes or prefers sites, `overridden` those for which a later rule
-    counts, `met` those whose possible sites all meet it alike, `released` those for which a preference is not kept.
+    counts, `met` those whose possible sites all meet it, `released` those for which a preference is not kept.
     """
 
     rule: Requirement
@@ -102,7 +102,7 @@ class RuleEffects:
             yield RuleReport(rule, effects["effective"], effects["overridden"], effects["met"], effects["released"])
 
     def lines(self, index: int) -> Iterator[str]:
-        """Yield what each rule that matches an operation does for it.
+        """Yield the effect of each rule that matches an operation.
 
         Args:
             index: the operation, by number.
@@ -126,6 +126,7 @@ class RuleEffects:
     def _effect(self, index: int, number: int) -> _Effect:
         if number != self.program.matches[index][-1]:
             return "overridden"
+        # The bytes of the rows, because arrays cannot be part of a key.
         able = self.feasibility.supported[index].tobytes(), self._free.supported[index].tobytes()
         key = number, self.sites.get(index), able
         if key not in self._known:

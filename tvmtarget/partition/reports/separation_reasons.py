@@ -111,11 +111,14 @@ def _detour(program: FlatProgram, subgraph: PartitionNode, first: int, last: int
     ends = {part[first], part[last]}
     effects = {before: after for after, before in program.effect_before.items()}
     came: dict[int, int | None] = dict.fromkeys(subgraph.parts[part[first]].calls)
+    # Breadth-first search from the whole part, so that the path that is printed is a shortest one.
     queue = deque(sorted(came))
     while queue:
         step = queue.popleft()
         readers = [reader for out in program.body[step].outputs for reader in program.consumers.get(out.name, ())]
         for reader in (*readers, *([effects[step]] if step in effects else [])):
+            # A step inside the two parts, or from one to the other, is no detour: only a path through a third part
+            # keeps them from being joined.
             if reader in came or reader not in part or (part[reader] in ends and part[step] in ends):
                 continue
             came[reader] = step

@@ -110,7 +110,7 @@ def systems_in(subgraph: PartitionNode) -> Iterator[PartitionNode]:
 
 
 def _bytes(plan: Decomposition) -> str:
-    """Return the bytes of all copies in one run, and how many sizes the costs assume or nobody knows."""
+    """Return the bytes of all copies in one run, and how many sizes are assumed by the costs or unknown."""
     nbytes = plan.estimates.nbytes if plan.estimates is not None else _stated
     sizes = [nbytes(copy.type) for copy in plan.copies]
     is_dynamic = [copy.nbytes is None for copy in plan.copies]
@@ -134,6 +134,7 @@ def _unsupported(plan: Decomposition) -> list[tuple[str, str, int, str]]:
     first_code: dict[tuple[str, str], str] = {}
     for number, leaf in enumerate(feasibility.leaves):
         for index in np.flatnonzero(~feasibility.supported[:, number]).tolist():
+            # Only leaves preferred to the one that runs the operation count; support by the others was not needed.
             if ran.get(index, 0) <= number:
                 continue
             kind = program.body[index].kind
@@ -141,6 +142,7 @@ def _unsupported(plan: Decomposition) -> list[tuple[str, str, int, str]]:
             if key not in codes:
                 reason = feasibility.unsupported_reason(index, leaf)
                 codes[key] = "" if reason is None else reason.code
+            # The user excluded the leaf by a constraint, which says nothing about its code generator.
             if codes[key] not in ("", "CONSTRAINT"):
                 counts[kind, leaf.path] += 1
                 first_code.setdefault((kind, leaf.path), codes[key])
@@ -158,6 +160,7 @@ def _flops(plan: Decomposition) -> Counter[str]:
         return found
     for subgraph in plan.subgraphs:
         for index in plan.program.with_nested(subgraph.calls):
+            # Shares of an incomplete total would mislead, so one unknown operation drops them all.
             work = plan.estimates.work(index)
             if isinstance(work, Unknown):
                 return Counter()

@@ -49,6 +49,7 @@ def tasks_of(module: IRModule, topology: Topology, subgraphs: Iterable[SubgraphR
     """
     found: dict[tuple[str, str], list[SubgraphRecord]] = {}
     for subgraph in subgraphs:
+        # What is measured for a kernel does not depend on the values of weights, nor on the constraints that placed it.
         structure = structural_hash(module[subgraph.function], module.by_name, strip_constraints=True, weights=False)
         found.setdefault((structure, codegen_key(topology[subgraph.site].target)), []).append(subgraph)
     return tuple(Task(structure, key, tuple(calls)) for (structure, key), calls in found.items())

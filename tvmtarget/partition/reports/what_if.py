@@ -96,6 +96,7 @@ def alternatives(plan: Decomposition) -> tuple[Alternative, ...]:
         The plan itself first, then the others, with the plan's costs.
     """
     names = [call.source for call in plan.program.body]
+    # Planned without costs only to learn the sites; the loop below predicts all placements with the same costs.
     without_costs = plan.request.with_options(costs=None, objective="latency")
     by_preference = plan_request(without_costs, plan.feasibility).sites()
     placements = {"in order of preference": by_preference}
@@ -166,14 +167,16 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
     if time is None or plan.prediction is None:
         unknown = f"what it takes on @{here or '.'} is unknown"
         why = "sites were not chosen by costs" if plan.estimates is None else unknown
-        raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that speak of it")
+        raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that cover it")
     longer: dict[str, int] = {}
     for leaf in plan.feasibility.leaves:
         reason = plan.feasibility.unsupported_reason(index, leaf)
+        # A pattern that overlaps a present match may be chosen in another plan, so OVERLAP excludes no leaf for good.
         if leaf.path == here or (reason is not None and reason.code != "OVERLAP"):
             continue
         moved = plan_request(plan.request, plan.feasibility, {op: leaf.path})
         is_known = moved.prediction is not None and moved.prediction.knows_all_of(plan.prediction)
+        # Given sites are kept only where they are allowed, and a plan with another one proves nothing for this leaf.
         if moved.prediction and is_known and moved.site_of(op) == leaf.path:
             longer[leaf.path] = moved.prediction.total - plan.prediction.total
     return Sensitivity(op, here, time, longer)

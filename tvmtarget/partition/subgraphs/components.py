@@ -29,8 +29,10 @@ def components_of(count: int, starts: Ints, ends: Ints) -> Ints:
         if not differs.any():
             return root
         starts, ends, a, b = starts[differs], ends[differs], a[differs], b[differs]
+        # A plain assignment would keep only one of several writes to the same vertex.
         np.minimum.at(root, np.maximum(a, b), np.minimum(a, b))
         while True:
+            # Pointer jumping: each pass halves the depth of the trees.
             above = root[root]
             if np.array_equal(above, root):
                 break

@@ -25,6 +25,7 @@ def checked_subgraphs(
     """
     accepted: list[list[int]] = []
     rejected: dict[int, Reject] = {}
+    # A stack, so that the halves of a subgraph take its place in the order of execution.
     waiting = list(reversed(subgraphs))
     while waiting:
         subgraph = waiting.pop()
