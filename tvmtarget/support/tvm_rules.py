@@ -153,9 +153,9 @@ def _check_same_types(op: Op) -> Reject | None:
 def _check_reduction(op: Op) -> Reject | None:
     """Require that the reduced dimensions are not empty."""
     shape, axes = _shape(op, 0), op.constant(1)
-    # The axes of reductions are an attribute in old operator sets, and operand 1 since 18 (ReduceSum: since 13).
     if op.kind in ("ArgMax", "ArgMin"):
         return _check_nonempty(op, [_dim(shape, _axis(op, 0))])
+    # The axes of reductions are an attribute in old operator sets, and operand 1 since 18 (ReduceSum: since 13).
     listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
     if not listed and op.attr("noop_with_empty_axes"):
         return None
