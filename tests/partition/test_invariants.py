@@ -8,9 +8,9 @@ I2: sites are feasible, requirements are met:
 I3: no circle between subgraphs, effects included:
     test_i3_subgraphs_wait_for_none_that_waits_for_them
 I4: one site per subgraph, matches whole, limits kept:
-    test_subgraphs_cover_have_one_colour_and_no_circle
+    test_subgraphs_cover_the_graph_with_one_label_each_and_no_cycle
     test_matches_are_taken_whole_and_named_in_the_function
-    test_a_cap_of_a_strategy_holds_in_the_plan
+    test_a_limit_of_a_strategy_holds_in_the_plan
 I5: borders are exact:
     test_i5_borders_are_what_passes_and_nothing_else
 I6: symbolic dimensions are bound:
@@ -60,7 +60,7 @@ I21: plans are valid when work runs out:
     test_contraction_without_work_left_is_still_valid
 I22: a capture never makes a subgraph run before what it reads:
     test_i22_captures_are_computed_before_they_are_read
-    test_traps_of_control_flow_are_computed_right
+    test_corner_cases_of_control_flow_are_computed_right
 
 Graphs on which others failed are the tests named `test_corpus_...`.
 """

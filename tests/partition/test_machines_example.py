@@ -25,17 +25,17 @@ def example():
 
 
 def test_every_level_says_what_it_decided(example):
-    plan = example.planned("throughput")
+    plan = example.partition("throughput")
     explanation = plan.explain("conv2")
     assert explanation.levels == (("", "n0", 5), ("n0", "n0/soc", 5), ("n0/soc", "n0/soc/npu", 4))
-    assert "system @n0/soc gave it to @n0/soc/npu in a call of 4 ops" in str(explanation)
+    assert "system @n0/soc passed it to @n0/soc/npu in a call of 4 ops" in str(explanation)
     assert plan.explain("fc2").site.endswith("cpu")
     drivers = {f.constraint.path for f in plan.module.functions if f.attr("role") == "driver"}
     assert drivers == {"", "n0", "n0/soc", "n1", "n1/soc"}
 
 
 def test_every_operation_of_the_second_machine_is_in_its_program(example):
-    plan = example.planned("throughput")
+    plan = example.partition("throughput")
     programs = plan.programs()
     assert list(programs) == ["n0", "n1"]
     for machine, program in programs.items():

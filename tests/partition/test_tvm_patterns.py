@@ -288,4 +288,4 @@ def test_a_weight_that_a_check_of_tvm_asks_for_stays_bound():
     module = chain(lambda value: relax.op.add(value, ones))
     plan = tt.decompose(module, "[npu=knowing,cpu=llvm](host=@cpu)", constants="lift")
     assert [len(function.constants) for function in plan.functions("npu")] == [1]
-    assert "not lifted: 1 weights such as 'constant' of 'npu_add_" in plan.summary()
+    assert "not lifted: 1 weight such as 'constant' of 'npu_add_" in plan.summary()
