@@ -301,7 +301,9 @@ def test_constraints_of_a_module_that_nothing_divided_go_through_tvm():
 def test_a_constraint_of_a_binding_that_a_pass_removed_is_refused_with_the_place():
     written = tt.IRModule.from_tvm(SIX).constrain("lv2", "npu?").to_tvm()
     fused = relax.transform.FuseOpsByPattern([("probe.tanh", is_op("relax.tanh")(wildcard()))])(written)
-    with pytest.raises(ModelError, match=r"function 'main' has the constraint 'npu.1' for binding 'lv2', which it does not have"):
+    with pytest.raises(
+        ModelError, match=r"function 'main' has the constraint 'npu.1' for binding 'lv2', which it does not have"
+    ):
         tt.IRModule.from_tvm(fused)
     broken = SIX.clone()
     main = broken["main"].with_attr("tvmtarget.constraints", "{")

@@ -105,7 +105,7 @@ def test_decompose_splits_for_generators_of_device_code_only(device_only):
     assert tt.decompose(plan.module).module == plan.module
     plan.verify()
     assert plan.site_of("shape") == "host"
-    assert "it is shape or scalar work, which its host does for @." in str(plan.explain("shape"))
+    assert "it is shape or scalar work, which the host runs for @." in str(plan.explain("shape"))
 
 
 @pytest.mark.parametrize(("shape", "functions"), [("superstep", 1), ("connected", 2), ("single", 3)])

@@ -96,7 +96,7 @@ def test_models_with_a_few_unknown_ops_are_still_placed_by_what_is_known():
     assert {site for kind, site in by_kind if kind not in ("Conv", "Relu")} == {"npu"}
     assert "mostly" not in plan.summary().splitlines()[0]
     softmax = next(call.source for call in plan.program.body if call.kind == "Softmax")
-    assert "as unknown times do not speak for another" in str(plan.explain(softmax))
+    assert "as no known time is in favour of another" in str(plan.explain(softmax))
 
 
 def test_a_bound_is_only_stated_where_all_choices_are_known():

@@ -114,7 +114,7 @@ def test_questions_that_name_nothing_are_refused():
 
 
 def test_the_plan_of_a_question_is_not_saved(tmp_path):
-    with pytest.raises(TargetError, match="ask for the same by 'where'"):
+    with pytest.raises(TargetError, match="use 'where' for the same requirements"):
         tt.decompose(MODULE, BOARD).what_if("conv1", "cpu").save(tmp_path / "a.plan")
 
 

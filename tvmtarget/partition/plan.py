@@ -391,7 +391,7 @@ class Plan(Decomposition):
             TargetError: for the plan of a what-if question.
         """
         if self.request.moves or self.feasibility.assumed:
-            raise TargetError("the plan of a what-if question is not saved; ask for the same by 'where'")
+            raise TargetError("the plan of a what-if question is not saved; use 'where' for the same requirements")
         write_plan(path, self.request, self.sites())
 
     @classmethod

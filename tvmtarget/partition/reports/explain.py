@@ -169,7 +169,7 @@ def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     # The order of the checks is that of necessity: what no choice could change comes before preferences, and these
     # before costs.
     if record.device not in (None, record.site):
-        return f"it is shape or scalar work, which its host does for @{record.device or '.'}"
+        return f"it is shape or scalar work, which the host runs for @{record.device or '.'}"
     program, feasibility, estimates = plan.program, plan.feasibility, plan.estimates
     possible = [leaf for leaf in feasibility.leaves if feasibility.unsupported_reason(index, leaf) is None]
     requirements = program.requirements[index]
@@ -190,7 +190,7 @@ def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     if estimates is not None:
         known = {leaf.path for leaf in best if estimates.time(index, leaf).time is not None}
         is_blind = record.site == best[0].path and not (record.site in known and len(known) > 1)
-        return f"{first}, as unknown times do not speak for another" if is_blind else _BY_COST[plan.options.objective]
+        return f"{first}, as no known time is in favour of another" if is_blind else _BY_COST[plan.options.objective]
     if record.site == best[0].path:
         return first
     return "a site that can take it and what was decided together with it"
