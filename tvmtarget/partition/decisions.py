@@ -36,8 +36,9 @@ class Decision:
         code: what kind of decision it is. MEMORY: the weights of the operation do not fit into the memory of the site,
             beside those that are there. CONTROL_SCALAR: a driver reads the result to run control flow, so it is
             computed where the driver's memory is. VETO: the code generator of the site rejects one subgraph of all
-            these operations. SHAPE, MAX_SIZE, MAX_INPUTS, MAX_OUTPUTS: one subgraph of all these operations exceeds a
-            limit of the site. RELEASED_PIN: the site does not meet a preference.
+            these operations. SHAPE: the code generator of the site takes each operation alone. MAX_SIZE, MAX_INPUTS,
+            MAX_OUTPUTS: one subgraph of all these operations exceeds a limit of the site. RELEASED_PIN: the site does
+            not meet a preference.
         ops: the operations that it is about, by number; for a limit, all that one subgraph would have had.
         site: path of the site that it is about.
         reason: one line for people.

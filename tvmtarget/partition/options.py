@@ -88,7 +88,8 @@ class PartitionOptions(Node):
     """What a decomposition is required to do, beside the module and the target.
 
     Every field is an argument of `decompose`, an option of the command line (`same_site` is `--same-site`), and a key
-    of a plan file. Reading is as tolerant in each place: lists become tuples, texts become constraints.
+    of a plan file (`max_subgraphs` is `max_regions` there). Validation turns lists into tuples and texts into
+    constraints.
     """
 
     where: Annotated[Mapping[str, InstanceOf[Constraint]], BeforeValidator(_where)] = Field(

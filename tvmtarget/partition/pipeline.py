@@ -4,7 +4,7 @@
 
     prepare              normalise the module into one flat program, judge which leaf can run which operation; once
     within_limits        plan again until no site has too many subgraphs, at most MAX_LIMIT_ROUNDS times
-      with_colocation    plan again until colocated operations share a site, once for each pair and group
+      with_colocation    plan again until `same_site` and `apart` hold; the rounds are limited by their size
       improved_colocation  try such groups on other sites, at most MAX_MOVES times
         best_candidate   run STAGES once for each way of choosing sites, and verify the best result
           STAGES         partition, outline_subgraphs, predict_times
@@ -80,7 +80,7 @@ __all__ = ["STAGES", "Candidate", "plan_request", "prepare", "split"]
 # `within_limits`: rounds of moving operations off sites that get more subgraphs than they may.
 MAX_LIMIT_ROUNDS = 16
 
-# `improved_colocation`: colocated groups tried elsewhere, and the size of programs, in operations, for which they are.
+# `improved_colocation`: the number of moves to try, and the number of operations above which none are tried.
 MAX_MOVES, MOVABLE = 16, 1000
 
 # `decide_level`: rounds of assigning a level again because a code generator rejects subgraphs.
@@ -131,7 +131,7 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
     feasibility = judge(request, normalised(request), splits=splits, cache=cache)
     if not feasibility.is_complete:
-        # Of patterns that overlap others may count, with which everything fits somewhere.
+        # Where patterns overlap, another selection of matches may let every operation fit a site.
         feasibility = next(iter(feasibility.alternatives), feasibility)
     feasibility.check_all()
     return feasibility
@@ -174,7 +174,7 @@ def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCa
 
 
 def _unsupported_systems(topology: Topology) -> Iterator[str]:
-    """Yield which external generators with children declare what only holds for generators without any."""
+    """Yield an error for each external generator with children whose strategy is only valid without children."""
     for path, node in topology.root.walk():
         strategy = strategy_at(node) if node.is_composite and is_generator(node) else None
         if strategy is not None:
@@ -234,8 +234,8 @@ def with_colocation(
 ) -> Decomposition:
     """Plan until `same_site` and `apart` hold.
 
-    Each round pins the groups that the plan before has not kept. The pins only grow towards an assignment of groups,
-    so a round for each pair and group suffices.
+    Each round pins the groups that the previous plan violates. The number of rounds is limited to one for each group
+    of `same_site`, three for each pair of `apart`, and one more.
 
     Args:
         request: the module, the target and the options.
@@ -307,9 +307,9 @@ def _with_bound_of(plan: Decomposition, unconstrained: Decomposition) -> Decompo
 def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
     """Plan once with each way of choosing sites, and return the best plan, verified.
 
-    Below the root and in nested bodies the choice by cost sees only what is best for each operation. There the choice
-    by preference is made too, and the choice by cost is taken if known numbers show that it is no slower; the same
-    holds for patterns that overlap.
+    Assignment by cost decides one level at a time, so in trees of several levels and in nested bodies it can miss the
+    best plan. There the assignment by preference is planned too, and another plan replaces it only if known times
+    show that it is no slower. Other selections of overlapping patterns are compared in the same way.
 
     Args:
         request: the module, the target and the options.
@@ -489,7 +489,8 @@ def split(
         for group in groups
     )
     in_order = tuple(index for part in parts for index in part.calls)
-    # What a nested body reads that a driver runs is copied only as that needs, which no level above can see.
+    # A driver copies the inputs of a nested body only when the body needs them. The lower bound of this level does not
+    # model that, so it is not a proven bound here.
     least_time = None if level.has_driver_option else assignment.least_time
     least_parts = lower_bound(level.graph.labeled(assignment.chosen), len(groups))
     return PartitionNode(site, in_order, parts, least_parts, least_time, decisions=decisions)

@@ -123,7 +123,7 @@ class Plan(Decomposition):
     # --- What was decided
 
     def tasks(self) -> tuple[Task, ...]:
-        """Return the leaf functions to tune, those of one structure and code generator as one."""
+        """Return the leaf functions to tune, one task for each structure and `codegen_key`."""
         return tasks_of(self.module, self.topology, self.subgraphs)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
@@ -261,7 +261,7 @@ class Plan(Decomposition):
             The other plan.
 
         Raises:
-            InfeasibleError: if other requirements forbid it, with those of which one would have to go.
+            InfeasibleError: if other requirements forbid it; the message lists a set of requirements that conflict.
             UnknownNameError: for names of no operation or site.
         """
         return Plan.of(questions.with_moves(self, op if isinstance(op, Mapping) else {op: site}))

@@ -24,7 +24,7 @@ __all__ = ["Context", "bind_missing_targets", "bind_targets", "is_launched", "si
 
 Context: TypeAlias = Literal["device", "host"]
 
-# A function that is called from both keeps its name in the first.
+# Where a function is copied because both sides call it, the copy for the first side keeps the name.
 _SIDES: tuple[Context, ...] = ("device", "host")
 _HOST_FUNCTION = "tirx.is_host_func"
 _KERNEL = 2  # TVM: kDeviceKernelLaunch
@@ -34,9 +34,9 @@ _HOST_KINDS = ("llvm", "c", "cuda_host")
 def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TVM ships no types
     """Give every PrimFunc of a `tvm.IRModule` the target of the code that calls it.
 
-    Public functions get the device with its host, private functions the one that calls them. A function that both call
-    is copied as `<name>_host` for the host, at any depth. Existing targets are kept. Functions that nothing calls are
-    device code.
+    Public functions get the device with its host; private functions get the target of their caller. A private function
+    called from both host and device code is copied as `<name>_host` for the host, at any depth. Existing targets are
+    kept. A private function that nothing calls is device code, unless it calls a function that is host code only.
 
     Args:
         module: a `tvm.IRModule`.

@@ -30,12 +30,12 @@ __all__ = ["Assignment", "Chooser", "Level", "atom_graph", "by_preference", "dec
 class Level:
     """What is to be decided at one system: which of its sites each atom goes to.
 
-    `allowed` says which of `options` (column) can take an atom (row) and are preferred by no less than any other
-    that can; `favoured`, which of them come before the others in order of preference: those that do not divide its
-    nested bodies, and for what only steers control flow those in the memory where that is read. `is_divided` says that
-    a division which was made before is kept, atom by atom. If operations with nested bodies can be run by the driver,
-    the site itself is the last of the options. `values` pass between atoms, and `limits` are what subgraphs of each
-    option may be; `capacity` is what memories hold of weights, None where they hold anything. `cuts` are pairs of atoms
+    `allowed[atom, option]` is true if the option supports the atom and no other such option has a higher preference
+    rank. `favoured[atom, option]` marks the options to try before the others: those that run nested bodies whole, and
+    for scalars that only steer control flow, those in the driver's memory. `is_divided` says that the subgraphs of an
+    earlier partition are kept, one for each atom. If the driver can run operations with nested bodies, the site itself
+    is the last option. `values` pass between atoms; `limits` restrict the subgraphs of each option; `capacity` is the
+    memory capacity for weights, None where memories are unlimited. `cuts` are pairs of atoms
     that follow each other and are required to be in different subgraphs; `control_scalars` are operations whose results
     the driver reads to run control flow.
     """
@@ -215,7 +215,7 @@ def _allowed(
     options: tuple[Site, ...],
     site: Site,
 ) -> npt.NDArray[np.bool_]:
-    """Return the sites that can take each atom, less those that it prefers less than another of them."""
+    """Return which options support each atom, without those of a lower preference rank than another one."""
     firsts = [atom[0] for atom in atoms]
     # Vectorised for atoms of one operation, which are most of them; the loop below corrects the others.
     columns = [

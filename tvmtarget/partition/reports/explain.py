@@ -45,8 +45,8 @@ class Explanation:
         times: with costs, the estimated time on each leaf that supports it.
         structure: the name under which measurements know such an operation.
         is_driven: whether a driver runs it.
-        levels: from the root down, a system, the part that it passed the operation to, and in a call of how many.
-        alone: by leaf, picoseconds that the program takes longer with this operation alone there; calls not counted.
+        levels: from the root down, each system, the child it passed the operation to, and the operations in that call.
+        alone: by leaf, picoseconds added if only this operation moved there, below zero if faster; no launch costs.
         released: preferences that the site does not meet.
         rules: the effect of each rule of `where` on the operation.
     """
@@ -166,8 +166,7 @@ def explain_op(plan: Decomposition, op: str) -> Explanation:
 
 def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     """Return why an operation is on the site of its subgraph."""
-    # The order of the checks is that of necessity: what no choice could change comes before preferences, and these
-    # before costs.
+    # Check hard reasons first: requirements and operator support, then preferences, then costs.
     if record.device not in (None, record.site):
         return f"it is shape or scalar work, which the host runs for @{record.device or '.'}"
     program, feasibility, estimates = plan.program, plan.feasibility, plan.estimates
@@ -258,9 +257,10 @@ def _verdicts(feasibility: Feasibility, index: int, site: str) -> Iterator[tuple
 def _caused(
     program: FlatProgram, index: int, record: SubgraphRecord | None, copies: Sequence[CopyRecord]
 ) -> Iterator[CopyRecord]:
-    """Yield the copies by which what an operation reads comes to where it runs, then those of what it makes.
+    """Yield the copies that bring an operation's operands to its site, then the copies of its results.
 
-    Each kind is in the order in which it is copied: out of the systems that a value was made in, and into others.
+    Both are in the order of execution: first out of the systems that computed a value, then into the systems that
+    read it.
     """
     read, made = program.body[index].uses(), {output.name for output in program.body[index].outputs}
     arriving = {value: {"" if record is None else program.topology[record.site].domain} for value in read}
@@ -284,7 +284,7 @@ def _caused(
 
 
 def _leads_to(copy: CopyRecord, record: SubgraphRecord) -> bool:
-    """Whether the driver that makes a copy is one of those by whose calls a function runs."""
+    """Whether the driver that makes a copy is on the chain of calls from the entry to a subgraph function."""
     return not copy.call or record.call.startswith(f"{copy.call}/")
 
 

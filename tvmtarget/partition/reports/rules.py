@@ -1,9 +1,9 @@
 """Report what the `where` rules of a plan do: which exclude or prefer sites, and which change nothing.
 
-A rule changes nothing for an operation if a later rule overrides it, if no site that could take the operation without
-any rules is excluded by it or preferred less than another one, or if it is a preference that the chosen site does not
-meet. A rule that excludes a site counts as effective even if the plan would be the same without it, because
-no second plan is made.
+A rule has no effect on an operation in three cases: a later rule overrides it; it is a preference that the chosen site
+does not meet; or it neither excludes nor ranks any possible site. For a requirement, the possible sites are those that
+support the operation without any rules; for a preference, those that all rules allow. A rule that excludes a site
+counts as effective even if the plan would be the same without it, because no second plan is made.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class RuleEffects:
         return "met"
 
     def _could(self, index: int, number: int) -> npt.NDArray[np.int64]:
-        """Return the leaves, by number, that could take an operation, for a requirement without any rules."""
+        """Return the leaves, by number, that support an operation; for a requirement, those without any rules."""
         is_required = self.program.rules[number].constraint.is_required
         return np.flatnonzero((self._free if is_required else self.feasibility).supported[index])
 

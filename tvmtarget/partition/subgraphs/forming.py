@@ -46,8 +46,8 @@ def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[l
 def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
     """Form subgraphs by typed fusion alone, to compare assignments.
 
-    With two options it is best to run first what costs nothing to launch. With more options, preferring it or not can
-    be better: both are tried, in large levels only the second.
+    With two options, typed fusion gives priority to options without launch cost. With more options it is tried with
+    and without this priority, and the cheaper result is returned; above `MANY` atoms it is tried only without.
 
     Args:
         level: atoms of one system.
