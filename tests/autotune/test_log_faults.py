@@ -85,9 +85,9 @@ def test_where_the_folder_of_the_log_is_gone_too_trials_are_written_where_tempor
     measured(log, 2)
     log.close()
     shutil.rmtree(tmp_path / "logs")
-    assert f"1 trials, is in '{tmp_path}/log-unsaved-{os.getpid()}.jsonl' too" in journal.rescue()
+    assert f"1 trial, is in '{tmp_path}/log-unsaved-{os.getpid()}.jsonl' too" in journal.rescue()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    assert journal.rescue() == "what was measured, 1 trials, could not be written elsewhere either"
+    assert journal.rescue() == "what was measured, 1 trial, could not be written elsewhere either"
 
 
 def tuned_until(path, fault):

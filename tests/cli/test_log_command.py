@@ -41,7 +41,7 @@ def test_stats_count(cli, log):
         [
             "lines: 1 env, 1 target, 2 trial, 1 workload",
             "trials: 2 ok",
-            "names: 2 candidates, 0 retracted, 1 targets, 1 workloads",
+            "names: 2 candidates, 0 retracted, 1 target, 1 workload",
             "bad lines: 0",
         ],
     )

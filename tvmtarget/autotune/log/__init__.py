@@ -1,1 +1,1 @@
-"""The tuning log: records of what was measured, kept by what ran and what it ran on, and found again."""
+"""The tuning log: measurements, stored by workload and target, and looked up for builds."""

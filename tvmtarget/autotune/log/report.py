@@ -14,8 +14,14 @@ from tvmtarget.autotune.log.records import Alias, Environment, Pin, Retraction, 
 from tvmtarget.autotune.log.store import Store
 from tvmtarget.errors import LogError
 from tvmtarget.files import atomic_write
+from tvmtarget.human_units import counted
 
 __all__ = ["Changed", "LogDifference", "Stats", "about", "compare", "write_lines"]
+
+
+def _named(count: int, name: str) -> str:
+    """Return a number and what it counts; the names of what a log holds are plurals, of types of lines singular."""
+    return f"{count} {name.removesuffix('s') if count == 1 else name}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Stats:
     bad_lines: int
 
     def __str__(self) -> str:
-        rows = [f"{what}: " + (", ".join(f"{count} {name or 'foreign'}" for name, count in counts.items()) or "none")
+        rows = [f"{what}: " + (", ".join(_named(count, name or "foreign") for name, count in counts.items()) or "none")
                 for what, counts in self.counts.items()]  # fmt: skip
         return "\n".join([self.url, *rows, f"bad lines: {self.bad_lines}"])
 
@@ -89,7 +95,7 @@ class LogDifference:
         return bool(self.only_left or self.only_right)
 
     def __str__(self) -> str:
-        counts = f"{len(self.only_left)} lines only in the first, {len(self.only_right)} only in the second"
+        counts = f"{counted(len(self.only_left), 'line')} only in the first, {len(self.only_right)} only in the second"
         return "\n".join([counts, *map(str, self.changed)])
 
 

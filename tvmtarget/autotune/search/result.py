@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from tvmtarget.errors import RunError
+from tvmtarget.human_units import counted
 
 __all__ = ["Budget", "Finding", "Progress", "TuneInterrupted", "TuneProgress", "TuneResult", "TuneStoppedError"]
 
@@ -54,7 +55,7 @@ class Finding:
         sure = "" if self.is_confirmed else ", not confirmed"
         return (
             f"{self.level} {self.what}{times}{place}: {_time(self.default)} -> {_time(self.best)}, "
-            f"{self.speedup:.2f} times as fast{sure} ({self.trials} trials)"
+            f"{self.speedup:.2f} times as fast{sure} ({counted(self.trials, 'trial')})"
         )
 
 

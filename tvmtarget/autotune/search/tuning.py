@@ -34,6 +34,7 @@ from tvmtarget.building.compile_plan import codegen_target
 from tvmtarget.building.plan_request import PlanRequest
 from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
+from tvmtarget.human_units import counted
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
@@ -251,8 +252,10 @@ class Journal:
             except LogError:
                 continue
             merge = f"tvmtarget log merge {self._log.url} {path}"
-            return f"all that was measured, {trials} trials, is in {str(path)!r} too; take it in with: {merge}"
-        return f"what was measured, {trials} trials, could not be written elsewhere either"
+            return (
+                f"all that was measured, {counted(trials, 'trial')}, is in {str(path)!r} too; take it in with: {merge}"
+            )
+        return f"what was measured, {counted(trials, 'trial')}, could not be written elsewhere either"
 
     def _paths(self) -> Iterator[Path]:
         name = f"{Path(self._log.url).stem or 'log'}-unsaved-{os.getpid()}.jsonl"

@@ -41,6 +41,7 @@ from tvmtarget.autotune.log.records import (
 from tvmtarget.autotune.log.report import write_lines
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.human_units import counted
 from tvmtarget.ir.traces import TRACE_FORMAT as _FORMAT
 from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.problems import shown
@@ -163,7 +164,7 @@ def export_metaschedule(log: TuningLog, folder: str | Path, *, best: int = 1) ->
         if _export_pair(place, workloads, [_best(log, one, target, best) for one in workloads], target, aliases):
             written[key] = place
     if not written:
-        reasons = [f"{count} trials: {reason}" for reason, count in left_out(log).items()]
+        reasons = [f"{counted(count, 'trial')}: {reason}" for reason, count in left_out(log).items()]
         raise LogError("no record of the log can be written for MetaSchedule", *(reasons or ["it has no trial"]))
     return written
 
