@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
+
 from tvmtarget.human_units import bytes_text
 from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.partition.placement.pattern_groups import exceeded_limit
+from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site
 
@@ -102,7 +105,7 @@ def assignment_records(program: FlatProgram, level: Level, assignment: Assignmen
     """
     if assignment.capacity is not None:
         yield from _memory_records(level, assignment.chosen, assignment.capacity)
-    for number, atom in enumerate(level.atoms):
+    for number, atom in enumerate(level.atoms if level.control_scalars else ()):
         option = level.options[assignment.chosen[number]]
         if level.control_scalars.issuperset(atom) and option.domain == level.site.domain:
             reason = "a driver reads what it computes to run control flow, and this is the driver's memory"
@@ -112,21 +115,18 @@ def assignment_records(program: FlatProgram, level: Level, assignment: Assignmen
 def _memory_records(level: Level, chosen: Sequence[int], capacity: MemoryCapacity) -> Iterator[Decision]:
     memory_of = capacity.memories.tolist()
     constants: dict[int, list[int]] = {}
-    present: Counter[tuple[int, int]] = Counter()
+    present: set[tuple[int, int]] = set()
     for atom, constant in zip(capacity.atoms.tolist(), capacity.owned.tolist(), strict=True):
         constants.setdefault(atom, []).append(constant)
-        present[memory_of[chosen[atom]], constant] += 1
-    # A constant that several atoms read in one memory is held there once.
-    used: Counter[int] = Counter()
-    for memory, constant in present:
-        used[memory] += int(capacity.sizes[constant])
+        present.add((memory_of[chosen[atom]], constant))
+    used = capacity.loads(np.array(chosen, dtype=np.int64))
     for atom, owned in constants.items():
         for number, option in enumerate(level.options):
             memory = memory_of[number]
             limit = capacity.limits[memory]
             if limit is None or memory == memory_of[chosen[atom]] or not level.allowed[atom, number]:
                 continue
-            more = sum(int(capacity.sizes[constant]) for constant in owned if not present[memory, constant])
+            more = sum(int(capacity.sizes[constant]) for constant in owned if (memory, constant) not in present)
             if used[memory] + more > limit:
                 reason = (
                     f"{option.domain!r} holds {bytes_text(limit)} of weights, has {bytes_text(used[memory])}, and this "
@@ -154,9 +154,11 @@ def limit_records(
         One record for each run of such subgraphs that exceeds a limit.
     """
     for number, run in groupby(groups, key=lambda group: chosen[group[0]]):
-        joined = [atom for group in run for atom in group]
         strategy = feasibility.strategy(level.options[number])
-        if level.limits[number].is_unlimited or strategy is None or len(joined) == 1:
+        if level.limits[number].is_unlimited or strategy is None:
+            continue
+        joined = [atom for group in run for atom in group]
+        if len(joined) == 1:
             continue
         site, calls = level.options[number], level.calls(joined)
         if strategy.subgraphs == "single":
@@ -186,21 +188,31 @@ def unsupported_record(calls: tuple[int, ...], site: Site, reason: Reject) -> De
     return Decision("check", "VETO", calls, site.path, text)
 
 
-def preference_records(program: FlatProgram, calls: Sequence[int], site: Site) -> Iterator[Decision]:
+def preference_records(program: FlatProgram, root: PartitionNode) -> Iterator[Decision]:
     """Record the preferences of operations that their leaf does not meet.
 
     Args:
         program: the flat program.
-        calls: the operations of a subgraph, with those of nested bodies.
-        site: the leaf that it runs on.
+        root: the tree of subgraphs.
 
     Yields:
         A RELEASED_PIN record for each operation and preference; the reason is the preference and its origin.
     """
-    root = program.topology.root
-    for index in calls:
-        for item in program.requirements[index]:
-            if not item.constraint.is_required and not item.constraint.replace(weight=None).check(
-                site.target, site.path, root
-            ):
-                yield Decision("assign", "RELEASED_PIN", (index,), site.path, str(item))
+    # One rule often covers most of a program, so each list of requirements is checked once for each leaf.
+    unmet: dict[tuple[tuple[Requirement, ...], str], list[str]] = {}
+    for leaf in root.walk():
+        if not leaf.is_leaf:
+            continue
+        for index in program.with_nested(leaf.calls):
+            key = program.requirements[index], leaf.site.path
+            if key not in unmet:
+                unmet[key] = [
+                    str(item)
+                    for item in key[0]
+                    if not item.constraint.is_required
+                    and not item.constraint.replace(weight=None).check(
+                        leaf.site.target, leaf.site.path, program.topology.root
+                    )
+                ]
+            for reason in unmet[key]:
+                yield Decision("assign", "RELEASED_PIN", (index,), leaf.site.path, reason)

@@ -38,7 +38,7 @@ def _where(rules: object) -> dict[str, Constraint]:
     return {key: Constraint.parse(value) for key, value in (rules or {}).items()}
 
 
-def _costs(costs: Any) -> Costs | None:  # noqa: ANN401 - whatever load_costs reads
+def _costs(costs: Any) -> Costs | None:  # noqa: ANN401 - load_costs reads many forms
     return None if costs is None else load_costs(costs)
 
 

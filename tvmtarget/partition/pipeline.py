@@ -373,10 +373,7 @@ def partition(candidate: Candidate) -> Candidate:
     root = split(program, candidate.feasibility, program.topology[""], program.top, candidate.choose)
     check_boundary_memory(program, root)
     decisions = [decision for node in root.walk() for decision in node.decisions]
-    for leaf in root.walk():
-        if leaf.is_leaf:
-            calls = program.with_nested(leaf.calls)
-            decisions += preference_records(program, tuple(calls), leaf.site)
+    decisions += preference_records(program, root)
     return replace(candidate, root=root, decisions=tuple(decisions))
 
 

@@ -102,7 +102,7 @@ def by_preference(level: Level) -> Assignment:
     """
     labels = preferred(level)
     if level.capacity is not None and not level.capacity.fits(labels):
-        # All costs are zero, because by preference alone no move is dearer than another.
+        # All costs are zero, because by preference alone no move is more expensive than another.
         labels = level.capacity.repaired(labels, level.allowed, np.zeros(level.allowed.shape, dtype=np.int64))
     return Assignment(labels.tolist(), capacity=level.capacity)
 

@@ -194,7 +194,7 @@ class RuleEffects:
         """What fits where if there were no rules."""
         program = self.program
         requirements = tuple(
-            tuple(one for one in asked if not matches or one != program.rules[matches[-1]])
-            for asked, matches in zip(program.requirements, program.matches, strict=True)
+            tuple(one for one in items if not matches or one != program.rules[matches[-1]])
+            for items, matches in zip(program.requirements, program.matches, strict=True)
         )
         return self.feasibility.replace(program=replace(program, requirements=requirements))
