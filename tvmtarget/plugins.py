@@ -79,7 +79,7 @@ def defining_module(value: object) -> str:
 
     Returns:
         The name of the module. It is `__main__` for an object that this library or Python made, such as a strategy
-        from an operator table: the main module imports, directly or not, whatever registers plugins.
+        from an operator table: the main module imports, directly or not, the modules that register plugins.
     """
     module = str((value if hasattr(value, "__qualname__") else type(value)).__module__)
     package = module.partition(".")[0]

@@ -138,7 +138,7 @@ class _Machine:
             self._report({"run": request["run"], "events": [_event_data(event) for event in events]}, results)
         except _LostError as error:
             self._fail(error)
-        except BaseException as error:  # whatever it is, others wait for this machine
+        except BaseException as error:  # of any type, because others wait for this machine
             self._report({"failed": _problems(error), "lost": None, "run": request["run"]})
 
     def _report(self, message: Message, values: Sequence[Any] = ()) -> None:

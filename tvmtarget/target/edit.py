@@ -173,7 +173,7 @@ def merge(base: _N, other: _N) -> _N:
     """
     is_partial = other.kind == "composite" and not other.targets
     if other.kind != base.kind and not is_partial:
-        # The name belongs to the slot in the parent, whatever stands in it.
+        # The name belongs to the slot in the parent, not to the node in it.
         return other.replace(name=base.name)
     attrs: dict[str, Value] = {**base.attrs, **other.attrs}
     kind = find_kind(base.kind)

@@ -381,7 +381,7 @@ class Trial(Record):
 
 
 class Pin(Record):
-    """A candidate that is used for a workload on a target whatever was measured; the latest pin wins."""
+    """A candidate that is used for a workload on a target in spite of measurements; the latest pin wins."""
 
     type = "pin"
 

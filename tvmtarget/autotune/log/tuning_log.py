@@ -185,7 +185,7 @@ class TuningLog:
         return trial
 
     def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
-        """Fix the candidate for a workload on a target and on equal ones, whatever is measured.
+        """Fix the candidate for a workload on a target and on equal ones, in spite of measurements.
 
         Args:
             workload: what the candidate is for.

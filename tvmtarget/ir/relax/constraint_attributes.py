@@ -108,7 +108,7 @@ def _unconstrained(function: Function) -> Function:
 
 
 def _calls(function: Function) -> Iterator[Call]:
-    """Yield the calls that are bindings in TVM whatever the blocks are, in nested bodies too."""
+    """Yield the calls that are bindings in TVM in any kind of block, in nested bodies too."""
     for call in function.body:
         if not _is_returned(function, call):
             yield call

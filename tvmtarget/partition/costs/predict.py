@@ -123,14 +123,14 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
         lower_bound: picoseconds that no assignment of sites goes below, None if unknown.
 
     Returns:
-        The prediction. A function that was measured as a whole takes that time, whatever is known of its operations;
+        The prediction. A function that was measured as a whole takes that time, and its operations do not count;
         the lower bound, which is a sum over operations, then does not apply.
     """
     topology, body = estimates.program.topology, estimates.program.body
     ops = launches = copies = Fraction(0)
     unknown: list[str] = []
     priced = 0
-    # Fractions keep sums exact, whatever the order of operations: bodies may run a fractional number of times.
+    # Fractions keep sums exact in any order of operations: bodies may run a fractional number of times.
     for subgraph in outlined.subgraphs:
         site = topology[subgraph.site]
         measured = estimates.subgraph(module, subgraph.function, site)

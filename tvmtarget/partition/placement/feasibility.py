@@ -35,7 +35,7 @@ class Feasibility:
 
     Args:
         program: the program.
-        assumed: pairs of an operation and the path of a leaf that is assumed to support it, whatever its strategy says.
+        assumed: pairs of an operation and the path of a leaf that is assumed to support it, even against its strategy.
         splits: split functions of mixed host and device code even where the code generator supports them as a whole.
         cache: results of an earlier plan.
         first_kind: the kind of leaves whose patterns win where patterns overlap; empty for the order of the leaves.

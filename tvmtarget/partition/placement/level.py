@@ -108,7 +108,7 @@ def by_preference(level: Level) -> Assignment:
 
 
 def preferred(level: Level) -> Ints:
-    """Return the first option that supports each atom, whatever memories hold.
+    """Return the first option that supports each atom, without regard to memory capacity.
 
     Args:
         level: the atoms and options of one system.

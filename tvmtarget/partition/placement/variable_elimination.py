@@ -137,7 +137,7 @@ def eliminate(graph: PairwiseProblem, decisions: Decisions) -> tuple[PairwisePro
 
 
 def _fix_dominated(graph: PairwiseProblem, decisions: Decisions) -> PairwiseProblem:
-    """Decide vertices with one best decision whatever their neighbours decide."""
+    """Decide vertices whose best decision does not depend on their neighbours."""
     least, most = graph.unary.copy(), graph.unary.copy()
     np.subtract.at(least, graph.a, graph.rising)
     np.subtract.at(least, graph.b, graph.falling)

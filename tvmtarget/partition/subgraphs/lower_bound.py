@@ -6,7 +6,7 @@ one pass over the graph:
 - The sequence is at least as long as the largest number of label changes on a path.
 - The readers of a vertex come after it. If they have several labels, one subgraph of each label is needed, and the
   last one is followed by all that its vertices require. Ordering the labels by that requirement, largest first, gives
-  the least total, as for jobs with due dates (Jackson, 1955), whatever weight each label has (`weight_ahead`).
+  the least total, as for jobs with due dates (Jackson, 1955), for any weights of the labels (`weight_ahead`).
 - A label occurs at least as often as a path re-enters it.
 
 With two labels the first bound is exact (Kennedy and McKinley, 1993); with more the minimum is NP-hard to find.

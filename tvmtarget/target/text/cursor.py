@@ -23,7 +23,7 @@ class Cursor:
         self.at = 0
 
     def skip(self) -> None:
-        """Move past blanks, or whatever the grammar ignores."""
+        """Move past blanks and everything else that the grammar ignores."""
         # Compiled patterns match at a position, so that the text is never sliced.
         match = self.skipped.match(self.text, self.at)
         self.at = match.end() if match else self.at
