@@ -81,7 +81,7 @@ KINDS = [kind for kind in kind_names() if kind != "composite" and not find_kind(
 pairs = st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(leaves(kind), leaves(kind)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pairs)
 def test_satisfies_and_why_not_agree_on_a_machine(pair):
     """They differ only in limits that a compute capability implies, which only `why_not` derives."""

@@ -162,9 +162,21 @@ def test_resolving_fills_in_host_executor_and_runtime():
 
 def test_keys_of_a_target_come_before_its_device_and_those_of_its_kind_after():
     """TVM since v0.10: {"kind": "opencl", "device": "mali"} has mali, opencl, gpu; keys foo with mali are foo, mali."""
-    assert Target("cuda").all_keys == ("cuda", "gpu")
-    assert Target("cuda", {"device": "mali"}).all_keys == ("mali", "cuda", "gpu")
-    assert Target("cuda", {"device": "mali"}, keys=["foo"]).all_keys == ("foo", "mali")
+    assert Target("cuda").keys == ("cuda", "gpu")
+    assert Target("cuda", {"device": "mali"}).keys == ("mali", "cuda", "gpu")
+    assert Target("cuda", {"device": "mali"}, keys=["foo"]).keys == ("foo", "mali")
+
+
+def test_keys_are_changed_by_the_name_that_they_have_in_json():
+    target = Target("cuda").replace(keys=("foo",))
+    assert target.keys == ("foo",)
+    assert target.to_json() == {"kind": "cuda", "keys": ["foo"]}
+    assert Target("cuda").to_json() == {"kind": "cuda"}
+    assert target.replace(count=2).keys == target.override({"count": 2}).keys == ("foo",)
+    assert target.unset("keys") == Target("cuda")
+    assert Target("cuda").merge(target).origin("keys") == target.origin("keys")
+    with pytest.raises(TargetError, match="no field 'own_keys'; did you mean 'keys'"):
+        target.replace(own_keys=("bar",))
 
 
 def test_nodes_are_frozen_and_changed_by_replace():

@@ -9,16 +9,21 @@ because the order of a tree is one of preference.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from pydantic import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from tvmtarget.errors import Problem, TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.node import Executor, Node, Runtime
+from tvmtarget.target.node import Executor, JsonNode, Runtime
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree import Target, read_target, read_targets
+from tvmtarget.target.tree import Target, TargetLike, as_target, as_targets
 from tvmtarget.target.virtual_device import VirtualDevice
 
 __all__ = ["CompilationConfig"]
@@ -28,7 +33,7 @@ _CPU = "cpu"
 _HOSTS = (_CPU, "hexagon")
 
 
-class CompilationConfig(Node):
+class CompilationConfig(JsonNode):
     """A host, the targets that it drives, an executor and a runtime.
 
     Args:
@@ -53,15 +58,15 @@ class CompilationConfig(Node):
 
     def __init__(
         self,
-        target_host: Target | str | None = None,
-        targets: Sequence[Target | str] = (),
-        executor: Executor | str | None = None,
-        runtime: Runtime | str | None = None,
+        target_host: TargetLike | None = None,
+        targets: Sequence[TargetLike] = (),
+        executor: Executor | str | Mapping[str, object] | None = None,
+        runtime: Runtime | str | Mapping[str, object] | None = None,
         *,
         fallback_device: str | int | None = None,
         losses: Sequence[str] = (),
     ) -> None:
-        given, host = read_targets(targets), None if target_host is None else read_target(target_host)
+        given, host = as_targets(targets), None if target_host is None else as_target(target_host, "target_host")
         stated = given if host is None else (*given, host)
         # These come first and alone: with nested targets or references, the checks below would report consequences.
         raise_all(TargetError, [*_flat_problems(given), *_own_host_problems(host, given)])
@@ -100,8 +105,8 @@ class CompilationConfig(Node):
     @classmethod
     def from_target(
         cls,
-        target: Target | str,
-        target_host: Target | str | None = None,
+        target: TargetLike,
+        target_host: TargetLike | None = None,
         *,
         fallback_device: str | int | None = None,
     ) -> CompilationConfig:
@@ -122,7 +127,7 @@ class CompilationConfig(Node):
         >>> CompilationConfig.from_target("[gpu=cuda(arch=sm_80),cpu=llvm]").target_host
         Target.parse('llvm')
         """
-        written = read_target(target)
+        written = as_target(target)
         tree = written.resolve()
         topology = Topology(tree)
         raise_all(TargetError, _inexpressible(tree))
@@ -132,7 +137,7 @@ class CompilationConfig(Node):
         if len(hosts) > 1:
             raise TargetError(f"a configuration has one host, and this tree has: {', '.join(map(str, hosts))}")
         host = next(iter(hosts))
-        given = None if target_host is None else read_target(target_host)
+        given = None if target_host is None else as_target(target_host, "target_host")
         if given not in (None, host) and any(node.host is not None for _, node in written.walk()):
             raise TargetError(f"the tree has the host {str(host)!r}, and the configuration is given {str(given)!r}")
         devices = list(dict.fromkeys(site.target.device for site in leaves))
@@ -147,6 +152,81 @@ class CompilationConfig(Node):
             fallback_device=fallback_device,
             losses=tuple(_losses(tree)),
         )
+
+    @classmethod
+    def from_json(cls, data: object) -> CompilationConfig:
+        """Read a configuration.
+
+        Args:
+            data: the object that `to_json` returns, a configuration, or any target, which is read by `from_target`.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            TargetError: it is none of these, or a tree that a configuration cannot express; all problems at once.
+
+        >>> CompilationConfig.from_json({"targets": ["cuda -arch=sm_80", "llvm"], "executor": "aot"}).targets[0]["arch"]
+        'sm_80'
+        """
+        if isinstance(data, CompilationConfig):
+            return data
+        if not isinstance(data, Mapping) or "kind" in data or "tag" in data:
+            return cls.from_target(Target.parse(cast("TargetLike", data)))
+        names = tuple(cls.model_fields)
+        unknown = [name for name in data if name not in names]
+        problems = [f"a configuration has no field {shown(name)}" + did_you_mean(str(name), names) for name in unknown]
+        raise_all(TargetError, [Problem(line, (name,)) for name, line in zip(unknown, problems, strict=True)])
+        return cls(**{str(name): value for name, value in data.items()})
+
+    def to_json(self) -> dict[str, object]:
+        """Return an object from which `from_json` makes an equal configuration.
+
+        Returns:
+            The host, the targets, the executor and the runtime as flat JSON, and other fields that are set.
+        """
+        fallback = {} if self.fallback_device is None else {"fallback_device": self.fallback_device}
+        return {
+            "target_host": self.target_host.to_json(),
+            "targets": [target.to_json() for target in self.targets],
+            "executor": self.executor.to_json(),
+            "runtime": self.runtime.to_json(),
+            **fallback,
+            **({"losses": list(self.losses)} if self.losses else {}),
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        nested = [part.__pydantic_core_schema__ for part in (Target, Executor, Runtime)]
+        target, executor, runtime = handler(core_schema.tuple_positional_schema(nested))["prefixItems"]
+        fields = {
+            "target_host": target,
+            "targets": {"type": "array", "items": target, "minItems": 1},
+            "executor": executor,
+            "runtime": runtime,
+            "fallback_device": {"type": ["string", "integer"]},
+            "losses": {"type": "array", "items": {"type": "string"}},
+        }
+        own = {"type": "object", "properties": fields, "required": ["targets"], "additionalProperties": False}
+        return {"title": "CompilationConfig", "anyOf": [own, target]}
+
+    def as_target(self) -> Target:
+        """Return the tree that a program is built for.
+
+        Returns:
+            The tree, as by `to_target`.
+
+        Raises:
+            TargetError: the fallback device is not that of the first target, which a tree cannot express.
+        """
+        first = self.targets[0].device
+        if self.fallback_device not in (None, first):
+            raise TargetError(
+                f"fallback_device {self.fallback_device!r} of the configuration would be ignored: operations "
+                f"without a constraint go to the first target that supports them, which is on {first!r}; list the "
+                "target of the fallback device first"
+            )
+        return self.to_target()
 
     def to_target(self) -> Target:
         """Return the tree: the only target, or a composite of all in their order.
@@ -290,7 +370,7 @@ def _bare(target: Target) -> Target:
     return target.replace(name=None, host=None, executor=None, runtime=None)
 
 
-def _executor(chosen: Executor | str | None) -> Executor | None:
+def _executor(chosen: Executor | str | Mapping[str, object] | None) -> Executor | None:
     return None if chosen is None else Executor.from_json(chosen)
 
 

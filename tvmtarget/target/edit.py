@@ -52,7 +52,7 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
     problems, changed = Problems(), dict[str, str]()
     # `unchecked` comes first wherever it is written: the attributes that it exempts are checked when they are set.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
-        with problems.collect():
+        with problems.collect(loc=(str(path),)):
             where = _canonical(root, str(path))
             if where in changed:
                 raise TargetError(f"{changed[where]!r} and {shown(str(path))} are one value, which is given twice")
@@ -147,7 +147,7 @@ def unset(root: _N, path: str) -> _N:
     """
     above, _, name = checked_path(path).rpartition("/")
     found, node = root.locate(above)
-    if name in _FIELDS and getattr(node, name) != _FIELDS[name]:
+    if name in _FIELDS and node.stated(name) != _FIELDS[name]:
         return _put(root, found, node.replace(**{name: _FIELDS[name]}))
     others = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
     if len(others) == len(node.attrs):
@@ -180,7 +180,7 @@ def merge(base: _N, other: _N) -> _N:
     if kind is not None and kind.features is not None and kind.features.name in attrs:
         name = kind.features.name
         attrs[name] = _merge_features(base.attrs.get(name), other.attrs.get(name, ()))
-    stated = {field: getattr(other, field) for field, unset in _FIELDS.items() if getattr(other, field) != unset}
+    stated = {field: value for field, unset in _FIELDS.items() if (value := other.stated(field)) != unset}
     merged = base.replace(attrs=Attributes(attrs), targets=merge_children(base.targets, other.targets), **stated)
     return merged.with_origins({name: other.origin_of(name) for name in (*other.attrs, *stated)})
 
@@ -312,5 +312,8 @@ def with_hosts(node: _N, hosts: Mapping[str, TargetNode | str | None], path: str
     targets = tuple(with_hosts(child, hosts, join(path, child.slot)) for child in node.targets)
     if path not in hosts and all(map(operator.is_, targets, node.targets)):
         return node
-    changed = node.replace(targets=targets, host=hosts.get(path, node.host))
+    host = hosts.get(path, node.host)
+    # A reference to a node of this tree breaks no rule that is checked when a node is made.
+    is_checked = host is node.host or isinstance(host, str)
+    changed = (node.with_checked if is_checked else node.replace)(targets=targets, host=host)
     return changed if changed.host is None else changed.with_origins({"host": node.origin_of("host")})

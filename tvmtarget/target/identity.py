@@ -13,21 +13,22 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from tvmtarget.target.attributes import Value
+from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.kinds import Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Link, Memory, Runtime
+from tvmtarget.target.node_facts import computed_once
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
 from tvmtarget.target.tree_paths import join
+from tvmtarget.target.values import SCHEMA
 
-__all__ = ["SCHEMA", "authored", "canonical", "digest_of", "facts", "identity_of", "identity_text"]
-
-SCHEMA = 1
+__all__ = ["authored", "canonical", "digest_of", "facts", "identity_of"]
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+@computed_once
 def digest_of(root: TargetNode) -> str:
     """Return the digest of a tree.
 
@@ -35,21 +36,10 @@ def digest_of(root: TargetNode) -> str:
         root: the tree.
 
     Returns:
-        `tt1:` and the SHA-256 of the canonical bytes of its identity, in lower-case hexadecimal.
+        `tt1:` and the SHA-256 of the canonical bytes of its identity, in lower-case hexadecimal; equal trees have equal
+        digests.
     """
-    return f"tt{SCHEMA}:{hashlib.sha256(identity_text(root).encode()).hexdigest()}"
-
-
-def identity_text(root: TargetNode) -> str:
-    """Return the identity of a tree as canonical JSON (RFC 8785).
-
-    Args:
-        root: the tree.
-
-    Returns:
-        The text; equal trees have equal texts.
-    """
-    return canonical(identity_of(root))
+    return f"tt{SCHEMA}:{hashlib.sha256(canonical(identity_of(root)).encode()).hexdigest()}"
 
 
 def identity_of(root: TargetNode) -> dict[str, object]:
@@ -61,8 +51,14 @@ def identity_of(root: TargetNode) -> dict[str, object]:
     Returns:
         Flat JSON; lists without an order of their own are sorted.
     """
-    shared = share_equal_hosts(root, identity_text)
-    return _identity(shared, "", hosts_by_path(shared))
+    shared = share_equal_hosts(root, digest_of)
+    # Most trees write no host, and then the hosts of the nodes do not matter.
+    return _identity(shared, "", "", hosts_by_path(shared) if _states_host(shared) else None)
+
+
+def _states_host(node: TargetNode) -> bool:
+    below = (child.host is not None or (child.targets and _states_host(child)) for child in node.targets)
+    return node.host is not None or any(below)
 
 
 def canonical(data: object) -> str:
@@ -77,26 +73,37 @@ def canonical(data: object) -> str:
     return _ENCODER.encode(data)
 
 
-def _identity(node: TargetNode, path: str, hosts: dict[str, HostChoice]) -> dict[str, object]:
+def _identity(node: TargetNode, path: str, name: str, hosts: Mapping[str, HostChoice] | None) -> dict[str, object]:
     kind = find_kind(node.kind)
-    flat: dict[str, object] = {"kind": node.kind}
-    if path:
-        flat["name"] = node.slot
-    flat |= authored(kind, node.attrs)
-    # Keys that state the default are omitted like any other default.
-    if node.keys is not None and node.written_keys != node.replace(keys=None).written_keys:
-        flat["keys"] = list(node.keys)
+    flat = authored(kind, node.attrs)
+    flat["kind"] = node.kind
+    if name:
+        flat["name"] = name
+    if node.own_keys is not None:
+        device = [str(node.attrs["device"])] if node.attrs.get("device") else []
+        default = dict.fromkeys([*device, *(kind.keys if kind is not None else ())])
+        # Keys that state the default are omitted like any other default; those of a CPU's model do not count.
+        if tuple(dict.fromkeys([*node.own_keys, *device])) != tuple(default):
+            flat["keys"] = list(node.own_keys)
     if node.count != 1:
         flat["count"] = node.count
-    flat |= _host(node, path, hosts[path])
+    if node.host is not None and hosts is not None:
+        flat |= _host(node, path, hosts[path])
     if node.targets:
-        flat["targets"] = [_identity(child, join(path, child.slot), hosts) for child in node.targets]
-    flat |= facts("links", node.links) | facts("memory", node.memory)
-    defaults = {} if path else {"executor": "graph", "runtime": default_runtime(node.executor)}
-    return flat | _configured(node.executor, "executor", defaults) | _configured(node.runtime, "runtime", defaults)
+        # Paths are made only where hosts are looked up by them.
+        flat["targets"] = [
+            _identity(child, "" if hosts is None else join(path, child.slot), child.slot, hosts)
+            for child in node.targets
+        ]
+    if node.links or node.memory:
+        flat |= facts("links", node.links) | facts("memory", node.memory)
+    if node.executor is not None or node.runtime is not None:
+        defaults = {} if name else {"executor": "graph", "runtime": default_runtime(node.executor)}
+        flat |= _configured(node.executor, "executor", defaults) | _configured(node.runtime, "runtime", defaults)
+    return flat
 
 
-def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]:
+def authored(kind: Kind | None, attrs: Attributes) -> dict[str, object]:
     """Leave out attributes that equal a default, and empty lists without one.
 
     Args:
@@ -106,12 +113,11 @@ def authored(kind: Kind | None, attrs: Mapping[str, Value]) -> dict[str, object]
     Returns:
         JSON values by name.
     """
-    # Derived defaults are not omitted: they depend on other attributes, which may change.
-    defaults = {row.name: row.default if row.default is not None else () for row in kind.attributes} if kind else {}
+    defaults = kind.defaults if kind is not None else {}
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in attrs.items()
-        if defaults.get(name, ()) != value
+        if value != defaults.get(name, ())
     }
 
 
@@ -120,12 +126,13 @@ def _host(node: TargetNode, path: str, choice: HostChoice) -> dict[str, object]:
 
     On a composite it is not: work is placed on a host that is written, never on an implied one.
     """
-    if node.host is None or (isinstance(node.host, str) and choice.effective == choice.default):
-        return {}
     if isinstance(node.host, str):
+        if choice.effective == choice.default:
+            return {}
         return {"host": f"@{choice.effective.removeprefix('@')}"}
+    assert node.host is not None  # the caller looked
     written = identity_of(node.host)
-    is_default = choice.default == join(path, "host") and not node.is_composite and written == {"kind": "llvm"}
+    is_default = written == {"kind": "llvm"} and not node.is_composite and choice.default == join(path, "host")
     return {} if is_default else {"host": written}
 
 

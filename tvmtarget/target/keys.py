@@ -22,7 +22,7 @@ from tvmtarget.target.cpu.chips import is_unchecked
 from tvmtarget.target.cpu.isa import is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.hosts import share_equal_hosts
-from tvmtarget.target.identity import authored, canonical, facts, identity_text
+from tvmtarget.target.identity import authored, canonical, digest_of, facts
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
@@ -107,7 +107,7 @@ def view_of(node: TargetNode, view: View) -> dict[str, object]:
     """
     if view == "kernel" and node.is_composite:
         raise TargetError(f"a kernel runs on a leaf, and {node.slot!r} is a system; use level 'graph', or a part")
-    node = share_equal_hosts(node, identity_text)
+    node = share_equal_hosts(node, digest_of)
     return {"view": view} | _view(node, "", view, hosts_by_path(node))
 
 
@@ -178,8 +178,8 @@ def _attributes(node: TargetNode, view: View) -> dict[str, object]:
         shown |= ({"mcpu": cpu} if cpu else {}) | ({"mattr": deltas} if deltas else {})
         if "mtriple" in shown and not is_unchecked(node.attrs, "mtriple"):
             shown |= _machine(Triple.parse(str(shown.pop("mtriple"))), shown, view)
-    if view == "codegen" and node.all_keys:
-        shown["keys"] = sorted(node.all_keys)
+    if view == "codegen" and node.keys:
+        shown["keys"] = sorted(node.keys)
     return shown
 
 

@@ -8,18 +8,18 @@ A kind is data. Names, types and defaults of the attributes of TVM's kinds are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict
 
 from tvmtarget import plugins
-from tvmtarget.errors import BackendError, TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import BackendError, Problem, TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
-from tvmtarget.target.values import AttributeType, read_quantity, read_value
+from tvmtarget.target.values import READERS, AttributeType, read_integer, read_quantity
 
 __all__ = [
     "Attribute",
@@ -30,6 +30,7 @@ __all__ = [
     "find_kind",
     "kind_names",
     "kind_of",
+    "kinds",
 ]
 
 Role: TypeAlias = Literal["target", "executor", "runtime"]
@@ -76,7 +77,38 @@ class Attribute(_Row):
         Raises:
             ValueError: the value is not of that type.
         """
-        return read_value(self.type, read_quantity(self.name, self.doc, value) if self.type == "int" else value)
+        return self.convert(value)
+
+    @cached_property
+    def convert(self) -> Callable[[object], Value]:
+        """What `read` calls; a node looks it up once for each of its attributes."""
+        return self._read_quantity if self.type == "int" else READERS[self.type]
+
+    def _read_quantity(self, value: object) -> int:
+        # Only words have units, so that a number needs no search for one.
+        return read_integer(read_quantity(self.name, self.doc, value) if isinstance(value, str) else value)
+
+    @cached_property
+    def is_limited(self) -> bool:
+        """Whether some values of its type are out of range."""
+        return self.least is not None or self.power_of_two or bool(self.choices)
+
+    def out_of_range(self, value: Value) -> str:
+        """Compare a value with the limits of this attribute.
+
+        Args:
+            value: a value of its type.
+
+        Returns:
+            What values are right, to follow the name of the attribute in a message; empty if this one is.
+        """
+        if self.least is not None and isinstance(value, int) and value < self.least:
+            return f"is at least {self.least}, not {value}"
+        if self.power_of_two and isinstance(value, int) and value & (value - 1):
+            return f"is a power of two, not {value}"
+        if self.choices and isinstance(value, str | int) and str(value) not in self.choices:
+            return f"is {' or '.join(self.choices)}, not {shown(value)}"
+        return ""
 
     def default_beside(self, attrs: Mapping[str, Value]) -> Value | None:
         """Return the default of this attribute in a node.
@@ -126,11 +158,20 @@ class Kind(_Row):
         Returns:
             The row, or None.
         """
-        return self._by_name.get(fold(str(name)))
+        return self.by_spelling.get(fold(str(name)))
 
     @cached_property
-    def _by_name(self) -> Mapping[str, Attribute]:
-        return {fold(row.name): row for row in self.attributes}
+    def by_spelling(self) -> Mapping[str, Attribute]:
+        """The rows by their names as TVM spells them, and by those with '-' for '_'."""
+        return {spelled: row for row in self.attributes for spelled in (row.name, fold(row.name))}
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Value]:
+        """Default of each attribute, or an empty list; without derived defaults.
+
+        Identity omits values that equal these. A derived default depends on other attributes, which may change.
+        """
+        return {row.name: () if row.default is None else row.default for row in self.attributes}
 
     @property
     def features(self) -> Attribute | None:
@@ -180,30 +221,26 @@ class Kind(_Row):
         """
         result: dict[str, Value] = {}
         problems: list[str] = []
+        rows = self.by_spelling
         for name, value in attrs.items():
-            row = self.attribute(name)
+            row = rows.get(name) or self.attribute(name)
             if row is None:
-                problems.append(self.unknown(name))
+                problems.append(Problem(self.unknown(name), (name,)))
             elif row.name in result:
-                problems.append(f"attribute {row.name!r} of kind {self.name!r} is given twice")
+                problems.append(Problem(f"attribute {row.name!r} of kind {self.name!r} is given twice", (name,)))
             else:
                 try:
-                    result[row.name] = row.read(value)
+                    result[row.name] = row.convert(value)
                 except ValueError as error:
-                    problems.append(f"attribute {row.name!r} of kind {self.name!r} {error}")
-        problems += [*self._out_of_range(result), *(chip_problems(self.name, result) if self.role == "target" else ())]
+                    problems.append(Problem(f"attribute {row.name!r} of kind {self.name!r} {error}", (name,)))
+        for name, value in result.items():
+            row = rows[name]
+            if row.is_limited and (wrong := row.out_of_range(value)):
+                problems.append(Problem(f"attribute {name!r} of kind {self.name!r} {wrong}", (name,)))
+        if self.role == "target":
+            problems += chip_problems(self.name, result)
         raise_all(TargetError, problems)
         return result
-
-    def _out_of_range(self, attrs: Mapping[str, Value]) -> Iterator[str]:
-        for name, value in attrs.items():
-            row, what = self._by_name[fold(name)], f"attribute {name!r} of kind {self.name!r}"
-            if row.least is not None and isinstance(value, int) and value < row.least:
-                yield f"{what} is at least {row.least}, not {value}"
-            elif row.power_of_two and isinstance(value, int) and value & (value - 1):
-                yield f"{what} is a power of two, not {value}"
-            elif row.choices and isinstance(value, str | int) and str(value) not in row.choices:
-                yield f"{what} is {' or '.join(row.choices)}, not {shown(value)}"
 
 
 @plugins.cached
@@ -250,6 +287,27 @@ def kind_names(role: Role = "target") -> tuple[str, ...]:
     return tuple(sorted(_table(role)))
 
 
+def kinds(role: Role = "target") -> tuple[Kind, ...]:
+    """Return the kinds of a role, with their attributes.
+
+    Args:
+        role: target, executor or runtime.
+
+    Returns:
+        The kinds of all installed packages, sorted by name.
+
+    Raises:
+        UnknownNameError: there is no such role.
+
+    >>> [kind.name for kind in kinds("executor")]
+    ['aot', 'graph', 'vm']
+    """
+    roles = get_args(Role)
+    if role not in roles:
+        raise UnknownNameError(f"unknown role {shown(role)}{did_you_mean(str(role), roles)}")
+    return tuple(_table(role)[name] for name in kind_names(role))
+
+
 def find_kind(name: str, role: Role = "target") -> Kind | None:
     """Return a kind, or None if no installed package registers it.
 
@@ -279,9 +337,10 @@ def kind_of(name: object, role: Role = "target") -> Kind:
     """
     what = "kind" if role == "target" else f"{role} kind"
     if not isinstance(name, str):
-        raise TargetError(f"'kind' is the name of {'an' if role == 'executor' else 'a'} {what}, not {shown(name)}")
+        article = "an" if role == "executor" else "a"
+        raise TargetError(Problem(f"'kind' is the name of {article} {what}, not {shown(name)}", ("kind",)))
     kind = find_kind(name, role)
     if kind is None:
         tail = did_you_mean(name, kind_names(role)) or "; `tvmtarget kinds` lists them"
-        raise UnknownNameError(f"unknown {what} {shown(name)}{tail}")
+        raise UnknownNameError(Problem(f"unknown {what} {shown(name)}{tail}", ("kind",)))
     return kind

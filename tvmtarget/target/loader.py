@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
-from typing import Generic, Protocol, TypeVar, cast
+from pathlib import PurePath
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from tvmtarget.errors import TargetError, TextError, UnknownNameError, did_you_mean, raise_all
-from tvmtarget.target.attributes import Attributes
+from tvmtarget.errors import Problem, TargetError, TextError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.edit import merge_children, override, part, unset
-from tvmtarget.target.identity import SCHEMA
-from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.node import opaque_attributes
-from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.kinds import find_kind, kind_names, kind_of
+from tvmtarget.target.node import opaque_attributes, read_attributes
+from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import Origin
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.forms import Composition, detect, read
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.text.printing import RESERVED
 from tvmtarget.target.tree_paths import is_reference, join
-from tvmtarget.target.tvm import command_line
+from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.tvm.quoting import split
-from tvmtarget.target.values import read_items
-from tvmtarget.untrusted import check_limit, limit
+from tvmtarget.target.values import SCHEMA, read_items
+from tvmtarget.untrusted import check_limit
 
-__all__ = ["Reader", "TagLookup"]
+__all__ = ["Reader", "TagLookup", "TreeView", "instead_of_target"]
 
 _N = TypeVar("_N", bound=TargetNode)
 _N_co = TypeVar("_N_co", bound=TargetNode, covariant=True)
+
+# Children of a tree up to which equal ones are not looked for: comparing costs as much as reading.
+_FEW = 64
+
+# Types whose values are equal exactly if they and their types are.
+_ATOMS = frozenset({str, int, bool})
+
+# The place of a node: that of the node around it, and its own JSON and index there; None for the root. Its path is
+# spelled out in messages only.
+_Where: TypeAlias = "tuple[_Where, object, int] | None"
 
 
 class TagLookup(Protocol[_N_co]):
@@ -39,10 +50,23 @@ class TagLookup(Protocol[_N_co]):
     def __getitem__(self, name: str) -> _N_co: ...
 
 
+@runtime_checkable
+class TreeView(Protocol):
+    """Another view of a tree, such as `CompilationConfig`."""
+
+    def as_target(self) -> TargetNode:
+        """Return the tree.
+
+        Raises:
+            TargetError: a tree cannot express the view.
+        """
+        ...
+
+
 class Reader(Generic[_N]):
     """Reads one tree of a class from texts and flat JSON.
 
-    In every method, `where` is the path of the node that is read, for messages. `allow_unknown` says whether a kind
+    In every method, `where` is the place of the node that is read, for messages. `allow_unknown` says whether a kind
     that no installed package registers is accepted: JSON keeps it, and in a text it is an error. Settings of the build
     in historic spellings are collected from all nodes and written on the root by `whole`.
 
@@ -58,7 +82,8 @@ class Reader(Generic[_N]):
         self._origin = origin
         self._settings = BuildSettings()
         self._nodes = 0
-        self._max_nodes = limit("target-nodes")
+        self._attributes: dict[tuple[object, ...], Attributes] = {}
+        self._origins: dict[tuple[str, ...], Mapping[str, Origin]] = {}
 
     def whole(self, root: _N) -> _N:
         """Put settings of the build in historic spellings, from anywhere in a tree, on its root.
@@ -73,15 +98,17 @@ class Reader(Generic[_N]):
             TargetError: settings contradict each other.
         """
         with_settings = self._settings.settle(root)
+        if with_settings is root:
+            return root
         changed = [field for field in ("executor", "runtime") if getattr(with_settings, field) != getattr(root, field)]
         return with_settings.with_origins(dict.fromkeys(changed, self._origin)) if changed else root
 
-    def text(self, source: str, where: str = "") -> _N:
+    def text(self, source: str, where: _Where = None) -> _N:
         """Read any form of text.
 
         Args:
             source: the text.
-            where: path of the node.
+            where: place of the node.
 
         Returns:
             The tree.
@@ -99,11 +126,12 @@ class Reader(Generic[_N]):
             return self._composition(found, where)
         return self.flat(found, where, allow_unknown=form in ("json", "toml"))
 
-    def listed(self, targets: object) -> _N:
-        """Read tvmc's list of targets in flat JSON.
+    def listed(self, targets: object, host: object = None) -> _N:
+        """Read a list of targets: tvmc's, or devices with a host.
 
         Args:
-            targets: objects of flat JSON, whose kind may be a whole command line, or texts.
+            targets: targets in any form; the kind of an object may be a whole command line.
+            host: the host of all targets, in any form, or a reference to one of them.
 
         Returns:
             The tree.
@@ -113,19 +141,22 @@ class Reader(Generic[_N]):
         """
         if not isinstance(targets, list | tuple) or not targets:
             raise TargetError(f"'targets' is a list of targets, not {shown(targets)}")
-        parts, problems = list[dict[str, object]](), Problems()
+        parts, problems = list[_N](), Problems()
         for at, target in enumerate(targets):
-            with problems.collect(f"targets[{at}]"):
-                parts.append(_of_list(target))
+            with problems.collect(f"targets[{at}]", (at,)):
+                parts.append(self.flat(_of_list(target), allow_unknown=not targets[1:]))
+        if host is not None and not is_reference(host):
+            with problems.collect("host"):
+                host = self.flat(host)
         problems.raise_all()
-        return self._composition(Composition(tuple(parts)), "") if parts[1:] else self.flat(parts[0])
+        return self._composed(parts, host)
 
-    def flat(self, data: object, where: str = "", depth: int = 1, *, allow_unknown: bool = True) -> _N:
+    def flat(self, data: object, where: _Where = None, depth: int = 1, *, allow_unknown: bool = True) -> _N:
         """Read flat JSON.
 
         Args:
-            data: an object; a text or a tree is accepted too.
-            where: path of the node.
+            data: an object; a text, a tree, another view of a tree or a live target of TVM is accepted too.
+            where: place of the node.
             depth: level of the node, the root being 1.
             allow_unknown: whether unregistered kinds are kept.
 
@@ -136,46 +167,88 @@ class Reader(Generic[_N]):
             TargetError: the data is not valid; all problems at once.
             UnknownNameError: all problems are unknown names.
         """
-        if isinstance(data, TargetNode):
-            return cast(_N, data)
-        if isinstance(data, str):
-            return self.text(data, where)
         problems = Problems()
-        with problems.collect(where):
-            flat = self._settings.modern(_checked(data, depth), where)
-        problems.raise_all()
+        fields = _plain_fields(data) if type(data) is dict and depth <= MAX_DEPTH else None
+        if fields is not None:
+            flat = cast("dict[str, object]", data).copy()
+        elif isinstance(data, TargetNode):
+            return cast(_N, data)
+        elif isinstance(data, str):
+            return self.text(data, where)
+        elif not isinstance(data, Mapping) and isinstance(data, TreeView):
+            return cast(_N, data.as_target())
+        else:
+            data = bridge.read(data) if bridge.is_live(data) else data
+            with problems.collect(_path(where)):
+                flat = self._settings.modern(_checked(data, depth), _path(where))
+            problems.raise_all()
         # Children are made before their parent, since nodes are frozen.
-        children = cast("list[object]", flat.pop("targets", ()))
-        self._nodes += len(children)
-        if self._nodes > self._max_nodes:
-            check_limit("target-nodes", self._nodes, "the target", TargetError)
         below: list[_N] = []
+        children = cast("list[object]", flat.pop("targets", ()))
+        if children:
+            self._nodes += len(children)
+            check_limit("target-nodes", self._nodes, "the target", TargetError)
         for at, child in enumerate(children):
-            with problems.collect():
-                place = join(where, _slot_of(child) or f"targets[{at}]")
-                below.append(self.flat(child, place, depth + 1, allow_unknown=allow_unknown))
+            try:
+                below.append(self.flat(child, (where, child, at), depth + 1, allow_unknown=allow_unknown))
+            except REPORTED as error:
+                problems.add(error, loc=("targets", at))
         host = flat.get("host")
         if host is not None and not is_reference(host):
-            with problems.collect():
-                flat["host"] = self.flat(host, join(where, "host"), depth + 1, allow_unknown=allow_unknown)
+            try:
+                flat["host"] = self.flat(host, (where, "host", 0), depth + 1, allow_unknown=allow_unknown)
+            except REPORTED as error:
+                problems.add(error, loc=("host",))
         if problems:  # fields about children or the host cannot be checked without them
             flat = {key: value for key, value in flat.items() if key not in ("host", "links", "memory")}
-        with problems.collect(where):
-            is_tagged = "kind" not in flat and "tag" in flat
-            node = (self._tagged if is_tagged else self._plain)(flat, tuple(below), allow_unknown=allow_unknown)
+        try:
+            if fields is None and "kind" not in flat and "tag" in flat:
+                node = self._tagged(flat, tuple(below), allow_unknown=allow_unknown)
+            else:
+                node = self._plain(flat, fields, tuple(below), allow_unknown=allow_unknown)
+        except REPORTED as error:
+            problems.add(error, _path(where))
         problems.raise_all()
         return node
 
     def _is_tag(self, name: str) -> bool:
         return "/" in name and name in self._tags
 
-    def _plain(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
-        """Make a node of the kind that its JSON states."""
+    def _plain(
+        self, flat: dict[str, object], fields: Set[str] | None, children: tuple[_N, ...], *, allow_unknown: bool
+    ) -> _N:
+        """Make a node of the kind that its JSON states; all keys but `fields` are attributes, if these are known."""
         kind = flat.pop("kind", "composite")
-        fields = {field: flat.pop(field) for field in RESERVED if field in flat}
-        attrs = _attributes(kind, flat, allow_unknown=allow_unknown)
-        node = self._node(kind, attrs, targets=children, **fields)
-        return node.with_origins(dict.fromkeys(("kind", *node.attrs, *fields), self._origin))
+        stated = {field: flat.pop(field) for field in (RESERVED if fields is None else sorted(fields)) if field in flat}
+        if fields is None and isinstance(kind, str) and not allow_unknown and find_kind(kind) is None:
+            raise self._unknown_kind(kind)
+        attrs: Mapping[str, object] = flat
+        if fields is None:
+            attrs = _attributes(kind, flat, allow_unknown=allow_unknown)
+        elif self._nodes > _FEW:
+            attrs = self._shared_attributes(kind, flat)
+        node = self._node(kind, attrs, targets=children, **stated)
+        names = ("kind", *node.attrs, *stated)
+        origins = self._origins.get(names)
+        if origins is None:
+            origins = self._origins[names] = dict.fromkeys(names, self._origin)
+        node.record_origins(origins)
+        return node
+
+    def _shared_attributes(self, kind: object, flat: dict[str, object]) -> Mapping[str, object]:
+        """Return the attributes of a node; those of equal nodes are read once and share their memory."""
+        types = tuple(map(type, flat.values()))
+        if not _ATOMS.issuperset(types):
+            return flat
+        # True equals 1, but is another value.
+        key = (kind, *flat.items(), types)
+        found = self._attributes.get(key)
+        if found is None:
+            try:
+                found = self._attributes[key] = read_attributes(kind_of(kind), flat)
+            except REPORTED:
+                return flat  # making the node reports this with what else is wrong with it
+        return found
 
     def _tagged(self, flat: dict[str, object], children: tuple[_N, ...], *, allow_unknown: bool) -> _N:
         """Look up a tag, and unset, merge and override values as the rest of its JSON says."""
@@ -189,6 +262,19 @@ class Reader(Generic[_N]):
         tree = override(tree, flat, partial(self.flat, allow_unknown=allow_unknown), self._origin)
         return tree if name is None else tree.replace(name=name)
 
+    def _unknown_kind(self, name: str) -> UnknownNameError:
+        """Return the error about a text whose kind is not registered: it may be a tag without its vendor."""
+        by_fold: dict[str, list[str]] = {}
+        for tag in self._tags:
+            by_fold.setdefault(fold(tag.rpartition("/")[2]).lower(), []).append(tag)
+        folded = fold(name).lower()
+        tail = "" if folded in by_fold else did_you_mean(name, kind_names())
+        if not tail:
+            near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.85)
+            tags = [repr(tag) for tag in by_fold[near[0]][:3]] if near else []
+            tail = f"; did you mean the tag {' or '.join(tags)}?" if tags else "; `tvmtarget kinds` lists them"
+        return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
+
     def _look_up(self, label: object) -> _N:
         if not isinstance(label, str):
             raise TargetError(f"'tag' is the name of a tag, not {shown(label)}")
@@ -199,16 +285,28 @@ class Reader(Generic[_N]):
             raise UnknownNameError(f"unknown tag {shown(name)}{tail}")
         return part(self._tags[name], path)
 
-    def _composition(self, found: Composition, where: str) -> _N:
-        """Read tvmc's list: external code generators, then a device, then the host of that device.
-
-        With code generators they become the children of a composite; a device and its host become that device.
-        """
+    def _composition(self, found: Composition, where: _Where) -> _N:
+        """Read tvmc's list in a text."""
         problems, parts = Problems(), list[_N]()
         for one in found.parts:
             with problems.collect():
                 parts.append(self.flat(one, where, allow_unknown=False))
         problems.raise_all()
+        return self._composed(parts)
+
+    def _composed(self, parts: list[_N], host: object = None) -> _N:
+        """Make a tree of a list: external code generators, then a device, then the host of that device.
+
+        With code generators they become the children of a composite; a device and its host become that device. If a
+        host is given, or all devices state the same one, the last device is a device too, and all become children.
+        """
+        if not parts[1:] and host is None:
+            return parts[0]
+        stated = [one.host for one in parts if not one.is_external]
+        if host is not None or (
+            stated[1:] and isinstance(stated[0], TargetNode) and stated.count(stated[0]) == len(stated)
+        ):
+            return self._driven(parts, stated[0] if host is None else host)
         # Code generators come first, so what is left after them must be the device and its host.
         devices = [one for one in parts if not one.is_external]
         externals = parts[: len(parts) - len(devices)]
@@ -230,13 +328,48 @@ class Reader(Generic[_N]):
         whole = self._node("composite", targets=(*externals, *devices[:1]), host=host)
         return whole.with_origins({"kind": self._origin, "host": self._origin})
 
+    def _driven(self, parts: list[_N], host: object) -> _N:
+        """Make a tree of targets that one host drives: the only target, or a composite."""
+        differ = [one for one in parts if one.host not in (None, host)]
+        if differ:
+            raise TargetError(
+                f"two hosts are given for {differ[0].kind!r}: its own, {str(differ[0].host)!r}, and {str(host)!r}"
+            )
+        if len(parts) == 1:
+            return parts[0].replace(host=host).with_origins({"host": self._origin})
+        children = [one if one.host is None else one.replace(host=None) for one in parts]
+        whole = self._node("composite", targets=children, host=host)
+        return whole.with_origins({"kind": self._origin, "host": self._origin})
 
-def _of_list(target: object) -> dict[str, object]:
-    """Return an element of tvmc's list as flat JSON; texts are command lines, and values of lists may be texts."""
-    if isinstance(target, str):
-        return command_line.read(target)
+
+_INSTEAD = {
+    "Constraint": "tvmtarget.select(trees, constraint) returns the targets that satisfy a constraint",
+    "Executor": "pass it as executor=",
+    "Runtime": "pass it as runtime=",
+    "Kind": "make a target of the kind: Target(kind.name)",
+    "VirtualDevice": "pass its target: device.target",
+}
+
+
+def instead_of_target(value: object) -> str:
+    """Return the end of a message about a value that is no target: what to write instead.
+
+    Args:
+        value: the value.
+
+    Returns:
+        A clause that begins with "; ", or the empty string.
+    """
+    if isinstance(value, PurePath):
+        return "; read the file first: Target.parse(path.read_text())"
+    clause = _INSTEAD.get(type(value).__name__)
+    return f"; {clause}" if clause else ""
+
+
+def _of_list(target: object) -> object:
+    """Return an element of a list; of an object, the kind may be a command line, and values of lists may be texts."""
     if not isinstance(target, Mapping):
-        raise TargetError(f"a target is a text or an object, not {shown(target)}")
+        return target
     kind, rest = target.get("kind"), {str(name): value for name, value in target.items() if name != "kind"}
     in_kind = command_line.read(kind) if isinstance(kind, str) else {} if kind is None else {"kind": kind}
     twice = next((name for name in in_kind if name in rest), None)
@@ -250,10 +383,36 @@ def _of_list(target: object) -> dict[str, object]:
     return in_kind | rest
 
 
+# The fields that are read as they are written: the name of a runtime can be historic, and a schema is checked.
+_PLAIN_FIELDS = frozenset(RESERVED) - {"runtime", "schema"}
+
+
+def _plain_fields(data: Mapping[str, object]) -> Set[str] | None:
+    """Return the keys of an object that are fields, if all others are attributes of its kind in present spelling.
+
+    Args:
+        data: flat JSON of one node.
+
+    Returns:
+        The keys; None if some keys or values have to be converted, or are wrong.
+    """
+    kind = data.get("kind")
+    row = find_kind(kind) if type(kind) is str else None
+    if row is None:
+        return None
+    fields = data.keys() - row.by_spelling.keys()
+    if not fields <= _PLAIN_FIELDS:
+        return None
+    for field in fields:  # a loop, because a generator costs more than the rest of this function
+        if data[field] is None:
+            return None
+    return fields if "targets" not in fields or isinstance(data["targets"], list | tuple) else None
+
+
 def _checked(data: object, depth: int) -> dict[str, object]:
     """Check the shape of one object of flat JSON and return a copy to take apart; all problems at once."""
     if not isinstance(data, Mapping):
-        raise TargetError(f"a target is a text or an object, not {shown(data)}")
+        raise TargetError(f"a target is a text or an object, not {shown(data)}{instead_of_target(data)}")
     if depth > MAX_DEPTH:
         raise TargetError(f"the tree is deeper than {MAX_DEPTH} levels")
     flat = {str(key): value for key, value in data.items()}
@@ -262,7 +421,9 @@ def _checked(data: object, depth: int) -> dict[str, object]:
         problems.append("'targets' and 'devices' are two names of one field; leave one out")
     elif "devices" in flat:
         flat["targets"] = flat.pop("devices")
-    problems += [f"{key!r} is null; leave it out" for key in (*RESERVED, "+", "~") if flat.get(key, key) is None]
+    problems += [
+        Problem(f"{key!r} is null; leave it out", (key,)) for key in (*RESERVED, "+", "~") if flat.get(key, key) is None
+    ]
     if not flat.keys() & {"kind", "tag", "targets"}:
         problems.append("a target needs a 'kind' or a 'tag'")
     schema = flat.pop("schema", SCHEMA)
@@ -272,7 +433,7 @@ def _checked(data: object, depth: int) -> dict[str, object]:
         value = flat.get(key, ())
         is_right = isinstance(value, list | tuple) and (key == "targets" or all(isinstance(x, str) for x in value))
         if not is_right and value is not None:
-            problems.append(f"{key!r} is a list of {items}, not {shown(value)}")
+            problems.append(Problem(f"{key!r} is a list of {items}, not {shown(value)}", (key,)))
     raise_all(TargetError, problems)
     return flat
 
@@ -299,6 +460,15 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     except ValueError:
         return flat  # making the node reports what is wrong with it
     return flat | {row.features.name: [*given, *features]}
+
+
+def _path(where: _Where) -> str:
+    """Return the path of a place, as far as the JSON of the nodes shows their names."""
+    slots: list[str] = []
+    while where is not None:
+        where, child, at = where
+        slots.append(_slot_of(child) or f"targets[{at}]")
+    return join(*reversed(slots))
 
 
 def _slot_of(child: object) -> str:

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    InstanceOf,
+    ValidationError,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import (
+    Problem,
+    TargetError,
+    TextError,
+    TvmTargetError,
+    UnknownNameError,
+    did_you_mean,
+    raise_all,
+    warn,
+)
 from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.values import MAX_INT, read_opaque
+from tvmtarget.untrusted import parse_json
 
-__all__ = ["Executor", "Link", "Memory", "Node", "Runtime", "opaque_attributes", "read_attribute", "read_attributes"]
+__all__ = [
+    "HISTORIC_RUNTIMES",
+    "Executor",
+    "JsonNode",
+    "Link",
+    "Memory",
+    "Node",
+    "Runtime",
+    "opaque_attributes",
+    "read_attribute",
+    "read_attributes",
+]
 
+
+# Runtimes of TVM v0.8 and before by their names since.
+HISTORIC_RUNTIMES = {"c": "crt", "c++": "cpp"}
 
 # Messages of this library for the types of pydantic's errors.
 _EXPECTED = {
@@ -39,15 +74,13 @@ class Node(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             # Users see one class of errors; pydantic's is its cause.
-            raise _own_error(error) or TargetError(
-                *(_describe(type(self), problem) for problem in error.errors())
-            ) from error
+            raise _own_error(type(self), error) from error
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new value.
 
         Args:
-            changes: values by the names of fields.
+            changes: values by the names of fields in JSON, and by those in Python if the model takes them.
 
         Returns:
             The copy.
@@ -55,16 +88,235 @@ class Node(BaseModel):
         Raises:
             TargetError: no such field, or values that a new one could not have.
         """
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        unknown = [name for name in changes if name not in fields]
-        raise_all(TargetError, [_no_field(type(self), name) for name in unknown])
-        return type(self)(**(fields | changes))
+        written = {name: info.alias or name for name, info in type(self).model_fields.items()}
+        fields = {alias: getattr(self, name) for name, alias in written.items()}
+        names = {alias: alias for alias in fields} | (written if self.model_config.get("populate_by_name") else {})
+        raise_all(TargetError, [_no_field(type(self), name) for name in changes if name not in names])
+        return type(self)(**(fields | {names[name]: value for name, value in changes.items()}))
 
 
-def _own_error(error: ValidationError) -> TvmTargetError | None:
-    """Return the error of this library that a check raised, which pydantic keeps in the context of its own error."""
-    found = [problem.get("ctx", {}).get("error") for problem in error.errors(include_url=False)]
-    return next((one for one in found if isinstance(one, TvmTargetError)), None)
+def _own_error(node: type[Node], error: ValidationError) -> TvmTargetError:
+    """Return the error of this library that a check raised, which pydantic keeps in the context of its own error.
+
+    Errors that pydantic found itself are described in the words of this library.
+    """
+    problems = error.errors(include_url=False)
+    raised = (problem.get("ctx", {}).get("error") for problem in problems)
+    own = next((one for one in raised if isinstance(one, TvmTargetError)), None)
+    return own or TargetError(*(Problem.within(problem["loc"], _describe(node, problem)) for problem in problems))
+
+
+_set = object.__setattr__  # that of pydantic refuses, as nodes are frozen
+
+
+class _Fields(dict[str, object]):
+    """The fields of a new node, as `JsonNode.__init__` passes them to pydantic: no value to be read."""
+
+
+class JsonNode(Node):
+    """Base of the nodes that have a JSON form of their own, which pydantic reads and writes too.
+
+    There is one reader: fields of other models, `model_validate` and `TypeAdapter` accept what `from_json` accepts.
+    `to_json` is what `model_dump` returns, and what the field of another model is written as.
+    """
+
+    _schema_ref: ClassVar[str] = ""
+    _names_of_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, /, **values: object) -> None:
+        try:
+            self.__pydantic_validator__.validate_python(_Fields(values), self_instance=self)
+        except ValidationError as error:
+            raise _own_error(type(self), error) from error
+
+    def _fill(self, fields: dict[str, Any], private: dict[str, Any] | None = None) -> None:
+        """Set all fields to values of their types; pydantic would check the types of each once more.
+
+        Args:
+            fields: values by the names of all fields; the node keeps the mapping.
+            private: values of the private attributes, if the class has some.
+        """
+        _set(self, "__dict__", fields)
+        _set(self, "__pydantic_fields_set__", self._names_of_fields)
+        _set(self, "__pydantic_extra__", None)
+        _set(self, "__pydantic_private__", private)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: object) -> None:
+        cls._names_of_fields = frozenset(cls.model_fields)
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, data: object) -> Self:
+        """Read a node.
+
+        Args:
+            data: a node, a text, or the object that `to_json` returns.
+
+        Returns:
+            The node; `data` itself if it is one.
+
+        Raises:
+            TextError: a text does not parse.
+            UnknownNameError: unknown names.
+            TargetError: anything else is wrong; all problems at once.
+        """
+
+    @classmethod
+    def _accept(cls, value: object) -> Self:
+        """Read what a field of the class is given."""
+        return cls.from_json(value)
+
+    @abstractmethod
+    def to_json(self) -> dict[str, object]:
+        """Return the object that `from_json` reads back to an equal node."""
+
+    @classmethod
+    def model_validate(cls, obj: object, **_options: object) -> Self:
+        """Read a node as `from_json` does; the errors are those of this library.
+
+        Args:
+            obj: the value.
+            **_options: pydantic's; no conversion is done that `strict` could forbid, and nothing reads a context.
+
+        Returns:
+            The node.
+
+        Raises:
+            TvmTargetError: the value is not valid; all problems at once.
+        """
+        return cls._accept(obj)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **_options: object) -> Self:
+        """Read a node from a JSON text.
+
+        Args:
+            json_data: the text of an object or of a string.
+            **_options: as for `model_validate`.
+
+        Returns:
+            The node.
+
+        Raises:
+            TextError: it is not JSON.
+            TvmTargetError: the value is not valid; all problems at once.
+        """
+        data = json_data if isinstance(json_data, str) else bytes(json_data)
+        return cls._accept(parse_json(data, f"the {cls.__name__.lower()}", error=TextError))
+
+    def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
+        """Return a copy; fields in `update` are checked, as by `replace`.
+
+        Args:
+            update: values by the names of fields.
+            deep: copy nested values too.
+
+        Returns:
+            The copy.
+
+        Raises:
+            TargetError: no such field, or values that a new node could not have.
+        """
+        copied = super().model_copy(deep=deep)
+        return copied.replace(**update) if update else copied
+
+    @classmethod
+    def model_construct(  # type: ignore[override]  # the first parameter has another name in pydantic's own stub
+        cls, _fields_set: set[str] | None = None, **values: object
+    ) -> Self:
+        """Make a node of values by field; unlike other models of pydantic, it is checked.
+
+        Args:
+            _fields_set: ignored: the fields that are set are those that differ from their defaults.
+            **values: values by the names of fields.
+
+        Returns:
+            The node.
+        """
+        return cls(**values)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        fields = cast("dict[str, Any]", {**handler(source)})
+        # References to the class, from itself or other models, have to lead to the reader, not to the fields below it.
+        cls._schema_ref = fields.pop("ref", cls._schema_ref)
+        return core_schema.no_info_wrap_validator_function(
+            cls._validated,
+            cast("CoreSchema", fields),
+            ref=cls._schema_ref,
+            serialization=core_schema.plain_serializer_function_ser_schema(cls._serialise, info_arg=True),
+        )
+
+    def _serialise(self, info: Any) -> dict[str, object]:  # noqa: ANN401 - pydantic's, of no public type
+        """Return the JSON form, with the keys that `include` and `exclude` of `model_dump` name."""
+        return cast("dict[str, object]", _filtered(self.to_json(), info.include, info.exclude))
+
+    @classmethod
+    def _validated(cls, value: object, handler: Any) -> Any:  # noqa: ANN401 - pydantic's handler has no public type
+        if type(value) is _Fields:
+            return handler(value)
+        if isinstance(value, cls):
+            return value
+        try:
+            return cls._accept(value)
+        except TvmTargetError as error:
+            raise _validation_error(cls, error, value) from error
+
+
+def _filtered(data: object, include: object, exclude: object) -> object:
+    """Return the JSON that pydantic's `include` and `exclude` leave."""
+    if (include is None and exclude is None) or not isinstance(data, dict | list):
+        return data
+    kept: dict[object, object] = {}
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        included = True if include is None else _chosen(include, key, len(data))
+        excluded = _chosen(exclude, key, len(data))
+        if included is not None and excluded is not True:
+            kept[key] = _filtered(value, None if included is True else included, excluded)
+    return kept if isinstance(data, dict) else list(kept.values())
+
+
+def _chosen(choice: Any, key: Any, length: int) -> object:  # noqa: ANN401 - sets or mappings, as users write them
+    """Return what a choice says of a key or index: None for nothing, True for all of it, else a choice in it."""
+    names = ("__all__", key, key - length) if isinstance(key, int) else ("__all__", key)
+    found: list[Any] = [
+        choice[name] if isinstance(choice, Mapping) else True for name in names if name in (choice or ())
+    ]
+    if any(one is True or one is Ellipsis for one in found):
+        return True
+    parts = [one if isinstance(one, Mapping) else dict.fromkeys(one, True) for one in found if one is not False]
+    return {name: one for part in parts for name, one in part.items()} if parts else None
+
+
+def _validation_error(node: type[JsonNode], error: TvmTargetError, value: object) -> ValidationError:
+    """Return pydantic's error with one line for each problem, at its place in the value."""
+    lines = [str(error)] if isinstance(error, TextError) else error.problems
+    code = type(error).__name__.removesuffix("Error").lower()
+    details = list[InitErrorDetails]()
+    for line, problem in zip(lines, error.problems, strict=True):
+        loc, found = _located(problem.loc if isinstance(problem, Problem) else (), value)
+        custom = PydanticCustomError(code, "{problem}", {"problem": str(line)})
+        details.append(InitErrorDetails(type=custom, loc=loc, input=found))
+    return ValidationError.from_exception_data(node.__name__, details)
+
+
+def _located(loc: Sequence[str | int], value: object) -> tuple[tuple[str | int, ...], object]:
+    """Follow a place through a value as far as it has such keys; return the place and what is there."""
+    place = list[str | int]()
+    for key in loc:
+        if isinstance(value, Mapping):
+            spelled = next((one for one in value if fold(str(one)) == fold(str(key))), None)
+            if spelled is None:
+                break
+            place.append(spelled)
+            value = value[spelled]
+        elif isinstance(value, list | tuple) and isinstance(key, int) and key < len(value):
+            place.append(key)
+            value = value[key]
+        else:
+            break
+    return tuple(place), value
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
@@ -78,11 +330,12 @@ def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
 
 
 def _no_field(node: type[Node], field: str) -> str:
-    tail = did_you_mean(field, node.model_fields, listing="it has")
+    names = [info.alias or name for name, info in node.model_fields.items()]
+    tail = did_you_mean(field, names, listing="it has")
     return f"a {node.__name__.lower()} has no field {shown(field)}{tail}"
 
 
-class _Fact(Node):
+class _Fact(JsonNode):
     """A statement about the children of a node; flat JSON leaves its defaults out."""
 
     @classmethod
@@ -121,15 +374,20 @@ class _Fact(Node):
         if not isinstance(rows, list | tuple):
             raise TargetError(f"{field!r} is a list of objects, not {shown(rows)}")
         problems, read = Problems(), list[Self]()
-        for row in rows:
-            with problems.collect():
+        for at, row in enumerate(rows):
+            with problems.collect(loc=(at,)):
                 read.append(cls.from_json(row))
         problems.raise_all()
         return tuple(read)
 
     def to_json(self) -> dict[str, object]:
         """Return the object without its defaults."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in fields.items()
+            if value != type(self).model_fields[name].default
+        }
 
 
 class Link(_Fact):
@@ -160,16 +418,29 @@ class Memory(_Fact):
     of: tuple[str, ...] = ()
 
 
-class _Configured(Node):
+class _Configured(JsonNode):
     """A kind and its attributes: the base of `Executor` and `Runtime`."""
 
     role: ClassVar[Role]
 
     kind: str
-    attrs: Attributes = Attributes()
+    attrs: InstanceOf[Attributes] = Attributes()
 
-    def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
-        super().__init__(kind=kind, attrs=read_attributes(kind_of(kind, self.role), attrs))
+    def __init__(self, kind: str | Mapping[str, object], attrs: Mapping[str, object] | None = None) -> None:
+        if isinstance(kind, Mapping):
+            if attrs is not None:
+                raise TargetError(
+                    f"attributes of {self.role} {shown(kind)} are in the object; leave out {shown(attrs)}"
+                )
+            rest = {str(name): value for name, value in kind.items() if name != "kind"}
+            name, attrs = kind.get("kind"), rest
+        else:
+            name = kind
+        modern = HISTORIC_RUNTIMES.get(name) if self.role == "runtime" and isinstance(name, str) else None
+        if modern is not None:
+            warn(f"runtime {name!r} is historic; write {modern!r}")
+        row = kind_of(modern or name, self.role)
+        self._fill({"kind": row.name, "attrs": read_attributes(row, attrs)})
 
     def __getitem__(self, name: str) -> Value | None:
         """Return an attribute, else its default, else None.
@@ -213,15 +484,19 @@ class _Configured(Node):
         """
         if isinstance(data, cls):
             return data
-        if isinstance(data, str):
+        if isinstance(data, str) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
             return cls(data)
-        if isinstance(data, Mapping) and isinstance(data.get("kind"), str):
-            return cls(data["kind"], {key: value for key, value in data.items() if key != "kind"})
         raise TargetError(f"{cls.role} is a kind or an object with 'kind', not {shown(data)}")
 
     def to_json(self) -> dict[str, object]:
         """Return an object of flat JSON: `kind` and the attributes."""
         return {"kind": self.kind} | self.attrs.to_json()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        from tvmtarget.target.schema import configured_schema
+
+        return configured_schema(cls.role)
 
 
 class Executor(_Configured):
@@ -229,7 +504,7 @@ class Executor(_Configured):
 
     role = "executor"
 
-    def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
+    def __init__(self, kind: str | Mapping[str, object], attrs: Mapping[str, object] | None = None) -> None:
         super().__init__(kind, attrs)
 
 
@@ -238,7 +513,7 @@ class Runtime(_Configured):
 
     role = "runtime"
 
-    def __init__(self, kind: str, attrs: Mapping[str, object] | None = None) -> None:
+    def __init__(self, kind: str | Mapping[str, object], attrs: Mapping[str, object] | None = None) -> None:
         super().__init__(kind, attrs)
 
 
@@ -255,9 +530,11 @@ def read_attributes(kind: Kind, attrs: object) -> Attributes:
     Raises:
         TargetError: `attrs` is no mapping, or attributes are wrong; all problems at once.
     """
-    if not isinstance(attrs, Mapping | None):
+    if type(attrs) is not dict and not isinstance(attrs, Mapping | None):
         raise TargetError(f"attributes are a mapping of names to values, not {shown(attrs)}")
-    return Attributes(kind.normalise(attrs or {}))
+    if type(attrs) is Attributes and attrs.table is kind:
+        return attrs
+    return Attributes(kind.normalise(attrs or {}), kind)
 
 
 def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from reprlib import Repr
 from typing import TypeAlias
 
-from tvmtarget.errors import TargetError, TextError, UnknownNameError
+from tvmtarget.errors import Problem, TargetError, TextError, UnknownNameError
 
-__all__ = ["Problems", "place", "shown", "syntax_error"]
+__all__ = ["REPORTED", "Problems", "place", "shown", "syntax_error"]
 
 _MAX_SHOWN = 80  # letters of a value
 _MAX_EXCERPT = 400  # letters of a text, around the column where reading stopped
@@ -62,25 +62,30 @@ def syntax_error(problem: str, text: str, column: int, line: int = 0) -> TextErr
     return TextError(problem, text=before + text[begin:end] + after, column=column - begin + len(before), line=line)
 
 
+# The errors about what a user wrote; all others are faults of a program.
+REPORTED = (TargetError, UnknownNameError, TextError)
+
+_Loc: TypeAlias = tuple[str | int, ...]
 _Found: TypeAlias = tuple[TargetError | UnknownNameError | TextError, str]
 
 
 class _Collector:
     """Context manager of `Problems.collect`; a class, because a generator costs more than making a small node."""
 
-    __slots__ = ("_found", "_where")
+    __slots__ = ("_loc", "_problems", "_where")
 
-    def __init__(self, found: list[_Found], where: str) -> None:
-        self._found = found
+    def __init__(self, problems: Problems, where: str, loc: _Loc) -> None:
+        self._problems = problems
         self._where = where
+        self._loc = loc
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
-        if not isinstance(error, TargetError | UnknownNameError | TextError):
+        if not isinstance(error, REPORTED):
             return False
-        self._found.append((error, self._where))
+        self._problems.add(error, self._where, self._loc)
         return True
 
 
@@ -101,16 +106,29 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def collect(self, where: str = "") -> _Collector:
+    def collect(self, where: str = "", loc: _Loc = ()) -> _Collector:
         """Return a context manager that keeps an error raised in its block and continues after it.
 
         Args:
-            where: path of the node that the block is about.
+            where: path of the node that the block is about, for the text of the message.
+            loc: keys and indices of the value that the block reads, within the value that its caller reads.
 
         Returns:
             The context manager; it keeps `TargetError`, `UnknownNameError` and `TextError`.
         """
-        return _Collector(self._found, where)
+        return _Collector(self, where, loc)
+
+    def add(self, error: TargetError | UnknownNameError | TextError, where: str = "", loc: _Loc = ()) -> None:
+        """Keep an error that was caught; in loops over nodes, `try` costs less than `collect`.
+
+        Args:
+            error: the error, one of `REPORTED`.
+            where: as for `collect`.
+            loc: as for `collect`.
+        """
+        if loc:
+            error.problems = tuple(Problem.within(loc, line) for line in error.problems)
+        self._found.append((error, where))
 
     def raise_all(self) -> None:
         """Raise one error with all problems and their places; return if there are none.
@@ -129,9 +147,16 @@ class Problems:
         if len(self._found) == 1 and (not where or isinstance(first, TextError)):
             raise first
         is_about_names = all(isinstance(error, UnknownNameError) for error, _ in self._found)
-        lines = [line + place(where) for error, where in self._found for line in _lines(error)]
+        lines = [
+            Problem.within(line.loc if isinstance(line, Problem) else (), line + place(where))
+            for error, where in self._found
+            for line in _lines(error)
+        ]
         raise (UnknownNameError if is_about_names else TargetError)(*lines) from first
 
 
 def _lines(error: TargetError | UnknownNameError | TextError) -> tuple[str, ...]:
-    return (str(error),) if isinstance(error, TextError) else error.problems
+    if not isinstance(error, TextError):
+        return error.problems
+    first = error.problems[0]
+    return (Problem.within(first.loc if isinstance(first, Problem) else (), str(error)),)

@@ -5,10 +5,10 @@ Names, links and depth are checked when a node is made (`target_node.py`); these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.cpu.consistency import contradictions
+from tvmtarget.target.cpu.consistency import contradictions, has_rules
 from tvmtarget.target.executor_compatibility import pair_conflicts
 from tvmtarget.target.kinds import find_kind, kind_names, kind_of
 from tvmtarget.target.node import Executor
@@ -29,34 +29,76 @@ def conflicts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str
     Yields:
         One message per problem, with the path of the node.
     """
+    tree = _Tree(root, hosts)
     for rule in RULES:
-        yield from rule(root, hosts)
+        yield from rule(tree)
 
 
-def _kinds_are_registered(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
-    for path, node in _with_hosts(root):
-        if find_kind(node.kind) is None:
-            yield f"kind {shown(node.kind)} is not registered here; install the package that brings it{place(path)}"
+class _Tree:
+    """What the rules look at.
+
+    Attributes:
+        root: the tree.
+        hosts: the host of each node of the tree by path.
+        paths: paths of the nodes of the tree, and of the nodes in the trees of written hosts.
+        nodes: these nodes; in a list beside that of the paths, as 100,000 pairs would slow down garbage collections.
+        kinds: the kinds of these nodes.
+        stating: paths and nodes that state their host.
+    """
+
+    def __init__(self, root: TargetNode, hosts: Mapping[str, HostChoice]) -> None:
+        self.root = root
+        self.hosts = hosts
+        self.paths: list[str] = []
+        self.nodes: list[TargetNode] = []
+        self.stating: list[tuple[str, TargetNode]] = []
+        self._add(root, "")
+        self.kinds = {node.kind for node in self.nodes}
+
+    def _add(self, node: TargetNode, path: str) -> None:
+        self.paths.append(path)
+        self.nodes.append(node)
+        if node.host is not None:
+            self.stating.append((path, node))
+        if isinstance(node.host, TargetNode):
+            self._add(node.host, join(path, "host"))
+        for child in node.targets:
+            below = f"{path}/{child.slot}" if path else child.slot
+            if child.targets or child.host is not None:
+                self._add(child, below)
+            else:
+                self.paths.append(below)
+                self.nodes.append(child)
+
+    def of_kinds(self, kinds: Collection[str]) -> Iterator[tuple[str, TargetNode]]:
+        """Yield the paths and nodes of some kinds."""
+        if not self.kinds.isdisjoint(kinds):
+            yield from (found for found in zip(self.paths, self.nodes, strict=True) if found[1].kind in kinds)
 
 
-def _systems_have_children(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
-    for path, node in _with_hosts(root):
-        if node.kind == "composite" and not node.targets:
+def _kinds_are_registered(tree: _Tree) -> Iterator[str]:
+    for path, node in tree.of_kinds([kind for kind in tree.kinds if find_kind(kind) is None]):
+        yield f"kind {shown(node.kind)} is not registered here; install the package that brings it{place(path)}"
+
+
+def _systems_have_children(tree: _Tree) -> Iterator[str]:
+    for path, node in tree.of_kinds(["composite"]):
+        if not node.targets:
             yield f"a composite has no targets; give it children: composite[cpu=llvm]{place(path)}"
 
 
-def _references_are_found(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
-    known = [path for path, _ in root.walk() if path]
-    for path, node in root.walk():
-        # A reference that was resolved has lost its '@'.
-        if is_reference(node.host) and is_reference(hosts[path].effective):
+def _references_are_found(tree: _Tree) -> Iterator[str]:
+    for path, node in tree.stating:
+        # The paths of nodes inside written hosts are not in `hosts`; a reference that was resolved has lost its '@'.
+        if is_reference(node.host) and path in tree.hosts and is_reference(tree.hosts[path].effective):
+            known = [path for path, _ in tree.root.walk() if path]
             tail = did_you_mean(str(node.host)[1:], known, listing="it has") or "; write the host itself: host=llvm"
             yield f"host {shown(node.host)} names no node of the tree{tail}{place(path)}"
 
 
-def _hosts_are_devices(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_are_devices(tree: _Tree) -> Iterator[str]:
     """A host is one device whose kind can drive others, and which drives itself."""
-    for path, node, host in _stated_hosts(root, hosts):
+    for path, node, host in _stated_hosts(tree):
         what = f"host {node.host if isinstance(node.host, str) else host.kind!r}"
         if host.is_composite:
             yield f"{what} is a system of several devices; name the one that drives, as in @node0/cpu{place(path)}"
@@ -69,38 +111,50 @@ def _hosts_are_devices(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Ite
             yield f"{what} has a host of its own, but a host drives itself{place(path)}"
 
 
-def _stated_hosts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[tuple[str, TargetNode, TargetNode]]:
+def _stated_hosts(tree: _Tree) -> Iterator[tuple[str, TargetNode, TargetNode]]:
     """Yield path, node and host of each node that states its host; also those inside written hosts."""
-    for path, node in _with_hosts(root):
+    for path, node in tree.stating:
         if isinstance(node.host, TargetNode):
             yield path, node, node.host
-        elif node.host is not None and path in hosts and not is_reference(hosts[path].effective):
-            yield path, node, root.at(hosts[path].effective)
+        elif path in tree.hosts and not is_reference(tree.hosts[path].effective):
+            yield path, node, tree.root.at(tree.hosts[path].effective)
 
 
-def _hosts_have_no_cycle(_: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_have_no_cycle(tree: _Tree) -> Iterator[str]:
     """Every chain of hosts ends at a node that drives itself; a cycle is reported once, at its first path."""
-    host_of = {path: unnumbered(choice.effective) for path, choice in hosts.items()}
+    if not tree.stating:
+        return  # a default host drives itself
+    # A node that drives nothing is in no cycle.
+    drivers = {effective: unnumbered(effective) for effective in {choice.effective for choice in tree.hosts.values()}}
+    names = set(drivers.values())
+    host_of = {path: drivers[choice.effective] for path, choice in tree.hosts.items() if path in names}
+    settled: set[str] = set()
     for path in host_of:
-        chain = [path]
-        while host_of.get(chain[-1], chain[-1]) not in chain:
-            chain.append(host_of[chain[-1]])
-        cycle = chain[chain.index(host_of.get(chain[-1], chain[-1])) :]
-        if len(cycle) > 1 and path == min(cycle):
+        chain, at = dict[str, int](), path
+        while at not in settled and at not in chain:
+            chain[at] = len(chain)
+            at = host_of.get(at, at)
+        cycle = [*chain][chain[at] :] if at in chain else []
+        settled.update(chain)
+        if len(cycle) > 1:
+            first = cycle.index(min(cycle))
+            cycle = [*cycle[first:], *cycle[:first]]
             listed = " -> ".join(f"@{step}" for step in [*cycle, cycle[0]])
-            yield f"hosts drive each other in a cycle, {listed}; let one drive itself{place(path)}"
+            yield f"hosts drive each other in a cycle, {listed}; let one drive itself{place(cycle[0])}"
 
 
-def _hosts_agree(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterator[str]:
+def _hosts_agree(tree: _Tree) -> Iterator[str]:
     """A host written in a device does not contradict the host of the composite around it."""
-    for path, node, system in _devices(root, "", None):
+    if not tree.stating:
+        return
+    for path, node, system in _devices(tree.root, "", None):
         if system is None or not isinstance(node.host, TargetNode) or node.can_host:
             continue
         # An implied host is a default, which a written one may replace; a reference to nothing has a rule of its own.
-        choice = hosts[system]
+        choice = tree.hosts[system]
         if choice.is_implied or is_reference(choice.effective):
             continue
-        host = root.at(choice.effective)
+        host = tree.root.at(choice.effective)
         if node.host.can_host and host.can_host and not _agree(node.host, host):
             yield (
                 f"hosts disagree: {path!r} is driven by {node.host}, and {repr(system) if system else 'the root'} by "
@@ -124,18 +178,25 @@ def _agree(one: TargetNode, other: TargetNode) -> bool:
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 
 
-def _attributes_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
-    for path, node in _with_hosts(root):
-        yield from (f"{problem}{place(path)}" for problem in contradictions(node.kind, node.attrs))
+def _attributes_agree(tree: _Tree) -> Iterator[str]:
+    for path, node in tree.of_kinds([kind for kind in tree.kinds if has_rules(kind)]):
+        for problem in contradictions(node.kind, node.attrs):
+            yield f"{problem}{place(path)}"
 
 
-def _alignments_agree(root: TargetNode, _: Mapping[str, HostChoice]) -> Iterator[str]:
+def _pairs_run(tree: _Tree) -> Iterator[str]:
+    yield from pair_conflicts(tree.root, tree.hosts)
+
+
+def _alignments_agree(tree: _Tree) -> Iterator[str]:
     """Alignments of a target and of its executor are equal where both state one.
 
     The generated code takes them from the target, and the memory plan from the executor.
     """
+    if "c" not in tree.kinds:
+        return
     executors: dict[str, tuple[str, Executor] | None] = {}
-    for path, node in _with_hosts(root):
+    for path, node in zip(tree.paths, tree.nodes, strict=True):
         above = executors.get(path.rpartition("/")[0]) if path else None
         executors[path] = nearest = (path, node.executor) if node.executor is not None else above
         if nearest is None or node.kind != "c":
@@ -157,15 +218,7 @@ _ALIGNMENTS = (
 )
 
 
-def _with_hosts(root: TargetNode) -> Iterator[tuple[str, TargetNode]]:
-    """Yield the nodes of the tree, and those of the trees of written hosts."""
-    for path, node in root.walk():
-        yield path, node
-        if isinstance(node.host, TargetNode):
-            yield from ((join(path, "host", below), host) for below, host in _with_hosts(node.host))
-
-
-RULES: tuple[Callable[[TargetNode, Mapping[str, HostChoice]], Iterator[str]], ...] = (
+RULES: tuple[Callable[[_Tree], Iterator[str]], ...] = (
     _kinds_are_registered,
     _systems_have_children,
     _attributes_agree,
@@ -173,6 +226,6 @@ RULES: tuple[Callable[[TargetNode, Mapping[str, HostChoice]], Iterator[str]], ..
     _hosts_are_devices,
     _hosts_have_no_cycle,
     _hosts_agree,
-    pair_conflicts,
+    _pairs_run,
     _alignments_agree,
 )

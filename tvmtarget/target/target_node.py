@@ -2,57 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from typing import Generic, Self, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, InstanceOf, PrivateAttr
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.cpu.isa import Features, features_of, is_arm
 from tvmtarget.target.device_types import device_type_of
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.node import Executor, Link, Memory, Node, Runtime
+from tvmtarget.target.node import Executor, JsonNode, Link, Memory, Runtime
+from tvmtarget.target.node_facts import computed_once
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import CODE, Origin
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.text.printing import RESERVED
 from tvmtarget.target.tree_paths import checked_path, is_numbered, join, same_replica
+from tvmtarget.target.values import MAX_COUNT
 
-__all__ = ["MAX_COUNT", "HostChoice", "TargetNode", "hosts_by_path", "origin_at"]
-
-MAX_COUNT = 65536
+__all__ = ["HostChoice", "TargetNode", "hosts_by_path", "origin_at"]
 
 _N = TypeVar("_N", bound="TargetNode")
+
+# Most names of nodes and kinds; those with dots or other letters are looked at more closely.
+_PLAIN_NAME = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?").fullmatch
 
 
 class _Children(Generic[_N]):
     """The children of one node by their names, and by their kinds where a kind has one child only."""
 
     def __init__(self, children: Sequence[_N]) -> None:
-        kinds = Counter(child.kind for child in children)
         self._by_slot = {child.slot: child for child in children}
-        self._by_kind = {child.kind: child for child in children if kinds[child.kind] == 1}
+        self._children = children
+
+    @cached_property
+    def _by_kind(self) -> Mapping[str, _N]:
+        uses = Counter(child.kind for child in self._children)
+        return {child.kind: child for child in self._children if uses[child.kind] == 1}
 
     def find(self, segment: str) -> _N | None:
         """Return the child of a name, a replica's name or a unique kind, or None."""
-        stem = self._by_slot.get(segment.rpartition(".")[0])
-        replicated = stem if stem is not None and stem.has_replica(segment) else None
-        return self._by_slot.get(segment) or replicated or self._by_kind.get(segment)
+        found = self._by_slot.get(segment)
+        if found is None:
+            stem = self._by_slot.get(segment.rpartition(".")[0])
+            found = stem if stem is not None and stem.has_replica(segment) else self._by_kind.get(segment)
+        return found
 
 
-class TargetNode(Node):
+class TargetNode(JsonNode):
     """Fields of a target and what follows from the tree alone; the public class is `Target`.
 
     Operations on trees (`edit`, `identity`, `hosts`, ...) work on this class, and `Target` calls them, so that no
     import is circular.
     """
 
+    __slots__ = ("_facts",)
+    if TYPE_CHECKING:
+        _facts: tuple[object, dict[str, Any]]  # what `node_facts.computed_once` remembers
+
     kind: str
-    attrs: Attributes = Attributes()
+    attrs: InstanceOf[Attributes] = Attributes()
     name: str | None = None
     host: Self | str | None = None
     targets: tuple[Self, ...] = ()
@@ -61,19 +74,25 @@ class TargetNode(Node):
     memory: tuple[Memory, ...] = ()
     executor: Executor | None = None
     runtime: Runtime | None = None
-    keys: tuple[str, ...] | None = None
+    # `keys` in JSON and as an argument; the property of that name adds those of device and kind, as TVM does.
+    own_keys: tuple[str, ...] | None = Field(default=None, alias="keys")
     tag: str | None = None
     _origins: Mapping[str, Origin] = PrivateAttr(default_factory=dict)  # provenance is no part of the value
-    _children: _Children[Self] | None = PrivateAttr(default=None)
 
     def model_post_init(self, _context: object) -> None:
-        """Check names, siblings, links and depth; all problems at once.
+        """Check what fields say about each other, which their types do not show."""
+        self._check()
 
-        Raises:
-            TargetError: names that are no words or that repeat, links to unknown children, or more than 64 levels.
-        """
-        problems = [*_name_problems(self), *_sibling_problems(self), *_link_problems(self)]
-        if self.depth > MAX_DEPTH:
+    def _check(self) -> None:
+        """Check names, siblings, links and depth; all problems at once."""
+        is_plain = _PLAIN_NAME(self.kind) and (self.name is None or _PLAIN_NAME(self.name))
+        problems = [] if is_plain and not isinstance(self.host, str) else [*_name_problems(self)]
+        if self.targets:
+            problems += _sibling_problems(self)
+        if self.links or self.memory:
+            problems += _link_problems(self)
+        # Leaves are most of the nodes of a tree.
+        if (self.targets or self.host is not None) and self.depth > MAX_DEPTH:
             problems.append(f"the tree is deeper than {MAX_DEPTH} levels")
         raise_all(TargetError, problems)
 
@@ -90,15 +109,26 @@ class TargetNode(Node):
             TargetError: no such field, or values that a new node could not have.
         """
         new = super().replace(**changes)
-        unchanged = {name: origin for name, origin in self._origins.items() if self._is_unchanged(new, name)}
+        unchanged = {name: origin for name, origin in self._recorded().items() if self._is_unchanged(new, name)}
         return new.with_origins(unchanged) if unchanged else new
 
     def _is_unchanged(self, new: Self, name: str) -> bool:
         if name in self.attrs:
             return new.attrs.get(name) == self.attrs[name]
         field = name.partition("/")[0]
-        mine, other = getattr(self, field, None), getattr(new, field, None)
+        mine, other = self.stated(field), new.stated(field)
         return mine is other or (field != "host" and mine == other)  # an equal host can be of another origin
+
+    def with_checked(self, **fields: object) -> Self:
+        """Return a copy with some fields changed to values that need no check.
+
+        Args:
+            fields: values by the names of fields that follow from a checked tree, such as references to its hosts.
+
+        Returns:
+            The copy, with the provenance of this node.
+        """
+        return self._copied(fields, {})
 
     def with_origins(self, origins: Mapping[str, Origin]) -> Self:
         """Return a copy that records where some of its values come from.
@@ -109,10 +139,27 @@ class TargetNode(Node):
         Returns:
             The copy, equal to this node.
         """
-        # The fields stay as they were checked, so that a shallow copy needs no validation.
-        new = copy(self)
-        new._origins = {**self._origins, **origins}
+        return self._copied({}, origins)
+
+    def record_origins(self, origins: Mapping[str, Origin]) -> None:
+        """Record where the values of a new node come from, before anything else knows the node.
+
+        Args:
+            origins: as for `with_origins`.
+        """
+        object.__setattr__(self, "__pydantic_private__", {"_origins": origins})
+
+    def _copied(self, fields: Mapping[str, object], origins: Mapping[str, Origin]) -> Self:
+        """Return a copy with other fields, which need no check, and more origins."""
+        new = object.__new__(type(self))
+        known = self._recorded()
+        new._fill({**vars(self), **fields}, {"_origins": {**known, **origins} if origins else known})
         return new
+
+    def _recorded(self) -> Mapping[str, Origin]:
+        """Return the recorded origins; pydantic's look-up of private attributes takes longer than a copy of a node."""
+        found: Mapping[str, Origin] = (self.__pydantic_private__ or {})["_origins"]
+        return found
 
     def origin_of(self, name: str) -> Origin:
         """Return where a value of this node comes from.
@@ -123,7 +170,8 @@ class TargetNode(Node):
         Returns:
             The origin of the value, else that of the field that holds it, else "code".
         """
-        found = self._origins.get(name) or self._origins.get(name.partition("/")[0])
+        origins = self._recorded()
+        found = origins.get(name) or origins.get(name.partition("/")[0])
         # Values that no reader recorded were set by a program.
         return found or CODE
 
@@ -137,7 +185,7 @@ class TargetNode(Node):
             yield join(path, "kind"), node.origin_of("kind")
             yield from ((join(path, name), node.origin_of(name)) for name in node.attrs)
             for field in ("keys", "count", "host", "links", "memory", "executor", "runtime"):
-                if getattr(node, field) not in (None, (), 1):
+                if node.stated(field) not in (None, (), 1):
                     yield join(path, field), node.origin_of(field)
 
     @property
@@ -153,31 +201,39 @@ class TargetNode(Node):
     @property
     def depth(self) -> int:
         """Levels of the tree: 1 for a leaf; a host written in a node is one level below it."""
-        of_host = self.host.depth if isinstance(self.host, TargetNode) else 0
-        return 1 + max([of_host, *(child.depth for child in self.targets)])
+        below = [child.depth for child in self.targets if child.targets or child.host is not None]
+        if self.host is not None and not isinstance(self.host, str):
+            below.append(self.host.depth)
+        return 1 + max(below, default=1 if self.targets else 0)
 
     @property
     def device(self) -> str:
         """TVM's device type by name: `target_device_type`, else that of the kind, else the name of an unknown kind."""
         return device_type_of(self.kind, self.attrs.get("target_device_type"))
 
+    def stated(self, field: str) -> object:
+        """Return the value of a field as the tree states it.
+
+        Args:
+            field: its name in JSON; `keys` are those that are written.
+
+        Returns:
+            The value, or None if there is no such field.
+        """
+        return self.own_keys if field == "keys" else getattr(self, field, None)
+
     @property
-    def all_keys(self) -> tuple[str, ...]:
-        """Dispatch keys in order, without duplicates: those written, else the device and the keys of the kind.
+    def keys(self) -> tuple[str, ...]:
+        """The dispatch keys, in order and without duplicates: those written, then the device, then those of the kind.
 
         As in TVM since v0.10, the keys of the kind are for targets that write none. An Arm CPU of llvm or c also has
         `arm_cpu` and `cpu`, after those written.
         """
-        derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
-        return tuple(dict.fromkeys([*(self.keys or ()), *derived, *self.written_keys]))
-
-    @property
-    def written_keys(self) -> tuple[str, ...]:
-        """The keys of `all_keys` that do not depend on the model of the CPU; identity looks at these."""
         kind = find_kind(self.kind)
         device = self.attrs.get("device")
-        defaults = kind.keys if kind and self.keys is None else ()
-        return tuple(dict.fromkeys([*(self.keys or ()), *([str(device)] if device else []), *defaults]))
+        derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
+        defaults = kind.keys if kind and self.own_keys is None else ()
+        return tuple(dict.fromkeys([*(self.own_keys or ()), *derived, *([str(device)] if device else []), *defaults]))
 
     @property
     def features(self) -> Features:
@@ -227,9 +283,12 @@ class TargetNode(Node):
         Yields:
             Path and node; hosts written in nodes are not visited.
         """
-        yield path, self
-        for child in self.targets:
-            yield from child.walk(join(path, child.slot))
+        # A list instead of recursion: generators in generators would pass each node up through all levels.
+        waiting = [(path, self)]
+        while waiting:
+            at, node = waiting.pop()
+            yield at, node
+            waiting.extend((join(at, child.slot), child) for child in reversed(node.targets))
 
     def at(self, path: str) -> Self:
         """Return the node at a path.
@@ -282,9 +341,12 @@ class TargetNode(Node):
         Returns:
             The child, or None.
         """
-        if self._children is None:  # a cache: finding each of 10,000 children by a scan would be quadratic
-            self._children = _Children(self.targets)
-        return self._children.find(segment)
+        # Finding each of 10,000 children by a scan would be quadratic.
+        return self._children().find(segment) if self.targets else None
+
+    @computed_once
+    def _children(self) -> _Children[Self]:
+        return _Children(self.targets)
 
     def _locate_host(self, site: str, slots: str, node: Self, rest: str) -> tuple[str, Self]:
         """Locate the host of a node, or what is below it; a host written inside a node is a tree of its own."""
@@ -318,11 +380,13 @@ def _name_problems(node: TargetNode) -> Iterator[str]:
 
 
 def _sibling_problems(node: TargetNode) -> Iterator[str]:
-    uses = Counter(child.slot for child in node.targets)
-    repeated = {child.slot: child.kind for child in node.targets if uses[child.slot] > 1}
-    for slot, kind in repeated.items():
-        yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
-    host = next((child for child in node.targets if child.slot == "host"), None)
+    by_slot = {child.slot: child for child in node.targets}
+    if len(by_slot) < len(node.targets):
+        uses = Counter(child.slot for child in node.targets)
+        for slot in (slot for slot in by_slot if uses[slot] > 1):
+            kind = by_slot[slot].kind
+            yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
+    host = next((child for child in node.targets if child.slot == "host"), None) if "host" in by_slot else None
     if host is not None and isinstance(node.host, TargetNode):
         yield "a child called 'host' and a host of its own are in one node; give the child another name"
     elif host is not None and not host.can_host and find_kind(host.kind) is not None:
@@ -380,7 +444,7 @@ def _origin_of_value(node: TargetNode, name: str) -> Origin:
     if kind is not None and row is None and name not in RESERVED:
         raise UnknownNameError(kind.unknown(name))
     stated = row.name if row is not None else name
-    if stated in node.attrs or getattr(node, name, None) not in (None, (), 1):
+    if stated in node.attrs or node.stated(name) not in (None, (), 1):
         return node.origin_of(stated)
     if row is not None and row.default_beside(node.attrs) is not None:
         return Origin("default", f"of kind {node.kind!r}")
@@ -399,8 +463,7 @@ def _origin_of_option(node: TargetNode, role: str, name: str) -> Origin:
     return Origin("default", f"of {role} {chosen.kind!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class HostChoice:
+class HostChoice(NamedTuple):
     """The host of a node: `effective` is the path of the actual host, `default` the one without its own field `host`.
 
     A reference that names no node of the tree stays as it is written, with its '@'. The path `<node>/host` is a host
@@ -413,7 +476,8 @@ class HostChoice:
     is_implied: bool
 
 
-def hosts_by_path(root: TargetNode) -> dict[str, HostChoice]:
+@computed_once
+def hosts_by_path(root: TargetNode) -> Mapping[str, HostChoice]:
     """Find the host of every node of a tree.
 
     The host of a node is the one it states; else the node itself, if its kind can host; else the host of the node
@@ -439,19 +503,29 @@ def _add_hosts(
     node: TargetNode, path: str, inherited: HostChoice | None, scopes: tuple[_Scope, ...], found: dict[str, HostChoice]
 ) -> None:
     scopes = (*scopes, (path, node))
-    default = _default_host(node, path, inherited)
+    kinds = map(find_kind, {child.kind for child in node.targets})
+    able = {kind.name for kind in kinds if kind is not None and kind.can_host}
+    default = _default_host(node, path, inherited, able)
     stated = _stated_host(node, path, scopes)
     is_inherited = inherited is not None and default == inherited.effective and inherited.is_implied
     is_missing = default == join(path, "host") and node.child("host") is None
-    found[path] = HostChoice(stated or default, default, stated is None and (is_inherited or is_missing))
+    own = HostChoice(stated or default, default, stated is None and (is_inherited or is_missing))
+    found[path] = own
+    # Devices that drive nothing and state no host share one choice: a tree can have 100,000 of them.
+    of_device = HostChoice(own.effective, own.effective, own.is_implied)
     for child in node.targets:
-        _add_hosts(child, join(path, child.slot), found[path], scopes, found)
+        below = f"{path}/{child.slot}" if path else child.slot
+        if child.host is not None or child.targets:
+            _add_hosts(child, below, own, scopes, found)
+        else:
+            found[below] = HostChoice(below, below, False) if child.kind in able else of_device
 
 
-def _default_host(node: TargetNode, path: str, inherited: HostChoice | None) -> str:
+def _default_host(node: TargetNode, path: str, inherited: HostChoice | None, able: Set[str]) -> str:
+    """Return the default host of a node, whose children of the kinds `able` can host."""
     if node.can_host:
         return path
-    first = next((child for child in node.targets if child.can_host), None)
+    first = next((child for child in node.targets if child.kind in able), None) if able else None
     if inherited is not None and (first is None or not inherited.is_implied):
         return inherited.effective
     return join(path, "host" if first is None else first.replicas[0])

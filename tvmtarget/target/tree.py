@@ -4,31 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from operator import is_not
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from pydantic import GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget import plugins
-from tvmtarget.errors import TargetError, UnknownNameError, raise_all
+from tvmtarget.errors import (
+    Problem,
+    TargetError,
+    TextError,
+    UnknownNameError,
+    count_warnings,
+    raise_all,
+)
 from tvmtarget.target import edit
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.difference import Differences, differences
 from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.hosts import share_equal_hosts
-from tvmtarget.target.identity import digest_of, identity_text
+from tvmtarget.target.identity import digest_of
 from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind, kind_of
-from tvmtarget.target.loader import Reader, TagLookup
+from tvmtarget.target.loader import Reader, TagLookup, TreeView, instead_of_target
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
-from tvmtarget.target.problems import Problems, shown
+from tvmtarget.target.node_facts import computed_once
+from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
 from tvmtarget.target.rules import conflicts
 from tvmtarget.target.target_graph import target_graph
-from tvmtarget.target.target_node import MAX_COUNT, TargetNode, hosts_by_path, origin_at
+from tvmtarget.target.target_node import TargetNode, hosts_by_path, origin_at
 from tvmtarget.target.text import forms, printing
 from tvmtarget.target.text.grammar import is_word
 from tvmtarget.target.tree_paths import is_reference
 from tvmtarget.target.tvm import bridge, command_line
 from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
-from tvmtarget.target.values import read_integer, read_items
+from tvmtarget.target.values import MAX_COUNT, read_integer, read_items
 
 if TYPE_CHECKING:
     import networkx
@@ -37,7 +51,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
 
-__all__ = ["TagLookup", "Target", "read_target", "read_targets"]
+__all__ = ["TagLookup", "Target", "TargetLike", "as_target", "as_targets"]
 
 _JSON = Origin("json")
 _FILLED = Origin("default", "of a whole tree")
@@ -60,13 +74,18 @@ class Target(TargetNode):
         memory: memories of the children.
         executor: executor of the program of this node; a child with its own is a sub-system.
         runtime: runtime of the program of this node.
-        keys: dispatch keys; by default those of the kind.
+        keys: dispatch keys; by default those of the kind. The property `keys` returns them with those of the device.
         tag: the tag of this tree: a label, never part of identity.
 
     Raises:
         TargetError: the node contradicts itself or its kind; all problems at once.
         UnknownNameError: all problems are unknown names.
     """
+
+    if not TYPE_CHECKING:
+        # Programs that read the annotations of fields, such as FastAPI, cannot resolve `Self` of the class below.
+        host: Target | str | None = None
+        targets: tuple[Target, ...] = ()
 
     def __init__(
         self,
@@ -84,7 +103,13 @@ class Target(TargetNode):
         keys: Sequence[str] | None = None,
         tag: str | None = None,
     ) -> None:
+        row = find_kind(kind) if type(kind) is str else None
+        if row is None and not isinstance(attrs, Attributes) and _is_whole(kind):  # JSON may have any text as its kind
+            raise TargetError(f"{shown(kind)} is a whole target, not the name of a kind; read it with Target.parse")
         fields: dict[str, Any] = {
+            "kind": kind,
+            "attrs": attrs,
+            "name": name,
             "host": host,
             "targets": targets,
             "count": count,
@@ -92,32 +117,51 @@ class Target(TargetNode):
             "memory": memory,
             "executor": executor,
             "runtime": runtime,
+            "tag": tag,
             "keys": keys,
         }
         problems = Problems()
-        with problems.collect():
+        try:
             # Attributes of an unregistered kind were checked where its JSON was read; there is no table to check with.
-            is_opaque = isinstance(attrs, Attributes) and isinstance(kind, str) and find_kind(kind) is None
-            fields["attrs"] = attrs if is_opaque else read_attributes(kind_of(kind), attrs)
-        for field, read in _READERS.items():
-            if fields[field] not in (None, ()):
-                with problems.collect():
-                    fields[field] = read(fields[field])
+            if row is not None or not (isinstance(attrs, Attributes) and isinstance(kind, str)):
+                fields["attrs"] = read_attributes(row or kind_of(kind), attrs)
+        except REPORTED as error:
+            problems.add(error)
+        # What has no reader here is read by pydantic, which converts subclasses of text and describes anything else.
+        is_checked = type(kind) is str and type(name) in _TEXT and type(tag) in _TEXT
+        given = (host, targets, count, links, memory, executor, runtime, keys)
+        # Most nodes are leaves that state attributes only.
+        for field, value in zip(_UNSTATED, given, strict=True) if any(map(is_not, given, _UNSTATED.values())) else ():
+            if value is None:
+                is_checked = is_checked and _UNSTATED[field] is None
+            elif value is not _UNSTATED[field]:
+                try:
+                    fields[field] = _READERS[field](value)
+                except REPORTED as error:
+                    problems.add(error, loc=(field,))
         problems.raise_all()
-        super().__init__(kind=kind, name=name, tag=tag, **fields)
+        if is_checked:
+            fields["own_keys"] = fields.pop("keys")
+            self._fill(fields, {"_origins": {}})
+            self._check()
+        else:
+            super().__init__(**fields)
 
     # Reading and printing
 
     @classmethod
-    def parse(cls, source: str | Mapping[str, object] | Target, *, tags: TagLookup[Target] | None = None) -> Target:
+    def parse(cls, source: TargetLike, *, tags: TagLookup[Target] | None = None) -> Target:
         """Parse a tag, JSON, TOML, TVM's or tvmc's command line, or the one-line form.
 
+        Every function that takes a target accepts what this reads.
+
         Args:
-            source: the text; a mapping is read as by `from_json`, and a target is returned as it is.
+            source: the text, flat JSON, a target, a live target of TVM (read as by `from_tvm`), a `CompilationConfig`,
+                or a list of these (read as by `from_list`).
             tags: the tags that the text may name; by default those of the registry.
 
         Returns:
-            The tree.
+            The tree; a target is returned as it is.
 
         Raises:
             TextError: the text does not parse; the error has the column.
@@ -127,19 +171,40 @@ class Target(TargetNode):
         >>> Target.parse("cuda(arch=sm_53)")["arch"]
         'sm_53'
         """
+        if tags is None and type(source) is str:
+            return _PARSED.parse(source)
         if isinstance(source, Target):
             return source
         if isinstance(source, Mapping):
             return cls.from_json(source, tags=tags)
-        if not isinstance(source, str):
-            raise TargetError(f"a target is a text, an object or a Target, not {shown(source)}")
-        reader = _reader(tags, Origin("text", source))
-        return reader.whole(reader.text(source))
+        if isinstance(source, list | tuple):
+            return cls.from_list(source, tags=tags)
+        if bridge.is_live(source):
+            return cls.from_tvm(source, tags=tags)
+        if not isinstance(source, str | TreeView):
+            raise TargetError(
+                f"a target is a text, an object or a Target, not {shown(source)}{instead_of_target(source)}"
+            )
+        reader = _reader(tags, Origin("text", source) if isinstance(source, str) else _JSON)
+        return reader.whole(reader.flat(source))
+
+    @classmethod
+    def _accept(cls, value: object) -> Target:
+        return cls.parse(cast("TargetLike", value))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        from tvmtarget.target.schema import target_schema
+
+        # Inside another schema, pydantic writes each of these as a reference to its own definition.
+        parts = [part.__pydantic_core_schema__ for part in (Executor, Runtime, Link, Memory)]
+        itself = core_schema.definition_reference_schema(cls._schema_ref)
+        return target_schema(*handler(core_schema.tuple_positional_schema([itself, *parts]))["prefixItems"])
 
     @classmethod
     def from_json(
         cls,
-        data: Mapping[str, object] | str,
+        data: object,
         *,
         tags: TagLookup[Target] | None = None,
         origin: Origin = _JSON,
@@ -147,7 +212,7 @@ class Target(TargetNode):
         """Read flat JSON; a kind that no installed package registers is kept as it is.
 
         Args:
-            data: the object, or its text.
+            data: the object, or its text; a target is returned as it is.
             tags: the tags that it may name; by default those of the registry.
             origin: provenance of the values.
 
@@ -165,24 +230,33 @@ class Target(TargetNode):
         return reader.whole(reader.flat(data))
 
     @classmethod
-    def from_list(cls, targets: object, *, tags: TagLookup[Target] | None = None) -> Target:
-        """Read tvmc's list of flat JSON: code generators, then a device, then its host.
+    def from_list(
+        cls, targets: object, host: TargetLike | None = None, *, tags: TagLookup[Target] | None = None
+    ) -> Target:
+        """Read a list of targets: tvmc's, or the devices of one host.
+
+        Without `host`, a list is code generators, then a device, then its host, as in tvmc. With `host`, and where all
+        devices state the same host, it is code generators and devices in order of preference, as in a heterogeneous
+        build of TVM.
 
         Args:
-            targets: the list; the kind of an element may be a command line.
+            targets: the list, with targets in any form; the kind of an object may be a command line.
+            host: the host of all of them, or a reference to one: `@cpu`.
             tags: the tags that it may name; by default those of the registry.
 
         Returns:
-            The tree: a composite of the code generators and the device, or the device alone.
+            The tree: a composite, or the device alone.
 
         Raises:
-            TargetError: it is no such list; all problems at once.
+            TargetError: it is no such list, or hosts differ; all problems at once.
 
         >>> print(Target.from_list([{"kind": "cmsis-nn"}, {"kind": "c -mcpu=cortex-m55"}]))
         composite[cmsis-nn,c(mcpu=cortex-m55)]
+        >>> print(Target.from_list(["cuda", "llvm"]), Target.from_list(["cuda", "llvm"], "llvm"))
+        cuda(host=llvm) composite[cuda,llvm](host=llvm)
         """
         reader = _reader(tags, _JSON)
-        return reader.whole(reader.listed(targets))
+        return reader.whole(reader.listed(targets, host))
 
     @classmethod
     def from_cli(cls, text: str, dialect: Dialect = "v0.10", *, tags: TagLookup[Target] | None = None) -> Target:
@@ -256,7 +330,7 @@ class Target(TargetNode):
         flat["kind"] = self.kind
         flat |= {"name": self.name} if self.name not in (None, self.kind) else {}
         flat |= self.attrs.to_json()
-        flat |= {"keys": list(self.keys)} if self.keys is not None else {}
+        flat |= {"keys": list(self.own_keys)} if self.own_keys is not None else {}
         flat |= {"count": self.count} if self.count != 1 else {}
         if self.host is not None:
             flat["host"] = self.host if isinstance(self.host, str) else self.host.to_json()
@@ -323,6 +397,7 @@ class Target(TargetNode):
         machine = Machine.capture() if machine is None else machine
         return cls.from_json(describe_machine(machine), origin=Origin("measured", board_name(machine)))
 
+    @computed_once
     def __str__(self) -> str:
         return printing.write(self.to_json())
 
@@ -401,8 +476,9 @@ class Target(TargetNode):
         return view_of(self, view)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Target) and identity_text(self) == identity_text(other)
+        return self is other or (isinstance(other, Target) and digest_of(self) == digest_of(other))
 
+    @computed_once
     def __hash__(self) -> int:
         return hash((self.kind, self.count, tuple(child.slot for child in self.targets)))
 
@@ -425,7 +501,7 @@ class Target(TargetNode):
         reader = _reader(None, OVERRIDE)
         return reader.whole(edit.override(self, changes, reader.flat))
 
-    def merge(self, other: Target | str | Mapping[str, object]) -> Target:
+    def merge(self, other: TargetLike) -> Target:
         """Merge another tree into this one; values that the other states win.
 
         Children are merged by name, and another kind replaces this one. A composite without children is a partial
@@ -443,7 +519,7 @@ class Target(TargetNode):
         >>> str(Target.parse("llvm(+neon,num-cores=4)").merge(Target.parse("llvm(-neon,mcpu=cortex-a72)")))
         'llvm(-neon,mcpu=cortex-a72,num-cores=4)'
         """
-        return edit.merge(self, read_target(other))
+        return edit.merge(self, as_target(other, "other"))
 
     def unset(self, path: str) -> Target:
         """Remove the value at a path, so that its default applies again.
@@ -498,6 +574,7 @@ class Target(TargetNode):
 
         return satisfies(self, Constraint.parse(constraint), measured=measured)
 
+    @computed_once
     def resolve(self) -> Target:
         """Check the consistency of the tree and fill in the root's host, executor and runtime.
 
@@ -513,18 +590,21 @@ class Target(TargetNode):
         >>> Target.parse("[gpu=cuda(host=llvm(num-cores=4)),cpu=llvm(num-cores=4)]").resolve().at("gpu").host
         '@cpu'
         """
-        shared = share_equal_hosts(self, identity_text)
+        shared = share_equal_hosts(self, digest_of)
         driven = hosts_by_path(shared)
         raise_all(TargetError, [*conflicts(shared, driven)])
         root = driven[""]
         filled: dict[str, object] = {}
         if shared.host is None and not root.is_implied and root.effective:
             filled["host"] = f"@{root.effective}"
+        executor, runtime = effective_pair([self])
         if self.executor is None:
-            filled["executor"] = Executor("graph")
+            filled["executor"] = executor
         if self.runtime is None:
-            filled["runtime"] = effective_pair([self])[1]
-        return shared.replace(name=None, **filled).with_origins(dict.fromkeys(filled, _FILLED))
+            filled["runtime"] = runtime
+        if not filled and self.name is None:
+            return shared
+        return shared._copied({"name": None, **filled}, dict.fromkeys(filled, _FILLED))
 
     # Explaining
 
@@ -559,7 +639,7 @@ class Target(TargetNode):
         """
         return target_graph(self)
 
-    def diff(self, other: Target | str | Mapping[str, object]) -> Differences:
+    def diff(self, other: TargetLike) -> Differences:
         """Compare this tree with another.
 
         Args:
@@ -574,9 +654,9 @@ class Target(TargetNode):
         >>> print(Target.parse("arm/rasp4b").diff("arm/rasp4b64"))
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
         """
-        return differences(self, read_target(other))
+        return differences(self, as_target(other, "other"))
 
-    def why_not(self, wanted: Target | str | Mapping[str, object]) -> Reason:
+    def why_not(self, wanted: TargetLike) -> Reason:
         """Explain why this machine is not what a target or tag describes, or that it is.
 
         Args:
@@ -595,26 +675,53 @@ class Target(TargetNode):
         """
         from tvmtarget.target.detection.why_not import why_not
 
-        return why_not(self, read_target(wanted))
+        return why_not(self, as_target(wanted, "wanted"))
 
 
-def read_target(source: object) -> Target:
-    """Return a target from a text, flat JSON or a target itself.
+# What `Target.parse` reads; a live target of TVM, which has no types, is accepted too.
+TargetLike: TypeAlias = "Target | str | Mapping[str, object] | Sequence[object] | TreeView"
+
+
+def as_target(source: TargetLike, argument: str = "target", host: TargetLike | None = None) -> Target:
+    """Read an argument that gives a target; every function that takes one calls this.
 
     Args:
-        source: the value that a user gave.
+        source: what `Target.parse` accepts.
+        argument: name of the argument, for messages.
+        host: what the argument `target_host` gives: the host of the target, or of all targets of a list; `@path` refers
+            to a node of the target.
 
     Returns:
         The target.
 
     Raises:
         TextError: the text does not parse.
-        TargetError: it is not valid.
+        UnknownNameError: all problems are unknown names.
+        TargetError: it is not valid, or has another host; all problems at once. Each names the argument.
+
+    >>> as_target("lvm", "wanted")
+    Traceback (most recent call last):
+    tvmtarget.errors.UnknownNameError: unknown kind 'lvm'; did you mean 'llvm'? (argument 'wanted')
     """
-    return Target.parse(cast("str", source))
+    driver = host if host is None or is_reference(host) else as_target(host, "target_host")
+    try:
+        if driver is not None and isinstance(source, list | tuple):
+            return Target.from_list(source, driver)
+        tree = Target.parse(source)
+    except (TargetError, TextError, UnknownNameError) as error:
+        tail = f" (argument {argument!r})"
+        error.problems = tuple(
+            Problem.within(line.loc if isinstance(line, Problem) else (), line + tail) for line in error.problems
+        )
+        raise
+    if driver is None:
+        return tree
+    if tree.host not in (None, driver):
+        raise TargetError(f"two hosts are given: {str(tree.host)!r} in the target, and target_host {str(driver)!r}")
+    return tree.replace(host=driver)
 
 
-def read_targets(sources: object) -> tuple[Target, ...]:
+def as_targets(sources: object) -> tuple[Target, ...]:
     """Return the targets of a list.
 
     Args:
@@ -626,42 +733,98 @@ def read_targets(sources: object) -> tuple[Target, ...]:
     Raises:
         TargetError: it is no list, or some targets are not valid; all problems at once.
     """
+    if type(sources) is tuple and {*map(type, sources)} == {Target}:
+        return sources
     if not isinstance(sources, Iterable) or isinstance(sources, str | Mapping):
         raise TargetError(f"'targets' is a list of targets, not {shown(sources)}")
     problems, read = Problems(), list[Target]()
-    for source in sources:
-        with problems.collect():
-            read.append(read_target(source))
+    for at, source in enumerate(sources):
+        with problems.collect(loc=(at,)):
+            read.append(Target.parse(source))
     problems.raise_all()
     return tuple(read)
 
 
+def _is_whole(kind: object) -> bool:
+    """Whether the first argument of `Target` is no name of a kind, but what `Target.parse` reads."""
+    if isinstance(kind, str):
+        return bool(kind) and ("/" in kind or not is_word(kind))
+    return isinstance(kind, TargetNode | Mapping | list | tuple | TreeView) or bridge.is_live(kind)
+
+
+def _default_registry() -> TagLookup[Target]:
+    registry: TagLookup[Target] = plugins.load("tvmtarget.registry", "default")()
+    return registry
+
+
 class _DefaultTags:
-    """The tags of the registry, which is loaded as a plugin when the first name is looked up."""
+    """The tags of the registry, which is loaded as a plugin when the first name is looked up.
+
+    Attributes:
+        registry: the registry, or None if no name was looked up.
+    """
+
+    def __init__(self) -> None:
+        self.registry: TagLookup[Target] | None = None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._registry()
+        return name in self._loaded()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._registry())
+        return iter(self._loaded())
 
     def __getitem__(self, name: str) -> Target:
-        return self._registry()[name]
+        return self._loaded()[name]
 
-    def _registry(self) -> TagLookup[Target]:
-        registry: TagLookup[Target] = plugins.load("tvmtarget.registry", "default")()
-        return registry
-
-
-_DEFAULT_TAGS = _DefaultTags()
+    def _loaded(self) -> TagLookup[Target]:
+        if self.registry is None:
+            self.registry = _default_registry()
+        return self.registry
 
 
 def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
-    return Reader(Target, _DEFAULT_TAGS if tags is None else tags, origin)
+    return Reader(Target, _DefaultTags() if tags is None else tags, origin)
+
+
+class _ParsedTexts:
+    """Trees of the texts that were parsed last.
+
+    A tree is valid for the plugins that were registered and the registry that was asked when its text was parsed. Texts
+    with errors or warnings are parsed again, so that these appear again.
+    """
+
+    most_texts = 512
+    most_letters = 4096
+
+    def __init__(self) -> None:
+        self._trees: dict[str, tuple[object, TagLookup[Target] | None, Target]] = {}
+        self._lock = Lock()
+
+    def parse(self, text: str) -> Target:
+        """Return the tree of a text, the same object as before if that is valid."""
+        found = self._trees.get(text)
+        generation = plugins.generation()
+        if found is not None:
+            of_generation, registry, tree = found
+            if of_generation is generation and (registry is None or registry is _default_registry()):
+                return tree
+        tags, warned = _DefaultTags(), count_warnings()
+        reader = Reader(Target, tags, Origin("text", text))
+        tree = reader.whole(reader.text(text))
+        if len(text) <= self.most_letters and count_warnings() == warned:
+            with self._lock:
+                self._trees.pop(text, None)
+                if len(self._trees) >= self.most_texts:
+                    del self._trees[next(iter(self._trees))]
+                self._trees[text] = (generation, tags.registry, tree)
+        return tree
+
+
+_PARSED = _ParsedTexts()
 
 
 def _read_host(host: object) -> object:
-    return host if is_reference(host) else read_target(host)
+    return host if isinstance(host, Target) or is_reference(host) else Target.parse(cast("TargetLike", host))
 
 
 def _read_count(count: object) -> int:
@@ -681,11 +844,25 @@ def _read_keys(keys: object) -> tuple[str, ...]:
     return tuple(map(str, items))
 
 
-# How the arguments of `Target` are read; None and () leave a field out. Pydantic would do so by validators of the
-# fields, but reports the first error of this library only, and a user should see all problems of a target at once.
+_TEXT = (str, type(None))
+
+# The values that leave out an argument of `Target`; None does too where it is the value.
+_UNSTATED: dict[str, object] = {
+    "host": None,
+    "targets": (),
+    "count": 1,
+    "links": (),
+    "memory": (),
+    "executor": None,
+    "runtime": None,
+    "keys": None,
+}
+
+# How other values are read. Pydantic would do so by validators of the fields, but reports the first error of this
+# library only, and a user should see all problems of a target at once.
 _READERS: dict[str, Callable[[object], object]] = {
     "host": _read_host,
-    "targets": read_targets,
+    "targets": as_targets,
     "count": _read_count,
     "links": partial(Link.list_from_json, field="links"),
     "memory": partial(Memory.list_from_json, field="memory"),

@@ -89,7 +89,7 @@ def unnumbered(path: str) -> str:
     >>> unnumbered("node.1/gpu.0")
     'node/gpu'
     """
-    return _REPLICA_NUMBER.sub("", path)
+    return _REPLICA_NUMBER.sub("", path) if "." in path else path
 
 
 def same_replica(path: str, site: str) -> str:
@@ -122,4 +122,4 @@ def is_numbered(name: str) -> bool:
     Returns:
         True for names such as `gpu.0`.
     """
-    return _REPLICA_NUMBER.search(name) is not None
+    return "." in name and _REPLICA_NUMBER.search(name) is not None

@@ -7,7 +7,7 @@ Words of a text and strings of JSON are converted in the same way: `"4"` is an i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
@@ -17,11 +17,26 @@ from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.grammar import is_word
 
-__all__ = ["MAX_INT", "AttributeType", "read_integer", "read_items", "read_opaque", "read_quantity", "read_value"]
+__all__ = [
+    "MAX_COUNT",
+    "MAX_INT",
+    "READERS",
+    "SCHEMA",
+    "AttributeType",
+    "read_integer",
+    "read_items",
+    "read_opaque",
+    "read_quantity",
+    "read_value",
+]
 
 AttributeType: TypeAlias = Literal["int", "bool", "str", "list[str]", "list[int]", "features"]
 
 MAX_INT = 2**53 - 1  # beyond it, readers of JSON do not agree on a number
+
+MAX_COUNT = 65536  # replicas of one node
+
+SCHEMA = 1  # version of the flat JSON of targets
 
 # Factors of units, by the base units that attributes count.
 _FACTORS = {
@@ -48,19 +63,7 @@ def read_value(type_: AttributeType, value: object) -> Value:
     Raises:
         ValueError: the value is not of that type.
     """
-    match type_:
-        case "int":
-            return read_integer(value)
-        case "bool":
-            return _boolean(value)
-        case "str":
-            return _text(value)
-        case "list[str]":
-            return tuple(_text(item) for item in read_items(value))
-        case "list[int]":
-            return tuple(read_integer(item) for item in read_items(value))
-        case "features":
-            return _features(_text(item) for item in read_items(value))
+    return READERS[type_](value)
 
 
 def read_opaque(value: object) -> Value:
@@ -103,6 +106,8 @@ def read_integer(value: object) -> int:
     Raises:
         ValueError: it is neither, or larger.
     """
+    if type(value) is int and -MAX_INT <= value <= MAX_INT:
+        return value
     if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -155,6 +160,8 @@ def _base_unit(name: str, doc: str) -> str | None:
 
 
 def _boolean(value: object) -> bool:
+    if type(value) is bool:
+        return value
     text = str(value).lower() if isinstance(value, bool | int | str) else ""
     if text not in _TRUTHS:
         raise ValueError(f"is true or false, not {shown(value)}")
@@ -162,6 +169,8 @@ def _boolean(value: object) -> bool:
 
 
 def _text(value: object) -> str:
+    if type(value) is str and value.isascii():
+        return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(read_integer(value))
     if not isinstance(value, str):
@@ -229,3 +238,18 @@ def _signed(item: str) -> tuple[str, ...]:
     if sign == "-":
         raise ValueError(f"removes the instruction set {shown(name)}; remove features, as in '-c'")
     return tuple(f"+{feature}" for feature in expand_isa(name))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(_text, read_items(value)))
+
+
+# What converts a value to each type of attributes.
+READERS: Mapping[AttributeType, Callable[[object], Value]] = {
+    "int": read_integer,
+    "bool": _boolean,
+    "str": _text,
+    "list[str]": _texts,
+    "list[int]": lambda value: tuple(map(read_integer, read_items(value))),
+    "features": lambda value: _features(_texts(value)),
+}

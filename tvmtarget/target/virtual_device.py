@@ -6,25 +6,32 @@ TVM compares targets by address, so that two equal ones do not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from pydantic import Field
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import Problem, TargetError, TextError, did_you_mean, raise_all
 from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.device_types import read_device_type
-from tvmtarget.target.node import Node
-from tvmtarget.target.problems import shown
+from tvmtarget.target.node import JsonNode
+from tvmtarget.target.problems import shown, syntax_error
 from tvmtarget.target.text.grammar import is_word
-from tvmtarget.target.tree import Target, read_target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 from tvmtarget.target.values import MAX_INT
+from tvmtarget.untrusted import parse_json
 
 __all__ = ["VirtualDevice"]
 
 
-class VirtualDevice(Node):
+class VirtualDevice(JsonNode):
     """A device type, the number of a device of that type, a target, and a memory scope; each may be unknown.
+
+    Without a target it has a text form, `type:number:scope`, in which parts at the end may be left out: `cuda:3`,
+    `cuda:0:global`, `:1`. TVM's scripts write devices of Relax so.
 
     Args:
         device_type: its name, or TVM's number.
@@ -46,10 +53,10 @@ class VirtualDevice(Node):
         *,
         device_type: str | int | None = None,
         virtual_device_id: int | None = None,
-        target: Target | str | Mapping[str, object] | None = None,
+        target: TargetLike | None = None,
         memory_scope: str = "",
     ) -> None:
-        read = None if target is None else read_target(target)
+        read = None if target is None else as_target(target)
         if device_type is not None and (read is None or device_type != read.device):  # a new kind has a type of its own
             device_type = read_device_type(device_type)
         super().__init__(
@@ -68,6 +75,95 @@ class VirtualDevice(Node):
             raise TargetError(
                 f"target {str(self.target)!r} is of device type {self.target.device!r}, not {shown(self.device_type)}"
             )
+
+    @classmethod
+    def parse(cls, text: str) -> VirtualDevice:
+        """Read the text form, or JSON of an object.
+
+        Args:
+            text: the text.
+
+        Returns:
+            The device.
+
+        Raises:
+            TextError: the text is not of that form.
+            TargetError: the device contradicts itself.
+
+        >>> VirtualDevice.parse("cuda:3").virtual_device_id, str(VirtualDevice.parse("hexagon::global"))
+        (3, 'hexagon::global')
+        """
+        if not isinstance(text, str):
+            raise TargetError(f"a virtual device is a text, an object or a VirtualDevice, not {shown(text)}")
+        if text.lstrip()[:1] == "{":
+            return cls.from_json(parse_json(text, "the virtual device", error=TextError))
+        device_type, _, rest = text.strip().partition(":")
+        number, _, scope = rest.partition(":")
+        if number and not (number.isascii() and number.isdecimal()):
+            column = len(device_type) + 1
+            raise syntax_error(f"{shown(number)} is no number of a device; write type:number:scope", text, column)
+        return cls(
+            device_type=device_type or None, virtual_device_id=int(number) if number else None, memory_scope=scope
+        )
+
+    @classmethod
+    def from_json(cls, data: object) -> VirtualDevice:
+        """Read a virtual device.
+
+        Args:
+            data: the object that `to_json` returns, a text for `parse`, or a virtual device.
+
+        Returns:
+            The device.
+
+        Raises:
+            TextError: a text is not of the text form.
+            TargetError: a field is unknown, or the device contradicts itself.
+        """
+        if isinstance(data, VirtualDevice):
+            return data
+        if not isinstance(data, Mapping):
+            return cls.parse(cast("str", data))
+        unknown = [name for name in data if name not in cls.model_fields]
+        raise_all(
+            TargetError,
+            [
+                Problem(
+                    f"a virtual device has no field {shown(name)}{did_you_mean(str(name), cls.model_fields)}", (name,)
+                )
+                for name in unknown
+            ],
+        )
+        return cls(**{str(name): value for name, value in data.items()})
+
+    def to_json(self) -> dict[str, object]:
+        """Return the known facts; `from_json` reads them back."""
+        target = None if self.target is None else self.target.to_json()
+        facts = {
+            "device_type": self.device_type,
+            "virtual_device_id": self.virtual_device_id,
+            "target": target,
+            "memory_scope": self.memory_scope or None,
+        }
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+    def __str__(self) -> str:
+        if self.target is not None:
+            return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":"))
+        number = "" if self.virtual_device_id is None else str(self.virtual_device_id)
+        return f"{self.device_type or ''}:{number}:{self.memory_scope}".rstrip(":")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        (target,) = handler(core_schema.tuple_positional_schema([Target.__pydantic_core_schema__]))["prefixItems"]
+        fields = {
+            "device_type": {"type": ["string", "integer"]},
+            "virtual_device_id": {"type": "integer", "minimum": 0, "maximum": MAX_INT},
+            "target": target,
+            "memory_scope": {"type": "string"},
+        }
+        facts = {"type": "object", "properties": fields, "additionalProperties": False}
+        return {"title": "VirtualDevice", "anyOf": [{"type": "string"}, facts]}
 
     @classmethod
     def for_target(cls, target: Target, virtual_device_id: int = 0) -> VirtualDevice:

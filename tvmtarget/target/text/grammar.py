@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NoReturn, TypeAlias, TypeVar
 
 from tvmtarget.errors import TextError
@@ -179,7 +181,6 @@ class _Scanner(Cursor):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.nodes = 0
-        self.max_nodes = limit("target-nodes")
         try:
             # A lone surrogate would fail only when the target is printed or hashed.
             text.encode()
@@ -270,6 +271,10 @@ class _Scanner(Cursor):
             variable = LIMITS["target-nodes"].variable
             raise TextError(f"the text has more than {self.max_nodes:,} nodes; {variable} raises the limit")
 
+    @cached_property
+    def max_nodes(self) -> int:
+        return limit("target-nodes")
+
     def spec(self, depth: int) -> Spec:
         self.skip()
         column = self.at
@@ -325,7 +330,9 @@ class _Scanner(Cursor):
 
     def json(self) -> object:
         try:
-            decoder = json.JSONDecoder(object_pairs_hook=self.object, parse_constant=_reject_constant)
+            # Each object begins with '{', so that most whole texts have too few of them to count one by one.
+            is_small = self.at == 0 and self.text.count("{") <= self.max_nodes
+            decoder = _DECODER if is_small else _decoder(self.object)
             # `raw_decode` stops after the value, so that JSON can be part of a text.
             value, self.at = decoder.raw_decode(self.text, self.at)
         except json.JSONDecodeError as error:
@@ -342,13 +349,23 @@ class _Scanner(Cursor):
     def object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
         """Make an object of JSON, in which no key repeats."""
         self.count()
-        found: dict[str, object] = {}
-        for key, value in pairs:
-            if key in found:
-                raise TextError(f"key {shown(key)} appears twice in a JSON object")
-            found[key] = value
-        return found
+        return _without_duplicates(pairs)
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, uses in Counter(key for key, _ in pairs).items() if uses > 1)
+        raise TextError(f"key {shown(twice)} appears twice in a JSON object")
+    return found
 
 
 def _reject_constant(constant: str) -> NoReturn:
     raise TextError(f"{constant} is no number of JSON")
+
+
+def _decoder(make: Callable[[list[tuple[str, object]]], object]) -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=make, parse_constant=_reject_constant)
+
+
+_DECODER = _decoder(_without_duplicates)
