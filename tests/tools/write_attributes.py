@@ -39,6 +39,8 @@ _DESCRIPTIVE_PARAMETERS = {
     "progress": "reports how far the work is",
     "mod_name": "names the program in saved files",
     "since": "saves time; the result is the same without it",
+    "cache": "saves time; the result is the same without it",
+    "jobs": "saves time; the result is the same without it",
 }
 # Parameters of `load` and `tune` whose docstrings describe several parameters at once.
 _PARAMETERS = {
@@ -68,6 +70,10 @@ _OUTPUT_OPTIONS = frozenset(
         "--capture",
         "--resolved",
         "--doc",
+        "--no-cache",
+        "--jobs",
+        "--self-test",
+        "--self-test-input",
     }
 )
 
@@ -78,11 +84,18 @@ ENVIRONMENT = {
     "APPDATA": (RESULT, "where the user's tags are, on Windows"),
     "HOME": (RESULT, "where the user's tags are, if `XDG_CONFIG_HOME` and `APPDATA` are not set"),
     "USERPROFILE": (RESULT, "`HOME` of Windows"),
+    "TVMTARGET_TRUST_PROJECT": (RESULT, "folders of projects whose files may name compilers and runners"),
+    "PATH": (RESULT, "where compilers and runners are looked up"),
+    "CC": (RESULT, "the C compiler for this machine"),
+    "CXX": (RESULT, "the C++ compiler for this machine"),
     "CUDA_PATH": (RESULT, "the CUDA toolkit that compiles `cuda` leaves"),
     "TVM_CUDA_COMPILE_MODE": (RESULT, "selects how TVM compiles CUDA C++"),
     "TVM_CUDA_NVCC_NO_FAST_MATH": (RESULT, "set to 1 for nvcc, unless it is set"),
     "TVM_NUM_THREADS": (RESULT, "threads of `llvm` leaves; set to the processors of this process, unless it is set"),
     "TVM_BIND_THREADS": (RESULT, "set to 0 for `llvm` leaves, unless it is set"),
+    "TVMTARGET_CACHE": (DESCRIPTIVE, "the folder of the compile cache, or `off`"),
+    "XDG_CACHE_HOME": (DESCRIPTIVE, "where the compile cache is, if `TVMTARGET_CACHE` is not set"),
+    "LOCALAPPDATA": (DESCRIPTIVE, "where the compile cache is on Windows, if `TVMTARGET_CACHE` is not set"),
     "PYDANTIC_DISABLE_PLUGINS": (DESCRIPTIVE, "set by the command line for a faster start, unless it is set"),
     "PYTHONSAFEPATH": (DESCRIPTIVE, "set for worker processes"),
     **{row.variable: (RESULT, f"limit of the {row.doc}: {default_text(row)}") for row in LIMITS.values()},

@@ -2,19 +2,17 @@
 
 The schema is generated from the tables of kinds. It describes the canonical spelling; the reader also accepts '_' for
 '-', numbers in texts, and texts of any form for nested targets. Rules that need the whole tree (`rules.py`) cannot be
-expressed in a schema.
+expressed in a schema. `Target.model_json_schema()` returns the whole.
 """
 
 from __future__ import annotations
 
-from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
-from tvmtarget.target.node import Link, Memory
-from tvmtarget.target.target_node import MAX_COUNT
-from tvmtarget.target.values import MAX_INT
+from typing import TypeAlias, cast
 
-__all__ = ["json_schema"]
+from tvmtarget.target.kinds import Attribute, Kind, Role, kind_names, kind_of
+from tvmtarget.target.values import MAX_COUNT, MAX_INT, SCHEMA
 
-_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+__all__ = ["Schema", "configured_schema", "forms_of", "target_schema"]
 
 _TYPES: dict[str, dict[str, object]] = {
     "int": {"type": "integer", "maximum": MAX_INT},
@@ -25,70 +23,87 @@ _TYPES: dict[str, dict[str, object]] = {
     "features": {"type": "array", "items": {"type": "string", "pattern": "^[+-]"}, "uniqueItems": True},
 }
 
-_TARGET = {"$ref": "#/$defs/target"}
 _WORDS = {"type": "array", "items": {"type": "string"}}
 
+Schema: TypeAlias = dict[str, object]
 
-def json_schema() -> dict[str, object]:
+
+def target_schema(target: Schema, executor: Schema, runtime: Schema, link: Schema, memory: Schema) -> Schema:
     """Return the schema of a target in flat JSON, with the kinds that are registered here.
 
-    >>> json_schema()["$defs"]["cuda"]["properties"]["arch"]["type"]
-    'string'
+    Args:
+        target: reference to this schema, for nested targets.
+        executor: reference to the schema of executors.
+        runtime: reference to the schema of runtimes.
+        link: reference to the schema of links.
+        memory: reference to the schema of memories.
+
+    Returns:
+        `anyOf` a text, a tag with overrides, and an object, whose `kind` selects the schema of its kind.
     """
-    kinds = [_kind(name, "target") for name in kind_names()]
-    definitions: dict[str, object] = {kind.name: _target(kind) for kind in kinds}
-    for role in ("executor", "runtime"):
-        configured = [_configured(_kind(name, role)) for name in kind_names(role)]
-        definitions[role] = {"anyOf": [{"enum": list(kind_names(role))}, *configured]}
-    definitions["tagged"] = _tagged()
-    forms = [{"type": "string"}, {"$ref": "#/$defs/tagged"}, *({"$ref": f"#/$defs/{kind.name}"} for kind in kinds)]
-    definitions["target"] = {"anyOf": forms}
-    return {"$schema": _DRAFT, "title": "tvmtarget target", "$ref": "#/$defs/target", "$defs": definitions}
-
-
-def _kind(name: str, role: Role) -> Kind:
-    kind = find_kind(name, role)
-    assert kind is not None  # it is one of the names
-    return kind
-
-
-def _target(kind: Kind) -> dict[str, object]:
-    properties: dict[str, object] = {"kind": {"const": kind.name}, **_fields(), **_attributes(kind)}
-    # An object with `targets` and no kind is a composite.
-    required = [] if kind.name == "composite" else ["kind"]
-    return {
-        "type": "object",
-        "description": kind.doc,
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def _fields() -> dict[str, object]:
-    """Return the fields that a target of any kind has."""
-    facts = {field: {"type": "array", "items": _fact(cls)} for field, cls in (("links", Link), ("memory", Memory))}
-    return {
-        "schema": {"const": 1},
+    fields: Schema = {
+        "schema": {"const": SCHEMA},
         "tag": {"type": "string"},
         "name": {"type": "string"},
         "keys": _WORDS,
         "count": {"type": "integer", "minimum": 1, "maximum": MAX_COUNT},
-        "host": _TARGET,
-        "targets": {"type": "array", "items": _TARGET},
-        **facts,
-        "executor": {"$ref": "#/$defs/executor"},
-        "runtime": {"$ref": "#/$defs/runtime"},
+        "host": target,
+        "targets": {"type": "array", "items": target},
+        "links": {"type": "array", "items": link},
+        "memory": {"type": "array", "items": memory},
+        "executor": executor,
+        "runtime": runtime,
     }
+    forms = {name: _node(kind_of(name), fields) for name in kind_names()}
+    # With `anyOf` the kinds, a checker would try all of them at every level, which is exponential in the depth.
+    branches: list[Schema] = [
+        {"if": {"properties": {"kind": {"const": name}}, "required": ["kind"]}, "then": form}
+        for name, form in forms.items()
+    ]
+    unnamed = {"if": {"not": {"required": ["kind"]}}, "then": {**forms["composite"], "required": ["targets"]}}
+    kinds: Schema = {"type": "object", "properties": {"kind": {"enum": list(forms)}}, "allOf": [*branches, unnamed]}
+    return {"title": "Target", "anyOf": [{"type": "string"}, _TAGGED, kinds]}
 
 
-def _fact(cls: type[Link | Memory]) -> dict[str, object]:
-    schema = cls.model_json_schema()
-    return {key: schema[key] for key in ("type", "properties", "required", "additionalProperties") if key in schema}
+def forms_of(target: Schema) -> dict[str, Schema]:
+    """Return the parts of a schema of targets that describe objects.
+
+    Args:
+        target: what `target_schema` returned.
+
+    Returns:
+        The schema of each kind by its name, and that of a tag with overrides as `tag`.
+    """
+    *_, tagged, kinds = cast("list[Schema]", target["anyOf"])
+    branches = cast("list[dict[str, Schema]]", kinds["allOf"])
+    return {"tag": tagged} | {str(branch["then"]["title"]): branch["then"] for branch in branches[:-1]}
 
 
-def _attributes(kind: Kind) -> dict[str, object]:
-    return {row.name: _attribute(row) for row in kind.attributes}
+def configured_schema(role: Role) -> Schema:
+    """Return the schema of executors or runtimes.
+
+    Args:
+        role: executor or runtime.
+
+    Returns:
+        `anyOf` the names of the kinds, and an object for each kind, whose title is the kind.
+    """
+    names = kind_names(role)
+    return {"title": role.capitalize(), "anyOf": [{"enum": list(names)}, *(_node(kind_of(n, role), {}) for n in names)]}
+
+
+def _node(kind: Kind, fields: Schema) -> Schema:
+    """Return the schema of an object of one kind, with fields besides its attributes."""
+    properties = {"kind": {"const": kind.name}, **fields, **{row.name: _attribute(row) for row in kind.attributes}}
+    return {
+        "title": kind.name,
+        "type": "object",
+        "description": kind.doc,
+        "properties": properties,
+        # An object with `targets` and no kind is a composite.
+        "required": [] if kind.name == "composite" else ["kind"],
+        "additionalProperties": False,
+    }
 
 
 def _attribute(row: Attribute) -> dict[str, object]:
@@ -102,22 +117,11 @@ def _attribute(row: Attribute) -> dict[str, object]:
     return schema
 
 
-def _configured(kind: Kind) -> dict[str, object]:
-    properties: dict[str, object] = {"kind": {"const": kind.name}, **_attributes(kind)}
-    return {
-        "type": "object",
-        "description": kind.doc,
-        "properties": properties,
-        "required": ["kind"],
-        "additionalProperties": False,
-    }
-
-
-def _tagged() -> dict[str, object]:
-    """Return the schema of a tag with overrides: values at any path, features to add, and paths to unset."""
-    return {
-        "type": "object",
-        "description": "a tag, and what differs from it by path",
-        "properties": {"tag": {"type": "string"}, "kind": False, "+": _WORDS, "~": _WORDS},
-        "required": ["tag"],
-    }
+# Values at any path, features to add, and paths to unset.
+_TAGGED: Schema = {
+    "title": "tag",
+    "type": "object",
+    "description": "a tag, and what differs from it by path",
+    "properties": {"tag": {"type": "string"}, "kind": False, "+": _WORDS, "~": _WORDS},
+    "required": ["tag"],
+}
