@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -95,6 +96,16 @@ def test_the_document_is_true():
         failed, tried = doctest.testfile(str(path), module_relative=False)
     assert tried
     assert not failed
+
+
+def test_the_program_with_live_targets_in_the_document_runs(monkeypatch):
+    pytest.importorskip("tvm", reason="needs the extra 'tvm'")
+    root = Path(__file__).parents[2]
+    (program,) = re.findall(
+        r"```python\n(import tvm\n.*?)```", (root / "docs" / "tvm.md").read_text("utf-8"), re.DOTALL
+    )
+    monkeypatch.chdir(root)
+    exec(compile(program, "docs/tvm.md", "exec"), {})
 
 
 # Exports, as they were written by the versions named
@@ -586,3 +597,13 @@ def test_targets_that_tvm_rejects_are_an_error_of_this_library(tvm):
 def test_modifiers_are_written_as_tvm_reads_them(text, mcpu, mattr):
     config = Target.parse(text).to_tvm().config
     assert (config["mcpu"], config.get("mattr")) == (mcpu, mattr)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cuda", "llvm", "opencl -device=mali", "opencl -device=mali -keys=foo", "vulkan -keys=x,gpu", "c", "hexagon",
+     "llvm -device=arm_cpu -keys=arm_cpu,cpu", "llvm -mtriple=aarch64-linux-gnu -keys=x", "rocm", "metal"],
+)  # fmt: skip
+def test_keys_are_those_of_tvm(tvm, text):
+    ours = Target.parse(text)
+    assert list(ours.keys) == [str(key) for key in tvm.target.Target(ours.to_tvm().config).keys]

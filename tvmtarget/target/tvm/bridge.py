@@ -55,6 +55,18 @@ _FIELDS = ("host", "target_host", "devices", "targets")
 # Reading
 
 
+def is_live(source: object) -> bool:
+    """Return whether a value is a live target of TVM.
+
+    Args:
+        source: any value.
+
+    Returns:
+        True for TVM's own class of targets.
+    """
+    return type(source).__module__.partition(".")[0] == "tvm" and hasattr(source, "export")
+
+
 def read(source: object) -> dict[str, object]:
     """Read a target of TVM.
 
@@ -75,8 +87,8 @@ def _read(source: object, depth: int) -> dict[str, object]:
     if isinstance(source, str):
         text = source.strip()
         source = read_json(text) if text.startswith("{") else command_line.read(text, "v0.10")
-    elif type(source).__module__.partition(".")[0] == "tvm" and hasattr(source, "export"):
-        source = source.export()
+    elif is_live(source):
+        source = cast("Any", source).export()
     if not isinstance(source, Mapping):
         raise TargetError(f"a target of TVM is its own value, its JSON or its text, not {shown(source)}")
     if depth > MAX_DEPTH:
@@ -245,7 +257,7 @@ class _Writer:
             self.losses.append(f"kind {node.kind!r} of {_at(path)}: {reason}")
             return None
         config: dict[str, object] = {"kind": node.kind}
-        config |= {"keys": list(node.keys)} if node.keys is not None else {}
+        config |= {"keys": list(node.own_keys)} if node.own_keys is not None else {}
         kind = find_kind(node.kind)
         for name, value in _as_llvm_reads(node).items():
             row = kind.attribute(name) if kind else None

@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all, warn
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.kinds import Kind, Role, find_kind, kind_of
-from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.node import HISTORIC_RUNTIMES, Executor, Runtime
 from tvmtarget.target.problems import place, shown
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.values import read_value
@@ -43,8 +43,6 @@ _SETTINGS: dict[str, tuple[Role, str]] = {
 
 # The kind of each role that has all of these attributes.
 _OWNERS: dict[Role, str] = {"executor": "aot", "runtime": "crt"}
-
-_RUNTIMES = {"c": "crt", "c++": "cpp"}
 
 # Attributes that have another name today, for kinds that have that one and not the old.
 _RENAMED = {"target": "mtriple", "shared-memory-per-block": "max_shared_memory_per_block"}
@@ -154,6 +152,8 @@ class BuildSettings:
         Raises:
             TargetError: settings contradict each other or the tree; all problems at once.
         """
+        if not self._settings:
+            return root
         problems: list[str] = []
         changes: dict[str, object] = {}
         for role, stated in (("executor", root.executor), ("runtime", root.runtime)):
@@ -169,10 +169,12 @@ class BuildSettings:
     def _collects(self, kind: Kind, key: str, value: object, where: str) -> bool:
         """Collect a setting of the build; False if it is none."""
         spelled = key.removeprefix("-")
-        if key in ("-executor", "-runtime") or (key == "runtime" and value in ("c", "c++")):
+        if key in ("-executor", "-runtime") or (
+            key == "runtime" and isinstance(value, str) and value in HISTORIC_RUNTIMES
+        ):
             if not isinstance(value, str):
                 raise TargetError(f"{spelled!r} is a kind of {spelled}, not {shown(value)}")
-            self._settings.append(_Setting(spelled, "", _RUNTIMES.get(value, value), spelled, where))
+            self._settings.append(_Setting(spelled, "", HISTORIC_RUNTIMES.get(value, value), spelled, where))
             return True
         if fold(key) not in _SETTINGS or kind.attribute(key) is not None:
             return False
