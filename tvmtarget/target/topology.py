@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.memory_domains import memory_domains
@@ -96,7 +97,21 @@ class Topology:
 
     def domains(self) -> frozenset[str]:
         """Return the names of all memory domains."""
+        return self._domains
+
+    @cached_property
+    def _domains(self) -> frozenset[str]:
         return frozenset(site.domain for site in self._sites.values())
+
+    @cached_property
+    def capacities(self) -> Mapping[str, int]:
+        """Bytes by memory domain, of the memories whose size the target states."""
+        return {
+            f"{path}/{memory.name}" if path else memory.name: memory.bytes
+            for path, node in self.root.walk()
+            for memory in node.memory
+            if memory.bytes is not None
+        }
 
     def canonical(self, path: str) -> str:
         """Return the canonical path of a node.

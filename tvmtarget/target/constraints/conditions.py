@@ -159,8 +159,8 @@ class Condition(Node):
 
     def _check_keys(self, context: NodeContext) -> Reason:
         kind = find_kind(context.node.kind)
-        keys = tuple(dict.fromkeys([*context.node.all_keys, *(kind.keys if kind else ())]))
-        if kind is None and context.node.keys is None:
+        keys = tuple(dict.fromkeys([*context.node.keys, *(kind.keys if kind else ())]))
+        if kind is None and context.node.own_keys is None:
             return Reason(truth=Truth.UNKNOWN, text=f"{self}: the keys of {context.node.kind} are unknown")
         return self._compare(keys)
 

@@ -13,10 +13,13 @@ the caller chooses otherwise.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget.errors import TargetError, TextError, raise_all
 from tvmtarget.target.constraints import from_target
@@ -27,7 +30,7 @@ from tvmtarget.target.constraints.contradictions import contradictions
 from tvmtarget.target.constraints.node_context import NodeContext, known_words
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.constraints.satisfaction import meets
-from tvmtarget.target.node import Node
+from tvmtarget.target.node import JsonNode
 from tvmtarget.target.problems import shown
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
@@ -38,7 +41,7 @@ __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"
 _Part: TypeAlias = Literal["host", "executor", "runtime"]
 
 
-class Constraint(Node):
+class Constraint(JsonNode):
     """Requirement or preference on the target of a program; `Constraint.parse` reads one from text.
 
     Exactly one of `word` (a kind or key, with conditions, children, host, executor and runtime), `path` (a node),
@@ -76,8 +79,8 @@ class Constraint(Node):
         ]
         # A constraint that no target can meet is a mistake of its author: better found here than as "no target".
         problems += contradictions(self.conditions)
-        names = [name for name, _ in self.children if name is not None]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = Counter(name for name, _ in self.children if name is not None)
+        twice = sorted(name for name, uses in names.items() if uses > 1)
         problems += [f"two children are called {shown(name)}" for name in twice]
         problems += self._misplaced_preferences()
         problems += [f"a constraint is nested deeper than {MAX_DEPTH} levels"] if self.depth > MAX_DEPTH else []
@@ -174,7 +177,8 @@ class Constraint(Node):
         """Read a constraint from JSON data.
 
         Args:
-            data: An object with 'kind', 'path', 'any', 'all' or 'not', and 'prefer' for a weight; or a text.
+            data: An object with 'kind', 'path', 'any', 'all' or 'not', and 'prefer' for a weight; or what
+                `parse` reads.
 
         Returns:
             The constraint.
@@ -185,10 +189,32 @@ class Constraint(Node):
         >>> str(Constraint.from_json({"kind": "llvm", "num-cores": {"ge": 4}, "mattr": {"has": ["avx2"]}}))
         'llvm(+avx2,num-cores>=4)'
         """
+        if isinstance(data, Constraint | TargetNode):
+            return cls.parse(data)
         try:
             return constraint_json.read(cls, data)
         except RecursionError:
             raise TargetError("the constraint is nested too deeply") from None
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        itself = core_schema.definition_reference_schema(cls._schema_ref)
+        (nested,) = handler(core_schema.tuple_positional_schema([itself]))["prefixItems"]
+        several = {"type": "array", "items": nested, "minItems": 1}
+        heads: dict[str, object] = {"path": {"type": "string"}, "any": several, "all": several, "not": nested}
+        weight = {"prefer": {"type": "integer", "minimum": 0}}
+        forms: list[dict[str, object]] = [
+            {"type": "object", "properties": {head: form} | weight, "required": [head], "additionalProperties": False}
+            for head, form in heads.items()
+        ]
+        parts = dict.fromkeys(("host", "executor", "runtime"), nested)
+        word = {"kind": {"type": "string"}, "targets": several | {"minItems": 0}, **parts, **weight}
+        described = {
+            "type": "object",
+            "properties": word,
+            "anyOf": [{"required": [one]} for one in ("kind", "targets")],
+        }
+        return {"title": "Constraint", "anyOf": [{"type": "string"}, *forms, described]}
 
     def to_json(self) -> dict[str, object]:
         """Convert the constraint to JSON data.

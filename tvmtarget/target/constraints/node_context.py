@@ -171,9 +171,9 @@ def matches_word(node: TargetNode, word: str) -> Truth:
         return Truth.YES
     if find_kind(word) is not None:
         return Truth.NO
-    if word in node.all_keys:
+    if word in node.keys:
         return Truth.YES
-    return Truth.UNKNOWN if kind is None and node.keys is None else Truth.NO
+    return Truth.UNKNOWN if kind is None and node.own_keys is None else Truth.NO
 
 
 @plugins.cached

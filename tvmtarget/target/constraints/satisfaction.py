@@ -24,16 +24,13 @@ from tvmtarget.target.tree_paths import covers
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
 
-__all__ = ["meets", "satisfies"]
+__all__ = ["is_for_leaves", "meets", "satisfies"]
 
 _MAX_SHOWN = 8  # nodes that a report lists
 
 
 def satisfies(root: TargetNode, constraint: Constraint, *, measured: bool = False) -> Reason:
     """Decide whether some node of a tree meets a constraint.
-
-    A constraint with a negation is checked on leaves only, as placement assigns work to leaves; otherwise the composite
-    around a GPU would satisfy `!gpu`.
 
     Args:
         root: The root of the tree.
@@ -44,7 +41,7 @@ def satisfies(root: TargetNode, constraint: Constraint, *, measured: bool = Fals
         The best answer of all nodes; `parts` hold the nodes that explain it.
     """
     found = list(walk_contexts(NodeContext(root, measured=measured)))
-    if _has_negation(constraint) and not _means_systems(constraint):
+    if is_for_leaves(constraint):
         found = [context for context in found if not context.node.targets]
     reasons = [(context, meets(constraint, context)) for context in found]
     best = max(reason.truth for _, reason in reasons)
@@ -60,6 +57,21 @@ def satisfies(root: TargetNode, constraint: Constraint, *, measured: bool = Fals
         reason.replace(text=f"@{context.path or '.'}: {reason.text}") for context, reason in named[:_MAX_SHOWN]
     )
     return Reason(truth=best, text=f"{label} {verb} {constraint}", parts=parts)
+
+
+def is_for_leaves(constraint: Constraint) -> bool:
+    """Decide whether only the leaves of a tree can meet a constraint.
+
+    A constraint with a negation is checked on leaves only, as placement assigns work to leaves; otherwise the composite
+    around a GPU would satisfy `!gpu`.
+
+    Args:
+        constraint: The constraint.
+
+    Returns:
+        True for a constraint with a negation that names no system.
+    """
+    return _has_negation(constraint) and not _means_systems(constraint)
 
 
 def _has_negation(constraint: Constraint) -> bool:
@@ -108,7 +120,7 @@ def _meets_word(constraint: Constraint, context: NodeContext) -> Reason:
     if truth is Truth.UNKNOWN:
         return Reason(truth=truth, text=f"{word}: the keys of {node.kind} are unknown")
     if truth is Truth.NO:
-        keys = f" ({','.join(node.all_keys)})" if node.all_keys else ""
+        keys = f" ({','.join(node.keys)})" if node.keys else ""
         near = did_you_mean(word, known_words()) if word not in known_words() else ""
         return Reason(truth=truth, text=f"{word}: this is {node.kind}{keys}{near}")
     parts = [condition.check(context) for condition in constraint.conditions]
@@ -190,15 +202,21 @@ def _children_reasons(constraint: Constraint, context: NodeContext) -> list[Reas
     if not required:
         return []
     supplies = _available_children(required, context)
-    answers = [
-        {at: meets(child.constraint, supply.context) for at, supply in enumerate(supplies) if supply.is_for(child)}
-        for child in required
-    ]
+    by_name: dict[str | None, list[int]] = {}
+    for at, supply in enumerate(supplies):
+        by_name.setdefault(supply.path or supply.context.node.slot, []).append(at)
+    answers: list[dict[int, Reason]] = []
+    for child in required:
+        # A name is that of a child, or of one of its replicas; looking at every child for each name is quadratic.
+        name = child.name
+        named = [] if name is None else by_name.get(name, []) + by_name.get(name.rpartition(".")[0], [])
+        candidates = [at for at in (range(len(supplies)) if name is None else named) if supplies[at].is_for(child)]
+        answers.append({at: meets(child.constraint, supplies[at].context) for at in candidates})
     demands, capacities = [child.number for child in required], [supply.number for supply in supplies]
     served: list[dict[int, int]] = []
     # Two passes find the assignment whose worst answer is best: all YES if possible, else YES and UNKNOWN.
     for least in (Truth.YES, Truth.UNKNOWN):
-        edges = [[at for at, reason in row.items() if reason.truth >= least] for row in answers]
+        edges = [sum(1 << at for at, reason in row.items() if reason.truth >= least) for row in answers]
         served = assign(demands, capacities, edges)
         if [sum(taken.values()) for taken in served] == demands:
             break

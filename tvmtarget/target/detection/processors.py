@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from tvmtarget.target.cpu.features import FeatureTable, table_of
@@ -22,7 +22,7 @@ __all__ = ["cpu_attributes", "explicit_features"]
 
 @cache
 def _data() -> Any:  # noqa: ANN401 - JSON of our own
-    return json.loads(files("tvmtarget.target.detection").joinpath("data/processors.json").read_text(encoding="utf-8"))
+    return json.loads((Path(__file__).parent / "data/processors.json").read_bytes())
 
 
 def cpu_attributes(cores: Cores, family: str) -> dict[str, object]:

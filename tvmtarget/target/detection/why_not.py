@@ -11,11 +11,14 @@ a leaf is compared like a composite of one device, and the measured compute capa
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TypeAlias
 
+from tvmtarget import plugins
 from tvmtarget.errors import TargetError
 from tvmtarget.human_units import bytes_text
 from tvmtarget.target.attributes import Attributes, Value
@@ -32,11 +35,11 @@ from tvmtarget.target.constraints.instructions import (
     missing_features,
     unused_features,
 )
-from tvmtarget.target.constraints.matching import assign
+from tvmtarget.target.constraints.matching import assign, indices
 from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.cpu.isa import read_isa
 from tvmtarget.target.gpu_archs import NvidiaArch
-from tvmtarget.target.kinds import Attribute, find_kind
+from tvmtarget.target.kinds import Attribute, AttributeClass, find_kind, kind_names, kind_of
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.tree_paths import join
 
@@ -88,15 +91,9 @@ def why_not(machine: TargetNode, required: TargetNode) -> Reason:
     """
     available = _merge_identical(_leaves(machine, count=machine.count))
     devices = [leaf for leaf in _leaves(required, count=required.count) if not _is_software(leaf.node)]
-    # Equal devices are compared once, so the time grows with the number of different devices, not of pairs.
-    compared: dict[_Facts, list[Reason]] = {}
-    for leaf in devices:
-        if leaf.facts not in compared:
-            compared[leaf.facts] = [_compare(have, leaf) for have in available]
-    assigned = _assign(devices, available, compared)
+    answers = _Answers(available)
     parts = tuple(
-        _device_reason(leaf, compared[leaf.facts], taken, available)
-        for leaf, taken in zip(devices, assigned, strict=True)
+        _device_reason(leaf, answers, taken) for leaf, taken in zip(devices, _assign(devices, answers), strict=True)
     )
     truth = min((part.truth for part in parts), default=Truth.YES)
     verb = {Truth.YES: "is", Truth.UNKNOWN: "may be", Truth.NO: "is not"}[truth]
@@ -137,21 +134,203 @@ def _is_software(node: TargetNode) -> bool:
     return kind is not None and kind.is_external
 
 
-def _assign(
-    devices: Sequence[_Leaf], available: Sequence[_Leaf], compared: Mapping[_Facts, Sequence[Reason]]
-) -> Sequence[Mapping[int, int]]:
+_Sizes: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Answers of all available devices to one aspect of a required device, as sets of bits."""
+
+    certain: int  # the answer is yes
+    possible: int  # it is yes or unknown
+    lacking: tuple[tuple[int, int], ...]  # numbers of differences above 0, and the devices that have as many
+
+
+class _Answers:
+    """Answers of all available devices to a required one, as sets of bits: bit 0 for the first device.
+
+    Machines with thousands of devices, all different, would have millions of pairs to compare. But what is compared has
+    independent aspects. Sizes (capacities and counts) have an order: the devices that have enough are found by
+    bisection. The instruction set and each other attribute are compared once for each pair of different values.
+    """
+
+    def __init__(self, available: Sequence[_Leaf]) -> None:
+        self.available = available
+        self._counts: dict[int, int] = {}
+        self._by_device: dict[str, int] = {}
+        self._by_rest: dict[tuple[str, Attributes], int] = {}
+        self._examples: dict[tuple[str, Attributes], _Leaf] = {}
+        self._by_aspect: dict[str, list[tuple[_Leaf, int]]] = {}
+        self._compared_aspects: dict[tuple[str, str, Attributes], _Compared] = {}
+        self._with_size: dict[str, tuple[list[int], list[int]]] = {}
+        sizes: dict[str, dict[int, int]] = {}
+        for at, leaf in enumerate(available):
+            bit, (rest, of_leaf) = 1 << at, _split_sizes(leaf)
+            self._by_device[leaf.node.device] = self._by_device.get(leaf.node.device, 0) | bit
+            self._by_rest[rest] = self._by_rest.get(rest, 0) | bit
+            self._examples.setdefault(rest, _with_attributes(leaf, rest[1]))
+            for name, size in of_leaf:
+                at_size = sizes.setdefault(name, {})
+                at_size[size] = at_size.get(size, 0) | bit
+        for name, by_size in sizes.items():
+            ordered = sorted(by_size)
+            # For each size, the devices with at least that size.
+            enough = list(accumulate((by_size[size] for size in reversed(ordered)), operator.or_))[::-1]
+            self._with_size[name] = ordered, [*enough, 0]
+
+    def same_device(self, required: _Leaf) -> int:
+        """Return the devices of the type of a required one."""
+        return self._by_device.get(required.node.device, 0)
+
+    def at_least(self, required: _Leaf, truth: Truth) -> int:
+        """Return the devices whose answer is at least a truth."""
+        found = self.same_device(required)
+        rest, sizes = _split_sizes(required)
+        for aspect in self._aspects(required, rest):
+            found &= aspect.possible if truth is Truth.UNKNOWN else aspect.certain
+        for name, size in self._compared(required, sizes):
+            enough, unknown, _ = self._sizes(name, size, required)
+            found &= enough | unknown if truth is Truth.UNKNOWN else enough
+        return found
+
+    def best(self, required: _Leaf) -> Reason:
+        """Return the best answer of the devices of its type: the truth, then the fewest differences, then the order."""
+        for truth in (Truth.YES, Truth.UNKNOWN):
+            if found := self.at_least(required, truth):
+                return self.answer(next(indices(found)), required)
+        rest, sizes = _split_sizes(required)
+        lacking = [aspect.lacking for aspect in self._aspects(required, rest)]
+        lacking += [((1, self._sizes(name, size, required)[2]),) for name, size in self._compared(required, sizes)]
+        # by_number[n] are the devices with n differences.
+        by_number = [self.same_device(required)]
+        for differences in lacking:
+            before, by_number = (
+                by_number,
+                [0] * (len(by_number) + max((number for number, _ in differences), default=0)),
+            )
+            for at, bits in enumerate(before):
+                for number, lacks in differences:
+                    by_number[at + number] |= bits & lacks
+                    bits &= ~lacks
+                by_number[at] |= bits
+        return self.answer(next(indices(next(filter(None, by_number)))), required)
+
+    def number(self, found: int) -> int:
+        """Count devices with their replicas."""
+        if found not in self._counts:
+            self._counts[found] = sum(self.available[at].count for at in indices(found))
+        return self._counts[found]
+
+    def answer(self, at: int, required: _Leaf) -> Reason:
+        """Compare one device."""
+        return _compare(self.available[at], required)
+
+    def _aspects(self, required: _Leaf, rest: tuple[str, Attributes]) -> Iterator[_Compared]:
+        """Compare the instruction set, and each attribute that is neither part of it nor a size."""
+        kind, attrs = rest
+        core = Attributes({name: value for name, value in attrs.items() if name in _CORE})
+        yield self._aspect(required, (kind, _ALL_OF_CORE, core))
+        device = {name: value for name, value in attrs.items() if name == _DEVICE}
+        for name, value in attrs.items():
+            if name not in _CORE:
+                yield self._aspect(required, (kind, name, Attributes({**device, name: value})))
+
+    def _aspect(self, required: _Leaf, aspect: tuple[str, str, Attributes]) -> _Compared:
+        if aspect not in self._compared_aspects:
+            _, name, attrs = aspect
+            bare, certain, possible = _with_attributes(required, attrs), 0, 0
+            lacking: dict[int, int] = {}
+            for example, bits in self._examples_of(name):
+                answer = _compare(example, bare)
+                certain |= bits if answer.truth is Truth.YES else 0
+                possible |= bits if answer.truth is not Truth.NO else 0
+                if number := sum(part.truth is Truth.NO for part in answer.parts):
+                    lacking[number] = lacking.get(number, 0) | bits
+            self._compared_aspects[aspect] = _Compared(certain, possible, tuple(lacking.items()))
+        return self._compared_aspects[aspect]
+
+    def _examples_of(self, name: str) -> list[tuple[_Leaf, int]]:
+        """Return one device for each instruction set and value of an attribute, with the devices that are like it."""
+        if name not in self._by_aspect:
+            groups: dict[tuple[str, Attributes], int] = {}
+            examples: dict[tuple[str, Attributes], _Leaf] = {}
+            for (kind, attrs), bits in self._by_rest.items():
+                key = kind, Attributes({one: value for one, value in attrs.items() if one in _CORE or one == name})
+                groups[key] = groups.get(key, 0) | bits
+                if key not in examples:
+                    examples[key] = _with_attributes(self._examples[kind, attrs], key[1])
+            self._by_aspect[name] = [(examples[key], bits) for key, bits in groups.items()]
+        return self._by_aspect[name]
+
+    def _compared(self, required: _Leaf, sizes: _Sizes) -> _Sizes:
+        """Leave out sizes that have no meaning in the kind of a required device."""
+        kind = find_kind(required.node.kind)
+        return tuple(
+            (name, size) for name, size in sizes if name == _MEMORY or (kind is not None and kind.attribute(name))
+        )
+
+    def _sizes(self, name: str, size: int, required: _Leaf) -> tuple[int, int, int]:
+        """Return the devices that have enough, those for which it is unknown, and those that have too little."""
+        ordered, enough = self._with_size.get(name, ([], [0]))
+        is_memory = name == _MEMORY
+
+        def has_enough(actual: int) -> bool:
+            return bool(compare_memory("ge", actual, size, measured=True)) if is_memory else actual >= size
+
+        at = bisect_left(ordered, True, key=has_enough)
+        unstated = self.same_device(required) & ~enough[0]
+        implied = 0
+        if not is_memory and unstated:
+            for rest, bits in self._by_rest.items():
+                example = self._examples[rest].node
+                if bits & unstated and name not in example.attrs and _is_implied(example, name, size):
+                    implied |= bits & unstated
+        return enough[at] | implied, unstated & ~implied, enough[0] & ~enough[at]
+
+
+# The name of the size that is no attribute.
+_MEMORY = ""
+
+# The attributes that decide the device type, the instructions and the limits that these imply. They are one aspect.
+_DEVICE, _ALL_OF_CORE = "target_device_type", ""
+_CORE = frozenset({"mtriple", "mcpu", "march", "mattr", "arch", "vector-width", _DEVICE})
+
+
+@plugins.cached
+def _names_of_classes(*classes: AttributeClass) -> frozenset[str]:
+    """Return the names of the attributes that are of some classes in every kind that has them."""
+    rows = [row for name in kind_names() for row in kind_of(name).attributes]
+    return frozenset({row.name for row in rows} - {row.name for row in rows if row.class_ not in classes})
+
+
+def _split_sizes(leaf: _Leaf) -> tuple[tuple[str, Attributes], _Sizes]:
+    """Split the facts of a device into its sizes, and its kind with all other attributes that are compared."""
+    # The instruction set of a CPU decides about vectors whose width is not stated.
+    names = _names_of_classes("capacity", "scale") - {"vector-width"}
+    uncompared = _names_of_classes("model", "soft", "none") - {"unchecked"}
+    sizes = {name: value for name, value in leaf.node.attrs.items() if name in names and isinstance(value, int)}
+    apart = uncompared | sizes.keys()
+    rest = Attributes({name: value for name, value in leaf.node.attrs.items() if name not in apart})
+    memory = () if leaf.memory is None else ((_MEMORY, leaf.memory),)
+    return (leaf.node.kind, rest), (*sizes.items(), *memory)
+
+
+def _with_attributes(leaf: _Leaf, attrs: Attributes) -> _Leaf:
+    """Return a device with these attributes alone, and without memory."""
+    return replace(leaf, node=leaf.node.with_checked(attrs=attrs), memory=None)
+
+
+def _assign(devices: Sequence[_Leaf], answers: _Answers) -> Sequence[Mapping[int, int]]:
     """Assign available devices to the required ones: only certain matches if these suffice, else possible ones too.
 
     Returns, for each required device, the counts taken by index of the available device.
     """
     # Adjacent equal devices are one demand, which keeps the flow problem small for large machines.
     runs = [list(run) for _, run in groupby(devices, lambda leaf: leaf.facts)]
-    demands, supplies = [sum(leaf.count for leaf in run) for run in runs], [leaf.count for leaf in available]
+    demands, supplies = [sum(leaf.count for leaf in run) for run in runs], [leaf.count for leaf in answers.available]
     assigned: list[dict[int, int]] = []
     for least in (Truth.YES, Truth.UNKNOWN):
-        rows = (compared[run[0].facts] for run in runs)
-        edges = [[at for at, answer in enumerate(row) if answer.truth >= least] for row in rows]
-        assigned = assign(demands, supplies, edges)
+        assigned = assign(demands, supplies, [answers.at_least(run[0], least) for run in runs])
         if [sum(taken.values()) for taken in assigned] == demands:
             break
     return [share for run, taken in zip(runs, assigned, strict=True) for share in _split(run, taken)]
@@ -172,29 +351,22 @@ def _split(run: Sequence[_Leaf], taken: Mapping[int, int]) -> Iterator[Mapping[i
         yield share
 
 
-def _device_reason(
-    required: _Leaf, answers: Sequence[Reason], taken: Mapping[int, int], available: Sequence[_Leaf]
-) -> Reason:
+def _device_reason(required: _Leaf, answers: _Answers, taken: Mapping[int, int]) -> Reason:
     """Explain one required device by the devices assigned to it, else by the most similar device."""
     name = f"{required.path}: {required.node.kind}" if required.path else required.node.kind
     if sum(taken.values()) >= required.count:
-        worst = min((answers[at] for at in taken), key=lambda answer: answer.truth)
+        worst = min((answers.answer(at, required) for at in taken), key=lambda answer: answer.truth)
         return worst.replace(text=name)
-    same = [at for at, have in enumerate(available) if have.node.device == required.node.device]
-    if not same:
+    if not answers.same_device(required):
         truth = Truth.NO if required.node.device in _LOOKED_FOR else Truth.UNKNOWN
         problem = "there is none" if truth is Truth.NO else "detection does not look for it"
         return Reason(truth=truth, text=f"{name}: {problem}")
-    best = max((answers[at] for at in same), key=_similarity)
-    number = sum(available[at].count for at in same if answers[at].truth is not Truth.NO)
-    problem = f": {number} < {required.count}" if required.count > number and best.truth is not Truth.NO else ""
-    problem = problem or (": there is one, but another device needs it" if best.truth is not Truth.NO else "")
+    best, problem = answers.best(required), ""
+    if best.truth is not Truth.NO:
+        number = answers.number(answers.at_least(required, Truth.UNKNOWN))
+        is_few = required.count > number
+        problem = f": {number} < {required.count}" if is_few else ": there is one, but another device needs it"
     return Reason(truth=Truth.NO, text=name + problem, parts=best.parts)
-
-
-def _similarity(answer: Reason) -> tuple[int, int]:
-    """Sort key of answers: the truth, then the fewest differences."""
-    return answer.truth, -sum(part.truth is Truth.NO for part in answer.parts)
 
 
 def _compare(have: _Leaf, required: _Leaf) -> Reason:
