@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tvmtarget import plugins
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import place
 from tvmtarget.target.target_node import HostChoice, TargetNode
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.tree_paths import join
 
 __all__ = ["PAIRS", "Pair", "default_runtime", "effective_pair", "pair_conflicts", "runtimes_of"]
 
@@ -54,6 +54,10 @@ PAIRS = (
     Pair("vm", "cpp", has_control_flow=True, has_dynamic_shapes=True),
 )
 
+_PAIR_OF = {(pair.executor, pair.runtime): pair for pair in PAIRS}
+_RUNTIMES = {one.executor: tuple(pair.runtime for pair in PAIRS if pair.executor == one.executor) for one in PAIRS}
+_ALL_RUNTIMES = frozenset(pair.runtime for pair in PAIRS)
+
 
 def runtimes_of(executor: str) -> tuple[str, ...]:
     """List the runtimes that an executor runs on.
@@ -64,7 +68,7 @@ def runtimes_of(executor: str) -> tuple[str, ...]:
     Returns:
         Names of runtime kinds, the default first; empty for the executor of a plugin.
     """
-    return tuple(pair.runtime for pair in PAIRS if pair.executor == executor)
+    return _RUNTIMES.get(executor, ())
 
 
 def default_runtime(executor: Executor | None) -> str:
@@ -90,14 +94,25 @@ def effective_pair(nodes: Iterable[TargetNode]) -> tuple[Executor, Runtime]:
     Returns:
         Executor and runtime of the last node.
     """
-    executor, runtime = Executor("graph"), Runtime("python")
+    pair = _default_pair()
     for node in nodes:
-        executor = node.executor or executor
-        if node.runtime is not None:
-            runtime = node.runtime
-        # An executor of a plugin is not in the table, so that any runtime may be meant for it.
-        elif runtime.kind not in (runtimes_of(executor.kind) or (runtime.kind,)):
-            runtime = Runtime(default_runtime(executor))
+        pair = _pair_of(node, *pair)
+    return pair
+
+
+@plugins.cached
+def _default_pair() -> tuple[Executor, Runtime]:
+    return Executor("graph"), Runtime("python")
+
+
+def _pair_of(node: TargetNode, executor: Executor, runtime: Runtime) -> tuple[Executor, Runtime]:
+    """Return the executor and runtime of a node in a node with another pair."""
+    executor = node.executor or executor
+    if node.runtime is not None:
+        return executor, node.runtime
+    # An executor of a plugin is not in the table, so that any runtime may be meant for it.
+    if runtime.kind not in (runtimes_of(executor.kind) or (runtime.kind,)):
+        return executor, Runtime(default_runtime(executor))
     return executor, runtime
 
 
@@ -111,19 +126,35 @@ def pair_conflicts(root: TargetNode, hosts: Mapping[str, HostChoice]) -> Iterato
     Yields:
         One message per conflict, with the path of the node that states the pair or begins to use another host.
     """
-    yield from _conflicts_below([root], "", None, hosts)
+    yield from _conflicts_below(root, root, "", _default_pair(), None, hosts)
 
 
 def _conflicts_below(
-    nodes: list[TargetNode], path: str, around_host: str | None, hosts: Mapping[str, HostChoice]
+    root: TargetNode,
+    node: TargetNode,
+    path: str,
+    around: tuple[Executor, Runtime],
+    around_host: str | None,
+    hosts: Mapping[str, HostChoice],
 ) -> Iterator[str]:
-    node, host = nodes[-1], hosts[path].effective
+    pair, host = _pair_of(node, *around), hosts[path].effective
     if node.executor is not None or node.runtime is not None or host != around_host:
-        executor, runtime = effective_pair(nodes)
-        for problem in _problems(executor, runtime, _host_kind(nodes[0], host)):
+        for problem in _problems(*pair, node.kind if host == path else _host_kind(root, host)):
             yield problem + place(path)
+    # A device that states no pair is looked at once for each kind of host: a tree can have 100,000 of them.
+    is_right: dict[str, bool] = {}
     for child in node.targets:
-        yield from _conflicts_below([*nodes, child], join(path, child.slot), host, hosts)
+        below = f"{path}/{child.slot}" if path else child.slot
+        is_plain = not child.targets and child.executor is None and child.runtime is None
+        if is_plain and hosts[below].effective == host:
+            continue
+        drives_itself = is_plain and hosts[below].effective == below
+        if drives_itself and is_right.get(child.kind, False):
+            continue
+        found = [*_conflicts_below(root, child, below, pair, host, hosts)]
+        if drives_itself:
+            is_right[child.kind] = not found
+        yield from found
 
 
 def _host_kind(root: TargetNode, path: str) -> str | None:
@@ -137,9 +168,9 @@ def _host_kind(root: TargetNode, path: str) -> str | None:
 
 def _problems(executor: Executor, runtime: Runtime, host: str | None) -> Iterator[str]:
     known = runtimes_of(executor.kind)
-    if not known or all(pair.runtime != runtime.kind for pair in PAIRS):
+    if not known or runtime.kind not in _ALL_RUNTIMES:
         return  # an executor or runtime of a plugin, about which the table says nothing
-    pair = next((pair for pair in PAIRS if (pair.executor, pair.runtime) == (executor.kind, runtime.kind)), None)
+    pair = _PAIR_OF.get((executor.kind, runtime.kind))
     on = f"executor {executor.kind!r} on runtime {runtime.kind!r}"
     if pair is None:
         yield f"executor {executor.kind!r} does not run on runtime {runtime.kind!r}; it runs on: {', '.join(known)}"

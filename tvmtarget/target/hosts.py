@@ -28,12 +28,14 @@ def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
 
     Args:
         root: a tree whose references may be wrong.
-        identity: the text by which two trees are equal (`identity.identity_text`).
+        identity: the text by which two trees are equal (`identity.digest_of`).
 
     Returns:
         The tree with references in place of equal hosts; the same object if there are none.
     """
-    written = [path for path, node in root.walk() if isinstance(node.host, TargetNode)]
+    if not root.targets and not root.can_host:
+        return root  # a device alone has no other node that could be its host
+    written = [*_written(root, "")]
     if not written:
         return root
     sites = dict(_Shared(root, identity).found(written))
@@ -42,6 +44,15 @@ def share_equal_hosts(root: _N, identity: Callable[[TargetNode], str]) -> _N:
     now = hosts_by_path(shared)
     shadowed = {path: root.at(path).host for path, site in sites.items() if unnumbered(now[path].effective) != site}
     return with_hosts(shared, shadowed) if shadowed else shared
+
+
+def _written(node: TargetNode, path: str) -> Iterator[str]:
+    """Yield the paths of the nodes in which a host is written."""
+    if isinstance(node.host, TargetNode):
+        yield path
+    for child in node.targets:
+        if child.targets or isinstance(child.host, TargetNode):
+            yield from _written(child, join(path, child.slot))
 
 
 class _Shared:
@@ -93,7 +104,11 @@ class _Shared:
             host = around.host
             return self._identity_of(host) if isinstance(host, TargetNode) else ""
         node = self._root.at(path)
-        return self._identity_of(node.replace(host=None, name=None, count=1)) if node.can_host else ""
+        if not node.can_host:
+            return ""
+        # The name of a root is not part of its identity.
+        is_alone = node.host is None and node.count == 1
+        return self._identity_of(node if is_alone else node.with_checked(host=None, count=1))
 
 
 def _reference(path: str, site: str) -> str | None:
