@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.target.attributes import Value
@@ -20,15 +20,15 @@ from tvmtarget.target.problems import shown
 
 __all__ = ["chip_problems", "chips_of", "is_unchecked", "llvm_cpu_name"]
 
-# The table of names for an attribute of a kind; "cpu" means that of the architecture of the triple.
+# By kind, the attribute that names a chip and the table of its names; "cpu" means that of the triple's architecture.
 _TABLES = {
-    ("llvm", "mcpu"): "cpu",
-    ("c", "mcpu"): "cpu",
-    ("cuda", "arch"): "nvptx",
-    ("nvptx", "mcpu"): "nvptx",
-    ("rocm", "mcpu"): "amdgcn",
-    ("hexagon", "mcpu"): "hexagon",
-    ("cmsis-nn", "mcpu"): "arm",
+    "llvm": ("mcpu", "cpu"),
+    "c": ("mcpu", "cpu"),
+    "cuda": ("arch", "nvptx"),
+    "nvptx": ("mcpu", "nvptx"),
+    "rocm": ("mcpu", "amdgcn"),
+    "hexagon": ("mcpu", "hexagon"),
+    "cmsis-nn": ("mcpu", "arm"),
 }
 
 _CPU_TABLES = ("x86", "aarch64", "arm", "riscv", "hexagon", "wasm")
@@ -45,7 +45,7 @@ _SHAPES = {"nvptx": re.compile(r"sm_[0-9]+[af]?"), "amdgcn": re.compile(r"gfx[0-
 
 @cache
 def _chips() -> dict[str, frozenset[str]]:
-    data = json.loads(files("tvmtarget.target.cpu").joinpath("data/chips.json").read_text(encoding="utf-8"))
+    data = json.loads((Path(__file__).parent / "data/chips.json").read_bytes())
     return {table: frozenset(names) for table, names in data["chips"].items()}
 
 
@@ -75,31 +75,37 @@ def is_unchecked(attrs: Mapping[str, Value], name: str) -> bool:
     return isinstance(unchecked, tuple) and name in unchecked
 
 
-def chip_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
+@cache
+def _names_in(table: str) -> frozenset[str]:
+    return frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
+
+
+def chip_problems(kind: str, attrs: Mapping[str, Value]) -> list[str]:
     """Check the chip names and the triple of a node.
 
     Args:
         kind: The kind of the node.
         attrs: Its attributes.
 
-    Yields:
+    Returns:
         A message for each attribute whose value is unknown to LLVM, with the nearest names.
     """
-    yield from _triple_problems(kind, attrs)
-    for name, value in attrs.items():
-        table = _TABLES.get((kind, name))
-        if table is None or not isinstance(value, str):
-            continue
-        if is_unchecked(attrs, name):
-            if table in _SHAPES and not _SHAPES[table].fullmatch(value):
-                yield f"{name} {value!r} of kind {kind!r} is not written as {'sm_90' if table == 'nvptx' else 'gfx90a'}"
-            continue
-        if table == "cpu" and _has_no_table(attrs.get("mtriple")):
-            continue
-        known = frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
-        # Compilers for Arm accept modifiers after the name: cortex-m33+nodsp.
-        if value.partition("+")[0] not in known:
-            yield f"{name} {shown(value)} of kind {kind!r} is not a chip that LLVM knows{_advice(name, value, known)}"
+    problems = [*_triple_problems(kind, attrs)] if "mtriple" in attrs else []
+    name, table = _TABLES.get(kind, ("", ""))
+    value = attrs.get(name) if name else None
+    if not isinstance(value, str):
+        return problems
+    if is_unchecked(attrs, name):
+        if table in _SHAPES and not _SHAPES[table].fullmatch(value):
+            right = "sm_90" if table == "nvptx" else "gfx90a"
+            problems.append(f"{name} {value!r} of kind {kind!r} is not written as {right}")
+    # Compilers for Arm accept modifiers after the name: cortex-m33+nodsp.
+    elif value.partition("+")[0] not in _names_in(table) and not (
+        table == "cpu" and _has_no_table(attrs.get("mtriple"))
+    ):
+        advice = _advice(name, value, _names_in(table))
+        problems.append(f"{name} {shown(value)} of kind {kind!r} is not a chip that LLVM knows{advice}")
+    return problems
 
 
 def _has_no_table(text: Value | None) -> bool:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from tvmtarget.errors import did_you_mean
-from tvmtarget.target.attributes import Value
+from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.cpu.chips import chips_of, is_unchecked
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import StatedIsa, is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.problems import shown
 
-__all__ = ["contradictions"]
+__all__ = ["contradictions", "has_rules"]
 
 # ABIs of RISC-V: width, and the extension whose registers pass floats (RISC-V ELF psABI, "Integer/Floating ABIs").
 _RISCV_ABI = re.compile(r"(ilp32|lp64)([efdq]?)")
@@ -37,22 +38,37 @@ _TRIPLES = {
 _ARCH_BITS = {"x86_64": 64, "riscv64": 64, "riscv32": 32}
 
 
-def contradictions(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
+def contradictions(kind: str, attrs: Attributes) -> Iterable[str]:
     """Find contradictions between attributes that are valid one by one.
 
     Args:
         kind: The kind of the node.
         attrs: Its attributes.
 
-    Yields:
+    Returns:
         A message for each contradiction, with the fix where it is known.
     """
     if is_cpu(kind):
-        stated = read_isa(kind, attrs)
-        for rule in _RULES:
-            yield from rule(kind, attrs, stated)
-    elif kind == "webgpu":
-        yield from _subgroups(attrs)
+        return _contradictions_of_cpu(kind, attrs)
+    return _subgroups(attrs) if kind == "webgpu" else ()
+
+
+def has_rules(kind: str) -> bool:
+    """Whether attributes of a kind can contradict each other.
+
+    Args:
+        kind: The name of a kind.
+
+    Returns:
+        False if `contradictions` finds none in any node of that kind.
+    """
+    return is_cpu(kind) or kind == "webgpu"
+
+
+@lru_cache(maxsize=1024)  # the CPUs of many systems are equal
+def _contradictions_of_cpu(kind: str, attrs: Attributes) -> tuple[str, ...]:
+    stated = read_isa(kind, attrs)
+    return tuple(problem for rule in _RULES for problem in rule(kind, attrs, stated))
 
 
 def _cpu_is_of_triple(_: str, attrs: Mapping[str, Value], stated: StatedIsa) -> Iterator[str]:

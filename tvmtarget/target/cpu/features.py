@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
+from pathlib import Path
 
 __all__ = ["FeatureTable", "families", "table_of"]
 
@@ -194,7 +194,7 @@ def _reach(names: Iterable[str], edges: Mapping[str, tuple[str, ...]]) -> frozen
 
 @cache
 def _tables() -> Mapping[str, FeatureTable]:
-    data = json.loads(files("tvmtarget.target.cpu").joinpath("data/features.json").read_text(encoding="utf-8"))
+    data = json.loads((Path(__file__).parent / "data/features.json").read_bytes())
     return {family: _table(family, flat) for family, flat in data["families"].items()}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, Value
@@ -209,6 +210,10 @@ class StatedIsa:
     words: tuple[str, ...]
 
 
+# The attributes that this module reads.
+_READ = ("mtriple", "mcpu", "march", "mattr", "arch")
+
+
 def features_of(kind: str, attrs: Attributes) -> Features:
     """Compute the features of a node.
 
@@ -222,6 +227,12 @@ def features_of(kind: str, attrs: Attributes) -> Features:
     Raises:
         TargetError: Added and removed features contradict each other.
     """
+    return _features_of(kind, *map(attrs.get, _READ))
+
+
+@lru_cache(maxsize=4096)  # the CPUs of many systems are equal
+def _features_of(kind: str, *values: Value | None) -> Features:
+    attrs = {name: value for name, value in zip(_READ, values, strict=True) if value is not None}
     stated = read_isa(kind, attrs)
     if len(stated.families) > 1:
         # Only what all alternatives have in common is certain.

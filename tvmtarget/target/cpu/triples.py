@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import lru_cache
 from typing import Literal
 
 from tvmtarget.errors import TargetError, did_you_mean
@@ -212,6 +212,7 @@ def looks_like_triple(word: str) -> bool:
     return bool(triple.os or triple.environment or triple.vendor in _VENDORS)
 
 
+@lru_cache(maxsize=1024)  # many nodes have equal triples
 def _parse(text: str) -> Triple:
     first, *words = re.sub(r"^x86-64(?=-|$)", "x86_64", text).split("-")
     arch, sub = _arch(first, text)
@@ -260,6 +261,10 @@ def _arch(word: str, text: str) -> tuple[str, str]:
 
 def _check_words(text: str, vendor: str, rest: Sequence[str]) -> None:
     """Reject unknown components, and a vendor that is probably a misspelled system."""
+    if not rest or (rest == [vendor] and vendor in _VENDORS):
+        return
+    from difflib import get_close_matches  # most triples have no other words
+
     known = (*_OSES, *_ENVIRONMENTS)
     is_near = vendor not in ("", *_VENDORS) and bool(
         _stem(vendor)[0] in known or get_close_matches(vendor, known, cutoff=0.8)
