@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from tvmtarget.tags.compiled import CompiledLayer, compile_tags
+from tvmtarget.tags.compiled import DATA, TREES, CompiledLayer, compile_tags
 from tvmtarget.tags.discovery import shipped_folder
 from tvmtarget.tags.layers import FileLayer
 from tvmtarget.tags.registry import Registry
+from tvmtarget.tags.tree_index import write_index
 
 AUTHORED = FileLayer("authored", folder=shipped_folder())
 COMPILED = CompiledLayer("compiled", shipped_folder(), is_checked=False)
@@ -20,6 +21,20 @@ def test_compiled_equals_authored():
     assert sorted(COMPILED.listed()) == sorted(AUTHORED.listed())
     for name in AUTHORED.names():
         assert COMPILED.find(name) == AUTHORED.find(name)
+
+
+def test_the_index_of_trees_is_that_of_the_tags():
+    """If it differs, `python -m tvmtarget.tags.compiled` updates it."""
+    registry = Registry(COMPILED)
+    assert (DATA / TREES).read_bytes() == write_index({name: registry.tree(name) for name in registry})
+
+
+def test_the_index_of_trees_is_not_used_for_changed_files(tmp_path):
+    shutil.copytree(shipped_folder(), tmp_path / "tags")
+    layer = CompiledLayer("checkout", tmp_path / "tags", is_checked=True)
+    assert layer.trees() is not None
+    (tmp_path / "tags" / "new.toml").write_text('schema = 1\n[tag.box]\nkind = "c"\n')
+    assert CompiledLayer("checkout", tmp_path / "tags", is_checked=True).trees() is None
 
 
 def test_a_changed_namespace_is_read_from_its_files(tmp_path):

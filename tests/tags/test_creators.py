@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tvmtarget import Target
+from tvmtarget import CompilationConfig, Executor, Runtime, Target
 from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.tags import creators
 from tvmtarget.tags.registry import default_registry
@@ -106,7 +106,7 @@ def test_a_model_has_every_fact_that_tvm_gave_it(function, model, text):
     made, historic = function(model), Target.parse(text)
     assert made.kind == historic.kind
     assert {**made.attrs, **historic.attrs} == {**made.attrs}
-    assert historic.all_keys == made.all_keys or function is creators.adreno
+    assert historic.keys == made.keys or function is creators.adreno
 
 
 @pytest.mark.parametrize("function", [creators.micro, creators.stm32])
@@ -207,6 +207,36 @@ def test_functions_accept_the_spellings_of_tvm(made, text):
         assert made() == creators.hexagon("v68")
     else:
         assert made() == Target.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("executor", "options", "runtime"),
+    [
+        ("graph", "", {"kind": "crt", "system-lib": True}),
+        ("aot", "", {"kind": "crt"}),
+        ({"kind": "aot", "unpacked-api": True, "interface-api": "c"}, "", {"kind": "crt"}),
+        (Executor("graph", {"link-params": True}), "-runtime=c", {"kind": "crt", "system-lib": True}),
+        ("graph", ["-runtime=c", "--system-lib"], {"kind": "crt", "system-lib": True}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
+def test_micro_returns_a_configuration_for_an_executor(executor, options, runtime):
+    """RFC of CompilationConfig: micro(model, options, executor) has crt, with system-lib for the executor graph."""
+    made = creators.micro("stm32f746xx", options, executor)
+    assert (made.executor, made.runtime) == (Executor.from_json(executor), Runtime(runtime))
+    config = CompilationConfig.from_target(made)
+    assert (config.executor, config.runtime) == (made.executor, made.runtime)
+    assert config.target_host == config.targets[0] == creators.micro("stm32f746xx")
+
+
+@pytest.mark.filterwarnings("ignore::tvmtarget.errors.TvmTargetWarning")
+def test_micro_refuses_executors_that_do_not_run_on_crt_or_that_are_given_twice():
+    with pytest.raises(TargetError, match="vm"):
+        creators.micro("stm32f746xx", executor="vm")
+    with pytest.raises(TargetError, match="two runtimes are given: 'cpp' in options"):
+        creators.micro("stm32f746xx", "-runtime=c++", "aot")
+    with pytest.raises(UnknownNameError, match="unknown executor kind 'aott'"):
+        creators.micro("stm32f746xx", executor="aott")
 
 
 def test_a_model_is_needed_where_tvm_needs_one():

@@ -41,13 +41,45 @@ def test_tags_satisfy_a_constraint_or_could(registry, text, satisfied, possible)
     assert (list(found.satisfied), list(found.possible)) == (satisfied, possible)
 
 
-@pytest.mark.parametrize("text", ["cuda(arch>=sm_53)", "cpu", "[cuda,llvm]", "llvm(+avx512f)", "gpu|hexagon", "!cpu"])
-def test_skipping_tags_by_kind_changes_no_answer(text):
-    registry, constraint = default_registry(), Constraint.parse(text)
-    truths = {name: registry[name].satisfies(constraint).truth for name in registry}
+@pytest.fixture(scope="module")
+def shipped():
+    registry = Registry(*default_registry().layers[:1])
+    return registry, {name: registry.tree(name) for name in registry}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("cuda(arch>=sm_53)", "cpu", "llvm(+avx512f)", "gpu|hexagon", "!cpu", "!gpu&llvm(num-cores>=64)", "@cpu"),
+        *("llvm(mcpu>=skylake-avx512)", "gpu(memory>=64GiB)", "!gpu(memory>=64GiB)", "c(memory<1MiB)", "gpu(count>=8)"),
+        *("composite(memory>=1TiB)", "!composite", "composite|!llvm", "[cuda,llvm]", "[gpu=gpu(memory>=16GiB),llvm]"),
+        *("[cuda(count>=8),llvm(num-cores>=64)]", "[!gpu,cuda]", "[cuda,llvm]|rocm", "![cuda]", "[cuda]&composite"),
+        *("cuda(host=llvm(num-cores>=8))", "llvm(executor=aot)", "composite(runtime=crt)|metal", "[gpu/host=llvm]"),
+        *("llvm(keys+=arm_cpu)", "arm_cpu(num-cores>=8)", "ethos-u(memory>=1)"),
+    ],
+)
+def test_the_index_of_trees_changes_no_answer(shipped, text):
+    (registry, trees), constraint = shipped, Constraint.parse(text)
+    truths = {name: tree.satisfies(constraint).truth for name, tree in trees.items()}
     found = find_satisfying(registry, constraint)
     assert found.satisfied == tuple(name for name, truth in truths.items() if truth is Truth.YES)
     assert found.possible == tuple(name for name, truth in truths.items() if truth is Truth.UNKNOWN)
+
+
+def test_shipped_tags_satisfy_themselves_by_the_index(shipped):
+    registry, trees = shipped
+    for name in list(registry)[::300]:
+        assert name in find_satisfying(registry, Constraint.of(trees[name])).satisfied
+
+
+def test_a_replaced_tag_changes_the_tags_that_are_based_on_it(shipped):
+    registry, _ = shipped
+    assert registry.tree_index() is not None
+    assert registry.with_tags({"acme/box": "cuda(arch=sm_90)"}).tree_index() is not None
+    replaced = registry.with_tags({"nvidia/jetson-orin-nano-8gb": "cuda(arch=sm_50)"}, override=True)
+    assert replaced.tree_index() is None
+    found = find_satisfying(replaced, Constraint.parse("cuda(arch=sm_50)")).satisfied
+    assert {"nvidia/jetson-orin-nano-8gb", "demo/robot"} <= set(found)
 
 
 def test_the_kinds_of_a_tag_are_known_without_its_tree():

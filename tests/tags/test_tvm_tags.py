@@ -56,7 +56,7 @@ def ours(target, path):
     node = target.host if is_of_host else target
     name = path.removeprefix("host/")
     if name in ("kind", "keys"):
-        return node.kind if name == "kind" else list(node.all_keys)
+        return node.kind if name == "kind" else list(node.keys)
     value = node[name]
     return list(value) if isinstance(value, tuple) else value
 

@@ -67,3 +67,6 @@ def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -
     instead = info.deprecated.partition(":")[0]
     if instead and instead not in registry:
         yield f"'deprecated' names the tag to use instead, not {instead!r}{did_you_mean(instead, registry)}{where}"
+    same = info.same_as
+    if same and same not in registry:
+        yield f"'same-as' names another tag of the same board, not {same!r}{did_you_mean(same, registry)}{where}"

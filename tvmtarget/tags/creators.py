@@ -7,11 +7,12 @@ model "unknown" means none, as in TVM. `docs/creators.md` lists the differences 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import default_registry
+from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target
 
 __all__ = [
@@ -36,23 +37,41 @@ UNKNOWN = "unknown"
 Options: TypeAlias = str | Sequence[str]
 
 
-def micro(model: str = UNKNOWN, options: Options = "") -> Target:
+def micro(
+    model: str = UNKNOWN, options: Options = "", executor: Executor | str | Mapping[str, object] | None = None
+) -> Target:
     """Create the target of a microcontroller, for generated C.
 
     Args:
         model: The name of a tag in `tags/micro.toml`.
         options: Words of TVM's command line that override the tag.
+        executor: The executor of a whole configuration. It runs on the runtime `crt`, for `graph` with `system-lib`,
+            as the RFC of `CompilationConfig` defines this function. By default the target states neither.
 
     Returns:
-        A `c` target.
+        A `c` target; `CompilationConfig.from_target` returns its flat view.
 
     Raises:
-        UnknownNameError: There is no such model; the message suggests the nearest names.
+        UnknownNameError: There is no such model or executor; the message suggests the nearest names.
+        TargetError: The executor does not run on `crt`, or `options` state another executor or runtime.
 
     >>> print(micro("stm32f746xx"))
     c(march=armv7e-m,mcpu=cortex-m7,model=stm32f746xx)
+    >>> print(micro("stm32f746xx", executor="graph"))
+    c(march=armv7e-m,mcpu=cortex-m7,model=stm32f746xx,executor=graph,runtime=crt(system-lib=true))
     """
-    return _with(_of_model("micro", model), options)
+    target = _with(_of_model("micro", model), options)
+    if executor is None:
+        return target
+    chosen = Executor.from_json(executor)
+    runtime = Runtime("crt", {"system-lib": True} if chosen.kind == "graph" else None)
+    for role, stated, given in (("executor", target.executor, chosen), ("runtime", target.runtime, runtime)):
+        # `-runtime=c` in `options` states the kind alone, which the options of the configuration complete.
+        if stated is not None and stated != given and stated != type(given)(given.kind):
+            raise TargetError(f"two {role}s are given: {str(stated)!r} in options, and {str(given)!r}; leave one out")
+    whole = target.replace(executor=chosen, runtime=runtime)
+    whole.resolve()
+    return whole
 
 
 def stm32(series: str = UNKNOWN, options: Options = "") -> Target:

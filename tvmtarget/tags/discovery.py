@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget import plugins
 from tvmtarget.errors import FileError, TargetError, TvmTargetError
@@ -13,7 +14,10 @@ from tvmtarget.tags.compiled import CompiledLayer
 from tvmtarget.tags.layers import CodeLayer, FileLayer, Layer
 from tvmtarget.untrusted import read_bytes
 
-__all__ = ["discover_layers", "shipped_folder", "user_folder"]
+if TYPE_CHECKING:
+    from tvmtarget.tags.commands import CommandRow
+
+__all__ = ["configured_commands", "discover_layers", "shipped_folder", "user_folder"]
 
 PROJECT_FILE = "tvmtarget.toml"
 
@@ -38,6 +42,27 @@ def discover_layers(cwd: Path | None, environ: Mapping[str, str]) -> Iterator[La
     project = None if cwd is None else _project_file(cwd)
     if project is not None:
         yield FileLayer(f"project {project}", files=[project])
+
+
+def configured_commands(cwd: Path | None, environ: Mapping[str, str]) -> tuple[CommandRow, ...]:
+    """Read the commands for code of other machines that apply in a folder.
+
+    Args:
+        cwd: The working folder, where the search for a project starts; None if it no longer exists.
+        environ: The environment variables.
+
+    Returns:
+        The rows of the project's file, then those of `tvmtarget.toml` beside the user's tags.
+
+    Raises:
+        TargetError: A file cannot be read, or a row is no command of a triple.
+    """
+    from tvmtarget.tags.commands import read_commands
+
+    project = None if cwd is None else _project_file(cwd)
+    own = user_folder(environ).parent / PROJECT_FILE
+    rows = () if project is None else read_commands(project, project.parent)
+    return (*rows, *(read_commands(own, None) if own.is_file() else ()))
 
 
 def _packages() -> Iterator[Layer]:

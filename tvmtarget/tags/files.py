@@ -56,6 +56,7 @@ METADATA: dict[str, type] = {
     "base": str,
     "tvm": str,
     "deprecated": str,
+    "same-as": str,
     "override": bool,
 }
 _TYPES: dict[type, str] = {str: "text", bool: "true or false", list: "a list of texts"}
@@ -78,6 +79,7 @@ class TagInfo:
         family: The tag of the family that this one is a size of.
         deprecated: The tag to use instead, with an optional explanation after ':'; empty if not deprecated.
         overrides: Whether the tag may replace one of a lower layer.
+        same_as: Another tag of the same board, for example with another user space; empty if there is none.
     """
 
     name: str
@@ -91,6 +93,7 @@ class TagInfo:
     family: str | None = None
     deprecated: str = ""
     overrides: bool = False
+    same_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +240,15 @@ class _File:
     def __init__(self, path: Path, data: Mapping[str, object], namespace: str | None) -> None:
         self.path = path
         self.prefix = f"{namespace}/" if namespace else ""
+        # A project's file has commands too (`tags/commands.py`); here they are only checked.
+        from tvmtarget.tags.commands import COMMAND_SECTIONS, command_rows  # shipped tags are not read from files
+
+        sections = _SECTIONS if namespace is not None else (*_SECTIONS, *COMMAND_SECTIONS)
         self.problems = [
-            f"unknown section {name!r}{did_you_mean(name, _SECTIONS)}" for name in data if name not in _SECTIONS
+            f"unknown section {name!r}{did_you_mean(name, sections)}" for name in data if name not in sections
         ]
+        if namespace is None:
+            self.problems += [one for one in command_rows(data, path, path.parent) if isinstance(one, str)]
         self.defined_twice: dict[str, list[str]] = {}
         self.sources = self._tables(data, "source")
         self.tags = self._tables(data, "tag")
@@ -341,6 +350,7 @@ class _File:
             family=family,
             deprecated=metadata.get("deprecated", ""),
             overrides=metadata.get("override", False),
+            same_as=metadata.get("same-as", ""),
         )
         flat = {key: value for key, value in table.items() if key not in METADATA}
         return TagRow(info, metadata.get("base"), flat, problems)

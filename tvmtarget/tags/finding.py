@@ -66,10 +66,15 @@ def find_satisfying(registry: Registry, constraint: Constraint) -> Matches:
     Returns:
         The tags with the answers yes and unknown.
     """
-    # The kinds of a tag are known from its row, so most trees are never built.
     found: dict[Truth, list[str]] = {truth: [] for truth in Truth}
+    index = registry.tree_index()
+    indexed = index.names if index is not None else frozenset[str]()
+    truth_of_indexed = index.checker(constraint) if index is not None else None
     for name in registry:
-        if _may_meet(constraint, registry.kinds(name)):
+        if truth_of_indexed is not None and name in indexed:
+            found[truth_of_indexed(name)].append(name)
+        # The kinds of a tag are known from its row, so most trees are never built.
+        elif _may_meet(constraint, registry.kinds(name)):
             found[_truth(registry, name, constraint)].append(name)
     return Matches(tuple(found[Truth.YES]), tuple(found[Truth.UNKNOWN]))
 

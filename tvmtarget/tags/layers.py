@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from tvmtarget.tags.files import TagFile, TagInfo, TagRow, location, namespace_of, read_tag_file
 
-__all__ = ["CodeLayer", "FileLayer", "Layer"]
+__all__ = ["CodeLayer", "FileLayer", "Layer", "tag_files"]
 
 
 @runtime_checkable
@@ -41,6 +42,13 @@ class Layer(Protocol):
 
         Returns:
             Names without aliases, abstract tags and tags with problems.
+        """
+
+    def boards(self) -> Mapping[str, str]:
+        """Find the tags that state to be of the same board as another tag.
+
+        Returns:
+            The other tag by the name of each.
         """
 
     def namespaces(self) -> Iterable[str]:
@@ -77,8 +85,8 @@ class FileLayer:
         """
         self.label = label
         self._by_namespace: dict[str | None, list[Path]] = {None: list(files)} if files else {}
-        found = [only] if only else folder.glob("[!.]*.toml") if folder else ()
-        for path in sorted(found, key=lambda path: path.name.split(".")):
+        found = [only] if only else tag_files(folder) if folder else ()
+        for path in found:
             self._by_namespace.setdefault(namespace_of(path), []).append(path)
         self._read: dict[str | None, TagFile] = {}
 
@@ -112,6 +120,15 @@ class FileLayer:
             for name, row in self._load(key).rows.items():
                 if row.info.name == name and not row.info.is_abstract and not row.problems:
                     yield name
+
+    def boards(self) -> Mapping[str, str]:
+        """Find the tags that state to be of the same board as another tag, reading every file.
+
+        Returns:
+            The other tag by the name of each.
+        """
+        rows = (row for key in self._by_namespace for row in self._load(key).rows.values())
+        return {row.info.name: row.info.same_as for row in rows if row.info.same_as}
 
     def namespaces(self) -> Iterator[str]:
         """List the namespaces.
@@ -186,6 +203,14 @@ class CodeLayer:
         """
         return self._rows
 
+    def boards(self) -> Mapping[str, str]:
+        """Find the tags that state to be of the same board as another tag.
+
+        Returns:
+            The other tag by the name of each.
+        """
+        return {name: row.info.same_as for name, row in self._rows.items() if row.info.same_as}
+
     @cached_property
     def _namespaces(self) -> list[str]:
         return sorted({name.partition("/")[0] for name in self._rows})
@@ -208,6 +233,23 @@ class CodeLayer:
             The problems.
         """
         return self._problems
+
+
+def tag_files(folder: Path) -> list[Path]:
+    """List the tag files of a folder.
+
+    Args:
+        folder: The folder; a missing one has no files.
+
+    Returns:
+        The files, by namespace, and those of a namespace by name.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError:  # a folder that cannot be read has no files
+        return []
+    shown = [name for name in names if name.endswith(".toml") and not name.startswith(".")]
+    return [folder / name for name in sorted(shown, key=lambda name: name.split("."))]
 
 
 def _merge_files(files: Sequence[TagFile]) -> TagFile:

@@ -11,16 +11,21 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError, did_you_mean, raise_all, warn
 from tvmtarget.tags import discovery
+from tvmtarget.tags.compiled import CompiledLayer
 from tvmtarget.tags.files import TagInfo, TagRow, is_project_file, location
 from tvmtarget.tags.layers import CodeLayer, FileLayer, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import Origin
 from tvmtarget.target.scheduler_addresses import addresses, reject_addresses
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike
+
+if TYPE_CHECKING:
+    from tvmtarget.tags.tree_index import TreeIndex
 
 __all__ = ["Registry", "TagInfo", "default_registry"]
 
@@ -70,7 +75,7 @@ class Registry(Mapping[str, Target]):
         """
         return cls(*discovery.discover_layers(None if cwd is None else Path(cwd), environ))
 
-    def with_tags(self, tags: Mapping[str, Target | str | Mapping[str, object]], *, override: bool = False) -> Registry:
+    def with_tags(self, tags: Mapping[str, TargetLike], *, override: bool = False) -> Registry:
         """Add a layer of tags on top.
 
         Args:
@@ -97,7 +102,7 @@ class Registry(Mapping[str, Target]):
         return Registry(*self._layers, CodeLayer("code", rows))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._find(name) is not None
+        return isinstance(name, str) and self.find_row(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         """List the names of all concrete tags, sorted, without aliases and abstract tags."""
@@ -105,7 +110,7 @@ class Registry(Mapping[str, Target]):
         lowest, *others = self._layers or (CodeLayer("nothing", {}),)
         listed = set(lowest.listed())
         for name in {name for layer in others for name in layer.names()}:
-            row = self._find(name)
+            row = self.find_row(name)
             is_listed = row is not None and row.info.name == name and not row.info.is_abstract and not row.problems
             (listed.add if is_listed else listed.discard)(name)
         yield from sorted(listed)
@@ -187,18 +192,44 @@ class Registry(Mapping[str, Target]):
         Returns:
             The metadata, or None if there is no such tag.
         """
-        row = self._find(name)
+        row = self.find_row(name)
         return row.info if row is not None else None
 
-    def abstract(self) -> tuple[str, ...]:
+    def abstract(self, namespace: str | None = None) -> tuple[str, ...]:
         """List the abstract tags: bases of others, and partial configurations.
+
+        Args:
+            namespace: The namespace to list, such as `config`; None for all.
 
         Returns:
             The names, sorted.
         """
         names = {name for layer in self._layers for name in layer.names()}
-        rows = ((name, self._find(name)) for name in names)
+        if namespace is not None:
+            names = {name for name in names if name.startswith(f"{namespace}/")}
+        rows = ((name, self.find_row(name)) for name in names)
         return tuple(sorted(name for name, row in rows if row and row.info.name == name and row.info.is_abstract))
+
+    def boards(self) -> Mapping[str, str]:
+        """Find the tags that state to be of the same board as another tag.
+
+        Returns:
+            The other tag by the name of each, sorted.
+        """
+        return dict(sorted(pair for layer in self._layers for pair in layer.boards().items()))
+
+    def tree_index(self) -> TreeIndex | None:
+        """Return the index of the trees of the shipped tags.
+
+        Returns:
+            The index, or None if files have changed since they were compiled, or a higher layer replaces shipped tags,
+            on which others may be based.
+        """
+        if not self._layers or not isinstance(self._layers[0], CompiledLayer):
+            return None
+        lowest, *others = self._layers
+        is_replaced = any(lowest.find(name) is not None for layer in others for name in layer.names())
+        return None if is_replaced else self._layers[0].trees()
 
     def problems(self, *, shipped: bool = True) -> tuple[str, ...]:
         """Read all layers and list their problems.
@@ -213,12 +244,12 @@ class Registry(Mapping[str, Target]):
         found = [problem for layer in layers for problem in layer.problems()]
         for layer in layers:
             for name in layer.names():
-                row = self._find(name)
+                row = self.find_row(name)
                 found += row.problems if row is not None else ()
         return tuple(dict.fromkeys(found))
 
     def _row(self, name: str) -> TagRow:
-        row = self._find(name)
+        row = self.find_row(name)
         if row is None:
             tail = did_you_mean(name, [*self, *self.abstract()]) or "; `tvmtarget tags` lists them"
             # The name may be unknown because the file that defines it cannot be read.
@@ -226,8 +257,15 @@ class Registry(Mapping[str, Target]):
             raise UnknownNameError(f"unknown tag {name!r}{tail}", *broken)
         return row
 
-    def _find(self, name: str) -> TagRow | None:
-        """Return the row of a name from the highest layer that defines it."""
+    def find_row(self, name: str) -> TagRow | None:
+        """Look up a tag in the highest layer that defines it.
+
+        Args:
+            name: A name or alias.
+
+        Returns:
+            The row, which may have problems, or None if there is no such tag.
+        """
         # Without a namespace it is a kind or a word, and no file needs to be read.
         if "/" not in name:
             return None
@@ -246,10 +284,9 @@ class Registry(Mapping[str, Target]):
         problem = f"{defined_twice(name, rows[1].info, rows[0].info)}; set override = true in the second"
         return TagRow(rows[0].info, rows[0].base, rows[0].flat, (*rows[0].problems, problem))
 
-    def _row_in_code(self, name: str, target: Target | str | Mapping[str, object], *, overrides: bool) -> TagRow:
-        tree = Target.parse(target, tags=self) if isinstance(target, str) else target
+    def _row_in_code(self, name: str, target: TargetLike, *, overrides: bool) -> TagRow:
         info = TagInfo(name, "", ("code",), "", (), is_abstract=False, file=Path("code"), overrides=overrides)
-        return TagRow(info, None, tree.to_json() if isinstance(tree, Target) else tree)
+        return TagRow(info, None, target if isinstance(target, Mapping) else Target.parse(target, tags=self).to_json())
 
     def _tree(self, name: str, below: tuple[str, ...]) -> Target:
         """Return the tree of a tag; `below` are the tags under construction that use it."""

@@ -6,11 +6,12 @@ the paths of a base, and the consistency of the resulting tree.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from tvmtarget.tags.files import CONFIDENCES, METADATA, NAME_PATTERN, SCHEMA
 from tvmtarget.target.kinds import kind_names
-from tvmtarget.target.schema import json_schema
+from tvmtarget.target.schema import forms_of
+from tvmtarget.target.tree import Target
 
 __all__ = ["tag_file_schema"]
 
@@ -32,24 +33,21 @@ def tag_file_schema() -> dict[str, object]:
     >>> tag_file_schema()["properties"]["tag"]["additionalProperties"]
     {'$ref': '#/$defs/row'}
     """
-    targets = json_schema()
-    definitions = cast("dict[str, Any]", targets["$defs"])
-    kinds = [f"tag of {name}" for name in kind_names()]
-    rows = {name: _with_metadata(definitions[name.removeprefix("tag of ")]) for name in kinds}
-    fields = definitions["composite"]["properties"]
+    definitions: dict[str, Any] = Target.model_json_schema()["$defs"]
+    forms: dict[str, dict[str, Any]] = forms_of(definitions["Target"])
+    rows = {f"tag of {name}": _with_metadata(forms[name]) for name in kind_names()}
+    fields = forms["composite"]["properties"]
     changes = {name: fields[name] for name in ("count", "links", "memory", "executor", "runtime")}
     definitions |= {
         **rows,
         "changes": {"type": "object", "description": "differences from a base, by path", "properties": changes},
-        "based": _with_metadata(
-            {**definitions["tagged"], "properties": changes | {"kind": False, "tag": False}}, "base"
-        ),
-        "tag of a tag": _with_metadata(definitions["tagged"]),
+        "based": _with_metadata({**forms["tag"], "properties": changes | {"kind": False, "tag": False}}, "base"),
+        "tag of a tag": _with_metadata(forms["tag"]),
         # A base determines the kind, so rows with and without one have different fields.
         "row": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in ("based", "tag of a tag", *rows)]},
     }
     return {
-        "$schema": targets["$schema"],
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "tvmtarget tag file",
         "type": "object",
         "properties": {
