@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tvmtarget.ir.function import DIMS, Attribute, Call, Function, Value
-from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
+from tvmtarget.ir.types import Dim, MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 
-__all__ = ["compose_dims", "dim_aliases", "is_dim_aliases", "rename_dims", "with_dim_aliases"]
+__all__ = ["compose_dims", "dim_aliases", "is_dim_aliases", "rename_dims", "with_dim_aliases", "with_dims"]
 
 
 def is_dim_aliases(value: Attribute) -> bool:
@@ -96,26 +96,35 @@ def _body(function: Function, dims: Mapping[str, str]) -> Function:
 
 
 def _value(value: Value, dims: Mapping[str, str]) -> Value:
-    return replace(value, type=_type(value.type, dims))
+    return replace(value, type=with_dims(value.type, dims))
 
 
-def _type(type_: Type, dims: Mapping[str, str]) -> Type:
+def with_dims(type_: Type, dims: Mapping[str, Dim]) -> Type:
+    """Replace symbolic dimensions of a type.
+
+    Args:
+        type_: the type.
+        dims: what takes the place of a dimension, by its name.
+
+    Returns:
+        The type.
+    """
     match type_:
         case TensorType():
             return _tensor(type_, dims)
         case SequenceType(element):
-            return SequenceType(_type(element, dims))
+            return SequenceType(with_dims(element, dims))
         case OptionalType(element):
-            return OptionalType(_type(element, dims))
+            return OptionalType(with_dims(element, dims))
         case MapType(key, value):
-            return MapType(key, _type(value, dims))
+            return MapType(key, with_dims(value, dims))
         case SparseType(tensor):
             return SparseType(_tensor(tensor, dims))
         case _:
             return type_
 
 
-def _tensor(type_: TensorType, dims: Mapping[str, str]) -> TensorType:
+def _tensor(type_: TensorType, dims: Mapping[str, Dim]) -> TensorType:
     if type_.shape is None:
         return type_
     return TensorType(type_.dtype, tuple(dims.get(dim, dim) if isinstance(dim, str) else dim for dim in type_.shape))

@@ -7,18 +7,18 @@ from dataclasses import replace
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.target.constraints.constraint import Constraint
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import TargetLike, as_target
 from tvmtarget.target.tree_paths import join
 
 __all__ = ["embed"]
 
 
-def embed(module: IRModule, target: Target | str, at: str) -> IRModule:
+def embed(module: IRModule, target: TargetLike, at: str) -> IRModule:
     """Return the module on a larger target tree.
 
     Args:
         module: the module.
-        target: larger target tree, or its text.
+        target: larger target tree, in any form that `Target.parse` reads.
         at: path or name of the node of `target` that is the module's present target.
 
     Returns:
@@ -33,7 +33,7 @@ def embed(module: IRModule, target: Target | str, at: str) -> IRModule:
     >>> print(embed(module, "[soc=[npu=onnxruntime,cpu=llvm],cpu=llvm]", "soc").main.body[0].constraint)
     @soc/npu
     """
-    tree = Target.parse(target) if isinstance(target, str) else target
+    tree = as_target(target)
     path = tree.locate(at)[0]
     functions = tuple(_prefix_function(function, path) for function in module)
     return module.replace(functions=functions, target=tree).verify()

@@ -173,6 +173,11 @@ class Call:
         return self.op.rsplit("::", 1)[-1].removeprefix("onnx.")
 
     @property
+    def op_names(self) -> tuple[str, ...]:
+        """Spellings by which users name the operator, each once: bare, with its domain, and with the dialect."""
+        return tuple(dict.fromkeys((self.kind, self.op.removeprefix("onnx."), self.op)))
+
+    @property
     def callee(self) -> str | None:
         """Name of the called function of the module; None for an operation."""
         return self.op[1:] if self.op.startswith("@") else None

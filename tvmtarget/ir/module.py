@@ -27,7 +27,7 @@ from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
     import networkx
@@ -209,7 +209,7 @@ class IRModule:
         save_function(self[function], self.by_name, Path(path))
 
     @classmethod
-    def of(cls, program: object, target: Target | str | None = None, entry: str | None = None) -> IRModule:
+    def of(cls, program: object, target: TargetLike | None = None, entry: str | None = None) -> IRModule:
         """Return the module of any supported form of a program.
 
         Args:
@@ -231,7 +231,7 @@ class IRModule:
         return cls.from_tvm(cast("tvm.IRModule", program), target).with_entry(entry)
 
     @classmethod
-    def from_tvm(cls, module: tvm.IRModule, target: Target | str | None = None) -> IRModule:
+    def from_tvm(cls, module: tvm.IRModule, target: TargetLike | None = None) -> IRModule:
         """Read a module of Apache TVM.
 
         Relax functions become functions of calls; TIR functions and other code become functions of code. Everything
@@ -253,7 +253,7 @@ class IRModule:
         from tvmtarget.ir.relax.reader import read_tvm_module
         from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 
-        tree = Target.parse(target) if isinstance(target, str) else target
+        tree = None if target is None else as_target(target)
         functions, attrs = read_tvm_module(module)
         functions = read_constraint_attributes(functions)
         if tree is not None:
@@ -321,21 +321,19 @@ class IRModule:
         """
         return replace(self, **changes)
 
-    def with_target(self, target: Target | str | None) -> IRModule:
+    def with_target(self, target: TargetLike | None) -> IRModule:
         """Return the module on another target tree.
 
         Args:
-            target: target tree, its text, or None.
+            target: target tree in any form that `Target.parse` reads, or None.
 
         Returns:
             The changed module.
 
         Raises:
-            TargetError: the target is of another type, or its text is malformed.
+            TargetError: the target is not valid.
         """
-        if not isinstance(target, Target | str | None):
-            raise TargetError(f"a target is a Target or its text, not {shown(target)}")
-        return self.replace(target=Target.parse(target) if isinstance(target, str) else target)
+        return self.replace(target=None if target is None else as_target(target))
 
     def with_configuration(self, configuration: CompilationConfig) -> IRModule:
         """Return the module on the tree of a flat configuration (TVM's M0).

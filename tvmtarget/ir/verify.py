@@ -295,14 +295,25 @@ class _TargetView:
         except TargetError:
             return None  # the error is raised where the tree is used; it is not a fault of the module
 
+    def problems_of(self, path: str) -> tuple[str, ...]:
+        """Return why a path names no node, if so; many functions are on one site, so each path is looked up once."""
+        if path not in self._problems:
+            try:
+                self.target.at(path)
+                self._problems[path] = ()
+            except UnknownNameError as error:
+                self._problems[path] = (str(error),)
+        return self._problems[path]
+
+    @cached_property
+    def _problems(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
 
 def _paths_name_nodes(function: Function, tree: _TargetView) -> Iterator[str]:
     constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
-        try:
-            tree.target.at(path)
-        except UnknownNameError as error:
-            yield str(error)
+        yield from tree.problems_of(path)
 
 
 def _memories_exist(function: Function, tree: _TargetView) -> Iterator[str]:

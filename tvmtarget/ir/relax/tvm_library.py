@@ -55,6 +55,32 @@ def is_tvm_module(value: object) -> bool:
     return kind.__name__ == "IRModule" and kind.__module__.partition(".")[0] == "tvm"
 
 
+def is_tvm_function(value: object) -> bool:
+    """Return whether a value is a TIR function of TVM, without importing TVM.
+
+    Args:
+        value: any value.
+
+    Returns:
+        True for a `tvm.tirx.PrimFunc`.
+    """
+    kind = type(value)
+    return kind.__name__ == "PrimFunc" and kind.__module__.partition(".")[0] == "tvm"
+
+
+def tvm_module_of(function: Any) -> Any:
+    """Return a module of TVM with one public TIR function.
+
+    Args:
+        function: the `tvm.tirx.PrimFunc`.
+
+    Returns:
+        The `tvm.IRModule`; a function without a symbol is called `main`.
+    """
+    name = str(function.attrs.get("global_symbol") or "main")
+    return the_tvm().IRModule({name: function.with_attr("global_symbol", name)})
+
+
 def checked_module(value: object) -> Any:
     """Check that a value is a module of TVM.
 

@@ -1,0 +1,87 @@
+"""Give symbolic dimensions of a program a size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tvmtarget.errors import ModelError, raise_all
+from tvmtarget.ir.dim_aliases import with_dims
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.inference import infer_types
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import TensorType, Type
+
+__all__ = ["specialize"]
+
+
+def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
+    """Give symbolic dimensions of the inputs a size, and infer what follows from it.
+
+    Args:
+        module: the program, with one function.
+        dims: sizes by the names of dimensions, such as `{"batch": 1}`; others stay symbolic.
+
+    Returns:
+        The program with types that ONNX infers for these sizes; other values keep the types that were stated.
+
+    Raises:
+        ModelError: a size is negative or no integer, the program has no such dimension or several functions, or ONNX
+            finds that the sizes do not fit together.
+    """
+    if len(module.functions) != 1:
+        raise ModelError(
+            f"a module of {len(module.functions)} functions is not specialized; do so before it is divided"
+        )
+    main = module.main
+    if main.code is not None:
+        raise ModelError("dimensions of a main function that is code are not known; specialize it where it was written")
+    known = {dim for param in main.params for dim in _symbols(param.type)}
+    problems = [f"the inputs have no symbolic dimension {name!r}{_choice(known)}" for name in dims if name not in known]
+    for name, size in dims.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            problems.append(f"dimension {name!r} cannot be {size!r}; give an integer of 0 or more")
+    raise_all(ModelError, problems)
+    if not dims:
+        return module
+    given = _with_sizes(main, dims)
+    # What ONNX cannot infer, such as results of unknown operators, keeps the stated type.
+    open_calls = tuple(_without_open_types(call) for call in given.body)
+    inferred = infer_types(given.replace(body=open_calls))
+    body = tuple(_filled(new, stated) for new, stated in zip(inferred.body, given.body, strict=True))
+    return IRModule((given.replace(body=body),)).verify()
+
+
+def _with_sizes(function: Function, dims: Mapping[str, int]) -> Function:
+    """Return a function whose types have sizes in place of symbolic dimensions, also in nested bodies."""
+
+    def value(one: Value) -> Value:
+        return replace(one, type=with_dims(one.type, dims))
+
+    def call(one: Call) -> Call:
+        regions = tuple((label, _with_sizes(region, dims)) for label, region in one.regions)
+        return replace(one, outputs=tuple(map(value, one.outputs)), regions=regions)
+
+    return function.replace(params=tuple(map(value, function.params)), body=tuple(map(call, function.body)))
+
+
+def _symbols(type_: Type) -> Iterator[str]:
+    if isinstance(type_, TensorType):
+        yield from (dim for dim in type_.shape or () if isinstance(dim, str))
+
+
+def _without_open_types(call: Call) -> Call:
+    def is_open(type_: Type) -> bool:
+        return isinstance(type_, TensorType) and type_.nbytes is None
+
+    return replace(call, outputs=tuple(replace(one, type=None) if is_open(one.type) else one for one in call.outputs))
+
+
+def _filled(call: Call, stated: Call) -> Call:
+    pairs = zip(call.outputs, stated.outputs, strict=True)
+    outputs = tuple(replace(new, type=old.type) if new.type is None else new for new, old in pairs)
+    return replace(call, outputs=outputs)
+
+
+def _choice(known: set[str]) -> str:
+    return f"; there is {', '.join(map(repr, sorted(known)))}" if known else "; all their shapes are static"
