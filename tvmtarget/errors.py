@@ -6,6 +6,7 @@
     ├── TargetError          a target tree that contradicts itself
     ├── ModelError           a program that is not valid, or not readable
     ├── InfeasibleError      constraints that no node of the tree can meet
+    │   └── MemoryTooSmallError  buffers that do not fit into the memory pools
     ├── BackendError         a code generator that is absent, rejects a function, or fails on it
     ├── RunError             inputs that do not fit, or a program that failed while running
     ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
@@ -19,6 +20,7 @@
 
     TvmTargetWarning         a historic spelling or name, read with its present meaning
     PluginWarning            a plugin of another package that cannot be used
+    CacheWarning             a compile cache that cannot be used or written
 
 Errors about a bad value are also `ValueError`, because pydantic reports only those raised by a check. In addition,
 `UnknownNameError` is a `KeyError`, which mappings such as the tag registry must raise, `BackendError` and `RunError`
@@ -30,23 +32,26 @@ problems keeps each of them in `problems`; its text has one line per problem.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 __all__ = [
     "ArtifactError",
     "BackendError",
+    "CacheWarning",
     "FileError",
     "InfeasibleError",
     "LogError",
+    "MemoryTooSmallError",
     "MissingExtraError",
     "ModelError",
     "ModelFileError",
     "NewerLogError",
     "PluginWarning",
+    "Problem",
     "ReadOnlyLogError",
     "RunError",
     "TargetError",
@@ -55,10 +60,49 @@ __all__ = [
     "TvmTargetError",
     "TvmTargetWarning",
     "UnknownNameError",
+    "count_warnings",
     "did_you_mean",
     "raise_all",
     "warn",
 ]
+
+
+class Problem(str):
+    """A line of an error that knows its place: the keys and indices that lead to the wrong part of the input."""
+
+    __slots__ = ("loc",)
+
+    loc: tuple[str | int, ...]
+
+    def __new__(cls, text: str, loc: tuple[str | int, ...]) -> Self:
+        """Make a line of an error.
+
+        Args:
+            text: the line.
+            loc: keys and indices, outermost first.
+
+        Returns:
+            The line.
+        """
+        line = super().__new__(cls, text)
+        line.loc = loc
+        return line
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Problem, (str(self), self.loc))
+
+    @staticmethod
+    def within(loc: tuple[str | int, ...], line: str) -> str:
+        """Return a line with a place that begins with other keys and indices.
+
+        Args:
+            loc: keys and indices of the value around, outermost first.
+            line: the line; one that is no `Problem` is about all of its value.
+
+        Returns:
+            The line; the same one if `loc` is empty.
+        """
+        return Problem(line, (*loc, *(line.loc if isinstance(line, Problem) else ()))) if loc else line
 
 
 class TvmTargetError(Exception):
@@ -117,6 +161,29 @@ class ModelError(TvmTargetError, ValueError):
 
 class InfeasibleError(TvmTargetError, ValueError):
     """Constraints that no node of the target tree can meet."""
+
+
+class MemoryTooSmallError(InfeasibleError):
+    """Buffers that do not fit into the memory pools of a system.
+
+    `pools` are the names of the pools that the buffers could use, `missing` is the number of bytes by which they are
+    too small, `step` is the step with the most live bytes, and `largest` are the names of the largest buffers that are
+    live at that step, largest first.
+    """
+
+    def __init__(
+        self,
+        *problems: str,
+        pools: tuple[str, ...] = (),
+        missing: int = 0,
+        step: int = 0,
+        largest: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(*problems)
+        self.pools = pools
+        self.missing = missing
+        self.step = step
+        self.largest = largest
 
 
 class BackendError(TvmTargetError, RuntimeError):
@@ -185,6 +252,10 @@ class PluginWarning(UserWarning):
     """A plugin of another package that cannot be used; the message names its owner."""
 
 
+class CacheWarning(UserWarning):
+    """A compile cache that cannot be used or written; builds go on without it."""
+
+
 def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known") -> str:
     """Return the end of an error message about an unknown name.
 
@@ -199,6 +270,8 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("x", ["llvm", "cuda"])
     ("; did you mean 'llvm'?", '; known: cuda, llvm')
     """
+    import difflib  # only messages need it, and reading a target is to start fast
+
     names: Sequence[str] = sorted(set(candidates))
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.6)
     if near:
@@ -222,6 +295,14 @@ def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:
         raise error(*problems)
 
 
+_issued = 0
+
+
+def count_warnings() -> int:
+    """Return how many warnings this library issued in this process, shown or not."""
+    return _issued
+
+
 def warn(message: str, category: type[Warning] = TvmTargetWarning) -> None:
     """Issue a warning for the innermost line of the call stack outside this package.
 
@@ -234,4 +315,6 @@ def warn(message: str, category: type[Warning] = TvmTargetWarning) -> None:
     # in the main module, so that users would see none that pointed into this package.
     while frame is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
+    global _issued
+    _issued += 1
     warnings.warn(message, category, stacklevel=level)

@@ -6,13 +6,15 @@ removed when one of the same name pattern is made next.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
+import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -22,11 +24,11 @@ try:
 except ImportError:  # Windows: nothing is locked, so that leftovers look like files in use, and stay
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["atomic_write", "file_identity", "sync_folder", "temporary_folder"]
+__all__ = ["atomic_write", "file_identity", "remove_leftovers", "sync_folder", "tar_archive", "temporary_folder"]
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that replaces a path once it is complete and on the disk.
 
     An existing file keeps its permissions, and a link stays a link: the file that it points to is replaced. Anything
@@ -34,6 +36,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
     Args:
         path: the file to replace.
+        mode: permissions of a new file, less those that the process masks (umask).
 
     Yields:
         The stream; if the block raises, the old file stays.
@@ -47,7 +50,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as stream:
             yield stream
         return
-    staging, opened = _new_file(path)
+    staging, opened = _new_file(path, mode)
     try:
         with opened as stream:
             if old is not None:
@@ -65,13 +68,13 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def _new_file(path: Path) -> tuple[Path, BinaryIO]:
+def _new_file(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """Remove the files that killed processes left beside a path, and create a locked one there."""
     stem = f".{path.name[:40]}."
-    _remove_leftovers(path.parent, re.compile(rf"{re.escape(stem)}[0-9a-f]{{8}}\.new"))
+    remove_leftovers(path.parent, re.compile(rf"{re.escape(stem)}[0-9a-f]{{8}}\.new"))
     while True:
         new = path.with_name(f"{stem}{secrets.token_hex(4)}.new")
-        stream = new.open("xb")
+        stream = open(new, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
         if _lock_new(stream.fileno(), new):
             return new, stream
         stream.close()
@@ -91,7 +94,7 @@ def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-")
         The path of the folder.
     """
     place = Path(tempfile.gettempdir()) if parent is None else parent
-    _remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
+    remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
     with ExitStack() as stack:
         while True:
             name = stack.enter_context(tempfile.TemporaryDirectory(".new", prefix, place, ignore_cleanup_errors=True))
@@ -125,8 +128,13 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _remove_leftovers(folder: Path, name: re.Pattern[str]) -> None:
-    """Remove files and folders of this user whose names match, and which no process has locked."""
+def remove_leftovers(folder: Path, name: re.Pattern[str]) -> None:
+    """Remove files and folders of this user whose names match, and which no process has locked.
+
+    Args:
+        folder: where to look.
+        name: matches whole names.
+    """
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(folder) as found:
@@ -177,3 +185,21 @@ def file_identity(status: os.stat_result) -> tuple[int, int]:
         Two numbers.
     """
     return status.st_dev, status.st_ino
+
+
+def tar_archive(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar archive in which nothing but the files counts: no times, no owners, no order.
+
+    Args:
+        files: contents by path in the archive.
+
+    Returns:
+        The archive in the ustar format; equal files give equal bytes.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in sorted(files.items()):
+            facts = tarfile.TarInfo(name)
+            facts.size = len(data)
+            archive.addfile(facts, io.BytesIO(data))
+    return buffer.getvalue()
