@@ -1,0 +1,293 @@
+"""Branch and bound for the offsets of buffers in one memory pool of a given capacity.
+
+The search follows MiniMalloc (Moffitt 2023, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated
+Machine Learning", doi:10.1145/3623278.3624752): plans are searched in which every buffer lies at offset 0 or directly
+on another one (any plan can be pushed down to such a plan), buffers are placed by ascending offset, and the parts of a
+program that no unplaced buffer connects are solved on their own. What differs:
+
+- A node has two branches: the buffer with the lowest possible offset is placed there, or it is not. In the second case
+  it lies on a buffer that is not yet placed, which raises the lowest offset that is possible for it. A buffer is
+  refused at an offset at most once on a path, and most of these nodes fail at once, by the bound below.
+- The order among buffers of one lowest offset is learned: steps at which the search failed often come first at the next
+  restart (as weighted degree of constraints does; Boussemart et al. 2004), up to a pseudo-random factor without which
+  restarts repeat each other. Restarts take longer and longer.
+
+A node fails if at some step the lowest possible offset of an unplaced buffer and the bytes of all unplaced buffers
+together exceed the capacity, or if a buffer cannot end below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Found", "Packing"]
+
+Ints = npt.NDArray[np.int64]
+
+# What restarts sort by, after the failures at the steps of a buffer: (steps, area), (area, steps), (live bytes, steps)
+# and (bytes, steps). Each restart may place 2 times as many buffers as there are; each round of them, 1.4 times more.
+RULES = (("steps", "area"), ("area", "steps"), ("live", "steps"), ("bytes", "steps"))
+FIRST_LIMIT = 2
+LIMIT_GROWTH = 1.4
+
+NEVER = np.int64(1) << 60
+
+Search = Generator["Search", bool, bool]
+
+
+class _LimitReached(Exception):  # noqa: N818
+    """A restart placed as many buffers as it may."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        offsets: the offset of each buffer, None if no plan was found.
+        is_final: whether there is no plan if none was found.
+        placements: how many placements were tried.
+    """
+
+    offsets: list[int] | None
+    is_final: bool
+    placements: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Buffers that are connected by the steps that they share.
+
+    Attributes:
+        begin: its first section.
+        end: the section after its last one.
+        members: for each section with a buffer, its buffers, one section after another.
+        starts: where each of these sections begins in `members`.
+        sections: their numbers.
+    """
+
+    begin: int
+    end: int
+    members: Ints
+    starts: Ints
+    sections: Ints
+
+
+class Packing:
+    """Buffers of one pool, prepared for searches at several capacities."""
+
+    def __init__(
+        self,
+        nbytes: Sequence[int],
+        firsts: Sequence[int],
+        lasts: Sequence[int],
+        alignments: Sequence[int],
+        fixed: Sequence[int] = (),
+    ) -> None:
+        """Prepare the search.
+
+        Args:
+            nbytes: bytes of each buffer, at least 1.
+            firsts: first step of each buffer.
+            lasts: last step of each buffer.
+            alignments: powers of two.
+            fixed: offset of each buffer that has a place already, -1 for the others; by default all others.
+        """
+        # All offsets are multiples of the smallest alignment, so that no buffer gains by ending between two of them.
+        self._unit = min(alignments)
+        self._raw = np.array(nbytes, np.int64)
+        self._sizes = -(-self._raw // self._unit) * self._unit
+        self._alignments = np.array(alignments, np.int64)
+        self._aligned = bool((self._alignments == self._unit).all())
+        self._fixed = np.array(fixed, np.int64) if fixed else np.full(len(nbytes), -1)
+
+        # A section begins where a buffer begins or ends.
+        begins, ends = np.array(firsts, np.int64), np.array(lasts, np.int64) + 1
+        bounds = np.unique(np.concatenate([begins, ends]))
+        self._firsts = np.searchsorted(bounds, begins)
+        self._ends = np.searchsorted(bounds, ends)
+        count = len(bounds) - 1
+        spans = self._ends - self._firsts
+        members = np.repeat(np.arange(len(nbytes)), spans)
+        sections = np.arange(len(members)) - np.repeat(np.cumsum(spans) - spans, spans) + np.repeat(self._firsts, spans)
+        order = np.argsort(sections, kind="stable")
+        self._members, self._sections = members[order], sections[order]
+        self._starts = np.searchsorted(self._sections, np.arange(count + 1))
+        self._live = np.bincount(sections, self._sizes[members], count).astype(np.int64)
+        self._crossing = np.zeros(count, np.int64)  # buffers that are live in a section and in the next one
+        np.add.at(self._crossing, self._firsts, 1)
+        np.add.at(self._crossing, self._ends - 1, -1)
+        self._crossing = np.cumsum(self._crossing)
+        self._conflicts = [self._conflicts_of(number) for number in range(len(nbytes))]
+
+        steps = ends - begins
+        highest = np.array([self._live[f:e].max() for f, e in zip(self._firsts, self._ends, strict=True)], np.int64)
+        self._keys = {"steps": -steps, "area": -steps * self._sizes, "live": -highest, "bytes": -self._sizes}
+        self._random = np.random.default_rng(0)
+        self._failures = np.zeros(count)
+        self._offsets = np.zeros(len(nbytes), np.int64)
+        self._latest = self._offsets
+        self._capacity = 0
+        self._left = 0
+
+    def lower_bound(self) -> int:
+        """Return bytes that every plan takes: most live bytes, all but one buffer padded."""
+        padding = np.maximum.reduceat((self._sizes - self._raw)[self._members], self._starts[:-1])
+        return int((self._live - padding).max())
+
+    def search(self, capacity: int, placements: int) -> Found:
+        """Search a plan in which all buffers end within a capacity.
+
+        Args:
+            capacity: bytes of the pool.
+            placements: how many placements to try at most, over all restarts.
+
+        Returns:
+            The offsets, or whether there is no such plan.
+        """
+        self._capacity = -(-capacity // self._unit) * self._unit
+        self._latest = np.where(self._fixed < 0, capacity - self._raw, self._fixed)
+        spent, limit = 0, FIRST_LIMIT * len(self._raw)
+        if (self._live > self._capacity).any() or (self._latest < np.maximum(self._fixed, 0)).any():
+            return Found(None, True, 0)
+        while True:
+            for rule in RULES:
+                if spent >= placements:
+                    return Found(None, False, spent)
+                self._left = allowed = min(limit, placements - spent)
+                try:
+                    done = _run(self._start(rule))
+                except _LimitReached:
+                    spent += allowed
+                    continue
+                spent += allowed - self._left
+                return Found(self._offsets.tolist() if done else None, True, spent)
+            limit = int(limit * LIMIT_GROWTH)
+
+    def _conflicts_of(self, number: int) -> Ints:
+        """Return the buffers that share a section with a buffer."""
+        first, end = self._firsts[number], self._ends[number]
+        found = np.unique(self._members[self._starts[first] : self._starts[end]])
+        others: Ints = found[found != number]
+        return others
+
+    def _start(self, rule: tuple[str, ...]) -> Search:
+        """Search from the begin, in the order of a rule and the failures up to now."""
+        noisy = self._failures * self._random.uniform(0.5, 1.0, len(self._failures))
+        failures = np.array([-noisy[f:e].max() for f, e in zip(self._firsts, self._ends, strict=True)])
+        order = np.lexsort([np.arange(len(self._raw)), *(self._keys[key] for key in reversed(rule)), failures])
+        return self._solve_parts(
+            order, 0, len(self._live), np.maximum(self._fixed, 0), self._live.copy(), self._crossing.copy()
+        )
+
+    def _solve_parts(self, buffers: Ints, begin: int, end: int, lowest: Ints, live: Ints, crossing: Ints) -> Search:
+        """Solve the parts of some sections one after another, those with few buffers first."""
+        bounds = [begin, *(np.flatnonzero(crossing[begin : end - 1] == 0) + begin + 1).tolist(), end]
+        firsts = self._firsts[buffers]
+        parts = [
+            (len(inside), one, other, inside)
+            for one, other in pairwise(bounds)
+            if len(inside := buffers[(firsts >= one) & (firsts < other)])
+        ]
+        for _, one, other, inside in sorted(parts, key=lambda part: part[:2]):
+            chosen = np.zeros(len(self._raw), bool)
+            chosen[inside] = True
+            window = slice(self._starts[one], self._starts[other])
+            kept = chosen[self._members[window]]
+            sections, starts = np.unique(self._sections[window][kept], return_index=True)
+            part = _Part(one, other, self._members[window][kept], starts, sections)
+            if not (yield self._solve(part, inside, lowest.copy(), live, crossing)):
+                return False
+        return True
+
+    def _solve(self, part: _Part, buffers: Ints, lowest: Ints, live: Ints, crossing: Ints) -> Search:
+        """Place the buffers of a part; `lowest` are their lowest possible offsets, NEVER for those that have a place.
+
+        `live` are the bytes of the unplaced buffers by section, `crossing` their number that continue after a section.
+        """
+        while True:
+            if self._left == 0:
+                raise _LimitReached
+            self._left -= 1
+            lowest_here = lowest[buffers]
+            position = int(lowest_here.argmin())
+            offset, number = int(lowest_here[position]), int(buffers[position])
+            end = offset + int(self._sizes[number])
+            sections = slice(self._firsts[number], self._ends[number])
+            conflicts = self._conflicts[number]
+            conflicts = conflicts[lowest[conflicts] < NEVER]
+            rest = np.delete(buffers, position)
+
+            raised = lowest.copy()
+            raised[conflicts] = np.maximum(raised[conflicts], self._align(end, conflicts))
+            raised[number] = NEVER
+            remaining = live.copy()
+            remaining[sections] -= self._sizes[number]
+            if self._may_fit(part, rest, raised, remaining):
+                self._offsets[number] = offset
+                if not len(rest):
+                    return True
+                fewer = crossing.copy()
+                fewer[sections.start : sections.stop - 1] -= 1
+                if fewer[sections.start : sections.stop - 1].all():
+                    solution = self._solve(part, rest, raised, remaining, fewer)
+                else:
+                    solution = self._solve_parts(rest, part.begin, part.end, raised, remaining, fewer)
+                if (yield solution):
+                    return True
+
+            # It lies higher than here, on a buffer that is not yet placed, if one of these comes between.
+            if not len(conflicts) or self._fixed[number] >= 0 or lowest[conflicts].min() >= end:
+                return False
+            ends = self._align(lowest[conflicts] + self._sizes[conflicts], number)
+            lowest[number] = ends.min()
+            if not self._may_fit(part, buffers, lowest, live):
+                return False
+
+    def _align(self, offsets: Any, buffers: Any) -> Any:  # noqa: ANN401
+        """Return the lowest aligned offsets of buffers from given ones, which are multiples of the least alignment."""
+        if self._aligned:
+            return offsets
+        alignments = self._alignments[buffers]
+        return -(-offsets // alignments) * alignments
+
+    def _may_fit(self, part: _Part, buffers: Ints, lowest: Ints, live: Ints) -> bool:
+        """Tell whether no step and no buffer rules out that the unplaced buffers fit, and count what does."""
+        live = live[part.sections]
+        least = np.minimum.reduceat(lowest[part.members], part.starts)
+        least += live
+        least[live == 0] = 0
+        worst = int(least.argmax())
+        if least[worst] > self._capacity:
+            self._failures[part.sections[worst]] += 1
+            return False
+        late = buffers[lowest[buffers] > self._latest[buffers]]
+        if len(late):
+            number = late[0]
+            steps = self._ends[number] - self._firsts[number]
+            self._failures[self._firsts[number] : self._ends[number]] += 1 / steps
+            return False
+        return True
+
+
+def _run(search: Search) -> bool:
+    """Run a search and those that it yields to their ends, without recursion, and return its result."""
+    stack = [search]
+    result = False
+    started = False
+    while stack:
+        try:
+            child = stack[-1].send(result) if started else next(stack[-1])
+        except StopIteration as end:
+            stack.pop()
+            result, started = end.value, True
+        else:
+            stack.append(child)
+            started = False
+    return result
