@@ -1,0 +1,749 @@
+"""C projects of static functions: C99 sources, a header, a build file for Make and CMake, and a report of memory.
+
+The generated code calls no function besides its kernels, `memcpy` and functions of `math.h`: no allocation, no files,
+no threads. It keeps no state: intermediate values lie in a workspace that the caller passes, or in a static one that is
+linked only if the entry without this parameter is used. Names follow those of TVM's C interface at v0.18.0
+(apache/tvm, src/target/source/interface_c.cc), so that programs written for it compile again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tvmtarget.backends.c.memory_plan import Buffer, MemoryPlan, Place, Pool, plan_memory
+from tvmtarget.backends.c.static_function import C_TYPES, CopyTensor, Kernel, KernelCall, StaticFunction, Tensor
+from tvmtarget.backends.protocol import Array
+from tvmtarget.errors import BackendError, raise_all
+
+__all__ = ["CProject", "Interface", "c_identifier"]
+
+Interface: TypeAlias = Literal["c", "packed"]
+
+_RUNTIME = Path(__file__).parent / "runtime"
+# ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines
+# without -std=c99.
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
+constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
+float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
+protected public register reinterpret_cast restrict return short signed sizeof static static_assert static_cast
+struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
+volatile wchar_t while xor xor_eq char8_t co_await co_return co_yield concept consteval constinit requires typeof
+typeof_unqual _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Decimal128 _Decimal32 _Decimal64 _Float128 _Float16
+_Float32 _Float32x _Float64 _Float64x _Generic _Imaginary _Noreturn _Pragma _Static_assert _Thread_local errno i386
+linux math_errhandling mips sparc unix HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL
+"""
+# Limits of integers in stdint.h, and names that C reserves for compilers, such as `__LINE__`.
+_RESERVED = re.compile(r"[A-Z0-9_]+_(MIN|MAX)|__.*|\d.*|")
+_MAX_BYTES = 2**31 - 1  # of a buffer: index arithmetic of kernels has 32 bits
+
+
+def c_identifier(name: str) -> str:
+    """Return a name as an identifier of C and C++.
+
+    Args:
+        name: any text.
+
+    Returns:
+        The text with `_` for each character that identifiers have not, and before digits, keywords and reserved names.
+    """
+    text = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"_{text}" if _RESERVED.fullmatch(text) or text in _KEYWORDS.split() else text
+
+
+@dataclass(frozen=True)
+class CProject:
+    """A static function as a C project.
+
+    Attributes:
+        name: name of the program; `default` gives functions `tvmgen_default_...`.
+        function: the function.
+        inputs: the names of the parameters in the user's model, in order.
+        outputs: the names of the results, in order.
+        interface: whether the entry takes structs of pointers (`c`), or tensors (`packed`).
+        is_unpacked: whether kernels take pointers, or tensors as the packed entry does.
+        pools: memories of the workspace, most preferred first; one without a limit by default.
+        workspace_alignment: alignment of the buffers in the workspace, in bytes.
+        constant_alignment: alignment of constants, in bytes.
+        constants_in_code: whether constants are part of the code, or passed to the entry.
+        has_system_lib: whether functions can be looked up by name.
+    """
+
+    name: str
+    function: StaticFunction
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    interface: Interface = "c"
+    is_unpacked: bool = True
+    pools: tuple[Pool, ...] = (Pool("workspace"),)
+    workspace_alignment: int = 16
+    constant_alignment: int = 16
+    constants_in_code: bool = True
+    has_system_lib: bool = False
+
+    def check(self) -> None:
+        """Check what a C compiler would not.
+
+        Raises:
+            BackendError: names become equal in C, or a value has 2 GiB or more.
+        """
+        problems: list[str] = []
+        for what, names in (("inputs", self.inputs), ("outputs", self.outputs)):
+            for identifier, count in Counter(map(c_identifier, names)).items():
+                if count > 1:
+                    same = " and ".join(repr(name) for name in names if c_identifier(name) == identifier)
+                    problems.append(f"the {what} {same} have one name in C, {identifier!r}; rename one of them")
+        fields: dict[str, str] = {}
+        for pool in self.pools:
+            for identifier in (c_identifier(pool.name), f"{c_identifier(pool.name)}_size"):
+                other = fields.setdefault(identifier.upper(), pool.name)
+                if other != pool.name:
+                    problems.append(f"the memories {other!r} and {pool.name!r} need the name {identifier!r} in C")
+        values = (*self.function.inputs, *self.function.outputs)
+        macros: dict[str, int] = {}
+        of_program = {self._macro("WORKSPACE_SIZE"), self._macro("CONSTANTS_SIZE")}
+        of_program |= {self._macro(c_identifier(pool.name), "WORKSPACE_POOL_SIZE") for pool in self.pools}
+        for name, value in zip((*self.inputs, *self.outputs), values, strict=True):
+            macro, nbytes = self._macro(c_identifier(name), "SIZE"), self.function.tensors[value].nbytes
+            if macro in of_program or macros.setdefault(macro, nbytes) != nbytes:
+                problems.append(f"{name!r} needs the macro {macro}, which has another value already; rename it")
+        workspaces = [one for kernel in self.function.kernels.values() for one in kernel.workspaces]
+        for tensor in (*self.function.tensors.values(), *workspaces):
+            if tensor.nbytes > _MAX_BYTES:
+                problems.append(
+                    f"a value of {tensor.dtype}{list(tensor.shape)} has {tensor.nbytes} bytes, at least 2 GiB"
+                )
+        if self.interface == "c" and not self.is_unpacked:
+            problems.append("interface-api 'c' needs unpacked-api=true: set it, or interface-api=packed")
+        if self.has_packed_entry and not self.constants_in_code:
+            problems.append("an entry that takes tensors passes no constants: set interface-api=c, or link-params=true")
+        raise_all(BackendError, list(dict.fromkeys(problems)))
+
+    @property
+    def has_packed_entry(self) -> bool:
+        """Whether there is an entry that takes tensors; functions are looked up in that form only."""
+        return self.interface == "packed" or self.has_system_lib
+
+    @cached_property
+    def prefix(self) -> str:
+        """What all names of the project begin with."""
+        return c_identifier(f"tvmgen_{self.name}")
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """The places of intermediate values and of workspaces of kernels.
+
+        Raises:
+            MemoryTooSmallError: they do not fit into the pools.
+            BackendError: a pool has 2 GiB or more, which compilers do not link.
+        """
+        plan = plan_memory(list(self._buffers()), self.pools)
+        large = [(name, nbytes) for name, nbytes in plan.sizes.items() if nbytes > _MAX_BYTES]
+        raise_all(BackendError, [f"memory {name!r} needs {nbytes} bytes, at least 2 GiB" for name, nbytes in large])
+        return plan
+
+    @cached_property
+    def workspace_base_alignment(self) -> int:
+        """The alignment that the workspace must have, in bytes."""
+        return max([1, *(buffer.alignment for buffer in self._buffers())])
+
+    def _buffers(self) -> Iterator[Buffer]:
+        written: dict[str, int] = {}
+        read: dict[str, int] = {}
+        for step, one in enumerate(self.function.steps):
+            reads, writes = (one.reads, one.writes) if isinstance(one, KernelCall) else ((one.source,), (one.target,))
+            read |= dict.fromkeys(reads, step)
+            written |= dict.fromkeys(writes, step)
+        memories = {one.target: one.memory for one in self.function.steps if isinstance(one, CopyTensor)}
+        names = [pool.name for pool in self.pools]
+        for name, first in written.items():
+            if name in self._direct:
+                continue
+            tensor = self.function.tensors[name]
+            last = max(first, read.get(name, first))
+            wished = memories.get(name, "")
+            pools = (wished, *(pool for pool in names if pool != wished)) if wished in names else ()
+            yield Buffer(name, tensor.nbytes, first, last, self._alignment(tensor), pools)
+        for step, one in enumerate(self.function.steps):
+            if isinstance(one, KernelCall):
+                for number, tensor in enumerate(self.function.kernels[one.kernel].workspaces):
+                    yield Buffer(_scratch(one, number), tensor.nbytes, step, step, self._alignment(tensor))
+
+    def _alignment(self, tensor: Tensor) -> int:
+        return max(self.workspace_alignment, np.dtype(tensor.dtype).itemsize)
+
+    @cached_property
+    def _given(self) -> Mapping[str, str]:
+        """The fields of inputs by their values."""
+        return dict(zip(self.function.inputs, map(c_identifier, self.inputs), strict=True))
+
+    @cached_property
+    def _types_of_kernels(self) -> Mapping[str, str]:
+        """The C variables with the types of what packed kernels take, by kernel."""
+        return {kernel: f"{self.prefix}_types_{number}" for number, kernel in enumerate(self.function.kernels)}
+
+    @cached_property
+    def _direct(self) -> Mapping[str, str]:
+        """The fields of results by the computed values that are written there directly."""
+        made: set[str] = set()
+        for one in self.function.steps:
+            made |= set(one.writes if isinstance(one, KernelCall) else (one.target,))
+        direct: dict[str, str] = {}
+        for value, name in zip(self.function.outputs, self.outputs, strict=True):
+            if value in made:
+                direct.setdefault(value, c_identifier(name))
+        return direct
+
+    @cached_property
+    def _constants(self) -> Mapping[str, tuple[str, int]]:
+        """The number and the offset of each constant; equal ones share theirs."""
+        found: dict[tuple[str, bytes], tuple[str, int]] = {}
+        places: dict[str, tuple[str, int]] = {}
+        end = 0
+        for name, array in self.function.constants.items():
+            key = (str(array.dtype), array.tobytes())
+            if key not in found:
+                alignment = max(self.constant_alignment, array.itemsize)
+                begin = -(-end // alignment) * alignment
+                found[key] = (f"{self.prefix}_constant_{len(found)}", begin)
+                end = begin + array.nbytes
+            places[name] = found[key]
+        return places
+
+    def report(self) -> dict[str, Any]:
+        """Return sizes and names, as JSON data.
+
+        Returns:
+            Inputs, outputs, bytes of the workspace by memory, bytes of constants, and the calls of kernels.
+        """
+
+        def rows(names: Sequence[str], values: Sequence[str]) -> list[dict[str, object]]:
+            tensors = [self.function.tensors[value] for value in values]
+            return [
+                {"name": name, "field": c_identifier(name), "dtype": one.dtype, "shape": one.shape, "bytes": one.nbytes}
+                for name, one in zip(names, tensors, strict=True)
+            ]
+
+        calls = [one for one in self.function.steps if isinstance(one, KernelCall)]
+        return {
+            "name": self.name,
+            "prefix": self.prefix,
+            "interface": self.interface,
+            "unpacked": self.is_unpacked,
+            "inputs": rows(self.inputs, self.function.inputs),
+            "outputs": rows(self.outputs, self.function.outputs),
+            "workspace": [
+                {"memory": pool.name, "bytes": self.memory.sizes[pool.name], "live": self.memory.live_bytes[pool.name]}
+                for pool in self._pools
+            ],
+            "alignment": self.workspace_base_alignment,
+            "constants": self.constant_bytes,
+            "kernels": [
+                {
+                    "kernel": one.kernel,
+                    "path": one.path,
+                    "workspace": sum(tensor.nbytes for tensor in self.function.kernels[one.kernel].workspaces),
+                }
+                for one in calls
+            ],
+        }
+
+    @cached_property
+    def _pools(self) -> tuple[Pool, ...]:
+        """The memories that are used."""
+        return tuple(pool for pool in self.pools if self.memory.sizes.get(pool.name))
+
+    @property
+    def constants_base_alignment(self) -> int:
+        """The alignment that constants which are passed to the entry must have, in bytes."""
+        return max(self.constant_alignment, 8)
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        """The size of all constants; equal ones count once."""
+        return sum({self._constants[name][0]: array.nbytes for name, array in self.function.constants.items()}.values())
+
+    def constants_file(self) -> bytes:
+        """Return all constants in one piece, for programs whose constants are not part of the code."""
+        end = max(
+            (offset + self.function.constants[name].nbytes for name, (_, offset) in self._constants.items()), default=0
+        )
+        data = bytearray(end)
+        for name, (_, offset) in self._constants.items():
+            array = self.function.constants[name]
+            data[offset : offset + array.nbytes] = array.tobytes()
+        return bytes(data)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of the project.
+
+        Returns:
+            Contents by path, in the order in which one file can hold them: headers before sources.
+
+        Raises:
+            BackendError: `check` fails.
+            MemoryTooSmallError: the values do not fit into the pools.
+        """
+        self.check()
+        texts = {f"include/{name}": (_RUNTIME / name).read_text() for name in ("tvmtarget_crt.h",)}
+        texts[f"include/{self.prefix}.h"] = self._header()
+        texts[f"src/{self.prefix}_internal.h"] = self._internal_header()
+        texts["src/tvmtarget_crt.c"] = (_RUNTIME / "tvmtarget_crt.c").read_text()
+        if self.constants_in_code:
+            texts[f"src/{self.prefix}_constants.c"] = self._constants_source()
+        files = {name: text.encode() for name, text in texts.items()}
+        files |= {f"src/{name}": data for name, data in self.function.code.items()}
+        files[f"src/{self.prefix}.c"] = self._driver().encode()
+        files[f"src/{self.prefix}_static.c"] = self._static_source().encode()
+        if self.has_packed_entry or not self.is_unpacked:
+            files[f"src/{self.prefix}_packed.c"] = self._packed_source().encode()
+        if not self.constants_in_code:
+            files[f"{self.prefix}_constants.bin"] = self.constants_file()
+        files["Makefile"] = self._makefile(files).encode()
+        files["CMakeLists.txt"] = self._cmake(files).encode()
+        files["report.json"] = (json.dumps(self.report(), indent=1) + "\n").encode()
+        return files
+
+    def header(self) -> bytes:
+        """Return all that programs include, as one header for C and C++.
+
+        Returns:
+            The header of the runtime, and that of the program.
+        """
+        runtime = (_RUNTIME / "tvmtarget_crt.h").read_text()
+        return (runtime + self._header().replace('#include "tvmtarget_crt.h"\n', "")).encode()
+
+    def one_file(self) -> bytes:
+        """Return the whole program as one C source.
+
+        Returns:
+            The headers and sources of `files`, one after another; several such programs may be linked together.
+
+        Raises:
+            BackendError: some of its code is not C.
+        """
+        parts = ["#define TVMTARGET_RUNTIME __attribute__((weak))"]
+        for name, data in self.files().items():
+            if name.endswith((".o", ".a", ".S", ".s")):
+                raise BackendError(f"{name} is no C source, so that the program is no single file; export a folder")
+            if name.endswith((".h", ".c")):
+                text = re.sub(r'^#include "[^"]*"\n', "", data.decode(), flags=re.MULTILINE)
+                parts.append(text)
+        return "\n".join(parts).encode()
+
+    def _macro(self, *names: str) -> str:
+        return "_".join([self.prefix, *names]).upper()
+
+    def _size_macros(self) -> dict[str, int]:
+        """Return the sizes that the header states, by macro."""
+        macros = {self._macro("WORKSPACE_SIZE"): sum(self.memory.sizes[pool.name] for pool in self._pools)}
+        macros[self._macro("WORKSPACE_ALIGNMENT")] = self.workspace_base_alignment
+        macros[self._macro("CONSTANTS_SIZE")] = (
+            self.constant_bytes if self.constants_in_code else len(self.constants_file())
+        )
+        if not self.constants_in_code:
+            macros[self._macro("CONSTANTS_ALIGNMENT")] = self.constants_base_alignment
+        for pool in self._pools:
+            macros[self._macro(c_identifier(pool.name), "WORKSPACE_POOL_SIZE")] = self.memory.sizes[pool.name]
+        values = (*self.function.inputs, *self.function.outputs)
+        for name, value in zip((*self.inputs, *self.outputs), values, strict=True):
+            macros[self._macro(c_identifier(name), "SIZE")] = self.function.tensors[value].nbytes
+        return macros
+
+    def _fields(self, names: Sequence[str], values: Sequence[str], *, is_const: bool) -> Iterator[str]:
+        if not names:
+            yield "  uint8_t unused; /* C99 has no empty structs */"
+        for name, value in zip(names, values, strict=True):
+            tensor = self.function.tensors[value]
+            const = "const " if is_const else ""
+            shape = ", ".join(map(str, tensor.shape))
+            yield f"  {const}{C_TYPES[tensor.dtype]} *{c_identifier(name)}; /* {tensor.dtype}[{shape}] */"
+
+    @property
+    def _signature(self) -> str:
+        """The parameters of the entry, without the workspace."""
+        constants = "" if self.constants_in_code else ", const void *constants"
+        return f"const struct {self.prefix}_inputs *inputs,\n    const struct {self.prefix}_outputs *outputs{constants}"
+
+    def _header(self) -> str:
+        guard = f"{self.prefix}_H".upper()
+        pools = [
+            f"  void *{c_identifier(pool.name)};\n  size_t {c_identifier(pool.name)}_size;" for pool in self._pools
+        ]
+        lines = [
+            f"/* Program {_comment(self.name)!r}, generated by tvmtarget. */",
+            f"#ifndef {guard}",
+            f"#define {guard}",
+            '#include "tvmtarget_crt.h"',
+            "",
+            "/* Sizes in bytes. */",
+            *(f"#define {macro} {value}" for macro, value in self._size_macros().items()),
+            "",
+            "#ifdef __cplusplus",
+            'extern "C" {',
+            "#endif",
+            "",
+            f"struct {self.prefix}_inputs {{",
+            *self._fields(self.inputs, self.function.inputs, is_const=True),
+            "};",
+            "",
+            "/* Outputs may not overlap inputs, the workspace or each other. */",
+            f"struct {self.prefix}_outputs {{",
+            *self._fields(self.outputs, self.function.outputs, is_const=False),
+            "};",
+            "",
+            "/* The memories for intermediate values, with their sizes in bytes. */",
+            f"struct {self.prefix}_workspace_pools {{",
+            *(pools or ["  uint8_t unused; /* C99 has no empty structs */"]),
+            "};",
+            "",
+            "/* Run once with a workspace of the caller; several runs may overlap if each has its own.",
+            "   Returns a status of tvmtarget_crt.h, or what a kernel returned. */",
+            f"int32_t {self.prefix}_run_in({self._signature},\n    const struct {self.prefix}_workspace_pools *pools);",
+            "",
+            "/* Run once with a static workspace, which one run at a time may use. */",
+            f"int32_t {self.prefix}_run({self._signature});",
+        ]
+        if self.has_packed_entry:
+            lines += [
+                "",
+                "/* Run once; the arguments are tensors, the inputs before the outputs. `resource` is NULL, or the",
+                f"   address of a struct {self.prefix}_workspace_pools. */",
+                _packed_declaration(f"{self.prefix}___tvm_main__") + ";",
+            ]
+        if self.has_system_lib:
+            lines += [
+                "",
+                "/* Returns a packed function by its name, or NULL. */",
+                f"tvmtarget_packed {self.prefix}_function(const char *name);",
+            ]
+        lines += ["", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
+        return "\n".join(lines)
+
+    def _internal_header(self) -> str:
+        guard = f"{self.prefix}_INTERNAL_H".upper()
+        lines = [f"#ifndef {guard}", f"#define {guard}", f'#include "{self.prefix}.h"', ""]
+        lines += [f"{kernel.prototype};" for kernel in self.function.kernels.values()]
+        if not self.is_unpacked:
+            lines += [_packed_declaration(f"{kernel}_packed") + ";" for kernel in self.function.kernels]
+            for kernel in self.function.kernels.values():
+                types = f"{self._types_of_kernels[kernel.symbol]}[{max(len(_tensors(kernel)), 1)}]"
+                lines.append(f"extern const struct tvmtarget_type {types};")
+        if self.constants_in_code:
+            lines += [f"extern {declaration};" for declaration, _ in self._constant_declarations()]
+        return "\n".join([*lines, "#endif", ""])
+
+    def _constant_declarations(self) -> Iterator[tuple[str, Array]]:
+        seen: set[str] = set()
+        for name, array in self.function.constants.items():
+            symbol = self._constants[name][0]
+            if symbol not in seen:
+                seen.add(symbol)
+                yield f"const {C_TYPES[str(array.dtype)]} {symbol}[{max(array.size, 1)}]", array
+
+    def _constants_source(self) -> str:
+        lines = [f'#include "{self.prefix}_internal.h"', "#include <math.h>", ""]
+        for declaration, array in self._constant_declarations():
+            alignment = max(self.constant_alignment, array.itemsize)
+            where = f'TVMTARGET_ALIGNED({alignment}) TVMTARGET_SECTION(".rodata.{self.prefix}")'
+            lines += [f"{declaration} {where} = {{", *_numbers(array), "};"]
+        return "\n".join([*lines, ""])
+
+    def _value(self, name: str) -> str:
+        """Return the C expression of a value's address."""
+        tensor = self.function.tensors[name]
+        type_ = C_TYPES[tensor.dtype]
+        if name in self._constants:
+            symbol, offset = self._constants[name]
+            if self.constants_in_code:
+                return symbol
+            return f"(const {type_} *)(const void *)((const uint8_t *)constants + {offset})"
+        if name in self._given:
+            return f"inputs->{self._given[name]}"
+        if name in self._direct:
+            return f"outputs->{self._direct[name]}"
+        return _placed(self.memory.places[name], tensor)
+
+    def _scratch(self, call: KernelCall, number: int, tensor: Tensor) -> str:
+        return _placed(self.memory.places[_scratch(call, number)], tensor)
+
+    def _driver(self) -> str:
+        lines = [f'#include "{self.prefix}_internal.h"', "#include <string.h>", ""]
+        lines += [f"int32_t {self.prefix}_run_in({self._signature},"]
+        lines += [f"    const struct {self.prefix}_workspace_pools *pools) {{"]
+        calls = [one for one in self.function.steps if isinstance(one, KernelCall)]
+        most = max((len(_tensors(self.function.kernels[one.kernel])) for one in calls), default=0)
+        lines += [f"  uint8_t *{_pool_variable(pool.name)};" for pool in self._pools]
+        if calls:
+            lines.append("  int32_t status;")
+        if calls and most and not self.is_unpacked:
+            lines += [f"  void *data[{most}];", f"  struct tvmtarget_tensor tensors[{most}];"]
+            lines += [f"  union tvmtarget_value values[{most}];", f"  int32_t codes[{most}];"]
+        lines += self._checks()
+        for one in self.function.steps:
+            lines += self._copy(one) if isinstance(one, CopyTensor) else self._call(one)
+        for value, name in zip(self.function.outputs, self.outputs, strict=True):
+            field_, nbytes = c_identifier(name), self.function.tensors[value].nbytes
+            if self._direct.get(value) != field_ and nbytes:
+                lines.append(f"  memcpy(outputs->{field_}, {self._value(value)}, {nbytes});")
+        return "\n".join([*lines, "  return TVMTARGET_OK;", "}", ""])
+
+    def _checks(self) -> Iterator[str]:
+        yield "  if (inputs == NULL || outputs == NULL || pools == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+        for struct, names, values in (
+            ("inputs", self.inputs, self.function.inputs),
+            ("outputs", self.outputs, self.function.outputs),
+        ):
+            for name, value in zip(names, values, strict=True):
+                if self.function.tensors[value].nbytes:
+                    yield f"  if ({struct}->{c_identifier(name)} == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+        if not self.constants_in_code:
+            if self._constants:
+                yield "  if (constants == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+                alignment = self._macro("CONSTANTS_ALIGNMENT")
+                yield f"  if ((uintptr_t)constants % {alignment} != 0) return TVMTARGET_ERROR_UNALIGNED;"
+            else:
+                yield "  (void)constants;"
+        for pool in self._pools:
+            name, macro = c_identifier(pool.name), self._macro(c_identifier(pool.name), "WORKSPACE_POOL_SIZE")
+            yield f"  if (pools->{name} == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+            yield f"  if (pools->{name}_size < {macro}) return TVMTARGET_ERROR_WORKSPACE_TOO_SMALL;"
+            alignment_macro = self._macro("WORKSPACE_ALIGNMENT")
+            yield f"  if ((uintptr_t)pools->{name} % {alignment_macro} != 0) return TVMTARGET_ERROR_UNALIGNED;"
+            yield f"  {_pool_variable(pool.name)} = (uint8_t *)pools->{name};"
+
+    def _copy(self, one: CopyTensor) -> Iterator[str]:
+        nbytes = self.function.tensors[one.source].nbytes
+        if nbytes:
+            yield f"  memcpy({self._value(one.target)}, {self._value(one.source)}, {nbytes});"
+
+    def _call(self, one: KernelCall) -> Iterator[str]:
+        kernel = self.function.kernels[one.kernel]
+        values = [self._value(name) for name in (*one.reads, *one.writes)]
+        values += [self._scratch(one, number, tensor) for number, tensor in enumerate(kernel.workspaces)]
+        if one.path:
+            yield f"  /* @{_comment(one.path)} */"
+        if self.is_unpacked:
+            yield f"  status = {one.kernel}({', '.join(values)});"
+        else:
+            yield from (f"  data[{number}] = (void *){value};" for number, value in enumerate(values))
+            arguments = f"data, {self._types_of_kernels[one.kernel]}, {len(values)}, tensors, values, codes"
+            yield f"  status = tvmtarget_call({one.kernel}_packed, {arguments});"
+        yield "  if (status != TVMTARGET_OK) return status;"
+
+    def _static_source(self) -> str:
+        lines = [f'#include "{self.prefix}.h"', ""]
+        fields = []
+        for pool in self._pools:
+            variable = f"{self.prefix}_{c_identifier(pool.name)}_memory"
+            size = self._macro(c_identifier(pool.name), "WORKSPACE_POOL_SIZE")
+            alignment = self._macro("WORKSPACE_ALIGNMENT")
+            lines.append(f"static uint8_t {variable}[{size}] TVMTARGET_ALIGNED({alignment});")
+            fields += [variable, f"sizeof {variable}"]
+        constants = "" if self.constants_in_code else ", constants"
+        return "\n".join(
+            [
+                *lines,
+                f"static const struct {self.prefix}_workspace_pools {self.prefix}_static_pools = {{",
+                f"  {', '.join(fields) or '0'}",
+                "};",
+                "",
+                f"int32_t {self.prefix}_run({self._signature}) {{",
+                f"  return {self.prefix}_run_in(inputs, outputs{constants}, &{self.prefix}_static_pools);",
+                "}",
+                "",
+            ]
+        )
+
+    def _packed_source(self) -> str:
+        lines = [f'#include "{self.prefix}_internal.h"', "#include <string.h>", ""]
+        kernels = () if self.is_unpacked else tuple(self.function.kernels.values())
+        entry = self._entry if self.has_packed_entry else ()
+        shapes = _shape_variables([*(one for kernel in kernels for one in _tensors(kernel)), *entry], self.prefix)
+        lines += [f"static {_shape_declaration(shape, symbol)}" for shape, symbol in shapes.items()]
+        for kernel in kernels:
+            lines += self._packed_kernel(kernel, shapes)
+        if self.has_packed_entry:
+            lines += self._packed_entry(shapes)
+        if self.has_system_lib:
+            lines += self._system_lib()
+        return "\n".join([*lines, ""])
+
+    @property
+    def _entry(self) -> tuple[Tensor, ...]:
+        """The inputs and outputs, as the packed entry takes them."""
+        return tuple(self.function.tensors[name] for name in (*self.function.inputs, *self.function.outputs))
+
+    def _packed_kernel(self, kernel: Kernel, shapes: Mapping[tuple[int, ...], str]) -> Iterator[str]:
+        tensors = _tensors(kernel)
+        types = self._types_of_kernels[kernel.symbol]
+        yield f"const struct tvmtarget_type {types}[{max(len(tensors), 1)}] = {{{_types(tensors, shapes)}}};"
+        yield _packed_declaration(f"{kernel.symbol}_packed") + " {"
+        yield f"  void *data[{max(len(tensors), 1)}];"
+        yield f"  int32_t status = tvmtarget_read(values, type_codes, count, {types}, {len(tensors)}, data);"
+        yield "  (void)result;\n  (void)result_code;\n  (void)resource;"
+        yield "  if (status != TVMTARGET_OK) return status;"
+        arguments = ", ".join(f"data[{position}]" for position in range(len(tensors)))
+        yield f"  return {kernel.symbol}({arguments});\n}}"
+
+    def _packed_entry(self, shapes: Mapping[tuple[int, ...], str]) -> Iterator[str]:
+        entry = self._entry
+        types = f"{self.prefix}_entry_types"
+        yield f"static const struct tvmtarget_type {types}[{max(len(entry), 1)}] = {{{_types(entry, shapes)}}};"
+        yield _packed_declaration(f"{self.prefix}___tvm_main__") + " {"
+        yield f"  struct {self.prefix}_inputs inputs;\n  struct {self.prefix}_outputs outputs;"
+        yield f"  void *data[{max(len(entry), 1)}];"
+        yield f"  int32_t status = tvmtarget_read(values, type_codes, count, {types}, {len(entry)}, data);"
+        yield "  (void)result;\n  (void)result_code;"
+        yield "  if (status != TVMTARGET_OK) return status;"
+        if not self.inputs:
+            yield "  inputs.unused = 0;"
+        names = [f"inputs.{c_identifier(name)}" for name in self.inputs]
+        names += [f"outputs.{c_identifier(name)}" for name in self.outputs]
+        yield from (f"  {name} = data[{number}];" for number, name in enumerate(names))
+        pools = f"(const struct {self.prefix}_workspace_pools *)resource"
+        yield f"  if (resource != NULL) return {self.prefix}_run_in(&inputs, &outputs, {pools});"
+        yield f"  return {self.prefix}_run(&inputs, &outputs);\n}}"
+
+    def entry_types(self) -> list[str]:
+        """Return C declarations of `types`, the types of all inputs and outputs, within a function."""
+        shapes = _shape_variables(self._entry, "local")
+        lines = [f"  static {_shape_declaration(shape, symbol)}" for shape, symbol in shapes.items()]
+        return [*lines, f"  static const struct tvmtarget_type types[] = {{{_types(self._entry, shapes)}}};"]
+
+    def _system_lib(self) -> Iterator[str]:
+        names = [] if self.is_unpacked else [(kernel, f"{kernel}_packed") for kernel in self.function.kernels]
+        names.append((f"{self.prefix}___tvm_main__",) * 2)
+        rows = ",\n  ".join(f'{{"{name}", {function}}}' for name, function in names)
+        yield f"static const struct tvmtarget_entry {self.prefix}_entries[] = {{\n  {rows}\n}};"
+        yield f"tvmtarget_packed {self.prefix}_function(const char *name) {{"
+        yield f"  size_t i;\n  for (i = 0; i < sizeof {self.prefix}_entries / sizeof {self.prefix}_entries[0]; ++i)"
+        yield f"    if (strcmp({self.prefix}_entries[i].name, name) == 0) return {self.prefix}_entries[i].function;"
+        yield "  return NULL;\n}"
+
+    def _makefile(self, files: Iterable[str]) -> str:
+        sources = " ".join(name for name in files if name.endswith(".c"))
+        objects = " ".join(name for name in files if name.endswith(".o"))
+        return "\n".join(
+            [
+                f"# Builds lib{self.prefix}.a: make CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar",
+                "CFLAGS ?= -O2",
+                "override CFLAGS += -std=c99 -Wall -Wextra -pedantic -Iinclude -Isrc",
+                f"SOURCES := {sources}",
+                "BUILT := $(SOURCES:.c=.o)",
+                f"GIVEN := {objects}".rstrip(),
+                f"lib{self.prefix}.a: $(BUILT) $(GIVEN)",
+                "\trm -f $@",
+                "\t$(AR) rcs $@ $^",
+                "clean:",
+                f"\trm -f $(BUILT) lib{self.prefix}.a",
+                ".PHONY: clean",
+                "",
+            ]
+        )
+
+    def _cmake(self, files: Iterable[str]) -> str:
+        sources = "\n  ".join(name for name in files if name.endswith((".c", ".o")))
+        return "\n".join(
+            [
+                "cmake_minimum_required(VERSION 3.13)",
+                f"project({self.prefix} C)",
+                f"add_library({self.prefix} STATIC\n  {sources})",
+                f"target_include_directories({self.prefix} PUBLIC include PRIVATE src)",
+                f"set_target_properties({self.prefix} PROPERTIES C_STANDARD 99 POSITION_INDEPENDENT_CODE ON)",
+                f"target_link_libraries({self.prefix} PUBLIC m)" if self._uses_math else "",
+                "",
+            ]
+        )
+
+    @cached_property
+    def _uses_math(self) -> bool:
+        return any(b"<math.h>" in data for data in self.function.code.values())
+
+
+def _scratch(call: KernelCall, number: int) -> str:
+    """Return the name of a workspace; no name of a value has a blank, and each value is written once."""
+    return f"workspace {number} of {call.writes[0]}"
+
+
+def _pool_variable(name: str) -> str:
+    return f"memory_{c_identifier(name)}"
+
+
+def _placed(place: Place, tensor: Tensor) -> str:
+    if not tensor.nbytes:
+        return "NULL"
+    type_ = C_TYPES[tensor.dtype]
+    return f"({type_} *)(void *)({_pool_variable(place.pool)} + {place.offset})"
+
+
+def _tensors(kernel: Kernel) -> tuple[Tensor, ...]:
+    return (*kernel.reads, *kernel.writes, *kernel.workspaces)
+
+
+def _packed_declaration(name: str) -> str:
+    return (
+        f"int32_t {name}(union tvmtarget_value *values, int32_t *type_codes, int32_t count,\n"
+        "    union tvmtarget_value *result, int32_t *result_code, void *resource)"
+    )
+
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}  # of DLPack, by numpy's kinds
+
+
+def _shape_variables(tensors: Iterable[Tensor], prefix: str) -> dict[tuple[int, ...], str]:
+    """Return the C variable of each shape."""
+    shapes = dict.fromkeys(one.shape for one in tensors)
+    return {shape: f"{prefix}_shape_{number}" for number, shape in enumerate(shapes)}
+
+
+def _shape_declaration(shape: Sequence[int], variable: str) -> str:
+    sizes = ", ".join(f"INT64_C({size})" for size in shape) or "0"
+    return f"const int64_t {variable}[] = {{{sizes}}};"
+
+
+def _types(tensors: Iterable[Tensor], shapes: Mapping[tuple[int, ...], str]) -> str:
+    rows = []
+    for one in tensors:
+        dtype = np.dtype(one.dtype)
+        rows.append(f"\n  {{{_CODES[dtype.kind]}, {dtype.itemsize * 8}, {len(one.shape)}, {shapes[one.shape]}}}")
+    return ",".join(rows) or "{0, 0, 0, NULL}"
+
+
+def _comment(text: str) -> str:
+    return text.replace("*/", "* /").replace("/*", "/ *")
+
+
+def _numbers(array: Array) -> Iterator[str]:
+    """Yield lines with the elements of an array as C constants that read back as the same numbers."""
+    flat = array.ravel()
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if not flat.size:
+        flat = np.zeros(1, array.dtype)
+    # 9 and 17 significant digits identify every number of 32 and 64 bits (IEEE 754-2008, 5.12.2).
+    form = {"f": "%.8ef" if size == 4 else "%.16e", "u": "%dU" if size < 8 else "UINT64_C(%d)"}.get(kind, "%d")
+    form = "INT64_C(%d)" if kind == "i" and size == 8 else form
+    for begin in range(0, flat.size, 8):
+        row = flat[begin : begin + 8].tolist()
+        yield "  " + ", ".join(_special(number, form) if kind != "b" else str(int(number)) for number in row) + ","
+
+
+def _special(number: float, form: str) -> str:
+    if number != number:
+        return "NAN"
+    if number in (float("inf"), float("-inf")):
+        return "INFINITY" if number > 0 else "-INFINITY"
+    if number == -(2**63) and "64" in form:
+        return "INT64_MIN"
+    if number == -(2**31) and form == "%d":
+        return "INT32_MIN"
+    return form % number
