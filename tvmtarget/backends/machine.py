@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from functools import cache
 
 from tvmtarget.target.detection.machine import Machine
 from tvmtarget.target.detection.why_not import compare_instructions, compare_triples
 from tvmtarget.target.kinds import find_kind
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["interpreter_mismatch", "load", "native_code_mismatch", "processors"]
+__all__ = ["foreign_hosts", "interpreter_mismatch", "load", "native_code_mismatch", "processors"]
 
 
 def processors() -> int:
@@ -87,6 +89,23 @@ def interpreter_mismatch(target: Target) -> str | None:
     model = target.attrs.get("model", _THIS_MACHINE)
     if target.kind == "c" and model != _THIS_MACHINE:
         return f"model {model!r} names another machine; that of this one is {_THIS_MACHINE!r}"
-    if "arm_cpu" in target.all_keys and not any("arm_cpu" in cpu.all_keys for cpu in _cpus()):
+    if "arm_cpu" in target.keys and not any("arm_cpu" in cpu.keys for cpu in _cpus()):
         return "key 'arm_cpu': this is no Arm CPU"
     return None
+
+
+def foreign_hosts(topology: Topology, sites: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the hosts of a program that are not this machine, without those that are sites.
+
+    Args:
+        topology: the sites of the target.
+        sites: paths of the leaves that have functions.
+
+    Returns:
+        By the path of the host: the path of a node that it drives, and the reason.
+    """
+    names = [site.split("/") if site else [] for site in sorted(sites)]
+    nodes = dict.fromkeys("/".join(each[:count]) for each in names for count in range(len(each) + 1))
+    hosts = {topology[path].host: path for path in nodes if topology[path].host not in sites}
+    reasons = {host: interpreter_mismatch(topology[host].target) for host in hosts}
+    return {host: (hosts[host], reason) for host, reason in reasons.items() if reason is not None}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import BackendError
 from tvmtarget.target.tree import Target
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 __all__ = ["BACKEND"]
 
@@ -41,6 +43,11 @@ class _Numpy(Backend):
         return interpreter_mismatch(target)
 
     def compile(self, request: CompileRequest) -> _Interpreted:
+        # The evaluator has a module for each operator, which leaves of other kinds do not need.
+        from onnx.reference import ReferenceEvaluator
+
+        from tvmtarget.backends.reference_fixes import FIXES
+
         try:
             return _Interpreted(ReferenceEvaluator(_converted(request.model), new_ops=FIXES))
         except Exception as error:

@@ -46,7 +46,7 @@ class _OnnxRuntime(Backend):
         options.log_severity_level = _ERRORS_ONLY
         level = request.target["optimization-level"]
         if level not in _LEVELS:
-            raise BackendError(f"optimization-level {level!r} of @{request.site} is not one of 0, 1, 2, 99")
+            raise BackendError(f"optimization-level {level!r} of @{request.site or '.'} is not one of 0, 1, 2, 99")
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
         options.intra_op_num_threads = int(str(request.target["intra-op-threads"]))
         try:
@@ -54,7 +54,7 @@ class _OnnxRuntime(Backend):
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise BackendError(
-                f"onnxruntime cannot take function {request.name!r} of @{request.site}: {reason}"
+                f"onnxruntime cannot take function {request.name!r} of @{request.site or '.'}: {reason}"
             ) from error
 
 

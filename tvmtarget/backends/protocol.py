@@ -7,19 +7,23 @@ is used, and raises `MissingExtraError` if it is not installed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import onnx
 
 from tvmtarget import plugins
-from tvmtarget.errors import BackendError, MissingExtraError, did_you_mean
+from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, did_you_mean
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
+
+if TYPE_CHECKING:
+    from tvmtarget.backends.c.static_function import StaticFunction
 
 __all__ = [
     "Ability",
@@ -43,9 +47,11 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 # What a backend may do beyond compiling functions that read and return arrays of this process:
 #   copy           `copy` is called for each copy into a memory of its leaves;
 #   device-memory  its leaves have memories of their own: `place` moves arrays there, code has `run_on`;
+#   runner         code for a CPU of another machine runs there through a runner;
 #   shared-code    code depends on the structure of a function and its target alone, so that equal functions share it;
+#   static         `static_function` lowers functions on values of static shape to kernels in C or in object files;
 #   tuning         `tuning_context` builds and measures kernels.
-Ability: TypeAlias = Literal["copy", "device-memory", "shared-code", "tuning"]
+Ability: TypeAlias = Literal["copy", "device-memory", "runner", "shared-code", "static", "tuning"]
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,25 @@ class Compiled(ABC):
         """
         return {}
 
+    def functions(self) -> Mapping[str, Callable[..., None]]:
+        """Return functions that write into tensors of the caller, on the device of the tensors.
+
+        Returns:
+            The functions by name; empty (the default) if the code has none.
+        """
+        return {}
+
+    def export(self, path: Path) -> None:
+        """Write a library of the functions that other programs call.
+
+        Args:
+            path: the file to write.
+
+        Raises:
+            ArtifactError: the code has no such functions.
+        """
+        raise ArtifactError(f"{path}: this code exports nothing that runs by itself; save the program instead")
+
 
 class KernelRunner(Protocol):
     """A kernel built with one schedule, and inputs for it."""
@@ -347,6 +372,22 @@ class Backend(ABC):
             MissingExtraError: it is not installed.
         """
 
+    def code_version(self, target: Target) -> str | None:
+        """Return what native code depends on besides the function and the attributes of its leaf.
+
+        Args:
+            target: the leaf, with its host.
+
+        Returns:
+            A text: the versions of the code generator and its schedules, facts of this machine that it reads, and
+            variables that change code. None (the default) if `Compiled.native_files` is no substitute for compiling, or
+            compiling takes no time: such code is neither stored in the compile cache nor compiled by other processes.
+
+        Raises:
+            BackendError: something around the build would change code, and is not part of the text.
+        """
+        return None
+
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         """Return why this machine cannot run code for a leaf.
 
@@ -398,6 +439,22 @@ class Backend(ABC):
             A value of the device's memory (`DeviceValue`).
 
         Raises:
+            NotImplementedError: the backend lacks the ability.
+        """
+        raise NotImplementedError
+
+    def static_function(self, request: CompileRequest, prefix: str) -> StaticFunction:
+        """Lower a leaf function to kernels that are linked into a program in C (ability `static`).
+
+        Args:
+            request: the function, its leaf, and results of tuning.
+            prefix: a C identifier that all names of the code begin with.
+
+        Returns:
+            The calls of kernels, and their code.
+
+        Raises:
+            BackendError: names the function and the reason, such as a shape that is not static.
             NotImplementedError: the backend lacks the ability.
         """
         raise NotImplementedError

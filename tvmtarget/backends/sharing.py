@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.target.tree import Target
 
-__all__ = ["build_key", "code_key", "device_index"]
+__all__ = ["build_key", "code_key", "device_index", "function_key", "stored_key"]
 
 
-def code_key(function: Function, target: Target, backend: Backend) -> str | None:
-    """Return the key of a leaf function's code, without its site.
+def function_key(function: Function, functions: Mapping[str, Function]) -> str:
+    """Return the part of the key of a leaf function's code that is that of the function.
 
-    It covers the structure of the function, the attributes of the target that change code, the calling convention, and
-    the backend with its version. Names do not count, so that equal functions and devices share one code, as in TVM a
-    function is built for "any GPU".
+    Names do not count.
 
     Args:
         function: the leaf function.
+        functions: functions that it may call.
+
+    Returns:
+        The hash of its structure, and its calling convention.
+    """
+    convention = function.attr("calling-convention") or "packed"
+    return f"{structural_hash(function.replace(attrs=()), functions, strip_constraints=True)} {convention}"
+
+
+def code_key(function: str, target: Target, backend: Backend) -> str | None:
+    """Return the key of a leaf function's code, without its site.
+
+    It covers the structure of the function, the attributes of the target that change code, the calling convention, and
+    the backend with its version. Equal functions and devices share one code, as in TVM a function is built for "any
+    GPU".
+
+    Args:
+        function: the `function_key` of the leaf function.
         target: the leaf.
         backend: the backend that compiles it.
 
@@ -28,11 +46,11 @@ def code_key(function: Function, target: Target, backend: Backend) -> str | None
     return _key(function, target, backend) if "shared-code" in backend.supports else None
 
 
-def build_key(function: Function, target: Target, site: str, backend: Backend) -> str:
+def build_key(function: str, target: Target, site: str, backend: Backend) -> str:
     """Return the key under which a later build finds the code of a leaf function.
 
     Args:
-        function: the leaf function.
+        function: the `function_key` of the leaf function.
         target: the leaf.
         site: path of the leaf.
         backend: the backend that compiles it.
@@ -43,11 +61,29 @@ def build_key(function: Function, target: Target, site: str, backend: Backend) -
     return " ".join((site, target.digest, _key(function, target, backend)))
 
 
-def _key(function: Function, target: Target, backend: Backend) -> str:
-    convention = function.attr("calling-convention") or "packed"
-    plain = function.replace(attrs=())
-    structure = structural_hash(plain, strip_constraints=True)
-    return " ".join((structure, target.codegen_key, convention, backend.name, backend.version()))
+def stored_key(function: str, target: Target, backend: Backend) -> str | None:
+    """Return the key of a leaf function's code in the compile cache.
+
+    Args:
+        function: the `function_key` of the leaf function.
+        target: the leaf, with its host.
+        backend: the backend that compiles it.
+
+    Returns:
+        The key of the code, with the host and `Backend.code_version`; None if the code is not stored.
+
+    Raises:
+        BackendError: `Backend.code_version` raises it.
+    """
+    version = backend.code_version(target)
+    if version is None:
+        return None
+    host = target.host.codegen_key if isinstance(target.host, Target) else ""
+    return " ".join(("code", _key(function, target, backend), host, version))
+
+
+def _key(function: str, target: Target, backend: Backend) -> str:
+    return " ".join((function, target.codegen_key, backend.name, backend.version()))
 
 
 def device_index(site: str) -> int:

@@ -7,40 +7,62 @@ model so that none of this changes its meaning.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
+from tvmtarget.backends.c.static_function import StaticFunction
 from tvmtarget.backends.machine import native_code_mismatch
-from tvmtarget.backends.protocol import Ability, Backend, CompileRequest
+from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest
+from tvmtarget.backends.tvm.c_functions import lower_to_kernels
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
     LOCK,
     CompiledModule,
     CudaModule,
+    generator_version,
+    has_linker,
     import_tvm,
     load,
     place,
     quiet,
+    tvm_version,
 )
-from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes
-from tvmtarget.backends.tvm.cuda import cuda_pipeline, cuda_target, fusing_passes, generating, gpu_mismatch, is_loaded
+from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes, schedule_functions
+from tvmtarget.backends.tvm.cuda import (
+    capability,
+    cuda_pipeline,
+    cuda_target,
+    fusing_passes,
+    generating,
+    gpu_mismatch,
+    is_loaded,
+)
+from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext, gpu_default
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
 from tvmtarget.backends.tvm.kernels import FORMAT, CpuKernelTuningContext, TunedChoice, cpu_default
+from tvmtarget.backends.tvm.register_tiling import VectorUnit
 from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, build_tir, is_code
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT
+from tvmtarget.backends.tvm.vector_units import vector_unit
 from tvmtarget.errors import BackendError, raise_all
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
+from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
+from tvmtarget.toolchains.platforms import is_this_machine, triple_of
 
-__all__ = ["BACKEND", "generates"]
+__all__ = ["BACKEND", "LoweredFunction", "generates"]
 
 # Results that are always or often not read, and that the importer does not make; see strategies.
 _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
@@ -96,6 +118,62 @@ def generates(kind: str) -> bool:
     return import_tvm().get_global_func(f"relax.ext.{kind}", allow_missing=True) is not None
 
 
+@dataclass(frozen=True)
+class LoweredFunction:
+    """A leaf function in the form that TVM's virtual machine executes, before native code is generated.
+
+    Attributes:
+        module: TVM's module of its Relax function and tensor functions.
+        target: TVM's target of the tensor functions.
+        is_tuple: whether it returns a tuple of its results, not the only one.
+        never_empty: positions of the parameters that must have elements.
+        weights: constants that it takes after its parameters.
+    """
+
+    module: Any
+    target: Any
+    is_tuple: bool
+    never_empty: frozenset[int]
+    weights: tuple[Array, ...] = ()
+
+    def on_device(self, number: int) -> LoweredFunction:
+        """Return the function for a device other than the first of the virtual machine.
+
+        Constants become parameters, as the virtual machine keeps all constants on its first device.
+
+        Args:
+            number: number of the device among those of the virtual machine.
+
+        Returns:
+            The function, which allocates its memory on the device.
+        """
+        from tvm_ffi import structural_map
+
+        tvm = import_tvm()
+        allocate, index = tvm.ir.Op.get("relax.vm.alloc_storage"), tvm.tirx.IntImm("int64", number)
+        weights: dict[Any, Any] = {}
+
+        def placed(call: Any) -> Any:  # noqa: ANN401
+            if call.op != allocate:
+                return call
+            return tvm.ir.Call(call.op, [call.args[0], index, *call.args[2:]], call.attrs, call.ty_args, ret_ty=call.ty)
+
+        def lifted(constant: Any) -> Any:  # noqa: ANN401
+            if not hasattr(constant.value, "numpy"):  # an element type
+                return constant
+            if constant not in weights:
+                weights[constant] = tvm.relax.Var(f"weight_{len(weights)}", constant.ty)
+            return weights[constant]
+
+        module = self.module.clone()
+        for variable, function in self.module.functions_items():
+            if isinstance(function, tvm.relax.Function):
+                body = structural_map(function.body, [(tvm.ir.expr.GenericConst, lifted), (tvm.ir.Call, placed)])
+                params = [*function.params, *weights.values()]
+                module[variable] = tvm.relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs)
+        return replace(self, module=module, weights=tuple(constant.value.numpy() for constant in weights))
+
+
 class _External(CompiledModule):
     """A module of an external code generator, whose functions exist in this process only."""
 
@@ -106,13 +184,27 @@ class _External(CompiledModule):
 class _Tvm(Backend):
     name = "tvm"
     kinds = ("llvm", "cuda")
-    supports = frozenset[Ability]({"device-memory", "shared-code", "tuning"})
+    supports = frozenset[Ability]({"device-memory", "shared-code", "static", "tuning"})
     honours = HONOURS
     format = FORMAT
     trace_format = TRACE_FORMAT
 
     def version(self) -> str:
-        return f"apache-tvm {import_tvm().__version__}"
+        return f"apache-tvm {tvm_version()}"
+
+    def code_version(self, target: Target) -> str | None:
+        if target.kind not in self.kinds or not has_linker():
+            return None
+        if "tvm" in sys.modules:
+            raise_all(BackendError, [*_ignored_context(import_tvm())])
+        if target.kind == "llvm":
+            return generator_version()
+        tvm = import_tvm()
+        if not is_loaded(tvm):
+            return None
+        # Code without an arch is for the first GPU of this machine.
+        arch = "" if "arch" in target.attrs or not tvm.cuda(0).exist else capability(tvm)
+        return f"{generator_version()} {arch} {compiler_version()}"
 
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         if target.kind not in self.kinds:
@@ -135,13 +227,13 @@ class _Tvm(Backend):
 
         # Untrusted TIR is never read here: `compile_isolated` rejects it.
         whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
-        entry = whole["main"] if whole is not None and is_code(whole) else None
+        is_tir = whole is not None and is_code(whole)
 
         def program(executable: Any) -> CompiledModule:  # noqa: ANN401
-            if entry is not None and is_gpu:
-                return CudaTirModule(executable, entry, is_native=is_native)
-            if entry is not None:
-                return TirModule(executable, entry)
+            if is_tir and is_gpu:
+                return CudaTirModule(executable, whole, request, is_native=is_native)
+            if is_tir:
+                return TirModule(executable, whole, request)
             results = len(request.outputs)
             return (
                 CudaModule(executable, never_empty, results, is_native=is_native)
@@ -149,40 +241,128 @@ class _Tvm(Backend):
                 else CompiledModule(executable, never_empty, results)
             )
 
+        def opened(library: bytes) -> CompiledModule:
+            loaded = program(load(tvm, library))
+            loaded.library = library
+            return loaded
+
         if LIBRARY in request.native and is_native:
-            return program(load(tvm, request.native[LIBRARY]))
+            return opened(request.native[LIBRARY])
         raise_all(BackendError, [*_ignored_context(tvm)])
         if request.is_relax and not request.is_trusted:
             library = compile_isolated(request)
             if library is not None:
-                return program(load(tvm, library))
-        try:
-            with LOCK, quiet():
+                return opened(library)
+        with _named_errors(request), LOCK, quiet():
+            if is_tir:
                 target = _target(tvm, request.target)
-                if entry is not None:
-                    with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
-                        return program(build_tir(whole, target))
-                default = (gpu_default if is_gpu else cpu_default)(target)
-                known = None if request.schedules is None else TunedChoice(request.schedules, default)
-                pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
-                module = _imported(tvm, request)
-                disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
-                context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
-                with generating(tvm, target) if is_gpu else target, context:
-                    return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
-        except BackendError as error:
-            raise BackendError(f"tvm cannot compile function {request.name!r} of @{request.site}: {error}") from error
-        except Exception as error:
-            raise BackendError(
-                f"tvm cannot take function {request.name!r} of @{request.site}: {_reason(error)}"
-            ) from error
+                with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
+                    return program(build_tir(whole, target))
+            with _imported(tvm, request) as (module, target, pipeline):
+                return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
+
+    def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
+        """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.
+
+        Args:
+            request: the function, which is no TIR code.
+            name: the name of its entry in the lowered module, in place of `main`.
+
+        Returns:
+            The lowered function.
+
+        Raises:
+            BackendError: names the function and the reason.
+        """
+        tvm = import_tvm()
+        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph)
+        with _named_errors(request), quiet(), _imported(tvm, request) as (module, target, pipeline):
+            main = module["main"]
+            del module["main"]
+            module[name] = main.with_attr("global_symbol", name)
+            fields = list(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else None
+            # As when it runs alone: of one result that is a tuple, only a tuple of one tensor is unpacked.
+            is_one = fields is None or (len(request.outputs) == 1 and not _is_one_tensor(tvm, fields))
+            with target:
+                return LoweredFunction(pipeline(module), target, not is_one, never_empty)
+
+    def static_function(self, request: CompileRequest, prefix: str) -> StaticFunction:
+        """Lower a leaf function of kind c or llvm to kernels: C for the one, an object file of LLVM for the other."""
+        tvm, kind = import_tvm(), request.target.kind
+        place = f"function {request.name!r} of @{request.site or '.'}"
+        if not request.is_relax:
+            for value in request.model.graph.input:
+                if any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
+                    raise BackendError(
+                        f"{place}: the shape of {value.name!r} is not static; give the inputs static shapes"
+                    )
+        if kind not in ("c", "llvm"):
+            raise BackendError(f"{place} is code for {kind}, which no program in C links")
+        if request.is_relax and not request.is_trusted:
+            raise BackendError(f"{place} is of Relax, and is compiled only if you trust who wrote it")
+        if request.is_relax and self.is_code(request):
+            raise BackendError(f"{place} is TIR code, which has no calls of kernels to plan")
+        # On Cortex-M55, register tiles by LLVM 22 read addresses that no memory has; plain loops are right, and small.
+        is_tiled = triple_of(request.target).os not in ("", "none")
+        unit = _vector_unit_of_c(tvm, request.target) if is_tiled and kind == "c" else None
+        # C compilers know the CPU; TVM does not have to.
+        request = replace(request, target=Target("c") if kind == "c" else _linkable(request.target))
+        with _named_errors(request), LOCK, quiet(), _imported(tvm, request) as (module, target, _):
+            from tvm.relax.backend.cpu_generic import pipeline
+
+            module = _with_empty_dimensions(tvm, module)
+            passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
+            if is_tiled and kind == "llvm":
+                unit, passes = vector_unit(target), legal_passes(target)
+            module = tvm.transform.Sequential(passes)(module)
+            if unit is not None:
+                module, _ = schedule_functions(module, unit)
+            return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
+
+    def is_code(self, request: CompileRequest) -> bool:
+        """Return whether the entry of a trusted function of Relax is TIR code.
+
+        Args:
+            request: the function.
+
+        Returns:
+            True if it is no function of Relax.
+        """
+        return is_code(import_tvm().ir.load_json(request.source.decode()))
+
+    def lower_module(self, module: Any, target: Any) -> Any:  # noqa: ANN401
+        """Lower a module of Relax for TVM's virtual machine, by the pipeline of a CPU.
+
+        Args:
+            module: TVM's module.
+            target: TVM's target of kind llvm.
+
+        Returns:
+            The lowered module.
+        """
+        with target:
+            return cpu_pipeline(target)(module)
+
+    def tvm_target(self, leaf: Target) -> Any:  # noqa: ANN401
+        """Return TVM's target of a leaf.
+
+        Args:
+            leaf: a target of kind llvm or cuda, with its host.
+
+        Returns:
+            TVM's target.
+
+        Raises:
+            BackendError: LLVM does not know the CPU.
+        """
+        return _target(import_tvm(), leaf)
 
     def _external(self, request: CompileRequest) -> CompiledModule:
         """Compile a function of Relax by an external code generator, with the attributes of the leaf as options."""
         tvm, kind = import_tvm(), request.target.kind
         if not generates(kind):
             raise BackendError(
-                f"TVM has no code generator relax.ext.{kind} for function {request.name!r} of @{request.site}"
+                f"TVM has no code generator relax.ext.{kind} for function {request.name!r} of @{request.site or '.'}"
             )
         host = (
             request.target.host
@@ -198,7 +378,7 @@ class _Tvm(Backend):
         except Exception as error:
             reason = _reason(error)
             raise BackendError(
-                f"relax.ext.{kind} cannot take function {request.name!r} of @{request.site}: {reason}"
+                f"relax.ext.{kind} cannot take function {request.name!r} of @{request.site or '.'}: {reason}"
             ) from error
 
     def tuning_context(self, request: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
@@ -209,8 +389,12 @@ class _Tvm(Backend):
             target = _target(tvm, request.target)
             passes = (fusing_passes if is_gpu else legal_passes)(target)
             with target, tvm.transform.PassContext(opt_level=3):
-                module = tvm.transform.Sequential(passes)(_imported(tvm, request))
+                module = tvm.transform.Sequential(passes)(_module_of(tvm, request))
                 return GpuKernelTuningContext(module, target) if is_gpu else CpuKernelTuningContext(module, target)
+
+
+def _is_one_tensor(tvm: Any, fields: Sequence[Any]) -> bool:  # noqa: ANN401
+    return len(fields) == 1 and isinstance(fields[0], tvm.relax.TensorType)
 
 
 def _ignored_context(tvm: Any) -> Iterator[str]:  # noqa: ANN401
@@ -246,10 +430,44 @@ def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
     return any(found)
 
 
-def _imported(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
+def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
     if request.is_relax:
         return tvm.ir.load_json(request.source.decode())
     return tvm.relax.frontend.onnx.from_onnx(_prepared(request.model), sanitize_input_names=False)
+
+
+@contextlib.contextmanager
+def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any]]:  # noqa: ANN401
+    """Import a leaf function, and enter the context in which it is compiled.
+
+    Yields:
+        TVM's module and target, and the pipeline for Relax.
+    """
+    is_gpu = request.target.kind == "cuda"
+    target = _target(tvm, request.target)
+    default = (gpu_default if is_gpu else cpu_default)(target)
+    known = None if request.schedules is None else TunedChoice(request.schedules, default)
+    pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
+    module = _module_of(tvm, request)
+    disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
+    context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
+    with generating(tvm, target) if is_gpu else target, context:
+        yield module, target, pipeline
+
+
+@contextlib.contextmanager
+def _named_errors(request: CompileRequest) -> Iterator[None]:
+    """Turn any error of the block into a `BackendError` that names the function."""
+    try:
+        yield
+    except BackendError as error:
+        raise BackendError(
+            f"tvm cannot compile function {request.name!r} of @{request.site or '.'}: {error}"
+        ) from error
+    except Exception as error:
+        raise BackendError(
+            f"tvm cannot take function {request.name!r} of @{request.site or '.'}: {_reason(error)}"
+        ) from error
 
 
 def _never_empty(graph: GraphProto) -> frozenset[int]:
@@ -271,11 +489,49 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
         host = leaf.host if isinstance(leaf.host, Target) and leaf.host.kind == "llvm" else Target("llvm")
         return cuda_target(tvm, attributes, _target(tvm, host))
     config = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
+    # Without the attribute TVM passes floats in integer registers, of an `eabihf` triple too.
+    abi = Triple.parse(str(config["mtriple"])).float_abi if "mtriple" in config else None
+    if abi is not None:
+        config.setdefault("mfloat-abi", abi)
     codegen = tvm.target.codegen
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
         raise BackendError(f"LLVM knows no CPU {mcpu!r} for {triple!r}; change mcpu of {str(leaf)!r}")
-    return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.keys)} if leaf.keys else {}))
+    return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
+
+
+def _vector_unit_of_c(tvm: Any, leaf: Target) -> VectorUnit:  # noqa: ANN401
+    """Return the vector registers of a CPU of kind c, whose compiler turns loops over lanes into vectors again."""
+    codegen, triple, mcpu = tvm.target.codegen, str(triple_of(leaf)), leaf.attrs.get("mcpu")
+    known = {"mcpu": str(mcpu)} if mcpu is not None and codegen.llvm_is_valid_cpu(str(mcpu), triple) else {}
+    return vector_unit(_target(tvm, _linkable(Target("llvm", {"mtriple": triple, **known}))))
+
+
+def _with_empty_dimensions(tvm: Any, module: Any) -> Any:  # noqa: ANN401
+    """Return a module of a function without symbolic shapes: `_name_symbols` made symbols of dimensions of size 0."""
+    found: dict[Any, int] = {}
+    for param in module["main"].params:
+        shape = getattr(param.ty, "shape", None)
+        sizes = [] if shape is None else getattr(shape, "values", shape)
+        found |= {size: 0 for size in sizes if isinstance(size, tvm.tirx.Var)}
+    return tvm.relax.transform.BindSymbolicVars(found, "main")(module) if found else module
+
+
+# What compilers for Linux on RISC-V assume (RVA20; the profile of Debian's port riscv64), in LLVM's names.
+_RISCV_LINUX = ("+m", "+a", "+f", "+d", "+c")
+
+
+def _linkable(leaf: Target) -> Target:
+    """Return a CPU with the triple and calling convention that C compilers for its platform use by default."""
+    triple, attrs = triple_of(leaf), leaf.attrs
+    added: dict[str, Value] = {}
+    if "mtriple" not in attrs and not is_this_machine(triple):
+        added["mtriple"] = str(triple)
+    if triple.family == "arm" and triple.environment.endswith("hf") and "mfloat-abi" not in attrs:
+        added["mfloat-abi"] = "hard"
+    if triple.family == "riscv" and triple.os == "linux" and not {"mattr", "mcpu"} & set(attrs):
+        added |= {"mattr": _RISCV_LINUX, "mabi": "lp64d" if triple.arch.startswith("riscv64") else "ilp32d"}
+    return leaf.override(added) if added else leaf
 
 
 def _prepared(model: ModelProto) -> ModelProto:

@@ -7,14 +7,21 @@ its objects are Any, under names that say what they are.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import io
 import math
 import os
+import platform
+import shutil
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +32,23 @@ from tvmtarget.backends.protocol import Array, Compiled
 from tvmtarget.errors import BackendError, MissingExtraError
 from tvmtarget.files import temporary_folder
 
-__all__ = ["LIBRARY", "LOCK", "CompiledModule", "CudaModule", "DeviceArray", "import_tvm", "load", "place", "quiet"]
+__all__ = [
+    "LIBRARY",
+    "LOCK",
+    "CompiledModule",
+    "CudaModule",
+    "DeviceArray",
+    "LinkedProgram",
+    "generator_version",
+    "has_linker",
+    "host_value",
+    "import_tvm",
+    "load",
+    "place",
+    "quiet",
+    "reject_forks",
+    "tvm_version",
+]
 
 Tvm: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -34,6 +57,7 @@ LIBRARY = "lib.so"
 LOCK = threading.Lock()
 
 
+@functools.cache
 def import_tvm() -> Tvm:
     """Import TVM, configured for this machine.
 
@@ -56,6 +80,56 @@ def import_tvm() -> Tvm:
     return tvm
 
 
+@functools.cache
+def tvm_version() -> str:
+    """Return the version of TVM, which is imported only if it is no installed package.
+
+    To import it takes a second.
+
+    Returns:
+        A version such as `0.27.0`.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if "tvm" not in sys.modules and find_spec("tvm") is not None:
+        with contextlib.suppress(PackageNotFoundError):
+            return version("apache-tvm")
+    return str(import_tvm().__version__)
+
+
+def has_linker() -> bool:
+    """Return whether TVM finds a compiler that links shared libraries (`tvm.support.cc.get_cc`).
+
+    Returns:
+        False if native code cannot be stored.
+    """
+    stated = os.environ.get("CXX") or os.environ.get("CC")
+    return stated is not None or any(map(shutil.which, ("g++", "gcc", "clang++", "clang", "c++", "cc")))
+
+
+@functools.cache
+def generator_version() -> str:
+    """Return what the code of llvm leaves depends on besides functions and attributes.
+
+    These are the versions of TVM's packages, the sizes of its libraries (of builds from its source, versions are often
+    equal), the sources of this package, which schedules functions, and this machine's architecture and system, which
+    are those of leaves without `mtriple`.
+
+    Returns:
+        A text.
+    """
+    spec = find_spec("tvm")
+    places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    libraries = sorted((path.name, path.stat().st_size) for place in places for path in place.glob("lib/*.so"))
+    digest = hashlib.sha256(repr(libraries).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    with contextlib.suppress(PackageNotFoundError):
+        digest.update(version("apache-tvm-ffi").encode())
+    return f"apache-tvm {tvm_version()} {platform.machine()}-{sys.platform} {digest.hexdigest()}"
+
+
 class CompiledModule(Compiled):
     """A compiled leaf function, with a virtual machine for each thread, as one machine serves one thread.
 
@@ -63,13 +137,23 @@ class CompiledModule(Compiled):
         executable: TVM's executable.
         never_empty: positions of inputs that must have elements.
         results: number of values that a run returns.
+
+    Attributes:
+        library: the shared library that the executable was opened from; None if it was compiled here.
     """
+
+    library: bytes | None = None
 
     def __init__(self, executable: Any, never_empty: frozenset[int], results: int) -> None:  # noqa: ANN401
         self._executable = executable
         self._results = results
         self._never_empty = never_empty
         self._local = threading.local()
+
+    @property
+    def never_empty(self) -> frozenset[int]:
+        """Positions of inputs that must have elements."""
+        return self._never_empty
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Run on this CPU.
@@ -83,9 +167,12 @@ class CompiledModule(Compiled):
         self._check(inputs)
         tvm = import_tvm()
         given = [_argument(value, lambda array: _tensor(tvm, array)) for value in inputs]
-        results = self._machine(tvm, tvm.cpu())["main"](*given)
+        results = self._call(tvm, given)
         # Copied, as tensors may share memory with inputs or constants.
         return [_value(one, lambda tensor: tensor.numpy()) for one in _several(results, self._results)]
+
+    def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
+        return self._machine(tvm, tvm.cpu())["main"](*given)
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library.
@@ -93,6 +180,8 @@ class CompiledModule(Compiled):
         Returns:
             The library; empty if this machine has no linker, so that only the source is saved.
         """
+        if self.library is not None:
+            return {LIBRARY: self.library}
         with temporary_folder() as folder, LOCK, quiet():
             path = folder / LIBRARY
             try:
@@ -111,18 +200,58 @@ class CompiledModule(Compiled):
 
     def _machine(self, tvm: Tvm, device: Any) -> Any:  # noqa: ANN401
         """Return the virtual machine of this thread on a device."""
-        _reject_forks()
+        reject_forks()
         machines = self._local.__dict__.setdefault("machines", {})
         if device not in machines:
             machines[device] = tvm.relax.VirtualMachine(self._executable, device)
         return machines[device]
 
 
+class LinkedProgram(CompiledModule):
+    """Drivers and leaf functions in one executable, which runs on this CPU and its devices.
+
+    Args:
+        executable: TVM's executable; its function `main` runs the program.
+        results: number of values that a run returns.
+        devices: TVM's types and numbers of the devices besides this CPU.
+    """
+
+    def __init__(self, executable: Any, results: int, devices: Sequence[tuple[int, int]] = ()) -> None:  # noqa: ANN401
+        super().__init__(executable, frozenset(), results)
+        self._devices = tuple(devices)
+        self._weights: list[Any] | None = None
+        self._lock = threading.Lock()
+
+    def text(self) -> str:
+        """Return the instructions of all functions.
+
+        Returns:
+            The text that TVM prints.
+        """
+        module = getattr(self._executable, "mod", self._executable)
+        return str(module["as_text"]())
+
+    def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
+        reject_forks()
+        if not hasattr(self._local, "main"):
+            devices = [tvm.cpu(), *(tvm.runtime.device(*device) for device in self._devices)]
+            machine = tvm.relax.VirtualMachine(self._executable, devices)
+            with self._lock:  # weights are copied to devices once, for all threads
+                if self._weights is None:
+                    self._weights = [machine["weights"]()] if machine.module.implements_function("weights") else []
+            self._local.main = machine["main"]
+        return self._local.main(*given, *(self._weights or ()))
+
+
 _RAN_IN: list[int] = []  # the process in which programs ran first
 
 
-def _reject_forks() -> None:
-    """Raise `BackendError` in a fork of a process in which programs ran: it lacks TVM's threads."""
+def reject_forks() -> None:
+    """Refuse to run in a fork of a process in which programs ran, as it lacks TVM's threads.
+
+    Raises:
+        BackendError: this process is such a fork.
+    """
     if not _RAN_IN:
         _RAN_IN.append(os.getpid())
     elif _RAN_IN[0] != os.getpid():
@@ -205,7 +334,7 @@ class CudaModule(CompiledModule):
         Returns:
             The results, in order, in this process.
         """
-        return [_argument(result, _fetched) for result in self.run_on(0, inputs)]
+        return [host_value(result) for result in self.run_on(0, inputs)]
 
     def run_on(self, device: int, inputs: Sequence[Array | DeviceArray]) -> Sequence[Any]:
         """Run on a GPU, and wait until it is done.
@@ -296,9 +425,16 @@ def _argument(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
     return value if isinstance(value, bool | int | float) else change(value)
 
 
-def _fetched(value: Array | DeviceArray) -> Array:
-    """Return an array of this process."""
-    return value.numpy() if isinstance(value, DeviceArray) else value
+def host_value(value: Any) -> Any:  # noqa: ANN401
+    """Return a value in this process's memory.
+
+    Args:
+        value: an array, a value of a GPU's memory, a number, or a sequence of these.
+
+    Returns:
+        The value, with arrays in place of values of a GPU's memory.
+    """
+    return _argument(value, lambda one: one.numpy() if isinstance(one, DeviceArray) else one)
 
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401

@@ -10,13 +10,14 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tvmtarget.errors import BackendError
 
-__all__ = ["EXTRA", "compiling", "cuda_home", "machine_code", "wheel"]
+__all__ = ["EXTRA", "compiler_version", "compiling", "cuda_home", "machine_code", "wheel"]
 
 Tvm: TypeAlias = Any
 
@@ -66,6 +67,20 @@ def compiling(tvm: Tvm, arch: str) -> Iterator[None]:
         yield
     finally:
         register_global_func(_CALLBACK, theirs, override=True)
+
+
+def compiler_version() -> str:
+    """Return what machine code depends on besides the CUDA C++ and its arch.
+
+    Returns:
+        The installation of CUDA that compiles it, with the time of its headers, the version of NVRTC's bindings, and
+        TVM's variables.
+    """
+    home = cuda_home()
+    headers = [] if home is None else [int((path / "cuda_runtime.h").stat().st_mtime) for path in _headers(home)[:1]]
+    bindings = version("cuda-bindings") if _has_bindings() else ""
+    variables = [os.environ.get(name, "") for name in ("TVM_CUDA_COMPILE_MODE", "TVM_CUDA_NVCC_NO_FAST_MATH")]
+    return repr((str(home), headers, bindings, shutil.which("nvcc"), variables))
 
 
 def machine_code(code: str, arch: str, home: Path) -> bytes:
