@@ -11,6 +11,7 @@ from models import DIGITS, random_graph
 import tvmtarget as tt
 from benchmarks._small import small as drawn
 from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
+from tvmtarget.partition import pipeline
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
@@ -269,3 +270,30 @@ def test_unsatisfiable_colocation_names_the_conflicting_constraints():
         match=r"'conv1', 'conv2', 'conv3' and 'fc1' must be apart, and no choice of leaves keeps them so$",
     ):
         tt.decompose(module, FLAT, apart=[["conv*", "fc1"]])
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=st.integers(6, 20), seed=st.integers(0, 10**6), target=st.sampled_from([FLAT, DEEP]))
+def test_foreseeing_all_rounds_gives_the_plan_of_going_round_by_round(size, seed, target):
+    module, rng = tt.IRModule.from_onnx(random_graph(size, seed)), random.Random(seed)
+    names = [call.source for call in module.main.body]
+    drawn = rng.sample(names, 6)
+    leaves = [path for path, node in tt.Target.parse(target).walk() if not node.is_composite]
+    options = {
+        "where": {name: f"@{rng.choice(leaves)}?" for name in names if rng.random() < 0.5},
+        "apart": [drawn[:2], drawn[2:4], rng.sample(names, 2)],
+        "same_site": [drawn[4:]],
+        # Operations that stay together move together, so that rounds are not foreseen.
+        "atomic": [names[at : at + 2] for at in range(0, size - 1, 4)] if rng.random() < 0.5 else [],
+    }
+
+    def outcome():
+        try:
+            return tt.decompose(module, target, **options).to_json()
+        except InfeasibleError as error:
+            return error.problems
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "foreseen_pins", lambda *_: None)
+        expected = outcome()
+    assert outcome() == expected

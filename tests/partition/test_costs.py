@@ -196,6 +196,18 @@ def test_measurements_win_over_rooflines_and_the_more_precise_one_over_the_rest(
     assert "400 us (stated)" in str(after.explain("fc2"))
 
 
+@pytest.mark.parametrize("op", ["Gelu", "com.microsoft::Gelu"])
+def test_a_cost_names_an_operator_as_a_where_rule_does(op):
+    module = tt.IRModule.parse("""func @main(%x: float32[4]) opsets(onnx=17, com.microsoft=1) {
+      %y: float32[4] = com.microsoft::Gelu(%x) as "gelu"
+      return %y
+    }""")
+    plan = tt.decompose(module, "[ort=onnxruntime,cpu=numpy]", where={f"op:{op}": "ort"})
+    costed = plan.with_costs([OpCost("ort", op=op, time=7.0)])
+    assert "7 us (stated)" in str(costed.explain("gelu"))
+    assert "costs of operator" not in costed.summary()
+
+
 def test_preferences_come_first_and_requirements_are_met():
     module = tt.IRModule.from_onnx(DIGITS)
     plan = tt.decompose(module, EDGE, BOARD, where={"op:Conv": "numpy?", "fc1": "@npu"})

@@ -25,7 +25,7 @@ def test_a_declared_strategy_brings_its_kind_with_it():
         "conv1", "relu1", "conv2", "relu2", "conv3", "relu3", "relu4",
     }  # fmt: skip
     assert issubclass(Declared, tt.Strategy)
-    assert tt.Target.parse("declared-npu").all_keys == ("declared-npu",)
+    assert tt.Target.parse("declared-npu").keys == ("declared-npu",)
 
     @tt.strategy("declared-npu")
     class Again(tt.Strategy):

@@ -249,7 +249,7 @@ def test_a_target_is_a_tree_its_text_or_a_flat_configuration():
     module = tt.IRModule.from_onnx(DIGITS)
     flat = tt.CompilationConfig.from_target(tt.Target.parse("[ort=onnxruntime,cpu=llvm](host=@cpu)"))
     assert set(tt.decompose(module, flat).sites().values()) <= {"onnxruntime", "llvm", "ort", "cpu"}
-    with pytest.raises(TargetError, match="a target is a Target, its text or a CompilationConfig, not 5"):
+    with pytest.raises(TargetError, match=r"a target is a text, an object or a Target, not 5 \(argument 'target'\)"):
         tt.decompose(module, 5)
 
 

@@ -7,7 +7,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.backends.sharing import code_key, device_index
+from tvmtarget.backends.sharing import code_key, device_index, function_key
 from tvmtarget.building.leaf_function import LeafFunction
 
 RELU = small(helper.make_node("Relu", ["x"], ["y"], name="relu"))
@@ -60,12 +60,11 @@ def test_the_key_of_code_holds_neither_names_nor_sites():
         module = model if isinstance(model, tt.IRModule) else tt.IRModule.from_onnx(model)
         plan = tt.decompose(module, target, where={"relu": f"@{site}"})
         (subgraph,) = plan.subgraphs
-        keys.add(
-            code_key(plan.module[subgraph.function], plan.topology[site].target.replace(name=None, count=1), backend)
-        )
+        function = function_key(plan.module[subgraph.function], plan.module.by_name)
+        keys.add(code_key(function, plan.topology[site].target.replace(name=None, count=1), backend))
     (key,) = keys
     assert not any(word in key for word in ("gpu", "npu", "main", "relu"))
-    assert code_key(tt.IRModule.from_onnx(RELU).main, tt.Target("llvm"), sharing_nothing()) is None
+    assert code_key(function_key(tt.IRModule.from_onnx(RELU).main, {}), tt.Target("llvm"), sharing_nothing()) is None
 
 
 def sharing_nothing():

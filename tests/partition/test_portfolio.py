@@ -158,9 +158,12 @@ def test_rejected_subgraphs_are_halved_until_all_are_accepted(case, most):
     def check(subgraph):
         return reject("RULE", "too many") if len(subgraph) > most else None
 
-    subgraphs, rejected = checked_subgraphs(case.formed(), check, case.limiter)
+    limits = [Limits("connected")] * 4
+    subgraphs, rejected = checked_subgraphs(case.formed(limits), check, case.limiter, case.labels, limits)
     case.check(subgraphs)
     assert not rejected
+    graph = nx.Graph(case.edges())
+    assert all(len(subgraph) == 1 or nx.is_connected(graph.subgraph(subgraph)) for subgraph in subgraphs)
     assert all(len(subgraph) <= most for subgraph in subgraphs)
 
 
@@ -170,7 +173,7 @@ def test_atoms_rejected_alone_are_returned_with_the_reason():
     def check(subgraph):
         return reject("RULE", "not seven") if 7 in subgraph else None
 
-    subgraphs, rejected = checked_subgraphs(case.formed(), check, case.limiter)
+    subgraphs, rejected = checked_subgraphs(case.formed(), check, case.limiter, case.labels, [Limits()] * 2)
     assert list(rejected) == [7]
     assert sorted(vertex for subgraph in subgraphs for vertex in subgraph) == [v for v in range(30) if v != 7]
 

@@ -1,7 +1,9 @@
 """Declared limits of a strategy hold for operators, for matches of patterns, and however they are declared."""
 
 import itertools
+import random
 
+import networkx as nx
 import pytest
 
 import tvmtarget as tt
@@ -171,3 +173,53 @@ def test_the_example_of_the_documentation_rejects_another_type():
     plan = tt.decompose(module, BOARD)
     assert set(plan.sites().values()) == {"cpu"}
     assert "@npu: no, DTYPE: of 'conv1', it does not support float32; cast to int8" in str(plan.explain("conv1"))
+
+
+def random_limited_program(rng, size):
+    """Return the text of a program whose operations read one to five values, some of them twice."""
+    values, lines = ["%x", "%y"], []
+    for number in range(size):
+        reads = [rng.choice(values[-8:]) for _ in range(rng.randint(1, 5))]
+        if rng.random() < 0.2:
+            lines.append(f'%p{number}: {FLOAT}, %q{number}: {FLOAT} = onnx.Split({reads[0]}) {{axis=1}} as "s{number}"')
+            reads = [f"%p{number}", f"%q{number}"]
+        op = rng.choice(["Sum", "Max"])
+        lines.append(f'%v{number}: {FLOAT} = onnx.{op}({", ".join(reads)}) as "o{number}"')
+        values.append(f"%v{number}")
+    results = rng.sample(values[2:], min(size, rng.randint(1, 3)))
+    signature = f"func @main(%x: {FLOAT}, %y: {FLOAT}) opsets(onnx=17)"
+    return f"{signature} {{\n" + "\n".join(lines) + f"\nreturn {', '.join(results)}\n}}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_function_of_a_random_program_keeps_all_limits(seed):
+    rng = random.Random(seed)
+    caps = {name: rng.randint(1, 5) for name in ("max_ops", "max_inputs", "max_outputs") if rng.random() < 0.6}
+    shape, most = rng.choice(["connected", "superstep", "single"]), rng.randint(1, 9)
+
+    def check_subgraph(self, ops):
+        return tt.reject("RULE", "too many") if len(ops) > most else None
+
+    checks = {"check_subgraph": check_subgraph} if rng.random() < 0.4 else {}
+    tt.strategy("limited-npu", subgraphs=shape, **caps)(type("Limited", (), {"ops": {"Sum", "Split"}} | checks))
+    module = tt.IRModule.parse(random_limited_program(rng, rng.randint(2, 30)))
+    names = [call.source for call in module.main.body]
+    atomic = [names[:2]] if rng.random() < 0.4 else []
+    before = [] if atomic else rng.sample(names, rng.randint(0, 1))
+    plan = tt.decompose(module, BOARD, atomic=atomic, boundary_before=before)
+    for subgraph in (one for one in plan.subgraphs if one.site == "npu"):
+        function = plan.module[subgraph.function]
+        sizes = (len(function.body), len(function.params), len(function.results))
+        assert all(
+            size <= caps.get(name, size)
+            for size, name in zip(sizes, ("max_ops", "max_inputs", "max_outputs"), strict=True)
+        )
+        assert len(function.body) <= (most if checks else len(function.body))
+        assert shape != "single" or len(function.body) == 1
+        if shape == "connected":
+            graph = nx.Graph()
+            for number, call in enumerate(function.body):
+                graph.add_edges_from((number, output.name) for output in call.outputs)
+                graph.add_edges_from((number, name) for name in call.inputs)
+            inputs = {param.name for param in function.params}
+            assert nx.is_connected(graph.subgraph(set(graph) - inputs))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -321,14 +322,22 @@ class FlatProgram:
         Raises:
             UnknownNameError: if no operation matches.
         """
-        # Names may contain glob characters themselves, so compare them as they are, too.
-        matching = re.compile(translate(name))
-        found = [
-            index
-            for index, call in enumerate(self.body)
-            if any(name == own or matching.match(own) for own in names_of(call))
-        ]
+        found = self._by_name.get(name, [])
+        if set(name) & set("*?["):
+            # Names may contain glob characters themselves, so a glob matches the name that is equal to it, too.
+            matching = re.compile(translate(name))
+            more = (calls for own, calls in self._by_name.items() if matching.match(own))
+            found = sorted({*found, *chain.from_iterable(more)})
         return found or [self.find(name)]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, list[int]]:
+        """The operations of each name that `where` can refer to, ascending."""
+        found: dict[str, list[int]] = {}
+        for index, call in enumerate(self.body):
+            for name in dict.fromkeys(names_of(call)):
+                found.setdefault(name, []).append(index)
+        return found
 
     def find(self, source: str) -> int:
         """Return the operation of a name.

@@ -58,6 +58,7 @@ from tvmtarget.partition.placement.colocation import (
     alternative_pins,
     colocation_of,
     colocation_pins,
+    foreseen_pins,
     with_atomic_groups,
     with_pins,
 )
@@ -234,8 +235,8 @@ def with_colocation(
 ) -> Decomposition:
     """Plan until `same_site` and `apart` hold.
 
-    Each round pins the groups that the previous plan violates. The number of rounds is limited to one for each group
-    of `same_site`, three for each pair of `apart`, and one more.
+    Each round pins the groups that the previous plan violates; without costs, all rounds become one where possible. The
+    number of rounds is limited to one for each group of `same_site`, three for each pair of `apart`, and one more.
 
     Args:
         request: the module, the target and the options.
@@ -253,7 +254,18 @@ def with_colocation(
     plain = with_pins(feasibility, {}, excluded) if excluded else feasibility
     plan = unconstrained = best_candidate(request, plain, sites)
     pins: dict[int, str] = {}
-    for _ in range(1 + 3 * len(colocation.apart) + len(colocation.same_site)):
+    rounds = 1 + 3 * len(colocation.apart) + len(colocation.same_site)
+    # Without costs, an operation stays where it is when others move, so that one plan can take the place of many.
+    foreseen = foreseen_pins(plain, colocation, plan.sites(), rounds) if request.options.costs is None else None
+    if foreseen is not None and foreseen[0]:
+        try:
+            planned = best_candidate(request, with_pins(feasibility, foreseen[0], excluded), sites)
+        except InfeasibleError:
+            pass  # limits of code generators moved more than the pinned operations: go round by round
+        else:
+            if planned.sites() == foreseen[1]:
+                plan, pins = planned, foreseen[0]
+    for _ in range(rounds):
         wanted = colocation_pins(plain, colocation, plan.sites(), pins)
         if wanted == pins:
             # Given sites are to be kept, and without costs no plan is better than another.
@@ -541,7 +553,7 @@ def decide_level(
         assignment = choose(level)
         chosen = assignment.chosen
         formed = subgraphs_of_level(level, assignment, feasibility.cache)
-        groups, rejected = checked_subgraphs(formed, check, level.limiter)
+        groups, rejected = checked_subgraphs(formed, check, level.limiter, chosen, level.limits)
         if not rejected:
             assigned = assignment_records(program, level, assignment)
             limited = limit_records(program, feasibility, level, chosen, groups)

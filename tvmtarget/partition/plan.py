@@ -31,10 +31,9 @@ from tvmtarget.partition.reports.rules import RuleEffects, RuleReport
 from tvmtarget.partition.reports.summary import summary_of
 from tvmtarget.partition.reports.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
-from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
     import networkx
@@ -46,7 +45,7 @@ __all__ = ["Plan", "decompose"]
 
 def decompose(
     module: IRModule | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | CompilationConfig | Mapping[str, object] | str | None = None,
+    target: TargetLike | None = None,
     costs: Costs | Mapping[str, object] | str | Path | None = None,
     *,
     entry: str | None = None,
@@ -58,7 +57,7 @@ def decompose(
     Args:
         module: a program, an ONNX file, its bytes or model, or a module of Apache TVM; constraints that its functions
             and calls already have are kept.
-        target: the tree, its text, or a flat configuration; the module's own unless given.
+        target: the tree, in any form that `Target.parse` reads; the module's own unless given.
         costs: times of operations and copies, as in `PartitionOptions.costs`.
         entry: the function to decompose, which is called `main` then (`IRModule.with_entry`); others stay as they are.
         since: the plan before an edit. Its results are reused where their inputs are equal, which saves time and
@@ -75,7 +74,7 @@ def decompose(
         ModelError: for an invalid module.
         TargetError: for a target or an option that is not valid.
     """
-    chosen = _tree(target)
+    chosen = None if target is None else as_target(target)
     program = IRModule.of(module, chosen, entry)
     chosen = chosen or program.target
     if chosen is None:
@@ -92,17 +91,6 @@ def decompose(
     cache = PlanCache(None if since is None else since.feasibility.cache)
     plan = Plan.of(plan_request(request, prepare(request, cache=cache)))
     return plan if since is None else replace(plan, reused=cache.reused())
-
-
-def _tree(target: Target | CompilationConfig | Mapping[str, object] | str | None) -> Target | None:
-    """Return the tree that a target is given by; `TargetError` for what is none."""
-    if isinstance(target, str | Mapping):
-        return Target.parse(target)
-    if isinstance(target, CompilationConfig):
-        return target.to_target()
-    if target is not None and not isinstance(target, Target):
-        raise TargetError(f"a target is a Target, its text or a CompilationConfig, not {shown(target)}")
-    return target
 
 
 class Plan(Decomposition):

@@ -82,6 +82,8 @@ def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility,
                 op = program.body[index].source
                 hint = _consistency_hint(reason.code)
                 yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {reason}{hint}"
+        if not feasibility.can_be_one_function(subgraph.calls, site):
+            yield f"function {subgraph.function!r} of {subgraph.ops[:1]} exceeds a limit of @{subgraph.site}"
     for driven in outlined.driven:
         reason = feasibility.reason_not_driven(driven.call, program.topology[driven.system])
         if reason is not None:

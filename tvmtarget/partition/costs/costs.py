@@ -85,7 +85,7 @@ class OpCost:
 
     Attributes:
         site: the path or kind of the site.
-        op: operator.
+        op: operator, with or without its domain, as in `where` after `op:`.
         form: form of a convolution, one of `FORMS`.
         dtype: element type of the first result.
         shape: shape of the first result.

@@ -292,7 +292,7 @@ class Estimates:
         structure = structure_of(op) if any(name.startswith("sha256:") for name in rules) else ""
         found = [
             (rule.rank, number, rule)
-            for name in (structure, op.kind)
+            for name in (structure, *op.call.op_names)
             for number, rule in rules.get(name, ())
             if _matches(rule, op)
         ]
@@ -326,7 +326,7 @@ class Estimates:
         Yields:
             One line of text each, with the nearest names for what may be a typing error.
         """
-        kinds = {self.program.body[first].kind for first in self.program.representatives}
+        kinds = {name for first in self.program.representatives for name in self.program.body[first].op_names}
         named = dict.fromkeys(rule.op for rule in self.costs.ops if rule.op is not None and rule.op not in kinds)
         known = set(onnx_operators().values()) if named else set()
         for name in named:

@@ -11,6 +11,7 @@ from tvmtarget.partition.host_device.attributes import CALLING_CONVENTION, DEVIC
 from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
+from tvmtarget.target.tree import TargetLike
 
 __all__ = ["infer_targets"]
 
@@ -28,7 +29,7 @@ class _Context:
     is_device: bool = False
 
 
-def infer_targets(module: IRModule) -> IRModule:
+def infer_targets(module: IRModule, target: TargetLike | None = None) -> IRModule:
     """Constrain every function without a constraint like the code that calls it, at any depth.
 
     A call with a constraint is a context of its own. A function that is called in several contexts is copied for each;
@@ -37,22 +38,26 @@ def infer_targets(module: IRModule) -> IRModule:
 
     Args:
         module: a valid module.
+        target: target tree; by default that of the module.
 
     Returns:
         The module with constrained functions.
 
     Raises:
         ModelError: the module is invalid, for example because its functions are recursive.
+        TargetError: the target is not valid.
 
     Example:
         >>> module = IRModule.parse('''
         ... func @main(%x) [@cpu] { %y = @f(%x) %z = @g(%y) [@gpu] return %z }
         ... func @f(%x) { %y = @g(%x) return %y }
         ... func @g(%x) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }
-        ... ''').with_target("[gpu=cuda,cpu=llvm](host=@cpu)")
-        >>> [(function.name, str(function.constraint)) for function in infer_targets(module)]
+        ... ''')
+        >>> inferred = infer_targets(module, "[gpu=cuda,cpu=llvm](host=@cpu)")
+        >>> [(function.name, str(function.constraint)) for function in inferred]
         [('main', '@cpu'), ('f', '@cpu'), ('g', '@gpu'), ('g_host', '@cpu')]
     """
+    module = module if target is None else module.with_target(target)
     functions = module.verify().by_name
     called = {name for function in module for name in callees_of(function)}
     calls = {name: tuple(_calls(function, None)) for name, function in functions.items()}

@@ -8,12 +8,12 @@ from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import TargetLike, as_target
 
 __all__ = ["split_host_device"]
 
 
-def split_host_device(module: IRModule, target: Target | str | None = None) -> IRModule:
+def split_host_device(module: IRModule, target: TargetLike | None = None) -> IRModule:
     """Separate host and device code of all mixed functions (TVM: SplitHostDevice).
 
     A function that is constrained to a device which another site drives is mixed. It becomes a function that runs on
@@ -35,7 +35,7 @@ def split_host_device(module: IRModule, target: Target | str | None = None) -> I
         InfeasibleError: an operation fits no site.
         ModelError: the module is invalid, or TVM cannot split a function.
     """
-    chosen = Target.parse(target) if isinstance(target, str) else (target or module.target)
+    chosen = module.target if target is None else as_target(target)
     if chosen is None:
         raise TargetError("no target is given and the module has none; pass one, such as 'cuda'")
     placed = module.with_target(chosen.resolve())

@@ -18,7 +18,7 @@ from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.relax.code import CodeCall, calls_of_code, device_scope_of, is_prim, with_calls
 from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
 from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 __all__ = ["Context", "bind_missing_targets", "bind_targets", "is_launched", "side_of_prim", "split_tir"]
 
@@ -31,7 +31,7 @@ _KERNEL = 2  # TVM: kDeviceKernelLaunch
 _HOST_KINDS = ("llvm", "c", "cuda_host")
 
 
-def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TVM ships no types
+def bind_targets(module: Any, target: TargetLike) -> Any:  # noqa: ANN401 - TVM ships no types
     """Give every PrimFunc of a `tvm.IRModule` the target of the code that calls it.
 
     Public functions get the device with its host; private functions get the target of their caller. A private function
@@ -54,7 +54,7 @@ def bind_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401 - TV
     return _bind(checked, device, host)
 
 
-def bind_missing_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN401
+def bind_missing_targets(module: Any, target: TargetLike) -> Any:  # noqa: ANN401
     """Bind targets as `bind_targets` does, and leave device functions with a target unchanged.
 
     Args:
@@ -68,7 +68,7 @@ def bind_missing_targets(module: Any, target: Target | str) -> Any:  # noqa: ANN
     return _bind(module, device, host, keeps_device_code=True)
 
 
-def split_tir(module: Any, target: Target | str, reserved: Iterable[str] = ()) -> Any:  # noqa: ANN401
+def split_tir(module: Any, target: TargetLike, reserved: Iterable[str] = ()) -> Any:  # noqa: ANN401
     """Bind targets, then split all functions by TVM's SplitHostDevice.
 
     A function whose target is a device without a host stays device code. Device regions in a function for the host are
@@ -263,9 +263,9 @@ def _host_calls(
                     )
 
 
-def _pair(tvm: Any, target: Target | str) -> tuple[Any, Any]:  # noqa: ANN401
+def _pair(tvm: Any, target: TargetLike) -> tuple[Any, Any]:  # noqa: ANN401
     """Return TVM's targets of a device, without its host, and of the host."""
-    tree = (Target.parse(target) if isinstance(target, str) else target).resolve()
+    tree = as_target(target).resolve()
     if tree.is_composite:
         raise TargetError(f"TIR is bound to one device and its host, not to {str(tree)!r}; pass one leaf of it")
     device = tree.replace(host=None, executor=None, runtime=None, name=None)

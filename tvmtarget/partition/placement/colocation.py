@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NoReturn, TypeAlias
 
 from tvmtarget.errors import InfeasibleError, raise_all
@@ -28,6 +29,7 @@ __all__ = [
     "alternative_pins",
     "colocation_of",
     "colocation_pins",
+    "foreseen_pins",
     "with_atomic_groups",
     "with_pins",
 ]
@@ -55,7 +57,11 @@ class Colocation:
         Returns:
             A group of `same_site`, or the operation alone.
         """
-        return next((group for group in self.same_site if index in group), (index,))
+        return self._groups.get(index, (index,))
+
+    @cached_property
+    def _groups(self) -> Mapping[int, tuple[int, ...]]:
+        return {index: group for group in self.same_site for index in group}
 
 
 def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> Colocation:
@@ -76,11 +82,12 @@ def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> C
     groups = _merged(set(_select(program, names)) for names in same_site)
     sets = [sorted(set(_select(program, names))) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
+    colocation = Colocation(groups, tuple(pairs))
     for a, b in pairs:
-        if any(a in group and b in group for group in groups):
+        if a in colocation.group_of(b):
             first, second = (repr(program.body[index].source) for index in (a, b))
             raise InfeasibleError(f"ops {first} and {second} are required to share a site and to be apart")
-    return Colocation(groups, tuple(pairs))
+    return colocation
 
 
 def _merged(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
@@ -150,17 +157,18 @@ def _atomic_problems(program: FlatProgram, group: tuple[int, ...]) -> Iterator[s
 
 def _between(program: FlatProgram, group: tuple[int, ...]) -> list[int]:
     """Return the operations outside of a group, in one body, on a path between two of the group."""
-    inside, calls = set(group), program.scope_of(group[0]).calls
-    # Operations are in topological order: one pass down finds what follows the group, one up what precedes it.
-    below: set[int] = set()
+    inside = set(group)
+    # Operations are in topological order: what lies between two of a group is numbered between its first and last. One
+    # pass up finds what precedes the group, one down which of that also follows it.
     above: set[int] = set()
-    for index in calls:
-        if inside.union(below).intersection(program.predecessors(index)):
-            below.add(index)
-    for index in reversed(calls):
+    for index in range(max(group), min(group), -1):
         if index in inside or index in above:
             above.update(program.predecessors(index))
-    return sorted((below & above) - inside)
+    below = set(inside)
+    for index in range(min(group), max(group)):
+        if index in above and not below.isdisjoint(program.predecessors(index)):
+            below.add(index)
+    return sorted(below - inside)
 
 
 def _check_cycles(program: FlatProgram, groups: tuple[tuple[int, ...], ...]) -> None:
@@ -227,6 +235,37 @@ def colocation_pins(
     for index in (one for end in violated for one in colocation.group_of(end)):
         result.setdefault(index, pinner.site(index))
     return result
+
+
+def foreseen_pins(
+    plain: Feasibility, colocation: Colocation, sites: Mapping[str, str], rounds: int
+) -> tuple[dict[int, str], dict[str, str]] | None:
+    """Return the pins of all rounds at once, if a round moves only what it pins.
+
+    Args:
+        plain: operator support without any pins.
+        colocation: the groups and pairs.
+        sites: the leaves of a plan without pins, by operation name.
+        rounds: the number of rounds to foresee.
+
+    Returns:
+        The pins, and the leaves of a plan with them by operation name; None if no pins satisfy the colocation so, or
+        the program has operations that move with others.
+    """
+    program = plain.program
+    if program.atomic or program.bodies or program.has_binding_values or any(program.frames) or plain.groups.all:
+        return None
+    expected, pins = dict(sites), dict[int, str]()
+    for _ in range(rounds):
+        try:
+            wanted = colocation_pins(plain, colocation, expected, pins)
+        except InfeasibleError:
+            return None
+        if wanted == pins:
+            return pins, expected
+        pins = wanted
+        expected |= {program.body[index].source: leaf for index, leaf in pins.items()}
+    return None
 
 
 def alternative_pins(

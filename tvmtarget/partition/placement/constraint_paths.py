@@ -83,7 +83,7 @@ def leaves_at(site: Constraint | TargetNode | str, topology: Topology) -> frozen
 
 
 def _no_site(site: Constraint | TargetNode | str, topology: Topology) -> str:
-    known = {word for leaf in topology.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.all_keys)}
+    known = {word for leaf in topology.leaves() for word in (leaf.path, leaf.target.kind, *leaf.target.keys)}
     return f"no site of the target is or has {str(site)!r}{did_you_mean(str(site), known)}"
 
 
@@ -97,8 +97,11 @@ def unknown_words(constraint: Constraint, topology: Topology) -> Iterator[str]:
     Yields:
         One message for each word that is no name, kind or key, with the nearest known one.
     """
-    words = known_words() | {key for _, node in topology.root.walk() for key in (node.kind, *node.all_keys)}
-    for word in constraint.words():
+    unknown = [word for word in constraint.words() if word not in known_words()]
+    if not unknown:  # most constraints; the others are looked up in the whole tree
+        return
+    words = known_words() | {key for _, node in topology.root.walk() for key in (node.kind, *node.keys)}
+    for word in unknown:
         if word not in words:
             names = {node.name for _, node in topology.root.walk() if node.name is not None}
             yield f"no target kind, key or child {word!r}{did_you_mean(word, words | names)}"

@@ -17,12 +17,14 @@ from tvmtarget.partition.host_device.classify import host_can_compute
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.placement.indivisible_groups import atoms_of, call_groups, untyped
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
-from tvmtarget.partition.placement.pattern_groups import PatternGroups, exceeded_limit, match_patterns
+from tvmtarget.partition.placement.pattern_groups import PatternGroups, counted_values, exceeded_limit, match_patterns
 from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
+from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Site
+from tvmtarget.union_find import UnionFind
 
 __all__ = ["Feasibility", "has_preference"]
 
@@ -57,7 +59,9 @@ class Feasibility:
         self.assumed = assumed
         self.leaves = tuple(program.topology.leaves())
         self._reasons: dict[tuple[int, str], Reject | None] = {}
-        self._constraint_reasons: dict[tuple[tuple[Requirement, ...], str], Reject | None] = {}
+        self._constraint_reasons: dict[tuple[tuple[Requirement, ...], str], Reject] = {}
+        self._met: dict[tuple[Requirement, ...], npt.NDArray[np.bool_]] = {}
+        self._met_by: dict[Constraint, npt.NDArray[np.bool_]] = {}
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._columns = {leaf.path: place for place, leaf in enumerate(self.leaves)}
@@ -99,20 +103,27 @@ class Feasibility:
         found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[class_of]
         # Signatures leave out the values of constants: a strategy that read one must see every operation itself.
         has_read = np.array([has_read for _, has_read in rows], dtype=np.bool_)[class_of]
-        for index in np.setdiff1d(np.flatnonzero(has_read), firsts).tolist():
+        has_read[firsts] = False
+        for index in np.flatnonzero(has_read).tolist():
             found[index] = self._row(index)[0]
         return found
 
     def _distinguished(self) -> dict[object, list[int]]:
-        """Return operations that assumptions or patterns set apart from others of their signature."""
+        """Return operations that assumptions, patterns or limits set apart from others of their signature."""
         assumed_leaves: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
             assumed_leaves[index] = (*assumed_leaves.get(index, ()), leaf)
         rejected = {index for index, _ in self.groups.rejected}
         patterns = {index: group.patterns for index, group in self.groups.of.items()}
+        # A signature does not say which operands are one value, nor which results are read.
+        counts: dict[int, tuple[int, int]] = {}
+        strategies = (self.strategy(site) for leaf in self.leaves for site in (leaf, *self._generators[leaf.path]))
+        if any(one is not None and (one.max_inputs, one.max_outputs) != (None, None) for one in strategies):
+            counts = {index: counted_values(self.program, (index,)) for index in range(len(self.program.body))}
         found: dict[object, list[int]] = {}
-        for index in sorted({*assumed_leaves, *rejected, *patterns}):
-            found.setdefault((assumed_leaves.get(index), patterns.get(index), index in rejected), []).append(index)
+        for index in sorted({*assumed_leaves, *rejected, *patterns, *counts}):
+            key = (assumed_leaves.get(index), patterns.get(index), index in rejected, counts.get(index))
+            found.setdefault(key, []).append(index)
         return found
 
     @cached_property
@@ -177,7 +188,9 @@ class Feasibility:
         """Return which leaves support an operation, and whether a strategy read a constant to decide."""
         constants = _ReadTracker(self.program.constants)
         op = replace(self.program.op(index), constants=constants)
-        row = [self._compute_reason(index, leaf, op) is None for leaf in self.leaves]
+        row = [False] * len(self.leaves)
+        for column in np.flatnonzero(self._meeting(self.program.requirements[index])).tolist():
+            row[column] = self._compute_reason(index, self.leaves[column], op) is None
         return row, constants.has_read
 
     def unsupported_reason(self, index: int, leaf: Site) -> Reject | None:
@@ -218,8 +231,7 @@ class Feasibility:
         Returns:
             True if it can.
         """
-        strategy = self.strategy(site)
-        if strategy is not None and len(calls) > 1 and exceeded_limit(self.program, strategy, calls) is not None:
+        if not self.can_be_one_function(calls, site):
             return False
         if self.supports_whole(calls, site):
             return True
@@ -247,10 +259,37 @@ class Feasibility:
             True if it can.
         """
         if not site.is_system:
-            strategy = self.strategy(site)
-            is_within = strategy is None or len(calls) == 1 or exceeded_limit(self.program, strategy, calls) is None
-            return is_within and bool(self.supported[list(calls), self._columns[site.path]].all())
+            is_supported = bool(self.supported[list(calls), self._columns[site.path]].all())
+            return is_supported and self.can_be_one_function(calls, site)
         return len(calls) == 1 and bool(self.supported[calls[0], self.columns(site)].any())
+
+    def can_be_one_function(self, calls: tuple[int, ...], site: Site) -> bool:
+        """Check whether one function of operations keeps the limits of a site's code generator.
+
+        Args:
+            calls: operations of one body, each of which the site supports.
+            site: any site.
+
+        Returns:
+            True if the function is within `subgraphs`, `max_ops`, `max_inputs` and `max_outputs` of the strategy.
+        """
+        strategy = self.strategy(site)
+        if strategy is None or len(calls) == 1:
+            return True
+        if exceeded_limit(self.program, strategy, calls) is not None:
+            return False
+        if strategy.subgraphs == "single":
+            group = self.groups.of.get(calls[0])
+            return group is not None and {*calls} == {*group.calls} and group.pattern_of(site.target.kind) is not None
+        if strategy.subgraphs != "connected":
+            return True
+        sets = UnionFind(calls)
+        for index in calls:
+            for name in self.program.body[index].uses():
+                producer = self.program.producer.get(name)
+                if producer is not None and producer in sets:
+                    sets.union(producer, index)
+        return len(sets.groups()) == 1
 
     def drives(self, calls: tuple[int, ...], site: Site) -> bool:
         """Check whether the driver of a system can run an operation with nested bodies.
@@ -454,8 +493,9 @@ class Feasibility:
         return None if alone is None else self.groups.check(index, leaf.target.kind) or alone
 
     def _constraint_reason(self, requirements: tuple[Requirement, ...], leaf: Site) -> Reject | None:
+        if self._meeting(requirements)[self._columns[leaf.path]]:
+            return None
         key = (requirements, leaf.path)
-        # Many operations share one tuple of requirements; checking them is the slow part.
         if key not in self._constraint_reasons:
             broken = (
                 (item, reason)
@@ -463,10 +503,29 @@ class Feasibility:
                 if item.constraint.is_required
                 and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.topology.root))
             )
-            first = next(broken, None)
-            text = "" if first is None else f"it does not meet {first[0]}: {', '.join(_leaves_of(first[1]))}"
-            self._constraint_reasons[key] = None if first is None else Reject("CONSTRAINT", text)
+            requirement, reason = next(broken)
+            text = f"it does not meet {requirement}: {', '.join(_leaves_of(reason))}"
+            self._constraint_reasons[key] = Reject("CONSTRAINT", text)
         return self._constraint_reasons[key]
+
+    def _meeting(self, requirements: tuple[Requirement, ...]) -> npt.NDArray[np.bool_]:
+        """Return whether a leaf (as in `leaves`) meets all of some requirements."""
+        # Many operations share one tuple of requirements, and many requirements have one constraint.
+        if requirements not in self._met:
+            met = np.ones(len(self.leaves), dtype=np.bool_)
+            for constraint in (one.constraint for one in requirements if one.constraint.is_required):
+                if constraint not in self._met_by:
+                    checked = [self._meets(constraint, leaf) for leaf in self.leaves]
+                    self._met_by[constraint] = np.array(checked, dtype=np.bool_)
+                met &= self._met_by[constraint]
+            self._met[requirements] = met
+        return self._met[requirements]
+
+    def _meets(self, constraint: Constraint, leaf: Site) -> bool:
+        # A path only has to be compared, which is far faster than checking a node with reasons.
+        if constraint.path is not None:
+            return covers(constraint.path, leaf.path) != constraint.is_negated
+        return bool(constraint.check(leaf.target, leaf.path, self.program.topology.root))
 
     def _nested_constraint_reason(self, index: int, leaf: Site) -> Reject | None:
         """Return the first requirement in nested bodies that a leaf does not meet."""

@@ -223,9 +223,4 @@ def capacities(topology: Topology, stated: Mapping[str, int]) -> dict[str, int]:
     Returns:
         Bytes by memory domain.
     """
-    found: dict[str, int] = {}
-    for path, node in topology.root.walk():
-        for memory in node.memory:
-            if memory.bytes is not None:
-                found[f"{path}/{memory.name}" if path else memory.name] = memory.bytes
-    return found | dict(stated)
+    return {**topology.capacities, **stated}

@@ -17,7 +17,7 @@ from tvmtarget.support.registry import strategy_at
 from tvmtarget.support.strategy import Code, FoundMatch, Reject, Strategy
 from tvmtarget.target.topology import Site
 
-__all__ = ["PatternGroup", "PatternGroups", "exceeded_limit", "match_patterns"]
+__all__ = ["PatternGroup", "PatternGroups", "counted_values", "exceeded_limit", "match_patterns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,24 @@ class PatternGroups:
         return self.rejected.get((index, kind))
 
 
+def counted_values(program: FlatProgram, calls: Sequence[int]) -> tuple[int, int]:
+    """Count the inputs and outputs of a function of operations, as limits count them.
+
+    Args:
+        program: the program.
+        calls: operations of one body.
+
+    Returns:
+        Number of values read, without constants; number of values that are read elsewhere or are results.
+    """
+    inside, body = set(calls), program.body
+    made = dict.fromkeys(output.name for index in calls for output in body[index].outputs if output.name)
+    read = {name for index in calls for name in body[index].uses()} - made.keys() - program.constants.keys()
+    returned = program.scope_of(calls[0]).function.results
+    left = [name for name in made if name in returned or not inside.issuperset(program.consumers.get(name, ()))]
+    return len(read), len(left)
+
+
 def exceeded_limit(program: FlatProgram, strategy: Strategy, calls: Sequence[int]) -> Reject | None:
     """Return which limit on the size of one function operations exceed.
 
@@ -89,15 +107,11 @@ def exceeded_limit(program: FlatProgram, strategy: Strategy, calls: Sequence[int
     """
     if (strategy.max_ops, strategy.max_inputs, strategy.max_outputs) == (None, None, None):
         return None
-    inside, body = set(calls), program.body
-    made = dict.fromkeys(output.name for index in calls for output in body[index].outputs if output.name)
-    read = {name for index in calls for name in body[index].uses()} - made.keys() - program.constants.keys()
-    returned = set(program.scope_of(calls[0]).function.results)
-    left = [name for name in made if name in returned or not inside.issuperset(program.consumers.get(name, ()))]
+    inputs, outputs = counted_values(program, calls)
     counted: tuple[tuple[Code, int, int | None, str], ...] = (
         ("MAX_SIZE", len(calls), strategy.max_ops, "operations"),
-        ("MAX_INPUTS", len(read), strategy.max_inputs, "inputs"),
-        ("MAX_OUTPUTS", len(left), strategy.max_outputs, "outputs"),
+        ("MAX_INPUTS", inputs, strategy.max_inputs, "inputs"),
+        ("MAX_OUTPUTS", outputs, strategy.max_outputs, "outputs"),
     )
     over = (
         Reject(code, f"{number} {what}, and it takes at most {most}")

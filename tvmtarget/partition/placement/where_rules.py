@@ -90,7 +90,7 @@ def names_of(call: Call) -> tuple[str, ...]:
     Returns:
         Its name, and `op:` with each spelling of its operator.
     """
-    return (call.source, f"op:{call.kind}", f"op:{call.op}", f"op:{call.op.removeprefix('onnx.')}")
+    return (call.source, *(f"op:{name}" for name in call.op_names))
 
 
 def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple[int, ...]]:

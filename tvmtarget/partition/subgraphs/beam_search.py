@@ -6,8 +6,9 @@ their weight plus a lower bound on what remains (as in A*, with bounded memory).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from tvmtarget.partition.subgraphs.lower_bound import least_sequence_weight
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
@@ -28,8 +29,8 @@ class _Prefix:
     Attributes:
         before: prefix without the last subgraph; None for the empty prefix.
         subgraph: vertices of the last subgraph.
-        ready: vertices that can run next, by label.
-        tallest: largest weight ahead of a ready vertex, by label; -1 where none is ready.
+        ready: vertices that can run next, by label; only labels that have some, as there can be hundreds of labels.
+        tallest: largest weight ahead of a ready vertex, by the same labels.
         waiting: number of unfinished predecessors of vertices with some finished and some unfinished ones.
         weight: total weight of all subgraphs.
         done: number of vertices in all subgraphs.
@@ -37,8 +38,8 @@ class _Prefix:
 
     before: _Prefix | None
     subgraph: list[int]
-    ready: tuple[list[int], ...]
-    tallest: tuple[int, ...]
+    ready: dict[int, list[int]]
+    tallest: dict[int, int]
     waiting: dict[int, int]
     weight: int
     done: int
@@ -70,11 +71,12 @@ def beam_search(labeled: LabeledGraph, weights: Sequence[int], heights: Sequence
     beam = [expansion.start()]
     while beam[0].done < count:
         # Of prefixes with the same ready vertices only the best one can be part of the best result.
-        found: dict[tuple[frozenset[int], ...], tuple[tuple[int, int], _Prefix]] = {}
+        found: dict[frozenset[int], tuple[tuple[int, int], _Prefix]] = {}
         for after in (successor for prefix in beam for successor in expansion.successors_of(prefix)):
-            work -= len(after.waiting) + sum(map(len, after.ready)) + 2 * len(after.subgraph)
-            score = after.weight + least_sequence_weight(after.tallest, weights), -after.done
-            key = tuple(map(frozenset, after.ready))
+            key = frozenset(chain.from_iterable(after.ready.values()))
+            work -= len(after.waiting) + len(key) + 2 * len(after.subgraph)
+            of_ready = [weights[label] for label in after.tallest]
+            score = after.weight + least_sequence_weight([*after.tallest.values()], of_ready), -after.done
             if key not in found or score < found[key][0]:
                 found[key] = score, after
         if work < 0:
@@ -96,15 +98,12 @@ class _Expansion:
     def start(self) -> _Prefix:
         """Return the empty prefix."""
         sources = [vertex for vertex, degree in enumerate(self.in_degrees) if not degree]
-        ready: tuple[list[int], ...] = tuple([] for _ in self.weights)
-        return _Prefix(None, [], *self._with_ready(ready, (-1,) * len(ready), sources), {}, 0, 0)
+        return _Prefix(None, [], *self._with_ready({}, {}, sources), {}, 0, 0)
 
     def successors_of(self, prefix: _Prefix) -> Iterator[_Prefix]:
         """Yield the prefix with one more subgraph, for every label that has ready vertices."""
         successors, labels, in_degrees = self.successors, self.labels, self.in_degrees
-        for label, begun in enumerate(prefix.ready):
-            if not begun:
-                continue
+        for label, begun in sorted(prefix.ready.items()):
             waiting, subgraph = prefix.waiting.copy(), begun.copy()
             newly_ready: list[int] = []
             for vertex in subgraph:  # grows while it is read
@@ -115,20 +114,19 @@ class _Expansion:
                         continue
                     waiting.pop(target, None)
                     (subgraph if labels[target] == label else newly_ready).append(target)
-            ready = (*prefix.ready[:label], [], *prefix.ready[label + 1 :])
-            tallest = (*prefix.tallest[:label], -1, *prefix.tallest[label + 1 :])
+            ready, tallest = prefix.ready.copy(), prefix.tallest.copy()
+            del ready[label], tallest[label]
             weight, done = prefix.weight + self.weights[label], prefix.done + len(subgraph)
             yield _Prefix(prefix, subgraph, *self._with_ready(ready, tallest, newly_ready), waiting, weight, done)
 
     def _with_ready(
-        self, ready: tuple[list[int], ...], tallest: tuple[int, ...], vertices: Sequence[int]
-    ) -> tuple[tuple[list[int], ...], tuple[int, ...]]:
+        self, ready: Mapping[int, list[int]], tallest: Mapping[int, int], vertices: Sequence[int]
+    ) -> tuple[dict[int, list[int]], dict[int, int]]:
         """Return `ready` and `tallest` with more ready vertices."""
-        lists: list[list[int]] = [[] for _ in ready]
-        heights = list(tallest)
+        lists: dict[int, list[int]] = {}
+        heights = dict(tallest)
         for vertex in vertices:
             label = self.labels[vertex]
-            lists[label].append(vertex)
-            heights[label] = max(heights[label], self.heights[vertex])
-        joined = tuple(old + new if new else old for old, new in zip(ready, lists, strict=True))
-        return joined, tuple(heights)
+            lists.setdefault(label, []).append(vertex)
+            heights[label] = max(heights.get(label, 0), self.heights[vertex])
+        return {**ready, **{label: ready.get(label, []) + new for label, new in lists.items()}}, heights

@@ -55,5 +55,7 @@ def split_at_cuts(
                 waiting[target] -= 1
                 if not waiting[target]:
                     ready.append(target)
-    for number in range(max(step.values(), default=0) + 1):
-        yield sorted(atom for atom in subgraph if step[atom] == number)
+    parts: list[list[int]] = [[] for _ in range(max(step.values(), default=0) + 1)]
+    for atom in sorted(subgraph):
+        parts[step[atom]].append(atom)
+    yield from parts

@@ -116,9 +116,13 @@ class Limiter:
         if limits.shape == "single":
             yield from ([atom] for atom in self._ordered(subgraph))
             return
-        # Components first: a numeric limit may then be met without a further cut.
-        for part in self._connected(subgraph) if limits.shape == "connected" else [subgraph]:
-            yield from self._capped(part, limits) if limits.is_capped else [part]
+        if limits.shape != "connected":
+            yield from self._capped(subgraph, limits) if limits.is_capped else [subgraph]
+            return
+        # Components first: a numeric limit may then be met without a further cut, which can disconnect a part again.
+        for component in self._connected(subgraph):
+            for part in self._capped(component, limits) if limits.is_capped else [component]:
+                yield from self._connected(part)
 
     def halve(self, subgraph: list[int]) -> list[list[int]]:
         """Split a subgraph in two where few bytes pass, within the middle half of its order.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvmtarget.partition.subgraphs.limits import Limiter
+from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.support.strategy import Reject
 
 __all__ = ["checked_subgraphs"]
 
 
 def checked_subgraphs(
-    subgraphs: Sequence[list[int]], check: Callable[[list[int]], Reject | None], limiter: Limiter
+    subgraphs: Sequence[list[int]],
+    check: Callable[[list[int]], Reject | None],
+    limiter: Limiter,
+    labels: Sequence[int],
+    limits: Sequence[Limits],
 ) -> tuple[list[list[int]], dict[int, Reject]]:
     """Halve subgraphs until the code generator of each accepts it.
 
@@ -19,6 +23,8 @@ def checked_subgraphs(
         subgraphs: subgraphs in execution order.
         check: returns the reason why a code generator rejects a subgraph, or None.
         limiter: halves subgraphs.
+        labels: label of every atom.
+        limits: limits by label, which the halves keep too.
 
     Returns:
         The accepted subgraphs in execution order, and the atoms that are rejected even alone, with the reason.
@@ -35,5 +41,5 @@ def checked_subgraphs(
         elif len(subgraph) == 1:
             rejected[subgraph[0]] = reason
         else:
-            waiting += reversed(limiter.halve(subgraph))
+            waiting += reversed(limiter.split_all(limiter.halve(subgraph), labels, limits))
     return accepted, rejected
