@@ -113,10 +113,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("stop", "problem"), [(signal.SIGKILL, "is gone"), (signal.SIGSTOP, "has been silent for 2 s")]
+    ("stop", "problem"),
+    [
+        (signal.SIGKILL, "is gone"),
+        pytest.param(signal.SIGSTOP, "has been silent for 6 s", marks=pytest.mark.slow),
+    ],
 )
 def test_a_scheduler_that_is_killed_or_stopped_is_named(tmp_path, stop, problem, monkeypatch):
-    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
+    if stop == signal.SIGSTOP:  # a worker that imports TVM on a busy machine may be silent for some seconds
+        monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "6")
     (tmp_path / "cluster.py").write_text(CLUSTER)
     command = [sys.executable, str(tmp_path / "cluster.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -129,7 +134,7 @@ def test_a_scheduler_that_is_killed_or_stopped_is_named(tmp_path, stop, problem,
             begin = time.monotonic()
             with pytest.raises(RunError, match=f"the Dask scheduler at '{address}' {problem}"):
                 exe.run(images())
-            assert time.monotonic() - begin < 20
+            assert time.monotonic() - begin < 30
             exe.close()
         finally:
             process.kill()
@@ -157,6 +162,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks into /proc")
 def test_workers_end_with_a_killed_process_and_the_next_start_removes_its_files(tmp_path):
     script, temporary = tmp_path / "script.py", tmp_path / "tmp"

@@ -17,9 +17,19 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import CONTROL_FLOW_FORMS
 
-__all__ = ["Axis", "Block", "Control", "Driver", "DriverProgram", "Signature", "Step", "constants_of"]
+__all__ = [
+    "Axis",
+    "Block",
+    "Control",
+    "Driver",
+    "DriverProgram",
+    "FunctionSignature",
+    "Signature",
+    "Step",
+    "constants_of",
+]
 
-SCHEMA = 1  # of the JSON form; other versions are rejected
+SCHEMA = 2  # of the JSON form; version 1 has no signatures of functions, other versions are rejected
 
 
 class _Data(BaseModel):
@@ -50,6 +60,28 @@ class Signature(_Data):
 
     def __str__(self) -> str:
         return str(TensorType(self.dtype, self.shape)) if self.dtype is not None else "any value"
+
+
+class FunctionSignature(_Data):
+    """The parameters and results of a function, in order."""
+
+    inputs: tuple[Signature, ...]
+    outputs: tuple[Signature, ...]
+
+    @classmethod
+    def of(cls, function: Function) -> Self:
+        """Return the signature of a function.
+
+        Args:
+            function: a driver or a leaf function.
+
+        Returns:
+            The signature.
+        """
+        return cls(
+            inputs=tuple(Signature.of(param.name, param.type) for param in function.params),
+            outputs=tuple(Signature.of(name, function.types[name]) for name in function.results),
+        )
 
 
 class Step(_Data):
@@ -147,6 +179,14 @@ class DriverProgram(_Data):
     """All drivers of a program by function name, and the program's inputs and outputs.
 
     A program on a single leaf has no driver: its entry is the leaf's function.
+
+    Attributes:
+        schema_version: version of the JSON form.
+        entry: the function that runs first.
+        inputs: the program's inputs, in order.
+        outputs: the program's outputs, in order, by their names in the user's model.
+        drivers: the drivers by function name.
+        signatures: parameters and results of drivers and leaf functions, by name; empty in files of version 1.
     """
 
     schema_version: int = SCHEMA
@@ -154,6 +194,7 @@ class DriverProgram(_Data):
     inputs: tuple[Signature, ...]
     outputs: tuple[Signature, ...]
     drivers: dict[str, Driver]
+    signatures: dict[str, FunctionSignature] = {}
 
     @classmethod
     def of(cls, module: IRModule) -> Self:
@@ -171,6 +212,7 @@ class DriverProgram(_Data):
             inputs=tuple(Signature.of(param.name, param.type) for param in main.params),
             outputs=tuple(Signature.of(_plain(name, main), main.types[name]) for name in main.results),
             drivers={f.name: _driver(f) for f in _reached(module) if f.attr("role") == "driver"},
+            signatures={f.name: FunctionSignature.of(f) for f in _reached(module) if f.code is None},
         )
 
     @classmethod
@@ -192,9 +234,9 @@ class DriverProgram(_Data):
             problem = error.errors()[0]
             place = ".".join(map(str, problem["loc"]))
             raise ArtifactError(f"the driver program is damaged at {place or 'its start'}: {problem['msg']}") from error
-        if program.schema_version != SCHEMA:
+        if program.schema_version not in (1, SCHEMA):
             raise ArtifactError(
-                f"driver program schema {program.schema_version} is not {SCHEMA}, which this version reads"
+                f"driver program schema {program.schema_version} is none that this version reads: 1 and {SCHEMA}"
             )
         return program
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from tvmtarget.errors import RunError
+from tvmtarget.errors import ArtifactError, RunError
 from tvmtarget.executors.control_flow import run_control
-from tvmtarget.executors.driver_program import Block, Driver, DriverProgram, Step
+from tvmtarget.executors.driver_program import Block, Driver, Step
 from tvmtarget.executors.protocol import (
-    Array,
+    ABILITIES,
     CallEvent,
-    CallLeaf,
+    CompiledSystem,
     CopyEvent,
-    CopyValue,
     Event,
     ProgramExecutor,
     Record,
-    RunProgram,
+    System,
     Transfers,
 )
-from tvmtarget.target.node import Executor
 
 __all__ = ["EXECUTOR", "GraphExecutor"]
 
@@ -31,46 +30,80 @@ __all__ = ["EXECUTOR", "GraphExecutor"]
 class GraphExecutor(ProgramExecutor):
     """Interprets programs of executor kind `graph`."""
 
-    def load(
-        self,
-        program: DriverProgram,
-        constants: Mapping[str, Array],
-        call_leaf: CallLeaf,
-        copy_value: CopyValue,
-        settings: Executor,
-    ) -> RunProgram:
-        """Return an interpreter of a program.
+    supports = {
+        "python": ABILITIES,
+        "cpp": frozenset({"control-flow", "dynamic-shapes", "device-memory"}),
+    }
+
+    def unsupported_reasons(self, system: System) -> Iterator[str]:
+        """List why a system cannot be interpreted.
 
         Args:
-            program: the drivers and the entry.
-            constants: the constants that drivers read, by name.
-            call_leaf: calls a compiled leaf function.
-            copy_value: copies a value between two memories.
-            settings: the executor node; the kind has no attributes to honour.
+            system: the system.
+
+        Yields:
+            A sentence for each reason, with the path of the leaf or driver.
+        """
+        yield from super().unsupported_reasons(system)
+        if system.convention == "cpp":
+            # Imported late: other programs do without the code generator of TVM.
+            from tvmtarget.executors.graph_cpp import graph_cpp_reasons
+
+            yield from graph_cpp_reasons(system)
+
+    def compile(self, system: System) -> CompiledSystem:
+        """Return an interpreter of a system, in Python, or in C++ for the convention `cpp`.
+
+        Args:
+            system: the system; the kind has no attributes to honour.
 
         Returns:
-            What runs the program.
+            What runs the system.
         """
-        return _Interpreter(program, constants, call_leaf, copy_value).run
+        if system.convention == "cpp":
+            from tvmtarget.executors.graph_cpp import GraphCppSystem
+
+            return GraphCppSystem(system)
+        return _Interpreter(system)
 
 
 EXECUTOR = GraphExecutor()
 
 
-class _Interpreter:
-    """A program with the functions that call leaves and copy values."""
+class _Interpreter(CompiledSystem):
+    """A program with the functions that call leaves and nested systems, and copy values."""
 
-    def __init__(
-        self, program: DriverProgram, constants: Mapping[str, Array], call_leaf: CallLeaf, copy_value: CopyValue
-    ) -> None:
-        self._program = program
-        self._constants = constants
-        self._call_leaf = call_leaf
-        self._copy_value = copy_value
-        self._only_call = _only_call(program)
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._program = system.program
+        self._constants = system.constants
+        self._systems = system.systems
+        self._leaves = system.leaves
+        self._call_leaf = system.call_leaf
+        self._call_system = system.call_system
+        self._copy_value = system.copy_value
+        self._only_call = _only_call(system)
         self._copied_constants: dict[str, Any] = {}  # by the name of the copy; filled at first use
 
-    def run(
+    def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        return self.run_machine(inputs, record)
+
+    def export(self, path: Path) -> None:
+        if self._only_call is None:
+            raise ArtifactError(
+                f"{path}: executor 'graph' exports programs that are one leaf function; build for executor=aot, or "
+                "save the program instead"
+            )
+        leaf = self._leaves[self._only_call[0]]
+        if leaf.request.is_relax:
+            leaf.compiled.export(path)
+        else:
+            # Imported late: other programs do without the generator of C.
+            from tvmtarget.executors.aot import export_library
+
+            export_library(self._system, path)
+
+    def run_machine(
         self,
         inputs: Sequence[Any],
         record: Record | None = None,
@@ -123,6 +156,8 @@ class _Interpreter:
     ) -> Sequence[Any]:
         if step.call is not None:
             call, driver = step.name or step.call, self._program.drivers.get(step.call)
+            if step.call in self._systems:
+                return self._call_system(step.call, arguments, _with_prefix(call, record, step.call))
             if driver is None:
                 return self._run_leaf(step.call, arguments, record, call)
             # Inner drivers run on one machine, so that they have no transfers.
@@ -154,25 +189,31 @@ class _Interpreter:
         return copied
 
 
-def _only_call(program: DriverProgram) -> tuple[str, str] | None:
+def _only_call(system: System) -> tuple[str, str] | None:
     """Return the leaf function and the name of its call if a program is nothing but that call, else None."""
+    program = system.program
     driver = program.drivers.get(program.entry)
     if driver is None:
         return program.entry, program.entry
     only = driver.steps[0] if len(driver.steps) == 1 else None
-    if only is None or only.call is None or only.call in program.drivers:
+    if only is None or only.call is None or only.call in program.drivers or only.call in system.systems:
         return None
     is_all = (only.inputs, only.outputs) == (driver.params, driver.results)
     return (only.call, only.name or only.call) if is_all else None
 
 
-def _with_prefix(call: str, record: Record | None) -> Record | None:
-    """Return a `record` that puts the name of a driver's call before the names of the calls inside it."""
+def _with_prefix(call: str, record: Record | None, system: str = "") -> Record | None:
+    """Return a `record` that puts the name of a driver's call before the names of the calls inside it.
+
+    A call of the function `system` is the call itself: that of a system on one leaf, or of one that reports no others.
+    """
     if record is None:
         return None
 
     def record_inner(event: Event) -> None:
-        record(replace(event, call=f"{call}/{event.call}") if isinstance(event, CallEvent) else event)
+        if isinstance(event, CallEvent):
+            event = replace(event, call=call if event.function == system else f"{call}/{event.call}")
+        record(event)
 
     return record_inner
 

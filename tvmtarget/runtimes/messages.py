@@ -105,4 +105,5 @@ def _value(description: Any, next_buffer: Callable[[], bytes]) -> Any:  # noqa: 
     if "keys" in description:
         return dict(zip(*(_value(description[part], next_buffer) for part in ("keys", "values")), strict=True))
     type_ = TensorType(description["dtype"], tuple(description["shape"]))
-    return array_of_bytes(type_, next_buffer() if 0 not in description["shape"] else b"")
+    # A view of received bytes is read-only, and results belong to the caller.
+    return array_of_bytes(type_, next_buffer() if 0 not in description["shape"] else b"").copy()

@@ -1,5 +1,9 @@
 """The runtime protocol: where the machines of a program run, and the engine that runs them.
 
+An executor compiles a system into an artifact (`tvmtarget.executors.protocol`); the runtime of the system calls it. The
+runtime states by its `convention` what an executor compiles for: artifacts that are called from Python, the default,
+from C++ (`cpp`), or from C (`crt`).
+
 Runtimes are found by the entry-point group `tvmtarget.runtimes`, under the name of the runtime kind.
 """
 
@@ -17,7 +21,7 @@ from typing import Any, Protocol, TypeAlias
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, did_you_mean
 from tvmtarget.executors.driver_program import DriverProgram
-from tvmtarget.executors.protocol import Record, RunProgram
+from tvmtarget.executors.protocol import Record, RunProgram, RunSystem
 from tvmtarget.target.node import Runtime
 
 __all__ = [
@@ -44,14 +48,14 @@ class Cluster:
     Attributes:
         home: the machine that takes the inputs and returns the results.
         programs: the driver programs; of a program for one machine, that alone.
-        run_here: runs the program of one machine in this process. Runtimes that are distributed do not use it.
+        run_here: runs the artifact of a program for one machine. Runtimes that are distributed do not use it.
         pack: returns the program of a machine with its code and constants, as bytes.
         open: opens these bytes where the machine is. Other processes import it by its qualified name.
     """
 
     home: str
     programs: Mapping[str, DriverProgram]
-    run_here: RunProgram
+    run_here: RunSystem
     pack: Callable[[str], bytes]
     open: OpenMachine
 
@@ -105,7 +109,7 @@ class Engine(ABC):
 class LocalEngine(Engine):
     """Runs a program in the calling thread; runs in several threads do not wait for each other."""
 
-    def __init__(self, run: RunProgram) -> None:
+    def __init__(self, run: RunSystem) -> None:
         self._run = run
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
@@ -240,11 +244,17 @@ class WorkerEngine(Engine):
 class ProgramRuntime(ABC):
     """Base class of runtimes.
 
-    `honours` names the attributes of the runtime kind that have an effect; a build rejects a target that sets another
-    one. Whether a runtime gets one program per machine is a fact of its kind (`Kind.is_distributed`).
+    Whether a runtime gets one program per machine is a fact of its kind (`Kind.is_distributed`). It then needs an
+    executor with ability `transfers`.
+
+    Attributes:
+        honours: names of the attributes of the runtime kind that have an effect, on the runtime or on what executors
+            compile for it; a build rejects a target that sets another one.
+        convention: the runtime kind for which executors compile (`System.convention`, `ProgramExecutor.supports`).
     """
 
     honours: frozenset[str] = frozenset()
+    convention: str = "python"
 
     @abstractmethod
     def engine(self, settings: Runtime, cluster: Cluster) -> Engine:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvmtarget import Runtime
-from tvmtarget.executors.protocol import Record, RunProgram
+from tvmtarget.executors.protocol import Record, RunSystem
 from tvmtarget.runtimes.protocol import Cluster, LocalEngine, ProgramRuntime
 from tvmtarget.target.kinds import Attribute, Kind
 
@@ -27,7 +27,7 @@ KINDS = (
 
 
 class _CountedEngine(LocalEngine):
-    def __init__(self, run: RunProgram, first: int) -> None:
+    def __init__(self, run: RunSystem, first: int) -> None:
         super().__init__(run)
         self._next = first
 

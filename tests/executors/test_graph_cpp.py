@@ -1,0 +1,152 @@
+"""Programs that C++ interprets compute what the graph executor computes in Python."""
+
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from driver_models import DRIVER_MODELS
+from models import DIGITS, EXAMPLES, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.executors.graph_cpp import header_flags, library_flags
+
+PAIR = "[a=llvm,b=llvm](host=@a,runtime={runtime})"
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+
+def both(model, **options):
+    """Build a model for both runtimes, with equal placement."""
+    return [tt.build(model, PAIR.format(runtime=runtime), **options) for runtime in ("python", "cpp")]
+
+
+def check(executables, *inputs):
+    python, cpp = executables
+    for values in inputs:
+        given = dict(zip(python.inputs, map(np.asarray, values), strict=True))
+        expected, actual = python.run(given), cpp.run(given)
+        assert list(actual) == list(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(actual[name], array, strict=True)
+
+
+def digits():
+    with np.load(EXAMPLES / "digits.npz") as stored:
+        return stored["input"]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Compile the example programs in C++, with warnings as errors."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("run_graph", "run_vm"):
+        source = str(EXAMPLES / "cpp" / f"{name}.cc")
+        warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+        command = ["g++", *warnings, *header_flags(), source, "-o", str(folder / name), *library_flags()]
+        subprocess.run(command, check=True)
+    return folder
+
+
+def run_program(*words):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_digits_are_equal_in_python_in_cpp_and_in_a_program_without_python(programs, tmp_path):
+    x = digits()
+    executables = both(DIGITS, where={"op:Gemm": "@b"})
+    check(executables, [x], [x[:1]])
+    np.save(tmp_path / "x.npy", x)
+    for name in ("folder", "archive.tar"):
+        executables[1].export(tmp_path / name)
+        done = run_program(programs / "run_graph", tmp_path / name, tmp_path / "x.npy", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        np.testing.assert_array_equal(np.load(tmp_path / "0.npy"), executables[0](x), strict=True)
+
+
+@pytest.mark.slow
+def test_a_vm_library_runs_in_a_program_without_python(programs, tmp_path):
+    x = digits()
+    executable = tt.build(DIGITS, "[a=llvm,b=llvm](host=@a,executor=vm,runtime=cpp)", where={"op:Gemm": "@b"})
+    executable.export(tmp_path / "digits.so")
+    np.save(tmp_path / "x.npy", x)
+    done = run_program(programs / "run_vm", tmp_path / "digits.so", tmp_path / "x.npy", tmp_path / "y.npy")
+    assert (done.returncode, done.stderr) == (0, "")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), executable(x), strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DRIVER_MODELS)
+def test_control_flow_and_symbolic_shapes_are_those_of_python(name):
+    model, where, inputs = DRIVER_MODELS[name]
+    check(both(tt.IRModule.from_onnx(model), where=where), *inputs)
+
+
+def test_constants_of_drivers_are_npy_files(tmp_path):
+    model = small(helper.make_node("Add", ["x", "w"], ["y"], name="add"), w=np.float32([[1, 2, 3], [4, 5, 6]]))
+    (cpp,) = both(model)[1:]
+    np.testing.assert_array_equal(cpp(np.zeros((2, 3), "float32")), [[1, 2, 3], [4, 5, 6]])
+    cpp.export(tmp_path / "first.tar")
+    cpp.export(tmp_path / "second.tar")
+    assert (tmp_path / "first.tar").read_bytes() == (tmp_path / "second.tar").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_saved_program_is_interpreted_in_cpp_again(trust, tmp_path):
+    x = digits()[:3]
+    cpp = both(DIGITS, where={"op:Gemm": "@b"})[1]
+    cpp.save(tmp_path / "program")
+    np.testing.assert_array_equal(tt.load(tmp_path / "program", trust=trust)(x), cpp(x))
+
+
+@pytest.mark.slow
+def test_a_program_in_cpp_rejects_inputs_and_files_that_do_not_fit(programs, tmp_path):
+    both(DIGITS)[1].export(tmp_path / "folder")
+    for array, problem in (
+        (np.zeros((1, 1, 8, 8)), "input 'input' is float64, not float32"),
+        (np.zeros((1, 8, 8), "float32"), "input 'input' has shape (1, 8, 8), which does not fit the program"),
+        (np.asfortranarray(np.zeros((2, 1, 8, 8), "float32")), "in Fortran order"),
+    ):
+        np.save(tmp_path / "x.npy", array)
+        done = run_program(programs / "run_graph", tmp_path / "folder", tmp_path / "x.npy", tmp_path)
+        assert done.returncode == 1
+        assert problem in done.stderr
+    (tmp_path / "folder" / "program.json").write_text("{")
+    done = run_program(programs / "run_graph", tmp_path / "folder", tmp_path / "x.npy", tmp_path)
+    assert "program.json is damaged" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_archive_cannot_write_outside_of_its_folder(programs, tmp_path):
+    import tarfile
+
+    with tarfile.open(tmp_path / "evil.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("../evil.txt"))
+    done = run_program(programs / "run_graph", tmp_path / "evil.tar", tmp_path)
+    assert "outside of its folder" in done.stderr
+
+
+def test_leaves_of_other_code_generators_are_rejected_with_their_path():
+    with pytest.raises(BackendError, match=r"@b cannot be built: executor 'graph' on runtime 'cpp' .*onnxruntime"):
+        tt.build(DIGITS, "[a=llvm,b=onnxruntime](host=@a,runtime=cpp)", where={"op:Gemm": "@b"})
+
+
+@pytest.mark.slow
+def test_sums_over_nothing_are_an_error_that_names_the_function():
+    model = small(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), shape=("n", 3))
+    with pytest.raises(RunError, match=r"of @\. failed: input 0 has no elements"):
+        tt.build(model, "llvm(runtime=cpp)")(np.zeros((0, 3), "float32"))
+
+
+def test_the_manifest_names_files_and_devices(tmp_path):
+    both(DIGITS, where={"op:Gemm": "@b"})[1].export(tmp_path)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert {leaf["site"] for leaf in manifest["leaves"].values()} == {"a", "b"}
+    for leaf in manifest["leaves"].values():
+        assert leaf["device"] == [1, 0]
+        assert (tmp_path / leaf["file"]).exists()

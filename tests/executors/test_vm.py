@@ -1,0 +1,134 @@
+"""Programs under the executor `vm` compute what the graph executor computes."""
+
+import numpy as np
+import pytest
+from driver_models import DRIVER_MODELS
+from gpus import needs_gpu
+from models import DIGITS, EXAMPLES, small
+from onnx import helper, parser
+
+import tvmtarget as tt
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.executors.protocol import CallEvent
+from tvmtarget.executors.vm import VmSystem
+
+PAIR = "[a=llvm,b=llvm](host=@a,executor={executor})"
+
+
+def both(model, target=PAIR, **options):
+    """Build a model for both executors, with equal placement."""
+    return [tt.build(model, target.format(executor=executor), **options) for executor in ("graph", "vm")]
+
+
+def check(executables, *inputs):
+    """Compare both executors on inputs, given as tuples in order."""
+    graph, vm = executables
+    for values in inputs:
+        given = dict(zip(graph.inputs, map(np.asarray, values), strict=True))
+        expected, actual = graph.run(given), vm.run(given)
+        assert list(actual) == list(expected)
+        for name, array in expected.items():
+            np.testing.assert_array_equal(actual[name], array, strict=True)
+
+
+def digits():
+    with np.load(EXAMPLES / "digits.npz") as stored:
+        return stored["input"]
+
+
+def test_digits_on_two_leaves_are_those_of_the_graph_executor():
+    x = digits()
+    check(both(DIGITS, where={"op:Gemm": "@b"}), [x], [x[:1]])
+
+
+def test_a_program_on_one_leaf_needs_no_driver():
+    check(both(DIGITS, "llvm(executor={executor})"), [digits()[:3]])
+
+
+def test_a_program_is_one_call_with_its_duration():
+    executable = tt.build(DIGITS, PAIR.format(executor="vm"), where={"op:Gemm": "@b"})
+    (event,) = executable.profile({"input": digits()[:2]})
+    assert isinstance(event, CallEvent)
+    assert event.function == "main"
+    assert event.duration_ns > 0
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_saved_program_computes_the_same_by_its_code_or_by_its_source(trust, tmp_path):
+    x = digits()[:5]
+    executable = tt.build(DIGITS, PAIR.format(executor="vm"), where={"op:Gemm": "@b"})
+    executable.save(tmp_path / "program")
+    loaded = tt.load(tmp_path / "program", trust=trust)
+    np.testing.assert_array_equal(loaded(x), executable(x))
+
+
+@pytest.mark.parametrize("name", DRIVER_MODELS)
+def test_control_flow_of_drivers_is_that_of_the_graph_executor(name):
+    """Loops exchange states and stack results, shapes are symbolic, scans have any axes and directions."""
+    model, where, inputs = DRIVER_MODELS[name]
+    check(both(tt.IRModule.from_onnx(model), where=where), *inputs)
+
+
+def test_long_loops_do_not_recurse():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2] x, int64 n) => (float[2] y) {
+            [all] y = Loop(n, , x) <body = b (int64 i, bool c, float[2] u) => (bool d, float[2] v) {
+                [keep] d = Identity(c)
+                [half] h = Mul(u, u)
+                [add] v = Sub(u, h)
+            }>
+        }""")
+    executables = both(tt.IRModule.from_onnx(model), where={"half": "@a", "add": "@b"})
+    check(executables, [np.float32([0.5, 0.1]), np.int64(30_000)])
+
+
+def test_leaves_of_other_code_generators_are_rejected_with_their_path():
+    with pytest.raises(
+        BackendError, match=r"@b cannot be built: executor 'vm' runs code of TVM .*, not of onnxruntime"
+    ):
+        tt.build(DIGITS, "[a=llvm,b=onnxruntime](host=@a,executor=vm)", where={"op:Gemm": "@b"})
+
+
+def test_sums_over_nothing_are_an_error():
+    model = small(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), shape=("n", 3))
+    for executable in both(model, "llvm(executor={executor})"):
+        with pytest.raises((BackendError, RunError), match="sums over nothing unwritten"):
+            executable(np.zeros((0, 3), "float32"))
+
+
+def test_functions_of_two_targets_are_one_executable():
+    """Code of a GPU is generated without one; weights are copied there once, by another function than `main`."""
+    target = "[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu,executor=vm)"
+    executable = tt.build(DIGITS, target, where={"op:Conv": "@gpu", "op:Gemm": "@cpu"})
+    assert isinstance(executable.root.compiled, VmSystem)
+    text = executable.root.compiled.instructions()
+    weights, main = text[text.index("@weights:") : text.index("@main:")], text[text.index("@main:") :]
+    assert weights.count("vm.builtin.to_device in: c[") == 6
+    assert main.count("vm.builtin.to_device in: %") == len(executable.report()["copies"]) == 4
+
+
+def test_a_program_with_a_gpu_computes_the_same():
+    needs_gpu()
+    target = "[gpu=cuda,cpu=llvm](host=@cpu,executor={executor})"
+    check(both(DIGITS, target, where={"op:Conv": "@gpu", "op:Gemm": "@cpu"}), [digits()])
+
+
+def test_vm_on_cpp_runs_the_shared_library_that_it_exports(tmp_path):
+    x = digits()[:5]
+    target = "[a=llvm,b=llvm](host=@a,executor=vm,runtime=cpp)"
+    executable = tt.build(DIGITS, target, where={"op:Gemm": "@b"})
+    expected = tt.build(DIGITS, PAIR.format(executor="vm"), where={"op:Gemm": "@b"})(x)
+    np.testing.assert_array_equal(executable(x), expected)
+    executable.export(tmp_path / "digits.so")
+    assert (tmp_path / "digits.so").read_bytes()[:4] == b"\x7fELF"
+
+
+def test_a_node_with_executor_vm_is_one_function_of_the_system_around_it():
+    x = digits()[:5]
+    target = "[board=[a=llvm,b=llvm](host=@a,executor={executor}),rest=numpy](host=@rest)"
+    where = {"op:Gemm": "@board/b", "op:Conv": "@board/a", "op:Flatten": "@rest"}
+    graph, vm = both(DIGITS, target, where=where)
+    np.testing.assert_array_equal(vm(x), graph(x))
+    called = {event.function for event in vm.profile({"input": x}) if isinstance(event, CallEvent)}
+    assert len(vm.systems) == 3
+    assert called > vm.systems.keys() - {"main"}
