@@ -155,7 +155,7 @@ def test_code_that_cannot_be_built_is_an_error_with_its_place():
     with pytest.raises(BackendError, match="executor 'aot' cannot drive TIR code"):
         tt.build(Pair, PAIR, executor="aot")
     with pytest.raises(ModelError, match=r"no function 'main'; name the entry \(entry=...\): 'go', 'more'"):
-        tt.build(tvm.IRModule({"go": Threads["main"], "more": Pair["more"]}), PAIR)
+        tt.build(tvm.IRModule({"go": Pair["main"], "more": Threads["main"]}), PAIR)
 
 
 def test_threads_on_a_cpu_are_an_error_that_names_the_function():

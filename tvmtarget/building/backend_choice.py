@@ -14,7 +14,7 @@ from tvmtarget.building.honoured_attributes import (
 from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.ir.relax.leaf_module import needs_relax
 from tvmtarget.ir.relax.lowering import is_native
-from tvmtarget.partition.machines.machine import is_distributed, undistributable
+from tvmtarget.partition.machines.machine import undistributable
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
@@ -50,7 +50,6 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
             problems += ignored_driver_attributes(node.executor, "executor", path)
         if node.runtime is not None:
             problems += ignored_driver_attributes(node.runtime, "runtime", path)
-        problems += _ignored_drivers(topology.root, node, path)
         if node.is_composite:
             # No code is generated for a composite, so that it can honour no attribute that changes results.
             problems += ignored_attributes(node, frozenset(), "a composite", path)
@@ -68,9 +67,10 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
         by = backend.name if target.kind in backend.kinds else f"{backend.name}, which interprets it,"
         problems += ignored_attributes(target, honoured_attributes(backend, target.kind), by, site)
     # Hosts with operations were checked as sites; other hosts are written into the targets of their devices.
+    compiled = {topology[path].host for path in used if _generates_driver(topology[path].target)}
     for path in dict.fromkeys(topology[path].host for path in used):
         if path not in sites:
-            problems += _ignored_host_attributes(topology[path].target, path)
+            problems += _ignored_host_attributes(topology[path].target, path, has_code=path in compiled)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
 
@@ -119,20 +119,17 @@ def _with_composites_above(site: str) -> Iterator[str]:
     yield from ("/".join(names[: count + 1]) for count in range(len(names)))
 
 
-def _ignored_drivers(root: Target, node: Target, path: str) -> Iterator[str]:
-    """Yield the executor and runtime of an inner node that have no effect, as those of the root run the program."""
-    used = root.executor.kind if root.executor is not None else "graph"
-    if node.executor is not None and node.executor.kind != used:
-        yield f"executor {node.executor.kind!r} of @{path} would be ignored: executor {used!r} runs all drivers"
-    used = root.runtime.kind if root.runtime is not None else "python"
-    # Each machine of a distributed runtime runs its drivers in one Python process.
-    if node.runtime is not None and not is_distributed(node) and node.runtime.kind not in (used, "python"):
-        yield f"runtime {node.runtime.kind!r} of @{path} would be ignored: runtime {used!r} runs the program"
+def _generates_driver(node: Target) -> bool:
+    return node.executor is not None and node.executor.kind == "aot"
 
 
-def _ignored_host_attributes(host: Target, path: str) -> Iterator[str]:
-    """Yield the attributes of a host without a subgraph that would be ignored."""
-    backend = next((backend for backend, lack in backends(host.kind) if lack is None), None)
+def _ignored_host_attributes(host: Target, path: str, *, has_code: bool) -> Iterator[str]:
+    """Yield the attributes of a host without a subgraph that would be ignored.
+
+    Those of kind c only have an effect on a driver in C, which the executor generates if `has_code`.
+    """
+    has_effect = host.kind != "c" or has_code
+    backend = next((backend for backend, lack in backends(host.kind) if lack is None), None) if has_effect else None
     if backend is not None:
         return ignored_attributes(host, honoured_attributes(backend, host.kind), backend.name, path)
     return ignored_attributes(host, frozenset(), "the graph executor, which runs the drivers of this host,", path)

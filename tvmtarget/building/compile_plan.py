@@ -2,50 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.backends.protocol import Array, Backend, Compiled, CompileRequest, Schedules
-from tvmtarget.backends.sharing import build_key, code_key
+from tvmtarget.backends.protocol import Array, CompileRequest, Schedules
 from tvmtarget.building.backend_choice import choose_backends
 from tvmtarget.building.executable import Executable
+from tvmtarget.building.leaf_compilation import Progress, compile_leaves
 from tvmtarget.building.leaf_function import LeafCall, LeafFunction
-from tvmtarget.building.plan_request import PlanRequest, ProgramLike, TargetLike
+from tvmtarget.building.plan_request import PlanRequest, ProgramLike
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settings, TunedChoices, opened_log
+from tvmtarget.compile_cache import CacheLike, CompileCache, open_cache
 from tvmtarget.errors import BackendError, TargetError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, constants_of
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.relax.leaf_module import external_module_json, leaf_module_json, needs_relax
+from tvmtarget.ir.relax.leaf_module import leaf_module_json, needs_relax
 from tvmtarget.ir.relax.safe_source import unsafe_parts
-from tvmtarget.ir.relax.tvm_library import is_tvm_module
+from tvmtarget.ir.relax.tvm_library import is_tvm_function, is_tvm_module, tvm_module_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.machines.machine import is_distributed
-from tvmtarget.partition.outline.composites import with_composites
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = ["Progress", "build", "build_plan", "codegen_target", "compile_request"]
 
-# Called with the current work, the number of finished functions, and the number of all functions.
-Progress = Callable[[str, int, int], None]
+
+class _Options(TypedDict):
+    """Arguments that `build` hands on to `build_plan`."""
+
+    allow_interpreter: bool
+    progress: Progress | None
+    since: list[Executable]
+    cache: CompileCache | None
+    jobs: int | None
 
 
 def build(
     module: ProgramLike,
     target: TargetLike | None = None,
-    target_host: Target | str | None = None,
-    executor: Executor | str | None = None,
-    runtime: Runtime | str | None = None,
+    target_host: TargetLike | None = None,
+    executor: Executor | str | Mapping[str, object] | None = None,
+    runtime: Runtime | str | Mapping[str, object] | None = None,
     params: Mapping[str, Array] | None = None,
     mod_name: str = "default",
     *,
@@ -57,15 +65,19 @@ def build(
     settings: Settings | None = None,
     since: Executable | None = None,
     entry: str | None = None,
+    cache: CacheLike = True,
+    jobs: int | None = None,
 ) -> Executable:
     """Compile a program for a target and link it into an executable.
 
     The positional parameters are those of `tvm.relay.build`.
 
     Args:
-        module: A program, an ONNX file, its bytes or model, a module of Apache TVM, or a plan, which is built as it is.
-        target: The target, its text, its flat JSON, or a configuration; the module's own by default.
-        target_host: The host of the root of the target; it has to equal a host that the target states.
+        module: A program, an ONNX file, its bytes or model, a module or PrimFunc of Apache TVM, or a plan, which is
+            built as it is.
+        target: The target in any form that `Target.parse` reads; the module's own by default.
+        target_host: The host of the root of the target, or of all targets of a list; it has to equal a host that the
+            target states.
         executor: The executor; the target's own by default, else `graph`.
         runtime: The runtime; the target's own by default, else `python`.
         params: Values of parameters of the program by name; these parameters become constants.
@@ -79,17 +91,25 @@ def build(
         settings: Attributes to set by leaf for this build, in place of those in the log.
         since: An earlier build; functions that are the same on the same site are not compiled again.
         entry: The entry function of the module, as for `decompose`.
+        cache: Whether native code is read from and stored in the compile cache, or the folder of another cache;
+            docs/compile-cache.md describes it.
+        jobs: The number of processes that compile functions; 1 compiles all of them in this process. By default there
+            is one for each processor if the functions take longer than the processes take to start.
 
     Returns:
         The executable, not yet run.
 
     Raises:
         BackendError: Leaves have no installed code generator, or attributes of the target would be ignored.
-        TargetError: A plan is given with arguments that would change it, or an argument would be ignored.
+        TargetError: A plan is given with arguments that would change it, or an argument would be ignored, or `jobs` is
+            below 1.
         InfeasibleError: Operations fit no site; `decompose` raises further errors.
+        FileError: `cache` is a folder that other users own or may write.
     """
-    if isinstance(module, IRModule) or is_tvm_module(module):
-        module = IRModule.of(module, target if isinstance(target, Target | str) else None, entry)
+    if jobs is not None and jobs < 1:
+        raise TargetError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    if is_tvm_function(module):
+        module = tvm_module_of(module)
     request = PlanRequest(
         module=module,
         target=target,
@@ -100,29 +120,35 @@ def build(
         entry=entry,
         options={} if where is None else {"where": where},
     )
+    if isinstance(module, IRModule) or is_tvm_module(module):
+        module = IRModule.of(module, None if target is None else request.root(), entry)
+        request = replace(request, module=module)
     if isinstance(module, IRModule) and is_code_entry(module):
         ignored: dict[str, object] = {"params": params, "where": where, "log": log, "settings": settings}
         # The policy has a default, so that only another one shows that the caller gave it.
         ignored |= {"since": since, "policy": policy != SAME_DEVICE}
+        ignored |= {"cache": not isinstance(cache, bool), "jobs": jobs}
         _check_not_given(ignored)
         return _build_code(module, request.root(module.target), mod_name, progress)
     plan = request.plan()
     if log is None and policy != SAME_DEVICE:
         raise TargetError("policy (--near) needs a tuning log; pass log (--log), or omit policy")
     raise_all(TargetError, [*_unknown_sites(plan, settings or {})])
-    earlier = [] if since is None else [since]
+    options: _Options = {
+        "allow_interpreter": allow_interpreter,
+        "progress": progress,
+        "since": [] if since is None else [since],
+        "cache": open_cache(cache),
+        "jobs": jobs,
+    }
     if log is None:
-        return build_plan(
-            plan, None, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
-        )
+        return build_plan(plan, None, settings, mod_name, **options)
     with opened_log(log) as opened:
         choices = TunedChoices(opened, policy)
         # A plan is built as it is: a log may choose its kernels and settings, but not its placement.
         if not isinstance(module, Plan):
             plan = choices.placed(plan)
-        return build_plan(
-            plan, choices, settings, mod_name, allow_interpreter=allow_interpreter, progress=progress, since=earlier
-        )
+        return build_plan(plan, choices, settings, mod_name, **options)
 
 
 def _check_not_given(arguments: Mapping[str, object]) -> None:
@@ -165,6 +191,8 @@ def build_plan(
     allow_interpreter: bool = False,
     progress: Progress | None = None,
     since: Iterable[Executable] = (),
+    cache: CompileCache | None = None,
+    jobs: int | None = 1,
 ) -> Executable:
     """Compile a plan as it is and link it.
 
@@ -176,6 +204,8 @@ def build_plan(
         allow_interpreter: Whether numpy may interpret leaves without a code generator.
         progress: As for `build`.
         since: Earlier builds; functions that are the same on the same site are not compiled again.
+        cache: The compile cache, or None.
+        jobs: The number of processes that compile functions, as for `build`; by default this one alone.
 
     Returns:
         The executable.
@@ -185,15 +215,32 @@ def build_plan(
     """
     backends = choose_backends(plan, allow_interpreter=allow_interpreter)
     raise_all(BackendError, _too_large(plan))
-    code: dict[str, LeafFunction] = {}
-    for executable in since:
-        code |= executable.code
-    leaves = _compile_leaves(plan, choices, settings, code, backends, progress=progress)
-    program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
+    if settings is None:
+        settings = {} if choices is None else choices.settings(plan)
+    leaves: dict[str, LeafFunction] = {}
+    for subgraph in plan.subgraphs:
+        if subgraph.function not in leaves:
+            target = codegen_target(plan.topology, subgraph.site)
+            schedules = None if choices is None else choices.for_leaf(target)
+            chosen = target.override(dict(settings.get(subgraph.site, {})))
+            request = compile_request(plan, subgraph, chosen, schedules)
+            leaves[subgraph.function] = LeafFunction(request, *backends[subgraph.site])
     root, tuned = plan.topology.root, () if choices is None else tuple(choices.applied)
     machines = {path: DriverProgram.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.subgraphs]
-    return Executable(root, program, constants, leaves, name, tuned, machines, calls)
+    program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
+    executable = Executable(root, program, constants, leaves, name, tuned, machines, calls, cache=cache)
+    raise_all(BackendError, executable.unsupported_reasons())
+    code: dict[str, LeafFunction] = {}
+    for earlier in since:
+        code |= earlier.code
+    called = {name: leaves[name] for name in executable.called_leaves}
+    compile_leaves(plan, called, code, cache=cache, jobs=jobs, progress=progress)
+    executable.compile_systems()
+    for leaf in leaves.values():
+        if isinstance(leaf.request.schedules, LogSchedules):
+            leaf.tuned = leaf.request.schedules.applied
+    return executable
 
 
 def _too_large(plan: Plan) -> list[str]:
@@ -207,73 +254,6 @@ def _too_large(plan: Plan) -> list[str]:
         for output in call.outputs
         if isinstance(output.type, TensorType) and (output.type.nbytes or 0) > most
     ]
-
-
-def _compile_leaves(
-    plan: Plan,
-    choices: TunedChoices | None,
-    settings: Settings | None,
-    code: Mapping[str, LeafFunction],
-    backends: Mapping[str, tuple[Backend, str]],
-    *,
-    progress: Progress | None,
-) -> dict[str, LeafFunction]:
-    """Compile each leaf function once.
-
-    Code is shared in two ways: `code` has functions of earlier builds, by all that a build depends on; `compiled_once`
-    has functions of this build, by all that their code depends on, which leaves out names and sites.
-    """
-    if settings is None:
-        settings = {} if choices is None else choices.settings(plan)
-    leaves: dict[str, LeafFunction] = {}
-    compiled_once: dict[str | None, tuple[Compiled, LogSchedules | None]] = {}
-    functions: dict[str, SubgraphRecord] = {}
-    for subgraph in plan.subgraphs:
-        functions.setdefault(subgraph.function, subgraph)
-    for done, subgraph in enumerate(functions.values()):
-        if progress is not None:
-            progress(f"compile {subgraph.function} for @{subgraph.site or '.'}", done, len(functions))
-        backend, note = backends[subgraph.site]
-        target = codegen_target(plan.topology, subgraph.site)
-        schedules = None if choices is None else choices.for_leaf(target)
-        request = compile_request(plan, subgraph, target.override(dict(settings.get(subgraph.site, {}))), schedules)
-        function = plan.module[subgraph.function]
-        # `choose_backends` pairs the TVM backend with a kind that it does not list only for an external code generator
-        # (BYOC).
-        is_external = backend.name == "tvm" and target.kind not in backend.kinds
-        if is_external:
-            whole = with_composites(plan.module, plan.topology)[subgraph.function]
-            request = replace(request, source=external_module_json(whole, target.kind))
-        # The same function may have other code with the schedules of a log than without.
-        key = build_key(function, request.target, subgraph.site, backend) + ("" if schedules is None else " by a log")
-        shared_key = None if is_external else code_key(function, request.target, backend)
-        if shared_key is not None and schedules is not None:
-            # The lookups of a log depend on the whole target, the code only on the attributes that are honoured.
-            shared_key = f"{request.target.digest} {shared_key}"
-        known = code.get(key)
-        repeated = None if known is None else _repeated_lookups(schedules, known)
-        if known is not None and (schedules is None or repeated is not None):
-            compiled, schedules = known.compiled, repeated
-        elif shared_key in compiled_once:
-            compiled, schedules = compiled_once[shared_key]
-        else:
-            compiled = backend.compile(request)
-        # The request keeps the lookups that led to this code, so that a later build can repeat them.
-        if request.schedules is not schedules:
-            request = replace(request, schedules=schedules)
-        applied = () if schedules is None else schedules.applied
-        leaves[subgraph.function] = LeafFunction(request, backend, note, applied, compiled, key)
-        if shared_key is not None:
-            compiled_once[shared_key] = compiled, schedules
-    if progress is not None:
-        progress("compiled", len(functions), len(functions))
-    return leaves
-
-
-def _repeated_lookups(schedules: LogSchedules | None, earlier: LeafFunction) -> LogSchedules | None:
-    """Return the lookups of an earlier build made again, or None if the log has other results now."""
-    before = earlier.request.schedules
-    return schedules.repeated(before) if schedules is not None and isinstance(before, LogSchedules) else None
 
 
 def compile_request(

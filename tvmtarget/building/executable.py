@@ -5,29 +5,31 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
-from tvmtarget.backends.machine import interpreter_mismatch
+from tvmtarget.backends.machine import foreign_hosts
 from tvmtarget.backends.protocol import Array, DeviceValue
-from tvmtarget.building.leaf_function import CallFacts, LeafCall, LeafFacts, LeafFunction
-from tvmtarget.errors import ArtifactError, MissingExtraError, RunError, TvmTargetError, raise_all
+from tvmtarget.building.leaf_function import LeafCall, LeafFunction
+from tvmtarget.building.manifest import Manifest, reading
+from tvmtarget.building.self_test import SelfTest
+from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
+from tvmtarget.compile_cache import CompileCache
+from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
-from tvmtarget.executors.protocol import Event, RunProgram, executor_named
+from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
-from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.node import Runtime
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json, read_arrays
@@ -59,74 +61,49 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
     """
     facts, files = read_files(Path(path))
     place = str(path)
-    with _reading(place, "manifest.json"):
-        manifest = _Manifest.model_validate_json(json.dumps(facts), strict=True)
-        names = [leaf.function for leaf in manifest.leaves]
-        if len(set(names)) < len(names):
-            raise ValueError("it lists a function twice")
-    with _reading(place, "target.json"):
+    with reading(place, "manifest.json"):
+        manifest = Manifest.read(facts)
+    with reading(place, "target.json"):
         target = Target.from_json(parse_json(files["target.json"], "'target.json'"))
-    with _reading(place, "constants.npz"):
+    with reading(place, "constants.npz"):
         constants = read_arrays(io.BytesIO(files["constants.npz"]), "'constants.npz'")
     leaves: dict[str, LeafFunction] = {}
     for leaf in manifest.leaves:
-        with _reading(place, "manifest.json"):
+        with reading(place, "manifest.json"):
             leaves[leaf.function] = LeafFunction.read(leaf, files, trust=trust)
-        with _reading(place, f"leaves/{leaf.function}/source.onnx"):
+        with reading(place, f"leaves/{leaf.function}/source.onnx"):
             leaves[leaf.function].check_source()
     raise_all(ArtifactError, [*_not_allowed_to_interpret(place, leaves, manifest.allow_interpreter)])
     programs: dict[str, DriverProgram] = {}
     for name, member in {"": "program.json", **{name: f"machines/{name}.json" for name in manifest.machines}}.items():
-        with _reading(place, member):
+        with reading(place, member):
             programs[name] = DriverProgram.read(files[member])
     program = programs.pop("")
     raise_all(ArtifactError, [f"{place!r} cannot run: {problem}" for problem in unmatched_transfers(programs)][:5])
     arities = {name: (len(leaf.request.inputs), len(leaf.request.outputs)) for name, leaf in leaves.items()}
     for name, part in {"": program, **programs}.items():
         whose = f"the program of machine {name!r} in {place!r}" if name else f"the program in {place!r}"
-        with _reading(place, f"machines/{name}.json" if name else "program.json"):
+        with reading(place, f"machines/{name}.json" if name else "program.json"):
             verify_program(part, arities, constants.keys(), tuple(programs), whose)
-    with _reading(place, "manifest.json"):
+    with reading(place, "manifest.json"):
+        native = {system.function: _native_of(system, files) for system in manifest.systems} if trust else {}
         tuned = tuple(map(Applied.from_json, manifest.tuned))
         calls = tuple(map(LeafCall.read, manifest.leaves if manifest.calls is None else manifest.calls))
         runtime = target.runtime if trust else _safe_runtime(target.runtime, place, scheduler, insecure=insecure)
-        return Executable(target, program, constants, leaves, manifest.name, tuned, programs, calls, runtime)
+        loaded = Executable(target, program, constants, leaves, manifest.name, tuned, programs, calls, runtime, native)
+    raise_all(ArtifactError, [f"{place!r} cannot run: {reason}" for reason in loaded.unsupported_reasons()])
+    if manifest.self_test:
+        with reading(place, "self-test"):
+            loaded.self_test = SelfTest.read(files, manifest.self_test)
+    return loaded
 
 
-class _Manifest(BaseModel):
-    """The manifest of a saved program, without the digests of its files; unknown fields are ignored."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    leaves: tuple[LeafFacts, ...]
-    calls: tuple[CallFacts, ...] | None = None  # None in files of older versions, which call each function once
-    machines: tuple[str, ...] = ()
-    tuned: tuple[dict[str, Any], ...] = ()
-    allow_interpreter: bool = False
-
-
-@contextmanager
-def _reading(path: str, member: str) -> Iterator[None]:
-    """Turn any error of the block, which reads a member of a saved program, into an `ArtifactError` that names both."""
-    try:
-        yield
-    except MissingExtraError:
-        raise
-    except ArtifactError as error:
-        if error.path:
-            raise
-        problems = error.problems if repr(path) in str(error) else [f"{path!r}: {text}" for text in error.problems]
-        raise ArtifactError(*problems, path=path, member=member, offset=error.offset) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        problem = f"{path!r} is damaged: {member!r}, at {where or 'its start'}: {first['msg']}"
-        raise ArtifactError(problem, path=path, member=member) from error
-    except Exception as error:  # readers raise EOFError, KeyError, MemoryError, RecursionError, struct.error, ...
-        reason = str(error) or type(error).__name__
-        reason = f"it has no {error}" if type(error) is KeyError else reason
-        raise ArtifactError(f"{path!r} is damaged: {member!r}: {reason}", path=path, member=member) from error
+def _native_of(facts: SystemFacts, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the stored files of a system, if the installed executor is of the version that wrote them."""
+    folder = f"systems/{facts.function}/"
+    if executor_named(facts.executor).version() != facts.version:
+        return {}
+    return {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
 
 
 def _not_allowed_to_interpret(
@@ -167,7 +144,7 @@ def open_machine(data: bytes) -> RunProgram:
     with temporary_folder() as folder:
         path = folder / "machine"
         path.write_bytes(data)
-        return load(path, trust=True).run_here
+        return load(path, trust=True).root.compiled.run_machine
 
 
 class Executable:
@@ -183,7 +160,14 @@ class Executable:
         machines: The programs of the machines of a cluster by path; empty unless the runtime is distributed.
         calls: The calls of leaf functions, in the order of the plan.
         runtime: The runtime, if it is not the target's own; or the reason why the program cannot run.
+        native: The files of systems of a saved program that may be used, by the function of the system.
+        cache: The compile cache of what systems compile, or None.
+
+    Attributes:
+        self_test: Reference inputs and outputs, which `save` stores; None if there are none.
     """
+
+    self_test: SelfTest | None = None
 
     def __init__(
         self,
@@ -196,6 +180,8 @@ class Executable:
         machines: Mapping[str, DriverProgram] | None = None,
         calls: Sequence[LeafCall] = (),
         runtime: Runtime | str | None = None,
+        native: Mapping[str, Mapping[str, bytes]] | None = None,
+        cache: CompileCache | None = None,
     ) -> None:
         self.target = target
         self.name = name
@@ -205,16 +191,88 @@ class Executable:
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
         self._calls = tuple(calls)
-        topology = Topology(target)
-        executor = target.executor or Executor("graph")
-        self.run_here: RunProgram = executor_named(executor.kind).load(
-            program, self._constants, self._call_leaf, self._copy, executor
+        topology = self._topology = Topology(target)
+        self._systems_of = Systems(
+            topology=topology,
+            leaves=self._leaves,
+            constants=self._constants,
+            call_leaf=self._call_leaf,
+            call_system=self._call_system,
+            copy_value=self._copy,
+            runtime=runtime if isinstance(runtime, Runtime) else None,
+            native=native or {},
+            module_name=name,
+            cache=cache,
         )
+        self.systems = {name: SystemFunction(one) for name, one in _nested(self._systems_of.root(program))}
+        self.root = next(reversed(self.systems.values()))
         self._engine = self._engine_of(runtime or target.runtime or Runtime("python"), topology)
         self._domains = {name: topology[leaf.request.site].domain for name, leaf in self._leaves.items()}
-        self._in_memory = {self._domains[name]: leaf for name, leaf in self._leaves.items()}
+        self._in_memory = {self._domains[name]: self._leaves[name] for name in self.called_leaves}
         # Memories of CPUs: values there are arrays that every function of this process can read.
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
+
+    @cached_property
+    def called_leaves(self) -> tuple[str, ...]:
+        """The leaf functions that executors call; the code of others is part of the artifacts of their systems."""
+        return tuple(name for one in self.systems.values() if one.executor.calls_leaves for name in one.system.leaves)
+
+    def unsupported_reasons(self) -> tuple[str, ...]:
+        """Return why the executors of the systems cannot compile them; nothing is compiled.
+
+        Returns:
+            Sentences with the paths of leaves and drivers.
+        """
+        systems = dict(self.systems)
+        reasons: list[str] = []
+        if is_distributed(self.target):
+            # Machines run the parts of the root; the whole of it runs nowhere.
+            root = systems.pop(self.root.system.name)
+            if "transfers" not in root.executor.supports.get(root.system.convention, ()):
+                pair = f"executor {root.system.executor.kind!r} on runtime {root.system.runtime.kind!r}"
+                reasons.append(f"@. cannot be built: {pair} does not run programs of several machines (transfers)")
+            for machine in self._machines.values():
+                reasons += SystemFunction(self._systems_of.root(machine)).reasons()
+        for system in systems.values():
+            reasons += system.reasons()
+        return tuple(dict.fromkeys(reasons))
+
+    def compile_systems(self) -> None:
+        """Compile all systems, nested ones first; else each is compiled when it first runs."""
+        for system in self.systems.values():
+            system.compiled  # noqa: B018 - compiles
+
+    def export(self, path: str | Path, system: str = "") -> None:
+        """Write what a user deploys of a system: a shared library, a C project, or another form.
+
+        Args:
+            path: The file or folder to write.
+            system: The path of the system, or the name of its function; the root by default.
+
+        Raises:
+            ArtifactError: The executor of the system exports nothing, or the system is not one function.
+        """
+        found = [one for name, one in self.systems.items() if system in (name, one.system.path)]
+        if len(found) != 1:
+            known = ", ".join(f"{name!r} (@{one.system.path or '.'})" for name, one in self.systems.items())
+            raise ArtifactError(f"system {system!r} is {len(found)} functions; name one of {known}")
+        found[0].compiled.export(Path(path))
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., None]]:
+        """Functions of TIR code by name; they write their results into tensors of the caller.
+
+        A tensor is an array of numpy, or an object with DLPack's `__dlpack__`; a function runs on the device of its
+        tensors, of the kind that it was built for. There are none of programs of operations, nor of several leaves.
+
+        Raises:
+            RunError: This machine cannot run the code.
+        """
+        leaf = self._leaves.get(self._program.entry)
+        if leaf is None:
+            return {}
+        leaf.check()
+        return leaf.compiled.functions()
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
@@ -247,9 +305,10 @@ class Executable:
         return {name: leaf.backend.name for name, leaf in self._leaves.items()}
 
     def report(self) -> dict[str, Any]:
-        """Return the backends, subgraphs, copies and tuned choices of the program, as JSON data."""
+        """Return backends, systems, subgraphs, copies and tuned choices, as JSON data."""
         return {
             "backends": sorted({leaf.backend.name for leaf in self._leaves.values()}),
+            "systems": [system.report() for system in self.systems.values()],
             "subgraphs": [self._leaves[call.function].report(call) for call in self._calls],
             "copies": [
                 {"driver": name, "value": step.inputs[0], "src": step.src, "dst": step.dst, "bytes": step.nbytes}
@@ -294,14 +353,10 @@ class Executable:
         """
         if is_distributed(self.target):
             return ()
-        topology, sites = Topology(self.target), {leaf.request.site for leaf in self._leaves.values()}
-        nodes = dict.fromkeys(path for site in sorted(sites) for path in (*_composites_above(site), site))
-        hosts = {topology[path].host: path for path in nodes if topology[path].host not in sites}
-        reasons = {host: interpreter_mismatch(topology[host].target) for host in hosts}
+        sites = {self._leaves[name].request.site for name in self.called_leaves}
         return tuple(
-            f"@{hosts[host] or '.'} cannot run on this machine: its host is another machine: {reason}"
-            for host, reason in reasons.items()
-            if reason is not None
+            f"@{path or '.'} cannot run on this machine: its host is another machine: {reason}"
+            for path, reason in foreign_hosts(self._topology, sites).values()
         )
 
     def _outputs(self, results: Sequence[Any]) -> dict[str, Array]:
@@ -330,8 +385,10 @@ class Executable:
         yield from map(self._outputs, self._engine.stream(checked, depth))
 
     def close(self) -> None:
-        """End the processes that a distributed runtime started; the next run starts new ones."""
+        """End the processes that runtimes and artifacts started; the next run starts new ones."""
         self._engine.close()
+        for system in self.systems.values():
+            system.close()
 
     def profile(self, inputs: Mapping[str, object]) -> tuple[Event, ...]:
         """Run once and return the events with their durations.
@@ -355,9 +412,9 @@ class Executable:
             path: The file to write.
 
         Raises:
-            ArtifactError: The file cannot be written.
+            ArtifactError: The file cannot be written, or `self_test` has values other than tensors of numbers.
         """
-        self._save(Path(path), self._program, self._leaves, self._machines)
+        self._save(Path(path), self._program, self._leaves, self._machines, self.self_test)
 
     def _engine_of(self, runtime: Runtime | str, topology: Topology) -> Engine:
         """Return the engine of a runtime; of the reason why there is none, one that raises it at the first run."""
@@ -373,14 +430,14 @@ class Executable:
         home = Machines(topology).home if self._machines else ""
         programs = self._machines or {home: self._program}
         return runtime_named(runtime.kind).engine(
-            runtime, Cluster(home, programs, self.run_here, self._pack, open_machine)
+            runtime, Cluster(home, programs, self.root.run, self._pack, open_machine)
         )
 
     def _pack(self, machine: str) -> bytes:
         """Return the bytes of a saved program with only the functions that one machine calls."""
         program = self._machines.get(machine, self._program)
-        # The entry is a leaf function itself if the program has no driver.
-        called = {step.call for driver in program.drivers.values() for step in driver.walk()} | {program.entry}
+        systems = [one for _, one in _nested(self._systems_of.root(program))]
+        called = {name for system in systems for name in system.leaves}
         with temporary_folder() as folder:
             path = folder / "machine"
             self._save(path, program, {name: leaf for name, leaf in self._leaves.items() if name in called}, {})
@@ -392,6 +449,7 @@ class Executable:
         program: DriverProgram,
         leaves: Mapping[str, LeafFunction],
         machines: Mapping[str, DriverProgram],
+        self_test: SelfTest | None = None,
     ) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **self._constants)  # type: ignore[arg-type]
@@ -403,7 +461,19 @@ class Executable:
         files |= {f"machines/{name}.json": part.write() for name, part in machines.items()}
         for name, leaf in leaves.items():
             files[f"leaves/{name}/source.onnx"] = leaf.request.source
-            files |= {f"leaves/{name}/{file}": data for file, data in leaf.compiled.native_files().items()}
+            if name in self.called_leaves:
+                files |= {f"leaves/{name}/{file}": data for file, data in leaf.code.native_files().items()}
+        files |= {} if self_test is None else self_test.files()
+        stored: list[dict[str, Any]] = []
+        for name, system in self.systems.items():
+            # A machine gets the systems whose leaves it has; the root's own has another program there.
+            if not leaves.keys() >= system.system.leaves.keys() or (
+                system is self.root and program is not self._program
+            ):
+                continue
+            artifact = system.compiled.files()
+            files |= {f"systems/{name}/{file}": data for file, data in artifact.items()}
+            stored += [system.describe()] if artifact else []
         write_files(
             path,
             files,
@@ -414,7 +484,13 @@ class Executable:
             calls=[call.describe() for call in self._calls if call.function in leaves],
             leaves=[leaf.describe() for leaf in leaves.values()],
             machines=list(machines),
+            systems=stored,
+            # Files without a self-test stay as they were.
+            **({} if self_test is None else {"self_test": self_test.reference}),
         )
+
+    def _call_system(self, name: str, inputs: Sequence[Any], record: Record | None) -> Sequence[Any]:
+        return self.systems[name].engine.run(inputs, record)
 
     def _call_leaf(self, name: str, inputs: Sequence[Any], call: str) -> Sequence[Any]:
         leaf = self._leaves[name]
@@ -449,10 +525,13 @@ class Executable:
         return value.copy() if isinstance(original, np.ndarray) else value
 
 
-def _composites_above(site: str) -> Iterator[str]:
-    """Yield the paths of the composites around a site, from the root."""
-    names = site.split("/") if site else []
-    yield from ("/".join(names[:count]) for count in range(len(names)))
+def _nested(system: System) -> Iterator[tuple[str, System]]:
+    """Yield the systems inside one, each after those inside it, and the system itself as the last one."""
+    found: dict[str, System] = {}
+    for inner in system.systems.values():
+        found |= _nested(inner)
+    yield from found.items()
+    yield system.name, system
 
 
 def _to_host(value: Any) -> Any:  # noqa: ANN401

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
-__all__ = ["CallFacts", "LeafCall", "LeafFacts", "LeafFunction"]
+__all__ = ["CallFacts", "LeafCall", "LeafCode", "LeafFacts", "LeafFunction"]
 
 
 class CallFacts(BaseModel):
@@ -80,6 +81,56 @@ class LeafCall:
         return cls(facts.function, facts.call or facts.function, facts.ops, facts.inputs, facts.outputs)
 
 
+class LeafCode:
+    """The code of a leaf function, which equal functions of a program share.
+
+    It is compiled, or its native code opened, when it is first used.
+
+    Args:
+        backend: The backend.
+        request: The function; with native code, that of the cache or of a saved program.
+        compiled: The compiled function, if there is one already.
+        discard: Called if native code of the cache cannot be opened here, which is then compiled again.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        request: CompileRequest,
+        compiled: Compiled | None = None,
+        discard: Callable[[], None] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._request = request
+        self._compiled = compiled
+        self._discard = discard
+        self._lock = threading.Lock()
+
+    @property
+    def compiled(self) -> Compiled:
+        """The compiled function."""
+        if self._compiled is None:
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled = self._made()
+        return self._compiled
+
+    def native_files(self) -> Mapping[str, bytes]:
+        """Return what a saved program stores besides the source; it is compiled if it was not read."""
+        return self._request.native or self.compiled.native_files()
+
+    def _made(self) -> Compiled:
+        try:
+            return self._backend.compile(self._request)
+        except Exception:
+            if self._discard is None:
+                raise
+        # Another machine with the same folder, such as a network's home folder, may have older system libraries.
+        self._discard()
+        self._request = replace(self._request, native={})
+        return self._backend.compile(self._request)
+
+
 @dataclass
 class LeafFunction:
     """A function that runs on one leaf.
@@ -96,15 +147,30 @@ class LeafFunction:
     backend: Backend
     note: str = ""
     tuned: tuple[Applied, ...] = ()
-    _compiled: Compiled | None = field(default=None, repr=False)
     key: str = ""
+    _code: LeafCode | None = field(default=None, repr=False)
+
+    @property
+    def code(self) -> LeafCode:
+        """The code of the function; that of a loaded one is compiled, or its native code opened, at the first run."""
+        if self._code is None:
+            self._code = LeafCode(self.backend, self.request)
+        return self._code
 
     @property
     def compiled(self) -> Compiled:
-        """The compiled function; a loaded one is compiled, or its native code opened, at the first run."""
-        if self._compiled is None:
-            self._compiled = self.backend.compile(self.request)
-        return self._compiled
+        """The compiled function."""
+        return self.code.compiled
+
+    def set_code(self, request: CompileRequest, code: LeafCode, key: str) -> None:
+        """Set the code of the function, which a build has compiled or found.
+
+        Args:
+            request: The request that the code is compiled from.
+            code: The code.
+            key: The key of all that the code depends on.
+        """
+        self.request, self._code, self.key = request, code, key
 
     @property
     def is_interpreted(self) -> bool:

@@ -12,19 +12,17 @@ from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.options import OptionValues
 from tvmtarget.partition.plan import Plan, decompose
-from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.scheduler_addresses import reject_addresses
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["PlanRequest", "ProgramLike", "TargetLike"]
+__all__ = ["PlanRequest", "ProgramLike"]
 
-ProgramLike: TypeAlias = "IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes"
-TargetLike: TypeAlias = Target | CompilationConfig | Mapping[str, object] | str
+ProgramLike: TypeAlias = "IRModule | Plan | onnx.ModelProto | tvm.IRModule | tvm.tirx.PrimFunc | str | Path | bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +42,9 @@ class PlanRequest:
 
     module: ProgramLike
     target: TargetLike | None = None
-    target_host: Target | str | None = None
-    executor: Executor | str | None = None
-    runtime: Runtime | str | None = None
+    target_host: TargetLike | None = None
+    executor: Executor | str | Mapping[str, object] | None = None
+    runtime: Runtime | str | Mapping[str, object] | None = None
     params: Mapping[str, Array] | None = None
     entry: str | None = None
     options: Mapping[str, object] = field(default_factory=dict)
@@ -88,29 +86,14 @@ class PlanRequest:
             TargetError: There is no target, or its host or fallback device contradicts the request.
         """
         given = self.target if self.target is not None else default
-        tree = Target.parse(given) if isinstance(given, str | Mapping) else given
-        if isinstance(tree, CompilationConfig):
-            first = tree.targets[0].device
-            if tree.fallback_device not in (None, first):
-                raise TargetError(
-                    f"fallback_device {tree.fallback_device!r} of the configuration would be ignored: operations "
-                    f"without a constraint go to the first target that supports them, which is on {first!r}; list the "
-                    "target of the fallback device first"
-                )
-            tree = tree.to_target()
-        if tree is None:
+        if given is None:
             raise TargetError("no target is given and the module has none; pass one, such as 'llvm'")
+        tree = as_target(given, host=self.target_host)
         if self.executor is not None:
             tree = tree.replace(executor=Executor.from_json(self.executor))
         if self.runtime is not None:
             tree = tree.replace(runtime=Runtime.from_json(self.runtime))
-        if self.target_host is None:
-            return tree
-        is_text = isinstance(self.target_host, str) and self.target_host[:1] != "@"
-        host = Target.parse(self.target_host) if is_text else self.target_host
-        if tree.host is not None and tree.host != host:
-            raise TargetError(f"two hosts are given: {str(tree.host)!r} in the target, and target_host {str(host)!r}")
-        return tree.replace(host=host)
+        return tree
 
     def _check_plan(self, plan: Plan) -> None:
         """Raise `TargetError` for arguments that would change a plan, and for a hypothetical plan."""

@@ -6,9 +6,10 @@ from typing import Any
 
 from tvmtarget.backends.protocol import CompileRequest, backend_named
 from tvmtarget.building.executable import Executable
-from tvmtarget.building.leaf_function import LeafCall, LeafFunction
+from tvmtarget.building.leaf_function import LeafCall, LeafCode, LeafFunction
 from tvmtarget.errors import BackendError, ModelError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, Signature
+from tvmtarget.ir.entry_function import OWN_NAME, restore_own_names
 from tvmtarget.ir.function import Function, reachable_functions
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.tvm_library import the_tvm
@@ -41,11 +42,12 @@ def is_code_entry(module: IRModule) -> bool:
 def build_code(module: IRModule, target: Target, name: str = "default") -> Executable:
     """Compile a module of TIR functions for a target.
 
-    The entry, `main`, runs on the host; it may launch kernels and call other functions. Functions of a module that is
-    split already stay unchanged. A run returns the contents of all buffers of the entry after the call.
+    The entry, `main` or the only public function, runs on the host; it may launch kernels and call other functions.
+    Functions of a module that is split already stay unchanged. A run returns the contents of all buffers of the entry
+    after the call. The other public functions are compiled, too (`Executable.functions`).
 
     Args:
-        module: A module of TIR functions with an entry `main`.
+        module: A module of TIR functions.
         target: The target.
         name: The name of the program in saved files.
 
@@ -56,9 +58,9 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         BackendError: A site is of a kind that TIR is not compiled for, or the module uses several devices.
         ModelError: There is no entry, it is device code, or a function cannot be split.
     """
-    if "main" not in module:
-        names = ", ".join(repr(function.name) for function in module)
-        raise ModelError(f"the module has no function 'main'; name the entry (entry=...): {names}")
+    entry = _entry(module)
+    # In libraries the entry has its own name.
+    module = module.replace(functions=restore_own_names(module.functions))
     topology = Topology(target.resolve())
     drivers = [
         (role, node)
@@ -74,7 +76,8 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         ],
     )
     split = split_host_device(module, target)
-    functions = [split[one] for one in reachable_functions(["main"], split.by_name)]
+    public = [function.name for function in module if _is_public(function)]
+    functions = [split[one] for one in reachable_functions([entry, *public], split.by_name)]
     sites = {function.name: _site(function, topology) for function in functions}
     raise_all(
         BackendError,
@@ -85,9 +88,9 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
             if topology[path].target.kind not in _KINDS
         ],
     )
-    if side_of(split.main, topology) == "device":
+    if side_of(split[entry], topology) == "device":
         raise ModelError(
-            "function 'main' is device code; a program begins with a function of the host that launches it"
+            f"function {entry!r} is device code; a program begins with a function of the host that launches it"
         )
     devices = {path for one, path in sites.items() if topology[path].target.device != "cpu"}
     # One request has one target, and both parts of the code are compiled in one request.
@@ -95,18 +98,18 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
         raise BackendError(
             f"the functions are for {', '.join(f'@{path}' for path in sorted(devices))}; build them separately"
         )
-    site = topology[next(iter(devices), sites["main"])]
+    site = topology[next(iter(devices), sites[entry])]
     host = topology[site.host].target.replace(name=None, host=None, count=1) if site.host != site.path else None
     alone = site.target.replace(name=None, host=host, count=1)
     # Splitting gives functions their targets; host code that needed no splitting has none yet.
     source = str(the_tvm().ir.save_json(bind_missing_targets(write_tvm_module(functions, {}), alone))).encode()
-    params = [(str(param.name), type_of_parameter(param), _is_buffer(param)) for param in prim_of(split.main).params]
+    params = [(str(param.name), type_of_parameter(param), _is_buffer(param)) for param in prim_of(split[entry]).params]
     unknown = [one for one, type_, _ in params if type_ is None]
     if unknown:
-        raise BackendError(f"parameter {unknown[0]!r} of function 'main' is neither a buffer nor a number")
+        raise BackendError(f"parameter {unknown[0]!r} of function {entry!r} is neither a buffer nor a number")
     buffers = tuple(one for one, _, is_buffer in params if is_buffer)
     part = CompileRequest(
-        name="main",
+        name=entry,
         source=source,
         site=site.path,
         target=alone,
@@ -118,14 +121,30 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     backend = backend_named("tvm")
     signatures = {one: Signature.of(one, type_) for one, type_, _ in params}
     program = DriverProgram(
-        entry="main",
+        entry=entry,
         inputs=tuple(signatures.values()),
         outputs=tuple(signatures[one] for one in buffers),
         drivers={},
     )
-    call = LeafCall("main", "main", part.ops, part.inputs, part.outputs)
-    leaf = LeafFunction(part, backend, _compiled=backend.compile(part))
-    return Executable(topology.root, program, {}, {"main": leaf}, name, calls=(call,))
+    call = LeafCall(entry, entry, part.ops, part.inputs, part.outputs)
+    leaf = LeafFunction(part, backend, _code=LeafCode(backend, part, backend.compile(part)))
+    return Executable(topology.root, program, {}, {entry: leaf}, name, calls=(call,))
+
+
+def _entry(module: IRModule) -> str:
+    """Return the own name of the entry: `main`, or the only public function."""
+    if "main" in module:
+        return str(module.main.attr(OWN_NAME) or "main")
+    public = [function.name for function in module if _is_public(function)]
+    if len(public) != 1:
+        names = ", ".join(repr(function.name) for function in module)
+        raise ModelError(f"the module has no function 'main'; name the entry (entry=...): {names}")
+    return public[0]
+
+
+def _is_public(function: Function) -> bool:
+    """Tell whether code outside of the module may call a function; kernels that a split made are private."""
+    return "global_symbol" in prim_of(function).attrs and function.attr("calling-convention") != "device-kernel-launch"
 
 
 def _is_buffer(param: Any) -> bool:  # noqa: ANN401 - TVM ships no types

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.keys import workload_of
@@ -339,6 +339,13 @@ class _Found:
     formats: tuple[str, ...]
     schedule: tuple[str, object] | None
 
+    def to_json(self) -> list[object]:
+        return [_kernel_json(self.kernel), list(self.formats), self.schedule and list(self.schedule)]
+
+    @classmethod
+    def from_json(cls, kernel: Mapping[str, Any], formats: Sequence[str], schedule: Sequence[Any] | None) -> _Found:
+        return cls(Kernel(**kernel), tuple(formats), None if schedule is None else (schedule[0], schedule[1]))
+
 
 @dataclass(frozen=True, slots=True)
 class _Rejected:
@@ -346,6 +353,18 @@ class _Rejected:
 
     kernel: Kernel
     reason: str
+
+    def to_json(self) -> list[object]:
+        return [_kernel_json(self.kernel), self.reason]
+
+    @classmethod
+    def from_json(cls, kernel: Mapping[str, Any], reason: str) -> _Rejected:
+        return cls(Kernel(**kernel), reason)
+
+
+def _kernel_json(kernel: Kernel) -> dict[str, object]:
+    """Return what lookups depend on; text and program only describe a workload that is recorded."""
+    return {name: getattr(kernel, name) for name in ("name", "body", "calls", "default", "equivalents")}
 
 
 class LogSchedules:
@@ -427,9 +446,27 @@ class LogSchedules:
         Returns:
             Schedules with the same lookups as `earlier`, made in this log; None if a result differs.
         """
+        return self._repeated(earlier._events)
+
+    def events(self) -> list[list[object]]:
+        """Return the lookups and rejections in order, as JSON data, for `replayed`."""
+        return [event.to_json() for event in self._events]
+
+    def replayed(self, events: Sequence[Sequence[Any]]) -> LogSchedules | None:
+        """Repeat the lookups of another process, and return them if all results are the same.
+
+        Args:
+            events: What `events` returned there.
+
+        Returns:
+            Schedules with these lookups, made in this log; None if a result differs.
+        """
+        return self._repeated([(_Rejected if len(event) == 2 else _Found).from_json(*event) for event in events])
+
+    def _repeated(self, events: Sequence[_Found | _Rejected]) -> LogSchedules | None:
         again = copy(self)
         again._applied, again._rejected, again._events = {}, {}, []
-        for event in earlier._events:
+        for event in events:
             if isinstance(event, _Rejected):
                 again.reject(event.kernel, event.reason)
             elif again.find(event.kernel, *event.formats) != event.schedule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tvmtarget.ir.function import Attribute
+from tvmtarget.ir.types import TensorType
 from tvmtarget.support import onnxruntime_rules, tvm_rules
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
@@ -67,7 +68,42 @@ class CUDA(LLVM):
 
 
 class C(LLVM):
-    """Generated C: the operators of CPUs."""
+    """Generated C: the operators of CPUs on values of static shape, without the types that C99 has not."""
+
+    dtypes = LLVM.dtypes - {"float16", "bfloat16"}
+    unsupported: ClassVar[dict[str, str]] = {
+        **LLVM.unsupported,
+        **dict.fromkeys(("Compress", "NonZero", "TopK", "Unique"), "its code calls functions of TVM's runtime"),
+    }
+
+    def check_op(self, op: Op) -> Reject | None:
+        """Reject values whose shape is not static, as their memory is planned ahead of time.
+
+        Args:
+            op: an operation that the tables support.
+
+        Returns:
+            None if it is supported, else why not.
+        """
+        named = zip(
+            (*op.call.inputs, *(output.name for output in op.call.outputs)), (*op.inputs, *op.outputs), strict=True
+        )
+        for name, type_ in named:
+            if name and isinstance(type_, TensorType) and type_.nbytes is None:
+                return reject(
+                    "SHAPE_DYNAMIC",
+                    f"the shape of {name!r} is not static, and memory is planned ahead of time",
+                    hint="give the inputs static shapes, by tt.specialize or --size NAME=N",
+                )
+        # TVM's importer folds no shape in which 0 stands for an empty dimension.
+        has_zeros = op.kind == "Reshape" and op.call.attr("allowzero")
+        if op.kind in ("Reshape", "Tile") and (has_zeros or not op.is_constant(1)):
+            return reject(
+                "SHAPE_DYNAMIC",
+                f"{op.call.inputs[1]!r} is computed at run time, and memory is planned ahead of time",
+                hint="make it an initializer",
+            )
+        return super().check_op(op)
 
 
 # A rule compares whole values of an attribute, so lists of zeros are written out, for up to 16 scanned values.

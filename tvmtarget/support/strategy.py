@@ -26,7 +26,7 @@ from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_al
 from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.support.op import Code, MatchedOps, Op, Reject, reject
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
     from tvmtarget.ir.module import IRModule
@@ -288,18 +288,18 @@ class Strategy:
 
         return decorate
 
-    def at(self, target: Target) -> Strategy:
+    def at(self, target: TargetLike) -> Strategy:
         """Return the strategy of one leaf.
 
         Args:
-            target: the leaf.
+            target: the leaf, in any form that `Target.parse` reads.
 
         Returns:
             A copy whose `target` is the leaf.
         """
         # A copy, because one cached instance serves all leaves of its kind.
         bound = copy(self)
-        bound.target = target
+        bound.target = as_target(target)
         return bound
 
     def check(self, op: Op) -> Reject | None:

@@ -36,7 +36,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
 from tvmtarget.target.renaming import find_renaming
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 __all__ = ["TuningLog"]
 
@@ -143,7 +143,7 @@ class TuningLog:
     def add(
         self,
         workload: Workload | Function,
-        target: Target | str,
+        target: TargetLike,
         candidate: Candidate,
         measured: Measurement,
         *,
@@ -165,7 +165,7 @@ class TuningLog:
         Returns:
             The trial.
         """
-        workload, target, env = _workload(workload), _target(target), environment() if env is None else env
+        workload, target, env = _workload(workload), as_target(target), environment() if env is None else env
         target.tuning_key(workload.level)
         known = TargetRecord(
             key=target.digest, body=identity_of(target), meta={"tag": target.tag} if target.tag else None
@@ -184,7 +184,7 @@ class TuningLog:
         self.extend([known, workload, env, trial])
         return trial
 
-    def pin(self, workload: Workload | Function, target: Target | str, candidate: Candidate, why: str) -> Pin:
+    def pin(self, workload: Workload | Function, target: TargetLike, candidate: Candidate, why: str) -> Pin:
         """Fix the candidate for a workload on a target and on equal ones, in spite of measurements.
 
         Args:
@@ -236,7 +236,7 @@ class TuningLog:
     def lookup(
         self,
         workload: Workload | Function,
-        target: Target | str,
+        target: TargetLike,
         *,
         policy: Policy | None = None,
         env: Environment | None = None,
@@ -264,7 +264,7 @@ class TuningLog:
     def matches(
         self,
         workload: Workload | Function,
-        target: Target | str,
+        target: TargetLike,
         *,
         policy: Policy | None = None,
         default: str | None = None,
@@ -285,7 +285,7 @@ class TuningLog:
     def top_k(
         self,
         workload: Workload | Function,
-        target: Target | str,
+        target: TargetLike,
         count: int,
         *,
         unusable: Callable[[Candidate], str | None] | None = None,
@@ -303,7 +303,7 @@ class TuningLog:
         """
         return replace(self._lookup(workload, target), unusable=unusable).top(count)
 
-    def trials(self, workload: Workload | Function, target: Target) -> list[Trial]:
+    def trials(self, workload: Workload | Function, target: TargetLike) -> list[Trial]:
         """Return all trials on a target or on one equal to it that were not retracted.
 
         Args:
@@ -315,7 +315,7 @@ class TuningLog:
         """
         return self._lookup(workload, target).trials()
 
-    def renamed(self, workload: Workload, target: Target) -> Iterator[tuple[Target, dict[str, str]]]:
+    def renamed(self, workload: Workload, target: TargetLike) -> Iterator[tuple[Target, dict[str, str]]]:
         """Yield targets with records of a workload that differ in the names of children only.
 
         Args:
@@ -327,6 +327,7 @@ class TuningLog:
         """
         if workload.level == "kernel":
             return
+        target = as_target(target)
         for digest in dict.fromkeys(one for store in self._layers for one in store.targets_of(workload.key)):
             body = next((found for store in self._layers if (found := store.body_of(digest)) is not None), None)
             if digest == target.digest or not isinstance(body, TargetRecord):
@@ -340,7 +341,7 @@ class TuningLog:
     def _lookup(
         self,
         workload: Workload | Function,
-        target: Target | str,
+        target: TargetLike,
         policy: Policy | None = None,
         env: Environment | None = None,
         default: str | None = None,
@@ -369,7 +370,7 @@ class TuningLog:
         """
         return sum(self._store.extend_lines(batch) for other in others for batch in _batches(other._store.texts()))
 
-    def lines(self, *, best: int | None = None, family: Target | None = None) -> Iterator[str]:
+    def lines(self, *, best: int | None = None, family: TargetLike | None = None) -> Iterator[str]:
         """Yield all lines sorted by type and text, so that equal logs give equal lines.
 
         Args:
@@ -389,9 +390,9 @@ class TuningLog:
         def lines() -> Iterator[str]:
             return (line for line in self._store.sorted_texts() if line[-38:] not in line_ends)
 
-        return lines() if family is None else about(lines, self._family(family))
+        return lines() if family is None else about(lines, self._family(as_target(family, "family")))
 
-    def export(self, path: str | Path, *, best: int | None = None, family: Target | None = None) -> int:
+    def export(self, path: str | Path, *, best: int | None = None, family: TargetLike | None = None) -> int:
         """Write the lines, sorted, to a new file, which is complete or not there.
 
         Args:
@@ -541,13 +542,9 @@ def _workload(workload: Workload | Function) -> Workload:
     return workload_of(workload)
 
 
-def _target(target: Target | str) -> Target:
-    return target if isinstance(target, Target) else Target.parse(target)
-
-
-def _target_of(workload: Workload, target: Target | str) -> Target:
+def _target_of(workload: Workload, target: TargetLike) -> Target:
     """Return the target of a workload: for a kernel the leaf, of a composite its only sort of leaf."""
-    target = _target(target)
+    target = as_target(target)
     if workload.level != "kernel" or not target.is_composite:
         return target
     found: dict[str, tuple[str, Target]] = {}

@@ -49,7 +49,7 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
 from tvmtarget.partition.plan import decompose
 from tvmtarget.target.topology import Site, Topology
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike, as_target
 
 __all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
 
@@ -114,17 +114,17 @@ class _Leaf:
     times: dict[str, float] = field(default_factory=dict)
 
 
-def measure_rates(target: Target | str, *, allow_interpreter: bool = False) -> MeasuredRates:
+def measure_rates(target: TargetLike, *, allow_interpreter: bool = False) -> MeasuredRates:
     """Measure the leaves of a target that can run on this machine.
 
     Args:
-        target: the target, or its text.
+        target: the target in any form that `Target.parse` reads.
         allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
 
     Returns:
         The rates, and why other leaves were left out.
     """
-    tree = Target.parse(target) if isinstance(target, str) else target
+    tree = as_target(target)
     topology = Topology(tree.resolve())
     known: dict[str, _Leaf] = {}
     paths: dict[str, str] = {}

@@ -39,10 +39,9 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan
-from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.tree import Target
+from tvmtarget.target.tree import Target, TargetLike
 
 if TYPE_CHECKING:
     import onnx
@@ -67,10 +66,10 @@ UNTUNED = Variant(is_tuned=False)
 
 def tune(
     module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
-    target: Target | CompilationConfig | str | None = None,
-    target_host: Target | str | None = None,
-    executor: Executor | str | None = None,
-    runtime: Runtime | str | None = None,
+    target: TargetLike | None = None,
+    target_host: TargetLike | None = None,
+    executor: Executor | str | Mapping[str, object] | None = None,
+    runtime: Runtime | str | Mapping[str, object] | None = None,
     params: Mapping[str, Array] | None = None,
     *,
     log: TuningLog | str | Path,
@@ -96,7 +95,7 @@ def tune(
 
     Args:
         module: a program in any form that `build` takes, or a plan of one, whose placement is then fixed.
-        target: the target, its text, or a flat configuration; that of the module unless given.
+        target: the target, in any form that `Target.parse` reads; that of the module unless given.
         target_host: as for `build`.
         executor: as for `build`.
         runtime: as for `build`.

@@ -1,0 +1,84 @@
+"""The manifest of a saved program, and errors that name the file and the member that is damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tvmtarget.building.leaf_function import CallFacts, LeafFacts
+from tvmtarget.building.systems import SystemFacts
+from tvmtarget.errors import ArtifactError, MissingExtraError
+
+__all__ = ["Manifest", "reading"]
+
+
+class Manifest(BaseModel):
+    """The manifest of a saved program, without the digests of its files; unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    leaves: tuple[LeafFacts, ...]
+    calls: tuple[CallFacts, ...] | None = None  # None in files of older versions, which call each function once
+    machines: tuple[str, ...] = ()
+    systems: tuple[SystemFacts, ...] = ()  # of systems with files; those of older versions have none
+    tuned: tuple[dict[str, Any], ...] = ()
+    allow_interpreter: bool = False
+    self_test: str = ""  # what computed the stored outputs; empty if there are none
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Self:
+        """Read a manifest.
+
+        Args:
+            facts: JSON data.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            ValueError: A field is missing or of another type, or a function is listed twice.
+        """
+        manifest = cls.model_validate_json(json.dumps(facts), strict=True)
+        names = [leaf.function for leaf in manifest.leaves]
+        if len(set(names)) < len(names):
+            raise ValueError("it lists a function twice")
+        return manifest
+
+
+@contextmanager
+def reading(path: str, member: str) -> Iterator[None]:
+    """Turn any error of the block into an `ArtifactError` that names a file and a member.
+
+    Args:
+        path: A saved program.
+        member: What the block reads of it.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ArtifactError: The member is damaged.
+    """
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except ArtifactError as error:
+        if error.path:
+            raise
+        problems = error.problems if repr(path) in str(error) else [f"{path!r}: {text}" for text in error.problems]
+        raise ArtifactError(*problems, path=path, member=member, offset=error.offset) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        problem = f"{path!r} is damaged: {member!r}, at {where or 'its start'}: {first['msg']}"
+        raise ArtifactError(problem, path=path, member=member) from error
+    except Exception as error:  # readers raise EOFError, KeyError, MemoryError, RecursionError, struct.error, ...
+        reason = str(error) or type(error).__name__
+        reason = f"it has no {error}" if type(error) is KeyError else reason
+        raise ArtifactError(f"{path!r} is damaged: {member!r}: {reason}", path=path, member=member) from error
