@@ -6,6 +6,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.cli.completion import complete_target
+from tvmtarget.tags.registry import default_registry
 
 
 def shown(cli, *words):
@@ -149,3 +150,63 @@ def test_a_shell_completes_targets(typed, expected):
     assert set(expected) <= set(found)
     assert all(word.startswith(typed) for word in found)
     assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize("name", ["board.json", "board.toml", "targets/board.json"])
+def test_a_target_can_be_a_file(cli, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "targets").mkdir()
+    board = Target.parse("[gpu=cuda(arch=sm_53),cpu=llvm](host=@cpu)")
+    (tmp_path / name).write_text(board.to_toml() if name.endswith("toml") else json.dumps(board.to_json()))
+    assert shown(cli, name) == shown(cli, str(tmp_path / name)) == board
+    assert shown(cli, "[gpu=cuda,cpu=llvm]", "--with", name) == Target.parse("[gpu=cuda,cpu=llvm]").merge(board)
+
+
+def test_a_tag_wins_over_a_file_of_the_same_name(cli, tmp_path, monkeypatch, request):
+    request.addfinalizer(default_registry.cache_clear)
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "board.json").write_text('{"kind": "cuda"}')
+    monkeypatch.chdir(tmp_path)
+    assert shown(cli, "acme/board.json").kind == "cuda"
+    assert cli("tags", "add", "acme/board.json", "--target", "llvm")[0] == 0
+    default_registry.cache_clear()
+    assert shown(cli, "acme/board.json").kind == "llvm"
+    assert shown(cli, "./acme/board.json").kind == "cuda"
+
+
+def test_a_text_wins_over_a_file_of_the_same_name(cli, tmp_path, monkeypatch):
+    name = "llvm -model=board.json"
+    (tmp_path / name).write_text('{"kind": "cuda"}')
+    monkeypatch.chdir(tmp_path)
+    assert shown(cli, name) == Target.parse(name)
+
+
+def test_a_file_that_is_missing_or_wrong_is_named(cli, tmp_path):
+    code, _, err = cli("show", tmp_path / "absent.json")
+    assert code == 1
+    assert "absent.json" in err
+    (tmp_path / "wrong.json").write_text('{"kind": "lvm", "arch": 1')
+    code, _, err = cli("show", tmp_path / "wrong.json")
+    assert code == 1
+    assert "in target file" in err
+
+
+@pytest.mark.parametrize("command", ["show", "compile", "run", "tune", "explain"])
+def test_the_help_says_that_a_target_can_be_a_file_and_what_wins(cli, command):
+    out = " ".join(cli(command, "--help")[1].replace("│", " ").split())
+    assert "the path of a .json or .toml file, unless that is a tag or a text too" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("jetson-nano", "unknown kind 'jetson-nano'; did you mean the tag 'nvidia/jetson-nano'?"),
+        ("Jetson_Nano(cpu/num-cores=2)", "unknown kind 'Jetson_Nano'; did you mean the tag 'nvidia/jetson-nano'?"),
+        ("[gpu=jetson-nanoo]", "unknown kind 'jetson-nanoo'; did you mean the tag 'nvidia/jetson-nano'? (at 'gpu')"),
+        ("c5", "unknown kind 'c5'; did you mean the tag 'aws/c5'?"),
+        ("lvm", "unknown kind 'lvm'; did you mean 'llvm'?"),
+        ("foo", "unknown kind 'foo'; `tvmtarget kinds` lists them"),
+    ],
+)
+def test_an_unknown_name_that_is_a_tag_without_its_vendor_gets_the_tag(cli, text, problem):
+    assert cli("show", text)[::2] == (1, f"error: {problem}\n")

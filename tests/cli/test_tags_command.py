@@ -53,9 +53,26 @@ def test_families_are_listed_without_their_sizes(cli):
     assert "aws/c5.large" not in out
 
 
-def test_configurations_are_listed_on_request(cli):
+def test_configurations_are_found_like_other_tags(cli):
     assert "config/aot-crt" in cli("tags", "--abstract", "config")[1]
-    assert cli("tags", "config/aot-crt")[0] == 1
+    assert cli("tags", "config/aot-crt")[1].startswith("config/aot-crt  A generated driver")
+    assert "config/vm" in cli("tags")[1]
+
+
+def test_the_best_match_is_printed_first_with_the_tags_of_the_same_board(cli):
+    code, out, _ = cli("tags", "rpi4")
+    same = "same as arm/rasp4b, arm/rasp4b64, raspberry-pi/4b-aarch64"
+    assert (code, out.splitlines()[0]) == (
+        0,
+        f"raspberry-pi/4b      Raspberry Pi 4 Model B, 64-bit user space ({same})",
+    )
+    assert json.loads(cli("tags", "arm/rasp4b64", "--json")[1])[0]["same_as"] == ["raspberry-pi/4b", "arm/rasp4b"]
+
+
+def test_words_that_match_no_tag_suggest_the_closest_ones(cli):
+    code, _, err = cli("tags", "jetzon", "nanno")
+    assert (code, err.partition(" or ")[0]) == (1, "no tag matches 'jetzon nanno'; did you mean 'nvidia/jetson-nano'")
+    assert "has letters or digits" in cli("tags", "--", "-")[2]
 
 
 def test_tags_are_found_by_constraint(cli):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Model
+from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache
 from tvmtarget.cli.plans import PlanOptions
+from tvmtarget.cli.run import read_npz
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
+from tvmtarget.errors import TextError
 from tvmtarget.human_units import counted
+
+if TYPE_CHECKING:
+    from tvmtarget.building.self_test import SelfTest
 
 __all__ = ["compile_model"]
 
@@ -25,14 +30,62 @@ def compile_model(
     edits: TargetEdits,
     options: PlanOptions,
     allow_interpreter: AllowInterpreter = False,
+    no_cache: NoCache = False,
+    jobs: Jobs = None,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Store random inputs and the outputs of the reference evaluator, for `tvmtarget run --self-test`.",
+        ),
+    ] = False,
+    self_test_input: Annotated[
+        Path | None,
+        typer.Option("--self-test-input", help="An .npz file with the inputs of the self-test.", show_default=False),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="Also write what runs without this library: a folder, or a .c, .so or .tar file (docs/executors.md).",
+            show_default=False,
+        ),
+    ] = None,
+    export_system: Annotated[
+        str,
+        typer.Option(
+            "--export-system", help="The path of the system to export; the root by default.", show_default=False
+        ),
+    ] = "",
 ) -> None:
     """Compile a model for a target into one file, for `tvmtarget run`."""
+    if export_system and export is None:
+        raise TextError("--export-system has no effect without --export; add --export PATH")
     tree = read_target(target, edits, context.args)
-    exe = options.build(model, tree, allow_interpreter=allow_interpreter, quiet=False)
+    exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
+    if self_test or self_test_input is not None:
+        exe.self_test = _self_test(model, self_test_input)
     exe.save(output)
+    if export is not None:
+        exe.export(export, export_system)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
     for applied in exe.tuned:
         typer.echo(f"tuned: {applied}", err=True)
     backends = ", ".join(sorted(set(exe.backends.values()))) or "no backend"
     typer.echo(f"{output}: {counted(len(exe.backends), 'function')} by {backends}")
+
+
+def _self_test(model: Path, inputs: Path | None) -> SelfTest:
+    """Return inputs for a model, and the outputs of the reference evaluator for them."""
+    from tvmtarget.autotune.search.timing import random_inputs
+    from tvmtarget.building.compile_plan import build_plan
+    from tvmtarget.building.self_test import SelfTest
+    from tvmtarget.ir.module import IRModule
+    from tvmtarget.partition.plan import decompose
+
+    plan = decompose(IRModule.from_onnx(model), "numpy")
+    arrays = random_inputs(plan) if inputs is None else read_npz(inputs)
+    if arrays is None:
+        raise TextError("an input of the model is no tensor of numbers; pass inputs by --self-test-input")
+    return SelfTest(arrays, build_plan(plan).run(arrays), "numpy")

@@ -228,12 +228,10 @@ def _load_plan(path: Path, *, is_changed: bool) -> Plan:
 def _make_plan(
     model: Path, target: str | None, edits: TargetEdits, extra: list[str], options: PlanOptions, log: TuningLog | None
 ) -> Plan:
-    from tvmtarget.ir.module import IRModule
-
     if target is None:
         raise TextError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
     tree = read_target(target, edits, extra)
-    return options.plan(IRModule.from_onnx(model), tree, log)
+    return options.plan(options.read(model), tree, log)
 
 
 def _matches(plan: Plan, log: TuningLog, policy: Policy) -> Iterator[Match]:

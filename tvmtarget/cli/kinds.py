@@ -24,15 +24,16 @@ def kinds(
 ) -> None:
     """List the kinds of targets, executors and runtimes, or the attributes of one kind."""
     if schema:
-        from tvmtarget.target.schema import json_schema
+        from tvmtarget.target.tree import Target
 
-        print_json(json_schema())
+        print_json(Target.model_json_schema())
         return
-    from tvmtarget.target.kinds import Role, find_kind, kind_names, kind_of
+    from tvmtarget.target.kinds import Role, find_kind, kind_of
+    from tvmtarget.target.kinds import kinds as kinds_of
 
     roles: tuple[Role, ...] = ("target", "executor", "runtime")
     if name is None:
-        found = [kind for role in roles for known in kind_names(role) if (kind := find_kind(known, role)) is not None]
+        found = [kind for role in roles for kind in kinds_of(role)]
         if as_json:
             print_json([kind.model_dump(mode="json") for kind in found])
             return
@@ -44,7 +45,8 @@ def kinds(
                 _print_classes(kind)
         return
     # `kind_of` comes last for its error, which suggests the nearest names.
-    kind = next((kind for role in roles if (kind := find_kind(name, role)) is not None), None) or kind_of(name)
+    named = (find_kind(name, role) for role in roles)
+    kind = next((one for one in named if one is not None), None) or kind_of(name)
     if as_json:
         print_json(kind.model_dump(mode="json"))
     else:

@@ -16,7 +16,7 @@ from typing import Annotated, BinaryIO, TextIO, cast
 
 import typer
 
-from tvmtarget.cli import check, compile, detect, diff, explain, kinds, log, run, show, tags, tune
+from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect, kinds, log, run, show, tags, tune
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.untrusted import printable
@@ -46,8 +46,10 @@ app.command("explain", context_settings=EXTRA)(explain.explain)
 app.command("compile", context_settings=EXTRA)(compile.compile_model)
 app.command("run", context_settings=EXTRA)(run.run)
 app.command("tune", context_settings=EXTRA)(tune.tune)
+app.command("inspect")(inspect.inspect_program)
 app.command("diff")(diff.diff)
 app.add_typer(log.app, name="log")
+app.add_typer(cache.app, name="cache")
 
 
 def _print_version(requested: bool) -> None:

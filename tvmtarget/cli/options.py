@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AllowInterpreter",
     "Insecure",
+    "Jobs",
     "Json",
     "Log",
     "Model",
     "Near",
+    "NoCache",
     "Where",
     "print_json",
     "read_where",
@@ -40,6 +42,19 @@ Where: TypeAlias = Annotated[
 AllowInterpreter: TypeAlias = Annotated[
     bool,
     typer.Option("--allow-interpreter", help="Interpret leaves without an installed code generator by numpy."),
+]
+NoCache: TypeAlias = Annotated[
+    bool, typer.Option("--no-cache", help="Compile all code anew, and do not store it in the compile cache.")
+]
+Jobs: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        metavar="N",
+        help="The number of processes that compile functions; by default as many as save time.",
+        show_default=False,
+    ),
 ]
 Log: TypeAlias = Annotated[
     str | None, typer.Option("--log", help="The tuning log to use: a .jsonl or .db file, or a URL.", show_default=False)

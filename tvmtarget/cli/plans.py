@@ -147,6 +147,29 @@ class PlanOptions(PartitionArguments):
 
     log: Log = None
     near: Near = False
+    sizes: Annotated[
+        _Texts, _option("--size", "NAME=N: the size of a symbolic dimension of the inputs; may be repeated.")
+    ] = None
+
+    def read(self, model: Path) -> IRModule:
+        """Read a model, with the sizes of `--size`.
+
+        Args:
+            model: The ONNX file.
+
+        Returns:
+            The program.
+
+        Raises:
+            ModelError: The file is no valid model, or the model has no such dimension.
+            TextError: A size is none.
+        """
+        from tvmtarget.ir.module import IRModule
+        from tvmtarget.ir.specialize import specialize
+
+        module = IRModule.from_onnx(model)
+        sizes = _numbers("--size", self.sizes, "batch=1")
+        return specialize(module, sizes) if sizes else module
 
     @property
     def is_given(self) -> bool:
@@ -179,13 +202,17 @@ class PlanOptions(PartitionArguments):
         with read_log(self.log) as log:
             yield log
 
-    def build(self, model: Path, target: Target, *, allow_interpreter: bool, quiet: bool) -> Executable:
+    def build(
+        self, model: Path, target: Target, *, allow_interpreter: bool, cache: bool, jobs: int | None, quiet: bool
+    ) -> Executable:
         """Compile a model with these options, and show the progress.
 
         Args:
             model: An ONNX file.
             target: The target to compile for.
             allow_interpreter: Whether numpy may interpret leaves without a code generator.
+            cache: Whether to use the compile cache.
+            jobs: The number of processes that compile functions; None for as many as save time.
             quiet: Whether to show no progress.
 
         Returns:
@@ -193,11 +220,12 @@ class PlanOptions(PartitionArguments):
         """
         from tvmtarget.building.compile_plan import build
         from tvmtarget.cli.progress import compile_progress
-        from tvmtarget.ir.module import IRModule
 
-        module = IRModule.from_onnx(model)
+        module = self.read(model)
         # Without further options `build` makes the plan, and the executable records which placement of the log it used.
-        is_planned_here = any(value for name, value in vars(self).items() if name not in ("where", "log", "near"))
+        is_planned_here = any(
+            value for name, value in vars(self).items() if name not in ("where", "log", "near", "sizes")
+        )
         with self.opened_log() as log:
             plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if is_planned_here else None
             with compile_progress(quiet=quiet) as report:
@@ -210,6 +238,8 @@ class PlanOptions(PartitionArguments):
                     mod_name=model.stem,
                     log=log,
                     policy=self.policy,
+                    cache=cache,
+                    jobs=jobs,
                 )
 
     def plan(self, module: IRModule, target: Target, log: TuningLog | None, *, allow_interpreter: bool = False) -> Plan:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, print_json
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, print_json
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tvmtarget.executors.protocol import Event
     from tvmtarget.target.tree import Target
 
-__all__ = ["run"]
+__all__ = ["read_npz", "run"]
 
 
 @with_option_groups
@@ -34,17 +34,17 @@ def run(
     program: Annotated[
         Path, typer.Argument(help="An ONNX file, or a file written by `tvmtarget compile`.", show_default=False)
     ],
+    edits: TargetEdits,
+    options: PlanOptions,
     inputs: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--input",
             "-i",
             help="An .npz file with the inputs by name, and optionally 'labels' to compute the accuracy.",
             show_default=False,
         ),
-    ],
-    edits: TargetEdits,
-    options: PlanOptions,
+    ] = None,
     target: OptionalTarget = None,
     check: Annotated[
         bool,
@@ -52,16 +52,30 @@ def run(
             "--check", help="Compare the outputs with those of the unpartitioned model; exit code 1 if they differ."
         ),
     ] = False,
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Run a compiled program on the inputs that are stored in it, and compare with the outputs stored with "
+            "them; exit code 1 if they differ.",
+        ),
+    ] = False,
     rtol: Annotated[
         float | None,
         typer.Option(
-            "--rtol", min=0, help="Relative tolerance of --check; by default by data type.", show_default=False
+            "--rtol",
+            min=0,
+            help="Relative tolerance of --check and --self-test; by default by data type.",
+            show_default=False,
         ),
     ] = None,
     atol: Annotated[
         float | None,
         typer.Option(
-            "--atol", min=0, help="Absolute tolerance of --check; by default by data type.", show_default=False
+            "--atol",
+            min=0,
+            help="Absolute tolerance of --check and --self-test; by default by data type.",
+            show_default=False,
         ),
     ] = None,
     output: Annotated[
@@ -69,6 +83,8 @@ def run(
     ] = None,
     as_json: Json = False,
     allow_interpreter: AllowInterpreter = False,
+    no_cache: NoCache = False,
+    jobs: Jobs = None,
     trust: Annotated[
         bool,
         typer.Option("--trust", help="Use the native code of a compiled program; its author can run code as you."),
@@ -82,29 +98,47 @@ def run(
     """Run a model on a target, or a compiled program, and report what ran on which site."""
     from tvmtarget.artifact import is_artifact
 
-    if (rtol is not None or atol is not None) and not check:
-        raise TextError("--rtol and --atol need --check")
-    arrays = _read_npz(inputs)
+    if (rtol is not None or atol is not None) and not (check or self_test):
+        raise TextError("--rtol and --atol need --check or --self-test")
+    if (inputs is None) != self_test:
+        raise TextError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
+    arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
-        if target is not None or edits or context.args or options.is_given or check or allow_interpreter:
+        if (
+            target is not None
+            or edits
+            or context.args
+            or options.is_given
+            or check
+            or allow_interpreter
+            or no_cache
+            or jobs
+        ):
             raise ArtifactError(
                 f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
-                "--check and --allow-interpreter need a model"
+                "--check, --allow-interpreter, --no-cache and --jobs need a model"
             )
         from tvmtarget.building.executable import load
 
         exe = load(program, trust=trust, scheduler=scheduler, insecure=insecure)
+        if self_test and exe.self_test is None:
+            raise ArtifactError(f"{str(program)!r} has no self-test; compile it with --self-test")
     else:
+        if self_test:
+            raise TextError("--self-test needs a compiled program; --check compares the outputs of a model")
         if target is None:
             raise TextError("--target is missing; a model needs one, such as --target llvm")
         tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)
-        exe = options.build(program, tree, allow_interpreter=allow_interpreter, quiet=as_json)
+        exe = options.build(
+            program, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=as_json
+        )
     # A model may have an input of this name, which then takes the array.
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     from tvmtarget.executors.protocol import CopyEvent
 
+    stored = exe.self_test if self_test else None
     events: list[Event] = []
-    results = exe.run(arrays, record=events.append)
+    results = exe.run(arrays if stored is None else stored.inputs, record=events.append)
     report = {"target": exe.target.tag or str(exe.target), "notes": list(exe.notes), **exe.report()}
     report["copies"] = [
         {"value": event.value, "src": event.src, "dst": event.dst, "bytes": event.nbytes}
@@ -116,6 +150,11 @@ def run(
     comparison = None
     if check:
         comparison, report["reference"] = _check(program, arrays, results, rtol, atol)
+    elif stored is not None:
+        from tvmtarget.building.output_comparison import Tolerance
+
+        comparison, report["reference"] = stored.compare(results, Tolerance(rtol, atol)), stored.reference
+    if comparison is not None:
         report["max_abs_error"] = comparison.max_abs
         report["check"] = comparison.to_json()
     if output is not None:
@@ -128,7 +167,8 @@ def run(
         _print(report, results, exe.tuned, comparison)
     # Raised last, so that the outputs that differ are printed and written before.
     if comparison is not None and not comparison.agrees:
-        raise RunError(*(f"differs from the unpartitioned model: {problem}" for problem in comparison.problems))
+        expected = "unpartitioned model" if stored is None else "self-test"
+        raise RunError(*(f"differs from the {expected}: {problem}" for problem in comparison.problems))
 
 
 def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) -> Target:
@@ -142,7 +182,18 @@ def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) ->
     return target.replace(runtime=Runtime("dask", {**target.runtime.attrs, "address": scheduler, "insecure": insecure}))
 
 
-def _read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read arrays by name.
+
+    Args:
+        path: An .npz file.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        RunError: The file cannot be read.
+    """
     with open_regular(path, "input file", most="artifact-bytes", error=RunError) as stream:
         # The magic text of an .npy file, which is easily mistaken for an .npz file.
         if stream.read(6) == b"\x93NUMPY":

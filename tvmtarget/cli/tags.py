@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +37,10 @@ app = typer.Typer(cls=_ListsByDefault, help="List, check and add tags: names of 
 def list_tags(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="List tags whose name or description contains all of these words.", show_default=False),
+        typer.Argument(
+            help="Find tags by words of their names and descriptions, such as 'h100 8', rpi4 or c5.4xlarge.",
+            show_default=False,
+        ),
     ] = None,
     constraint: Annotated[
         str | None,
@@ -55,41 +58,51 @@ def list_tags(
 ) -> None:
     """List tags: the names of cloud instances, boards and chips (the default command)."""
     from tvmtarget.tags.registry import default_registry
+    from tvmtarget.tags.search import same_boards, search_tags
 
     registry = default_registry()
     # Problems of the shipped files are left out: users cannot correct these.
     for problem in registry.problems(shipped=False):
         typer.echo(f"warning: {problem}", err=True)
-    names: Iterable[str] = registry.abstract() if abstract else registry
+    names = None if not abstract else registry.abstract()
     if constraint is not None:
         names = _satisfying(registry, constraint)
-    lowered = [word.lower() for word in words or ()]
-    found = [info for info in map(registry.info, names) if _matches(info, lowered)]
+    try:
+        found = search_tags(registry, words or (), among=names)
+    except TargetError as error:
+        raise typer.BadParameter(str(error)) from error
     if families:
-        found = [info for info in found if info.family is None]
-    if as_json:
-        print_json([_data(info) for info in found])
-        return
-    width = max((len(info.name) for info in found), default=0)
-    for info in found:
-        deprecation = f" (deprecated; use {info.deprecated})" if info.deprecated else ""
-        typer.echo(f"{info.name:{width}}  {info.doc}{deprecation}")
+        found = tuple(name for name in found if registry.info(name).family is None)
     if not found:
-        conditions = [] if constraint is None else [f"satisfies {constraint!r}"]
-        conditions += (f"contains {word!r}" for word in lowered)
-        typer.echo(f"no tag {' and '.join(conditions)}; `tvmtarget tags` lists all", err=True)
+        typer.echo(_nothing_found(registry, words or [], constraint), err=True)
         raise typer.Exit(1)
+    same = same_boards(registry, found)
+    if as_json:
+        print_json([_data(registry.info(name), same[name]) for name in found])
+        return
+    width = max(map(len, found))
+    for name in found:
+        info = registry.info(name)
+        remarks = [f"same as {', '.join(same[name])}"] if same[name] else []
+        remarks += [f"deprecated; use {info.deprecated}"] if info.deprecated else []
+        typer.echo(f"{name:{width}}  {info.doc}" + (f" ({'; '.join(remarks)})" if remarks else ""))
 
 
-def _matches(info: TagInfo, words: list[str]) -> bool:
-    text = f"{info.name} {info.doc} {' '.join(info.aliases)}".lower()
-    return all(word in text for word in words)
+def _nothing_found(registry: Registry, words: list[str], constraint: str | None) -> str:
+    from tvmtarget.tags.search import closest_tags
+
+    conditions = [] if constraint is None else [f"satisfies {constraint!r}"]
+    conditions += [f"matches {' '.join(words)!r}"] if words else []
+    near = closest_tags(registry, words) if words else ()
+    tail = f"did you mean {' or '.join(map(repr, near))}?" if near else "`tvmtarget tags` lists all"
+    return f"no tag {' and '.join(conditions)}; {tail}"
 
 
-def _data(info: TagInfo) -> dict[str, object]:
+def _data(info: TagInfo, same: Sequence[str]) -> dict[str, object]:
     data: dict[str, object] = {"tag": info.name, "doc": info.doc, "aliases": list(info.aliases)}
     data |= {"sources": list(info.sources), "confidence": info.confidence, "file": str(info.file)}
     data |= {"family": info.family} if info.family else {}
+    data |= {"same_as": list(same)} if same else {}
     return data | ({"deprecated": info.deprecated} if info.deprecated else {})
 
 

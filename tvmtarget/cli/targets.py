@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -28,10 +27,15 @@ __all__ = ["EXTRA", "OptionalTarget", "TargetArgument", "TargetEdits", "TargetTe
 # Commands that accept tvmc's options pass unknown words on to `read_target`, which knows the kinds in the tree.
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+_HELP = (
+    "A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, native, or the path of a .json or .toml file, "
+    "unless that is a tag or a text too."
+)
+
 TargetArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, a .json or .toml file, or native.",
+        help=_HELP,
         show_default=False,
         autocompletion=complete_target,
     ),
@@ -39,7 +43,7 @@ TargetArgument: TypeAlias = Annotated[
 _TARGET = typer.Option(
     "--target",
     "-t",
-    help="A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, a .json or .toml file, or native.",
+    help=_HELP,
     show_default=False,
     autocompletion=complete_target,
 )
@@ -130,7 +134,7 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     """Parse a target and apply the edits of the command line.
 
     Args:
-        text: A tag, the text of a target, JSON, TOML, or the path of an existing .json or .toml file. `native` is this
+        text: A tag, the text of a target, JSON, TOML, or else the path of a .json or .toml file. `native` is this
             machine; it is detected at once, so that saved files hold its facts and not the word.
         edits: The options that edit the target.
         extra: Options of tvmc, such as `--target-llvm-mcpu=skylake`; applied after executor and runtime.
@@ -151,12 +155,9 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     ):  # the target is in the file, and its place holds tvmc's option
         text, extra = _configured_target(edits.config), [text, *extra]
 
-    if text.endswith((".json", ".toml")) and Path(text).exists():
-        tree = _read_file(text)
-    else:
-        tree = Target.detect() if text == "native" else Target.parse(text)
+    tree = Target.detect() if text == "native" else _parse(text)
     for overlay in edits.overlays or ():
-        tree = tree.merge(Target.parse(overlay))
+        tree = tree.merge(_parse(overlay))
     for role, kind in (("executor", edits.executor), ("runtime", edits.runtime)):
         tree = tree if kind is None else tree.override({role: _driver(role, kind)})
     # After executor and runtime, because options such as --executor-aot-... name the kind that is chosen there.
@@ -176,6 +177,18 @@ def _configured_target(name: str) -> str:
     if target is None:
         raise TextError(f"configuration {name!r} has no 'targets', and no target is given")
     return json.dumps(target.to_json())
+
+
+def _parse(text: str) -> Target:
+    """Parse a target, or read it from a file; a tag or a text wins, so that a new file changes no command line."""
+    from tvmtarget.target.tree import Target
+
+    if not text.endswith((".json", ".toml")):
+        return Target.parse(text)
+    try:
+        return Target.parse(text)
+    except (TextError, UnknownNameError):
+        return _read_file(text)
 
 
 def _read_file(path: str) -> Target:
