@@ -24,6 +24,9 @@ if hasattr(providers, "_get_local_constants"):
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# Tests of code generators must generate code; those of the cache name a folder of their own.
+os.environ["TVMTARGET_CACHE"] = "off"
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start, which some interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

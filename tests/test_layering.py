@@ -10,10 +10,20 @@ ROOT = Path(__file__).parents[1] / "tvmtarget"
 
 # Lowest first; a module belongs to the longest entry that its name begins with.
 LEVELS = (
-    ("version", "errors", "files", "human_units", "plugins", "python_process", "union_find", "untrusted"),
+    (
+        "version",
+        "compile_cache",
+        "errors",
+        "files",
+        "human_units",
+        "plugins",
+        "python_process",
+        "union_find",
+        "untrusted",
+    ),
     ("target", "artifact"),
     ("tags", "ir"),
-    ("support",),
+    ("support", "toolchains"),
     ("partition",),
     ("backends", "autotune.log"),
     ("executors",),

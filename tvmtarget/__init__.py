@@ -12,6 +12,7 @@ Names are imported at first use, so that parsing a target imports neither numpy 
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
+    from tvmtarget.ir.specialize import specialize
     from tvmtarget.partition.costs.costs import Costs, OpCost
     from tvmtarget.partition.host_device.inference import infer_targets
     from tvmtarget.partition.host_device.splitting import split_host_device
@@ -34,11 +36,15 @@ if TYPE_CHECKING:
     from tvmtarget.partition.plan import Plan, decompose
     from tvmtarget.support.decorators import strategy
     from tvmtarget.support.strategy import Strategy, reject
+    from tvmtarget.support.tvm_patterns import from_tvm_patterns
     from tvmtarget.tags.configurations import read_configuration
     from tvmtarget.tags.registry import Registry
+    from tvmtarget.tags.search import search_tags
     from tvmtarget.target.configuration import CompilationConfig
     from tvmtarget.target.constraints.constraint import Constraint
+    from tvmtarget.target.kinds import Kind, find_kind, kinds
     from tvmtarget.target.node import Executor, Link, Memory, Runtime
+    from tvmtarget.target.selection import select
     from tvmtarget.target.tree import Target
     from tvmtarget.target.virtual_device import VirtualDevice
 
@@ -53,6 +59,7 @@ __all__ = [
     "Function",
     "FunctionBuilder",
     "IRModule",
+    "Kind",
     "Link",
     "Match",
     "Memory",
@@ -70,10 +77,17 @@ __all__ = [
     "bind_targets",
     "build",
     "decompose",
+    "find_kind",
+    "from_tvm_patterns",
     "infer_targets",
+    "inspect",
+    "kinds",
     "load",
     "read_configuration",
     "reject",
+    "search_tags",
+    "select",
+    "specialize",
     "split_host_device",
     "strategy",
     "tune",
@@ -83,9 +97,11 @@ _HOMES = {
     "tvmtarget.building.compile_plan": ("build",),
     "tvmtarget.errors": ("TvmTargetError",),
     "tvmtarget.building.executable": ("Executable", "load"),
+    "tvmtarget.building.saved_program": ("inspect",),
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),
+    "tvmtarget.ir.specialize": ("specialize",),
     "tvmtarget.partition.costs.costs": ("Costs", "OpCost"),
     "tvmtarget.partition.host_device.inference": ("infer_targets",),
     "tvmtarget.partition.host_device.splitting": ("split_host_device",),
@@ -93,10 +109,14 @@ _HOMES = {
     "tvmtarget.partition.plan": ("Plan", "decompose"),
     "tvmtarget.support.decorators": ("strategy",),
     "tvmtarget.support.strategy": ("Strategy", "reject"),
+    "tvmtarget.support.tvm_patterns": ("from_tvm_patterns",),
     "tvmtarget.tags.configurations": ("read_configuration",),
     "tvmtarget.tags.registry": ("Registry",),
+    "tvmtarget.tags.search": ("search_tags",),
     "tvmtarget.target.configuration": ("CompilationConfig",),
     "tvmtarget.target.constraints.constraint": ("Constraint",),
+    "tvmtarget.target.kinds": ("Kind", "find_kind", "kinds"),
+    "tvmtarget.target.selection": ("select",),
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
@@ -110,7 +130,14 @@ _LAZY = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmtarget' has no attribute {name!r}")
-    value = getattr(import_module(_LAZY[name]), name)
+    # Nearly all objects that an import makes stay, so that collections during it take 8 % of the time for nothing.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        value = getattr(import_module(_LAZY[name]), name)
+    finally:
+        if is_collecting:
+            gc.enable()
     globals()[name] = value
     return value
 

@@ -11,22 +11,33 @@ does not load is reported and left out; neither stops a program that does not ne
 | `tvmtarget.registry` | a function that returns the tags that a text may name |
 | `tvmtarget.strategies` | a `Strategy`: what a code generator supports |
 | `tvmtarget.backends` | a `Backend`: compiles functions and runs them |
-| `tvmtarget.executors` | a `ProgramExecutor`: opens a driver program of an executor kind |
+| `tvmtarget.executors` | a `ProgramExecutor`: compiles systems of an executor kind |
 | `tvmtarget.runtimes` | a `ProgramRuntime`: where a program of a runtime kind runs |
 | `tvmtarget.logs` | a function that opens the tuning log at a URL |
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, distributions
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, distributions
 from typing import Any, TypeVar, cast
 
 from tvmtarget.errors import BackendError, PluginWarning, TargetError, warn
 
-__all__ = ["cached", "defining_module", "load", "names", "owner_of", "register", "registered_in", "report"]
+__all__ = [
+    "cached",
+    "defining_module",
+    "generation",
+    "load",
+    "names",
+    "owner_of",
+    "register",
+    "registered_in",
+    "report",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -48,6 +59,16 @@ def cached(function: _F) -> _F:
     with_cache = cache(function)
     _cache_clears.append(with_cache.cache_clear)
     return cast(_F, with_cache)
+
+
+@cached
+def generation() -> object:
+    """Return an object that stands for the plugins of this process; registering one replaces it.
+
+    Returns:
+        The same object at every call until a plugin is registered.
+    """
+    return object()
 
 
 def register(group: str, name: str, value: object, *, owner: str = "") -> None:
@@ -112,11 +133,17 @@ def _installed() -> tuple[EntryPoint, ...]:
         try:
             # Reading the text first is cheaper than parsing the entry points of every installed package.
             if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
-                found.setdefault(package.name, package.entry_points)
+                found.setdefault(_name_of(package), package.entry_points)
         except Exception as error:  # the metadata of other packages can be damaged in any way
             place = getattr(package, "_path", None)  # the name may be what cannot be read
             report(f"the metadata of an installed package cannot be read ({place}): {error}")
     return tuple(point for points in found.values() for point in points)
+
+
+def _name_of(package: Distribution) -> str:
+    """Return the name of a package, without parsing all of its metadata if it stands there as usual."""
+    found = re.search(r"^Name: *(\S+)", package.read_text("METADATA") or "", re.MULTILINE)
+    return found.group(1) if found else package.name
 
 
 @cache

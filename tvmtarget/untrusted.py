@@ -19,6 +19,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -99,9 +100,13 @@ LIMITS: Mapping[str, Limit] = {
             "time in which a cluster starts, or its scheduler first answers",
         ),
         Limit("silence-seconds", 30, "seconds", "time that a machine may be stopped, or a scheduler silent"),
+        Limit("cache-bytes", 5 << 30, "bytes", "size of the compile cache; entries beyond it are removed"),
         Limit("model-bytes", 2 << 30, "bytes", "size of an ONNX file, without external data; protobuf's own limit"),
     )
 }
+
+# Limits are looked up for every small text.
+_VARIABLES = {name: row.variable for name, row in LIMITS.items()}
 
 # Unpacked bytes below which any ratio is allowed. Lines of a log hold digests, which do not compress.
 _ANY_RATIO = {"archive": 64 * _MIB, "log": _MIB}
@@ -120,7 +125,7 @@ def limit(name: str) -> int:
         TvmTargetError: the variable is not a whole number above 0.
     """
     row = LIMITS[name]
-    text = os.environ.get(row.variable)
+    text = os.environ.get(_VARIABLES[name])
     if text is None:
         return row.default
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 63:
@@ -399,8 +404,7 @@ def _reject_constant(name: str) -> object:
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        twice = next(name for name, uses in Counter(name for name, _ in pairs).items() if uses > 1)
         raise ValueError(f"the key {twice[:80]!r} is given twice")
     return found
 
