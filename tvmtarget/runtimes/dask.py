@@ -173,16 +173,20 @@ class DaskWorkerGroup:
 
     def _workers_by_address(self) -> Mapping[str, Mapping[str, object]]:
         """Return the scheduler's workers; `RunError` if it is gone or silent."""
-        if self.client.status != "running":  # the client connects anew, but its tasks are lost
+        # The client's own description of the scheduler sometimes has no workers, see `_named`.
+        identity = self.client.scheduler.identity
+        answer = _in_thread(lambda: self.client.sync(identity, n_workers=-1, callback_timeout=self._silence))
+        while not wait([answer], POLL).done and self.client.status == "running":
+            pass
+        # The client connects anew for as long as Dask's own limit allows, but its tasks are lost at once.
+        if self.client.status != "running":
             raise RunError(f"{self._scheduler} is gone; the next run begins anew")
         try:
-            # The client's own description of the scheduler sometimes has no workers, see `_named`.
-            identity = self.client.scheduler.identity
-            facts = self.client.sync(identity, n_workers=-1, callback_timeout=self._silence)
+            facts = answer.result()
         except (OSError, self.distributed.TimeoutError) as error:
-            is_silent = self.client.status == "running"
-            why = f"has been silent for {self._silence} s ({_VARIABLE})" if is_silent else "is gone"
-            raise RunError(f"{self._scheduler} {why}; the next run begins anew") from error
+            raise RunError(
+                f"{self._scheduler} has been silent for {self._silence} s ({_VARIABLE}); the next run begins anew"
+            ) from error
         workers: Mapping[str, Mapping[str, object]] = facts["workers"]
         return workers
 
