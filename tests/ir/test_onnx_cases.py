@@ -20,8 +20,11 @@ from conformance import differences, is_random, node_cases, stored_cases
 
 import tvmtarget as tt
 from tvmtarget.errors import TvmTargetError
+from tvmtarget.ir.constant_folding import fold_constants
+from tvmtarget.ir.function import Call, Value
 from tvmtarget.ir.onnx.opset_versions import convert_opsets
 from tvmtarget.ir.structure import difference
+from tvmtarget.ir.types import TensorType
 
 STORED = ("simple", "pytorch-converted", "pytorch-operator")
 
@@ -132,3 +135,30 @@ def test_all_onnx_cases_round_trip_through_every_form(kind, passed, by_onnxrunti
     found = counted(cases(kind), tmp_path)
     assert found["passed"] >= passed
     assert found["passed by onnxruntime"] >= by_onnxruntime
+
+
+@pytest.mark.slow
+def test_folded_values_are_those_of_onnx():
+    """Every node test of ONNX whose inputs are made constants is folded to the expected results, or left."""
+    folded = set()
+    for case in node_cases():
+        module = tt.IRModule.from_onnx(case.model)
+        values = dict(zip((param.name for param in module.main.params), case.inputs, strict=False))
+        are_tensors = all(isinstance(param.type, TensorType) for param in module.main.params)
+        if len(module.main.body) != 1 or not are_tensors:
+            continue
+        main = module.bind(values).main
+        (call,) = main.body
+        # What is returned stays, so that operations after it return the results.
+        copies = tuple(Call("onnx.Identity", (one.name,), (Value(f"{one.name}_", one.type),)) for one in call.outputs)
+        results = tuple(copy.outputs[0].name for copy in copies)
+        found = fold_constants(tt.IRModule((main.replace(body=(call, *copies), results=results),))).main
+        constants = {one.name: one.data for one in found.constants} if call not in found.body else {}
+        for output, expected in zip(call.outputs, case.outputs, strict=False):
+            if output.name in constants:
+                folded.add(case.name)
+                np.testing.assert_allclose(
+                    constants[output.name], expected, rtol=case.rtol, atol=case.atol, err_msg=case.name
+                )
+                assert constants[output.name].dtype == expected.dtype, case.name
+    assert len(folded) > 300

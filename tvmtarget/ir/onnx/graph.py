@@ -15,7 +15,7 @@ from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import TensorType
 
-__all__ = ["WriteTensor", "write_graph"]
+__all__ = ["WriteTensor", "write_call", "write_graph"]
 
 WriteTensor: TypeAlias = "Callable[[Constant], TensorProto]"
 
@@ -48,7 +48,7 @@ def write_graph(
         else:
             graph.initializer.append(tensor(constant))
     for call in function.body:
-        graph.node.append(_write_call(call, tensor))
+        graph.node.append(write_call(call, tensor))
         for output in call.outputs:
             if isinstance(output.type, TensorType) and output.name not in returned:
                 graph.value_info.add(name=output.name).type.CopyFrom(write_type(output.type, what=output.name))
@@ -94,7 +94,19 @@ def _write_constant(constant: Constant, tensor: WriteTensor) -> NodeProto:
     return node
 
 
-def _write_call(call: Call, tensor: WriteTensor) -> NodeProto:
+def write_call(call: Call, tensor: WriteTensor) -> NodeProto:
+    """Write an operation.
+
+    Args:
+        call: the operation.
+        tensor: writes a constant.
+
+    Returns:
+        The node.
+
+    Raises:
+        ModelError: the operation or an attribute has no form in ONNX.
+    """
     if call.op == COPY:
         return onnx.helper.make_node("Identity", call.inputs, [call.outputs[0].name], name=call.source)
     domain, separator, op_type = call.op.removeprefix("onnx.").rpartition("::")

@@ -1,0 +1,148 @@
+"""Constant folding: what is folded, what stays, and that folded programs compute the same."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import UnknownNameError
+from tvmtarget.ir.constant_folding import fold_constants, folded_ops
+
+# Of torch's exporter: the heads of an attention, with sizes computed from the shape of the input.
+HEADS = """g (float[{dims}] x) => (float[a,b,c,d] y) <int64 first = {{0}}, int64 second = {{1}}, int64[1] axis = {{0}},
+    int64[1] heads = {{4}}, int64[1] depth = {{12}}> {{
+    s = Shape(x)
+    n = Gather(s, first)
+    t = Shape(x)
+    m = Gather(t, second)
+    un = Unsqueeze(n, axis)
+    um = Unsqueeze(m, axis)
+    shape = Concat<axis = 0>(un, um, heads, depth)
+    r = Reshape(x, shape)
+    y = Transpose<perm = [0, 2, 1, 3]>(r) }}"""
+# Of torch's exporter: `expand`, where -1 keeps a dimension, and a mask of positions.
+EXPAND = """g (float[{dims}] x, float[1,1,48] w) => (float[a,b,c] y) <int64[1] axis = {{0}}, int64 minus = {{-1}},
+    int64[3] wanted = {{-1, -1, 48}}, int64[1] three = {{3}}> {{
+    s = Shape(x)
+    ones = ConstantOfShape<value = int64[1] {{1}}>(three)
+    keep = Mul(ones, minus)
+    is_kept = Equal(wanted, keep)
+    target = Where(is_kept, s, wanted)
+    e = Expand(x, target)
+    y = Add(e, w) }}"""
+
+
+def read(text, opset=17):
+    return tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]>\n{text}'))
+
+
+def kinds(module):
+    return [call.kind for call in module.main.body]
+
+
+def run(module, **inputs):
+    return tt.build(tt.decompose(module, "numpy", fold_constants=False)).run(inputs)
+
+
+@pytest.mark.parametrize("dims", ["2,8,48", "n,8,48", "n,m,48"])
+@pytest.mark.parametrize(("text", "left"), [(HEADS, ["Reshape", "Transpose"]), (EXPAND, ["Identity", "Add"])])
+def test_sizes_that_an_exporter_computes_become_constants(text, left, dims):
+    module = read(text.format(dims=dims))
+    folded = fold_constants(module).verify()
+    assert [kind.replace("Expand", "Identity") for kind in kinds(folded)] == left
+    assert folded_ops(module, folded) == tuple(
+        call.source for call in module.main.body if call.source not in {one.source for one in folded.main.body}
+    )
+    x = np.random.default_rng(0).standard_normal((2, 8, 48)).astype("float32")
+    given = {"x": x, "w": np.ones((1, 1, 48), "float32")} if text is EXPAND else {"x": x}
+    np.testing.assert_array_equal(run(folded, **given)["y"], run(module, **given)["y"])
+
+
+def test_a_dimension_beside_one_that_may_be_empty_is_not_inferred():
+    module = read("""g (float[n,k,6] x) => (float[n,m,3] y) <int64[1] two = {2}, int64[1] three = {3}> {
+        a = Shape<start = 0, end = 1>(x) b = Shape<start = 1, end = 2>(x) c = Mul(b, two)
+        s = Concat<axis = 0>(a, c, three) y = Reshape(x, s) }""")
+    folded = fold_constants(module)
+    assert "Concat" in kinds(folded)
+    assert run(folded, x=np.zeros((0, 2, 6), "float32"))["y"].shape == (0, 4, 3)
+
+
+def test_types_follow_from_folded_values():
+    module = read("""g (float[2,3] x) => (float[a,b] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}> {
+        s = Shape(x) n = ReduceMax<keepdims = 0>(s) r = Range(zero, n, one) f = Cast<to = 1>(r)
+        t = Shape(f) u = Concat<axis = 0>(axis, t) y = Add(x, f) }""")
+    folded = fold_constants(module)
+    assert kinds(folded) == ["Add"]
+    assert folded.main.types["y"].shape == (2, 3)
+
+
+def test_constants_are_folded_in_nested_bodies_too():
+    module = read("""g (float[2,3] x, bool c) => (float[k] y) <int64[1] six = {6}> {
+        y = If(c) <then_branch = t () => (float[k] p) { s = Shape(x) m = Neg(s) n = Neg(m) q = ReduceProd(n)
+                                                          p = Reshape(x, q) },
+                   else_branch = e () => (float[k] p) { p = Reshape(x, six) }> }""")
+    folded = fold_constants(module).verify()
+    assert [kinds_of(region) for _, region in folded.main.body[0].regions] == [["Reshape"], ["Reshape"]]
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(run(folded, x=x, c=np.array(True))["y"], x.ravel())
+
+
+def kinds_of(function):
+    return [call.kind for call in function.body]
+
+
+def test_what_is_random_quantized_or_returned_stays():
+    module = read("""g (float[2] x) => (float[2] y, float[2] z) <int8[2] q = {1, 2}, float scale = {0.5},
+        float[2] c = {1, 2}> {
+        w = DequantizeLinear(q, scale) r = RandomUniformLike(c) a = Add(w, r) y = Add(x, a) z = Neg(c) }""")
+    assert fold_constants(module) is module or kinds(fold_constants(module)) == kinds(module)
+
+
+def test_results_that_onnx_does_not_define_stay():
+    module = read("""g (int64[2] x) => (int64[2] y) <int64[2] a = {7, -7}, int64[2] zero = {0, 0},
+        float[2] f = {nan, 1}> {
+        b = Div(a, zero) c = Cast<to = 7>(f) d = Add(x, b) y = Add(d, c) }""")
+    assert kinds(fold_constants(module)) == kinds(module)
+
+
+def test_nan_and_strings_keep_their_values():
+    module = read("""g (float[2] x, int64 i) => (float[2] y, string z) <float[2] f = {nan, 4}, int64[2] at = {1, 0}> {
+        n = Neg(f) s = Sqrt(n) y = Add(x, s)
+        words = Constant<value_strings = ["a", "b"]>() turned = Gather(words, at) z = Gather(turned, i) }""")
+    folded = fold_constants(module).verify()
+    assert kinds(folded) == ["Add", "Gather"]
+    found = run(folded, x=np.float32([1, 1]), i=np.array(0))
+    assert np.isnan(found["y"]).all()
+    assert found["z"] == "b"
+
+
+def test_results_larger_than_the_limit_stay(monkeypatch):
+    text = """g (float[n] x) => (float[n] y) <int64[1] size = {1000}, float[1] a = {2}> {
+        b = Expand(a, size) c = ReduceMax<keepdims = 1>(b) y = Add(x, c) }"""
+    module = read(text)
+    assert kinds(fold_constants(module)) == ["Add"]
+    monkeypatch.setenv("TVMTARGET_MAX_FOLDED_BYTES", "999")
+    assert fold_constants(module) == module
+
+
+def test_operations_that_options_name_stay():
+    module = read(HEADS.format(dims="2,8,48"))
+    pair = "[a=numpy,b=numpy](host=@a)"
+    first, second = (call.source for call in module.main.body if call.kind == "Gather")
+    plan = tt.decompose(module, pair, where={first: "@b"})
+    assert plan.site_of(first) == "b"
+    assert "folded into constants" in str(plan)
+    with pytest.raises(UnknownNameError, match=r"was folded into a constant.*--no-fold-constants"):
+        plan.explain(second)
+    # A rule by operator is honoured if only folded operations match it.
+    assert tt.decompose(module, pair, where={"op:Gather": "@b"}).site_of(second) == "b"
+    assert {call.kind for call in tt.decompose(module, pair, fold_constants=False).program.body} > {"Shape"}
+    # A plan that is decomposed again, or read from a file, is the same.
+    again = tt.decompose(plan.module, pair)
+    assert again.sites() == plan.sites()
+
+
+def test_a_saved_plan_keeps_what_was_folded(tmp_path):
+    plan = tt.decompose(read(HEADS.format(dims="2,8,48")), "[a=numpy,b=numpy](host=@a)")
+    plan.save(tmp_path / "plan.tt")
+    assert tt.Plan.load(tmp_path / "plan.tt").sites() == plan.sites()

@@ -1,0 +1,550 @@
+"""Fold operations whose results are known before the program runs: operations on constants, and on sizes.
+
+Sizes are propagated as ONNX's data propagation does: `Shape` of a value of known dimensions is a constant, and of one
+with symbolic dimensions a vector of numbers and symbols, of which `Gather`, `Slice`, `Concat` and arithmetic may keep
+only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from tvmtarget.errors import TvmTargetError
+from tvmtarget.ir.function import Call, Constant, Function, all_names, calls_in
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.onnx.graph import write_call
+from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.types import read_type, write_type
+from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
+from tvmtarget.untrusted import limit
+
+__all__ = ["fold_constants", "folded_ops"]
+
+_Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_SMALL = 1024  # elements of a constant that type inference reads
+_MOST_SIZES = 64  # elements of a vector of sizes
+_MOST_PRODUCTS = 1 << 28  # multiplications of one matrix product
+
+
+def _kinds(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+# Operators whose results ONNX's reference evaluator computes exactly as ONNX defines them, or to the last digits of
+# the element type. Quantized weights stay quantized, and what draws random numbers stays.
+_MOVES = _kinds(
+    "Compress Concat ConstantOfShape Expand Flatten Gather GatherND Identity NonZero Pad Reshape ScatterElements "
+    "ScatterND Slice Split Squeeze Tile Transpose Trilu Unsqueeze Where"
+)
+_COMPUTES = _kinds(
+    "Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Cos Div Equal Erf Exp "
+    "Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal "
+    "ReduceMax ReduceMin Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Xor"
+)
+# Sums, which the reference evaluator accumulates in the element type.
+_SUMS = _kinds("CumSum MatMul ReduceMean ReduceProd ReduceSum")
+_NUMBERS = frozenset(
+    {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+)
+_FIRST_OPSET = 7  # before it, operands are broadcast by an attribute
+
+
+def fold_constants(module: IRModule, keep: Callable[[Call], bool] = lambda _: False) -> IRModule:
+    """Replace operations whose results are known before the program runs by constants.
+
+    Operations with a constraint stay, and those that compute a result of their function. So do operations that would
+    make the constants of a function larger by more than the limit `folded-bytes`.
+
+    Args:
+        module: the program; functions that are not of ONNX stay as they are.
+        keep: whether an operation stays, with what it computes.
+
+    Returns:
+        The program with fewer operations; the same one if there is nothing to fold. Types that follow from the folded
+        values are filled in.
+    """
+    functions = tuple(_folded(function, keep) for function in module)
+    is_same = all(new is old for new, old in zip(functions, module.functions, strict=True))
+    return module if is_same else module.replace(functions=functions)
+
+
+def folded_ops(before: IRModule, after: IRModule) -> tuple[str, ...]:
+    """Return the operations that were folded.
+
+    Args:
+        before: the program.
+        after: what `fold_constants` returned for it.
+
+    Returns:
+        Names of the operations in order.
+    """
+    if before is after:
+        return ()
+    left = {call.source for function in after for call in calls_in(function)}
+    return tuple(
+        dict.fromkeys(call.source for function in before for call in calls_in(function) if call.source not in left)
+    )
+
+
+def _folded(function: Function, keep: Callable[[Call], bool]) -> Function:
+    if function.code is not None or not _has_candidates(function):
+        return function
+    folding = _Folding(function, keep)
+    return folding.function(function, _Scope(ChainMap(), ChainMap(), ChainMap(), set()))
+
+
+def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> bool:
+    """Return whether there is an operation to begin with, which most programs lack."""
+    constants = outer | function.constant_names
+    return any(
+        call.kind in ("Shape", "Size")
+        or (_is_foldable(call) and bool(call.inputs) and constants.issuperset(filter(None, call.inputs)))
+        or any(_has_candidates(region, constants) for _, region in call.regions)
+        for call in function.body
+    )
+
+
+def _is_foldable(call: Call) -> bool:
+    is_known = call.kind in _MOVES or call.kind in _COMPUTES or call.kind in _SUMS
+    return is_known and call.op == f"onnx.{call.kind}" and not call.has_effect and not call.regions
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What is known of the values that a function and its nested bodies may read.
+
+    Attributes:
+        values: arrays by name.
+        sizes: by name, integers of which some are not known: arrays of numbers, symbols and None.
+        types: types by name.
+        changed: values of which more is known than when the program was read.
+    """
+
+    values: ChainMap[str, _Array]
+    sizes: ChainMap[str, _Array]
+    types: ChainMap[str, Type]
+    changed: set[str]
+
+    def nested(self, function: Function) -> _Scope:
+        """Return the scope of a function in this one."""
+        values = self.values.new_child({one.name: one.data for one in function.constants})
+        types = self.types.new_child(dict(function.types))
+        return _Scope(values, self.sizes.new_child(), types, {*self.changed})
+
+    def tensor(self, name: str) -> TensorType | None:
+        """Return the type of a tensor."""
+        type_ = self.types.get(name)
+        return type_ if isinstance(type_, TensorType) else None
+
+    def sizes_of(self, name: str) -> _Array | None:
+        """Return a scalar or vector of integers as Python objects."""
+        if name in self.sizes:
+            return self.sizes[name]
+        value = self.values.get(name)
+        if value is None or value.dtype.kind not in "iub" or value.ndim > 1 or value.size > _MOST_SIZES:
+            return None
+        return value.astype(object)
+
+
+class _Folding:
+    """Folds one function and its nested bodies."""
+
+    def __init__(self, function: Function, keep: Callable[[Call], bool]) -> None:
+        self._keep = keep
+        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in function.opsets]
+        self._version = dict(function.opsets).get("", 0)
+        self._names = Names(all_names(function))
+        self._bytes_left = limit("folded-bytes")
+        self._symbols = frozenset(
+            dim
+            for param in function.params
+            if isinstance(param.type, TensorType)
+            for dim in param.type.shape or ()
+            if isinstance(dim, str)
+        )
+
+    def function(self, function: Function, outer: _Scope) -> Function:
+        """Fold a function.
+
+        Args:
+            function: the function or nested body.
+            outer: what is known of the enclosing functions.
+
+        Returns:
+            The changed function.
+        """
+        scope = outer.nested(function)
+        constants, results = list(function.constants), frozenset(function.results)
+        body: list[Call] = []
+        for old in function.body:
+            regions = tuple((label, self.function(region, scope)) for label, region in old.regions)
+            call = replace(old, regions=regions) if regions else old
+            is_kept = call.constraint is not None or self._keep(call)
+            # What a function returns is computed by an operation, which has a site.
+            is_result = any(output.name in results for output in call.outputs)
+            if is_result or not scope.changed.isdisjoint(call.inputs) or _is_constant(call, scope):
+                call = self._with_types(call, scope)
+            found = None if is_kept else self._found(call, scope)
+            if found is None or is_result:
+                call, shape = self._with_sizes(call, scope)
+                body.append(call)
+                constants += [] if shape is None else [shape]
+            for output, value in zip(call.outputs, found or (), strict=False):
+                if output.name:
+                    scope.values[output.name] = value
+                    scope.changed.add(output.name)
+                    if not is_result:
+                        constants.append(Constant(output.name, _type_of(output.type, value), value))
+        return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), function, self._keep)
+
+    def _with_types(self, call: Call, scope: _Scope) -> Call:
+        """Return an operation with the types of its results that follow from what is known of its operands."""
+        if all(isinstance(one.type, TensorType) and one.type.nbytes is not None for one in call.outputs):
+            return call
+        if call.regions or not call.op.startswith("onnx."):
+            return call
+        domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
+        version = {opset.domain: opset.version for opset in self._opsets}.get(domain, 0)
+        names = [name for name in call.inputs if name]
+        try:
+            types = {name: write_type(scope.types.get(name), what=name) for name in names}
+            data = {
+                name: write_tensor(Constant(name, _type_of(scope.types.get(name), value), value))
+                for name in names
+                if (value := scope.values.get(name)) is not None and value.size <= _SMALL
+            }
+            schema = onnx.defs.get_schema(kind, version, domain)
+            node = write_call(call, write_tensor)
+            found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._opsets)
+            inferred = {name: read_type(type_) for name, type_ in found.items()}
+        # An operator or type that ONNX cannot infer keeps what is stated.
+        except (
+            TvmTargetError,
+            onnx.checker.ValidationError,
+            onnx.defs.SchemaError,
+            onnx.shape_inference.InferenceError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):
+            return call
+        outputs = tuple(replace(one, type=self._more_static(one.type, inferred.get(one.name))) for one in call.outputs)
+        for old, new in zip(call.outputs, outputs, strict=True):
+            if new.type != old.type and new.name:
+                scope.types[new.name] = new.type
+                scope.changed.add(new.name)
+        return replace(call, outputs=outputs)
+
+    def _found(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
+        """Return the results of an operation if they are known; record sizes of which a part is known."""
+        if _is_constant(call, scope):
+            return self._evaluated(call, scope)
+        if len(call.outputs) != 1 or self._version < _FIRST_OPSET:
+            return None
+        sizes = _sizes(call, scope)
+        if sizes is None or sizes.size > _MOST_SIZES:
+            return None
+        if all(isinstance(item, int) for item in sizes.flat):
+            type_ = call.outputs[0].type
+            dtype = type_.dtype if isinstance(type_, TensorType) else "int64"
+            return (sizes.astype(dtype),) if dtype in _NUMBERS else None
+        scope.sizes[call.outputs[0].name] = sizes
+        scope.changed.add(call.outputs[0].name)
+        return None
+
+    def _evaluated(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
+        """Return the results of an operation on constants; None if they would be too large, or are not defined."""
+        inputs = {name: scope.values[name] for name in call.inputs if name}
+        given = sum(value.nbytes for value in inputs.values())
+        dtypes = {dtype_of(value.dtype) for value in inputs.values()}
+        stated = [output.type for output in call.outputs if output.name]
+        if call.kind == "Identity":
+            return (*inputs.values(),)
+        if not _is_exact(call, dtypes, stated) or self._version < _FIRST_OPSET:
+            return None
+        # The number of results of these depends on values, and is bounded by that of their operands.
+        is_bounded = call.kind in ("Compress", "NonZero")
+        sizes = [type_.nbytes if isinstance(type_, TensorType) else None for type_ in stated]
+        grown = sum(size or 0 for size in sizes) - given
+        if (None in sizes and not is_bounded and "string" not in dtypes) or max(grown, 0) > self._bytes_left:
+            return None
+        if call.kind == "MatMul" and _products(call, scope) > _MOST_PRODUCTS:
+            return None
+        values = self._run(call, inputs)
+        if values is None or len(values) != len(call.outputs):
+            return None
+        for output, value in zip(call.outputs, values, strict=True):
+            found = TensorType(dtype_of(value.dtype), value.shape)
+            if output.name and isinstance(output.type, TensorType) and not found.agrees_with(output.type):
+                return None
+        self._bytes_left -= max(0, sum(value.nbytes for value in values) - given)
+        return values
+
+    def _run(self, call: Call, inputs: dict[str, _Array]) -> tuple[_Array, ...] | None:
+        """Run an operation by ONNX's reference evaluator; None if it fails, or ONNX leaves the result undefined."""
+        node = write_call(call, write_tensor)
+        graph = onnx.GraphProto(node=[node])
+        graph.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
+        graph.output.extend(onnx.ValueInfoProto(name=output.name) for output in call.outputs if output.name)
+        model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=self._opsets)
+        is_integer = any(isinstance(one.type, TensorType) and "float" not in one.type.dtype for one in call.outputs)
+        # Division of integers by zero, and floats that no integer represents, have no result in ONNX.
+        mode: Any = "raise" if is_integer else "ignore"
+        try:
+            with np.errstate(divide=mode, invalid=mode, over="ignore", under="ignore"):
+                found = iter(ReferenceEvaluator(model).run(None, inputs))
+        # The evaluator raises whatever numpy does; the operation then fails, or not, where it runs.
+        except Exception:
+            return None
+        values = tuple(np.asarray(next(found)) if output.name else np.empty(0) for output in call.outputs)
+        return tuple(map(_frozen, values))
+
+    def _with_sizes(self, call: Call, scope: _Scope) -> tuple[Call, Constant | None]:
+        """Return a Reshape or Expand without the operand that computes its sizes, where these are known well enough.
+
+        A Reshape gets a constant: 0 for a dimension that it leaves as it is, and -1 for another one that is not known.
+        An Expand to the dimensions of its operand is an Identity.
+        """
+        if call.op not in ("onnx.Reshape", "onnx.Expand") or len(call.inputs) != 2:
+            return call, None
+        data, sizes = scope.tensor(call.inputs[0]), scope.sizes.get(call.inputs[1])
+        if data is None or data.shape is None or sizes is None or sizes.ndim != 1:
+            return call, None
+        wanted = sizes.tolist()
+        if call.kind == "Expand":
+            fitting = list(zip(reversed(wanted), reversed(data.shape), strict=False))
+            is_same = len(wanted) <= len(data.shape) and all(_is_equal(size, dim) or size == 1 for size, dim in fitting)
+            return (replace(call, op="onnx.Identity", inputs=call.inputs[:1]), None) if is_same else (call, None)
+        if call.attr("allowzero"):
+            return call, None
+        call = self._with_shape(call, wanted, data.shape, scope)
+        fitting = list(zip(wanted, [*data.shape, *[None] * len(wanted)], strict=False))
+        shape = [size if isinstance(size, int) else 0 if _is_equal(size, dim) else -1 for size, dim in fitting]
+        unknown = [size for size, dim in fitting if not isinstance(size, int) and not _is_equal(size, dim)]
+        copied = [size for size, dim in fitting if not isinstance(size, int) and _is_equal(size, dim)]
+        # A dimension beside one that may be 0 cannot be inferred.
+        if shape.count(-1) > 1 or (unknown and (copied or 0 in data.shape)):
+            return call, None
+        name = self._names.fresh(f"{call.outputs[0].name}_shape")
+        constant = Constant(name, TensorType("int64", (len(shape),)), np.array(shape, "int64"))
+        return replace(call, inputs=(call.inputs[0], name)), constant
+
+    def _with_shape(self, call: Call, wanted: Sequence[Dim], shape: tuple[Dim, ...], scope: _Scope) -> Call:
+        """Return a Reshape with the type of its result that follows from the sizes."""
+        dims = (None if dim == -1 else (*shape, *wanted)[at] if dim == 0 else dim for at, dim in enumerate(wanted))
+        output, data = call.outputs[0], scope.tensor(call.inputs[0])
+        type_ = output.type if data is None else self._more_static(output.type, TensorType(data.dtype, tuple(dims)))
+        if type_ != output.type:
+            scope.types[output.name] = type_
+            scope.changed.add(output.name)
+        return replace(call, outputs=(replace(output, type=type_),))
+
+    def _more_static(self, stated: Type, inferred: Type) -> Type:
+        """Return a type with the dimensions that are known of either; symbols of parameters replace others."""
+        if stated is None:
+            return inferred
+        if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
+            return stated
+        if not stated.agrees_with(inferred) or stated.shape is None or inferred.shape is None:
+            return inferred if stated.shape is None and stated.agrees_with(inferred) else stated
+        return replace(stated, shape=tuple(map(self._better, stated.shape, inferred.shape)))
+
+    def _better(self, old: Dim, new: Dim) -> Dim:
+        is_named = new in self._symbols and isinstance(old, str) and old not in self._symbols
+        return new if isinstance(new, int) or old is None or is_named else old
+
+
+def _without_unused(function: Function, before: Function, keep: Callable[[Call], bool]) -> Function:
+    """Remove operations and constants that were used before the function was folded, and are not any more."""
+    used_before = {name for call in before.body for name in call.uses()}.union(before.results)
+    used = set(function.results)
+    body: list[Call] = []
+    for call in reversed(function.body):
+        names = {output.name for output in call.outputs if output.name}
+        is_needed = call.has_effect or call.constraint is not None or keep(call) or not names.isdisjoint(used)
+        if is_needed or names.isdisjoint(used_before):
+            body.append(call)
+            used.update(call.uses())
+    own = before.constant_names
+    constants = tuple(
+        one for one in function.constants if one.name in used or (one.name in own and one.name not in used_before)
+    )
+    return function.replace(body=tuple(reversed(body)), constants=constants)
+
+
+def _is_constant(call: Call, scope: _Scope) -> bool:
+    names = [name for name in call.inputs if name]
+    return bool(names) and _is_foldable(call) and all(name in scope.values for name in names)
+
+
+def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:
+    """Return whether the reference evaluator computes an operation on some element types as ONNX defines it."""
+    dtypes = dtypes | {type_.dtype for type_ in stated if isinstance(type_, TensorType)}
+    if call.kind in _MOVES:
+        return dtypes <= _NUMBERS | {"string"}
+    return dtypes <= _NUMBERS and not (call.kind in _SUMS and "float16" in dtypes)
+
+
+def _products(call: Call, scope: _Scope) -> int:
+    first, second = (scope.values[name] for name in call.inputs)
+    return int(first.size) * int(second.shape[-1] if second.ndim > 1 else 1) * max(1, int(np.prod(second.shape[:-2])))
+
+
+def _type_of(stated: Type, value: _Array) -> TensorType:
+    return TensorType(stated.dtype if isinstance(stated, TensorType) else dtype_of(value.dtype), value.shape)
+
+
+def _frozen(value: _Array) -> _Array:
+    """Return an array that owns its elements, so that results which are views keep no larger arrays."""
+    owned = np.array(value) if value.base is not None else value
+    owned.flags.writeable = False
+    return owned
+
+
+# Sizes of which a part is known
+
+
+def _sizes(call: Call, scope: _Scope) -> _Array | None:
+    """Return the sizes that an operation computes; None if it computes none, or nothing is known of them."""
+    if call.op in ("onnx.Shape", "onnx.Size"):
+        type_ = scope.tensor(call.inputs[0])
+        return None if type_ is None or type_.shape is None else _sizes_of_shape(call, type_.shape)
+    compute = _SIZES.get(call.op)
+    operands: list[Any] = [scope.sizes_of(name) if name else None for name in call.inputs]
+    if compute is None or any(one is None for one, name in zip(operands, call.inputs, strict=True) if name):
+        return None
+    if call.op in ("onnx.Squeeze", "onnx.Unsqueeze", "onnx.Reshape"):
+        result = call.outputs[0].type
+        shape = result.shape if isinstance(result, TensorType) else None
+        if shape is None or len(shape) > 1 or operands[0] is None or operands[0].size != (shape or (1,))[0]:
+            return None
+        reshaped: _Array = operands[0].reshape(shape)
+        return reshaped
+    try:
+        return compute(call, operands)
+    except (IndexError, TypeError, ValueError):
+        return None
+
+
+def _sizes_of_shape(call: Call, shape: tuple[Dim, ...]) -> _Array | None:
+    if call.kind == "Size":
+        numbers = [dim for dim in shape if isinstance(dim, int)]
+        product = np.empty((), object)
+        product[()] = int(np.prod(numbers, dtype=object)) if len(numbers) == len(shape) else None
+        return product
+    start, end = call.attr("start") or 0, call.attr("end")
+    return _vector(shape[slice(start, end if isinstance(end, int) else None)]) if isinstance(start, int) else None
+
+
+def _vector(items: Sequence[object]) -> _Array:
+    found = np.empty(len(items), object)
+    found[:] = items
+    return found
+
+
+def _gather(call: Call, operands: Sequence[Any]) -> _Array | None:
+    data, indices = operands
+    if data.ndim != 1 or not all(isinstance(one, int) for one in indices.flat):
+        return None
+    found: _Array = np.asarray(data[indices.astype("int64")], object)
+    return found if found.ndim == indices.ndim else _scalar(data[int(indices)])
+
+
+def _scalar(item: object) -> _Array:
+    found = np.empty((), object)
+    found[()] = item
+    return found
+
+
+def _slice(call: Call, operands: Sequence[Any]) -> _Array | None:
+    data, starts, ends, *others = operands
+    axes, steps = [*others, None, None][:2]
+    bounds = [starts, ends, *(one for one in (axes, steps) if one is not None)]
+    if data.ndim != 1 or any(one.size != 1 or not isinstance(one.item(), int) for one in bounds):
+        return None
+    start, end, step = starts.item(), ends.item(), 1 if steps is None else steps.item()
+    # ONNX clamps the end of a backward slice to -1, which means the last element in Python.
+    if step < 1 or (axes is not None and axes.item() not in (0, -1)):
+        return None
+    found: _Array = data[start:end:step]
+    return found
+
+
+def _concat(_call: Call, operands: Sequence[Any]) -> _Array | None:
+    return np.concatenate(operands) if all(one.ndim == 1 for one in operands) else None
+
+
+def _same(call: Call, operands: Sequence[Any]) -> _Array | None:
+    type_ = call.outputs[0].type
+    # The sizes that an int32 does not hold are no sizes.
+    is_size = isinstance(type_, TensorType) and type_.dtype in ("int32", "int64")
+    found: _Array | None = operands[0] if is_size else None
+    return found
+
+
+def _elementwise(compute: Callable[..., object]) -> Callable[[Call, Sequence[Any]], _Array | None]:
+    def apply(_call: Call, operands: Sequence[Any]) -> _Array:
+        found = np.frompyfunc(compute, len(operands), 1)(*operands)
+        return found if isinstance(found, np.ndarray) else _scalar(found)
+
+    return apply
+
+
+def _is_equal(first: object, second: object) -> bool:
+    """Return whether two sizes are known to be equal; those that are not known have no name."""
+    return first is not None and type(first) is type(second) and first == second
+
+
+def _equal(first: object, second: object) -> bool | None:
+    numbers = [one for one in (first, second) if isinstance(one, int)]
+    if len(numbers) == 2:
+        return first == second
+    # No dimension is negative.
+    return False if numbers and numbers[0] < 0 else True if _is_equal(first, second) else None
+
+
+def _number(
+    compute: Callable[[int, int], int | None], neutral: int, *, commutes: bool = False
+) -> Callable[..., object]:
+    def apply(first: object, second: object) -> object:
+        if isinstance(first, int) and isinstance(second, int):
+            return compute(first, second)
+        if isinstance(second, int) and second == neutral:
+            return first
+        return second if commutes and isinstance(first, int) and first == neutral else None
+
+    return apply
+
+
+def _quotient(first: int, second: int) -> int | None:
+    """Divide as ONNX does, towards zero."""
+    if second == 0:
+        return None
+    return abs(first) // abs(second) * (1 if (first < 0) == (second < 0) else -1)
+
+
+_SIZES: dict[str, Callable[[Call, Sequence[Any]], _Array | None]] = {
+    "onnx.Add": _elementwise(_number(lambda a, b: a + b, 0, commutes=True)),
+    "onnx.Cast": _same,
+    "onnx.Concat": _concat,
+    "onnx.Div": _elementwise(_number(_quotient, 1)),
+    "onnx.Equal": _elementwise(_equal),
+    "onnx.Gather": _gather,
+    "onnx.Identity": _same,
+    "onnx.Mul": _elementwise(_number(lambda a, b: a * b, 1, commutes=True)),
+    "onnx.Reshape": _same,
+    "onnx.Slice": _slice,
+    "onnx.Squeeze": _same,
+    "onnx.Sub": _elementwise(_number(lambda a, b: a - b, 0)),
+    "onnx.Unsqueeze": _same,
+    "onnx.Where": _elementwise(lambda condition, a, b: None if condition is None else a if condition else b),
+}
