@@ -92,6 +92,7 @@ LIMITS: Mapping[str, Limit] = {
         Limit("unpacked-log-bytes", 4 << 30, "bytes", "unpacked size of a .jsonl.gz log"),
         Limit("model-operations", 1_000_000, "operations", "size of a model, functions counted at each call"),
         Limit("model-depth", 64, "levels", "nesting of bodies, and of calls of functions, in a model"),
+        Limit("folded-bytes", 16 * _MIB, "bytes", "growth of a function's constants by folding; larger results stay"),
         Limit("tensor-bytes", 64 << 30, "bytes", "size of one value of a program that is built"),
         Limit(
             "start-seconds",

@@ -20,6 +20,7 @@ EVERY = {
     "boundary_before": ["m"],
     "boundary_after": ["n"],
     "max_subgraphs": {"npu": 4},
+    "fold_constants": False,
     "constants": "share",
 }
 
@@ -47,6 +48,7 @@ def test_options_that_an_earlier_file_lacks_have_their_defaults():
         ({"objective": "throughput"}, "needs costs"),
         ({"same_site": "qk"}, "same_site is groups of names"),
         ({"max_subgraphs": {"npu": -1}}, "max_subgraphs of 'npu' is a number, 0 or more, not -1"),
+        ({"fold_constants": "no"}, "fold_constants is True or False, not 'no'"),
         ({"constants": "keep"}, "constants is bind or lift or share, not 'keep'"),
     ],
 )

@@ -73,6 +73,13 @@ class PartitionArguments:
         _Texts,
         _option("--max-subgraphs", "SITE=N: the most calls that a site may get; SITE is a path, a kind or a key."),
     ] = None
+    fold_constants: Annotated[
+        bool | None,
+        _option(
+            "--fold-constants/--no-fold-constants",
+            "Whether operations whose results are known before the program runs become constants; they do by default.",
+        ),
+    ] = None
     constants: Annotated[
         str | None,
         _option(
@@ -104,6 +111,7 @@ class PartitionArguments:
             "boundary_before": self.boundary_before or (),
             "boundary_after": self.boundary_after or (),
             "max_subgraphs": _numbers("--max-subgraphs", self.max_subgraphs, "npu=4"),
+            "fold_constants": self.fold_constants is not False,
             "constants": _one_of("--constants", self.constants, CONSTANTS),
         }
 
@@ -174,7 +182,7 @@ class PlanOptions(PartitionArguments):
     @property
     def is_given(self) -> bool:
         """Whether any of the options is given."""
-        return any(vars(self).values())
+        return any(vars(self).values()) or self.fold_constants is not None
 
     @property
     def policy(self) -> Policy:

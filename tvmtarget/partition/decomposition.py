@@ -9,8 +9,10 @@ from itertools import chain
 from typing import Self
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.constant_folding import fold_constants
 from tvmtarget.ir.function import FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction
 from tvmtarget.partition.decisions import Decision
@@ -27,7 +29,7 @@ from tvmtarget.partition.plan_cache import NOTHING, CacheUse
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["Decomposition", "Request"]
+__all__ = ["Decomposition", "Request", "folded_module"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,39 @@ class Request:
         )
         moves = tuple((name, site) for name, site in self.moves if name in known)
         return replace(self, module=module, options=edited, moves=moves)
+
+
+def folded_module(module: IRModule, request: Request) -> IRModule:
+    """Fold constants, except operations that the options or moves of a request name.
+
+    Rules by glob or operator may match folded operations, as long as they match another one too.
+
+    Args:
+        module: the module of the request.
+        request: the options and moves.
+
+    Returns:
+        The folded module; one that was decomposed before stays as it is.
+    """
+    if any(function.attr("role") is not None for function in module):
+        return module
+    named = module.map(lambda function: function if function.code is not None else with_op_names(function))
+    keys = _named_ops(request)
+    folded = fold_constants(named, lambda call: call.source in keys)
+    if folded is named:
+        return module
+    before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
+    lost = [key for key in keys if key in before and key not in after]
+    if not lost:
+        return folded
+    return fold_constants(named, lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost))
+
+
+def _named_ops(request: Request) -> frozenset[str]:
+    """Return the names, globs and `op:KIND` of operations in a request."""
+    options = request.options
+    groups = (*options.same_site, *options.apart, *options.atomic, options.boundary_before, options.boundary_after)
+    return frozenset(chain(options.where, *groups, (name for name, _ in request.moves)))
 
 
 class _OpNames:

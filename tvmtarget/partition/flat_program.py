@@ -67,6 +67,7 @@ class FlatProgram:
         boundaries: operations that must not be in one function with what they read, and with what reads them.
         rules: the rules of `where`, in order.
         matches: the numbers of the rules that match each operation.
+        folded: operations of the module that were folded into constants.
     """
 
     function: Function
@@ -90,6 +91,7 @@ class FlatProgram:
     boundaries: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     rules: tuple[Requirement, ...] = ()
     matches: tuple[tuple[int, ...], ...] = ()
+    folded: tuple[str, ...] = ()
 
     @property
     def top(self) -> tuple[int, ...]:
@@ -354,6 +356,11 @@ class FlatProgram:
         for index, call in enumerate(self.body):
             if call.source == source:
                 return index
+        if source in self.folded:
+            raise UnknownNameError(
+                f"op {source!r} was folded into a constant, so that no site runs it; fold_constants=False "
+                "(--no-fold-constants) keeps it"
+            )
         raise UnknownNameError(
             f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}"
         )

@@ -42,10 +42,10 @@ def _costs(costs: Any) -> Costs | None:  # noqa: ANN401 - load_costs reads many 
     return None if costs is None else load_costs(costs)
 
 
-def _one_of(name: str, words: tuple[str, ...]) -> BeforeValidator:
+def _one_of(name: str, words: tuple[object, ...]) -> BeforeValidator:
     def check(value: object) -> object:
         if value is not None and value not in words:
-            raise TargetError(f"{name} is {' or '.join(words)}, not {value!r}")
+            raise TargetError(f"{name} is {' or '.join(map(str, words))}, not {value!r}")
         return value
 
     return BeforeValidator(check)
@@ -126,6 +126,11 @@ class PartitionOptions(Node):
         default_factory=dict,
         description="The most subgraphs of a site (a path, kind or key); the smallest ones move elsewhere.",
     )
+    fold_constants: Annotated[bool, _one_of("fold_constants", (True, False))] = Field(
+        default=True,
+        description="Whether operations whose results are known before the program runs become constants; those that "
+        "another option names stay.",
+    )
     constants: Annotated[Constants | None, _one_of("constants", CONSTANTS)] = Field(
         default=None,
         description="Weights: `bind` makes them parts of functions, `lift` makes them parameters, `share` lifts those "
@@ -173,6 +178,7 @@ class PartitionOptions(Node):
             "boundary_before": list(self.boundary_before),
             "boundary_after": list(self.boundary_after),
             "max_regions": dict(self.max_subgraphs),
+            "fold_constants": self.fold_constants,
             "constants": self.constants,
         }
 
@@ -208,4 +214,5 @@ class OptionValues(TypedDict, total=False):
     boundary_before: Iterable[str]
     boundary_after: Iterable[str]
     max_subgraphs: Mapping[str, int] | None
+    fold_constants: bool
     constants: Constants | None

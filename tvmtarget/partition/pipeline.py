@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
+from tvmtarget.ir.constant_folding import folded_ops
 from tvmtarget.ir.function import DRIVEN_DEVICE
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.control.boundary_memory import check_boundary_memory
@@ -45,7 +46,7 @@ from tvmtarget.partition.decisions import (
     preference_records,
     unsupported_record,
 )
-from tvmtarget.partition.decomposition import Decomposition, Request
+from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
@@ -151,7 +152,9 @@ def normalised(request: Request) -> FlatProgram:
         TargetError, UnknownNameError, ModelError: where target, names or module are not valid.
     """
     options = request.options
-    program = normalise(request.module.verify(), request.target, options.where)
+    module = request.module.verify()
+    folded = folded_module(module, request) if options.fold_constants else module
+    program = replace(normalise(folded, request.target, options.where), folded=folded_ops(module, folded))
     raise_all(TargetError, list(_unsupported_systems(program.topology)))
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)

@@ -63,7 +63,7 @@ def decompose(
         since: the plan before an edit. Its results are reused where their inputs are equal, which saves time and
             changes nothing; `plan.reused` counts them. To keep the sites that operations had, see `Plan.replay`.
         **options: the fields of `PartitionOptions`: where, objective, same_site, apart, atomic, boundary_before,
-            boundary_after, max_subgraphs, constants.
+            boundary_after, max_subgraphs, fold_constants, constants.
 
     Returns:
         The plan: `plan.module` with every decision as a constraint that names one node, and its reports.
