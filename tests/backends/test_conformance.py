@@ -21,7 +21,7 @@ KNOWN = {
 # The default run takes every STEP-th case; at least LEAST of all cases must be supported. Of kind c, for which a C
 # compiler runs, both runs take fewer cases: all of them take ten minutes.
 STEP = {"c": 16, "llvm": 8, "numpy": 8, "onnxruntime": 8}
-SLOW_STEP = {"c": 4, "llvm": 1, "numpy": 1, "onnxruntime": 1}
+SLOW_STEP = {"c": 8, "llvm": 1, "numpy": 1, "onnxruntime": 1}
 LEAST = {"c": 850, "llvm": 840, "numpy": 1840, "onnxruntime": 1380}
 
 
