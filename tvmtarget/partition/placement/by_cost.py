@@ -23,7 +23,7 @@ from tvmtarget.partition.placement.level import Assignment, Level, by_preference
 from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
-from tvmtarget.partition.subgraphs.forming import quick_subgraphs
+from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.topology import Site
@@ -42,6 +42,9 @@ LARGE = 50_000
 
 # Up to this many atoms all starting points are improved, and the result by local search over atoms and values.
 SMALL = 64
+
+# The most labelings, of those that are compared at once, whose subgraphs are formed by all methods.
+MAX_FORMED = 16
 
 # Edge visits that the cuts of one level may take, per atom and value, and in addition. Beyond the budget the
 # assignment is valid, but not proven to be the best.
@@ -174,6 +177,7 @@ class _Search:
         self.energy = energy_of(problem, 0.0)
         self.labels: Ints = np.zeros(0, dtype=np.int64)
         self.total = 2**63
+        self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
@@ -194,6 +198,25 @@ class _Search:
             total = int(totals[number]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
             if (total, number) < (self.total, best):
                 self.labels, self.total, best = labels, total, number
+        if len(self.problem.costs) <= SMALL:
+            self._form_again(candidates, totals, bounds)
+
+    def _form_again(self, candidates: Sequence[Ints], totals: Ints, bounds: Ints) -> None:
+        """Form subgraphs by all methods for candidates that could be better than the best: fewer calls may do."""
+        level, launches = self.level, self.problem.launches
+        remaining = MAX_FORMED
+        for number in np.argsort(bounds, kind="stable").tolist():
+            if bounds[number] >= self.total or not remaining:
+                break
+            labels = candidates[number]
+            if (key := labels.tobytes()) in self.formed or not (level.capacity is None or level.capacity.fits(labels)):
+                continue
+            self.formed.add(key)
+            remaining -= 1
+            subgraphs = best_subgraphs(level, labels.tolist(), launches.tolist())
+            total = int(totals[number]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
+            if total < self.total:
+                self.labels, self.total = labels, total
 
     def bound_of(self, labelings: Ints) -> int:
         """Return a cost that none of some labelings goes below, however their subgraphs are formed."""

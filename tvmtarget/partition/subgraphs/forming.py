@@ -10,7 +10,7 @@ from tvmtarget.partition.subgraphs.forced_cuts import split_at_cuts
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.target.tree_paths import covers
 
-__all__ = ["quick_subgraphs", "subgraphs_of_level"]
+__all__ = ["best_subgraphs", "quick_subgraphs", "subgraphs_of_level"]
 
 # Number of atoms above which assignments are compared by one variant of typed fusion only.
 MANY = 10_000
@@ -31,16 +31,27 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
     key = digest(*decision_inputs(level), choice.chosen, launches)
     return [
         [*subgraph]
-        for subgraph in cache.find("divisions into subgraphs", key, lambda: _formed(level, choice, launches))
+        for subgraph in cache.find(
+            "divisions into subgraphs", key, lambda: best_subgraphs(level, choice.chosen, launches)
+        )
     ]
 
 
-def _formed(level: Level, choice: Assignment, launches: Sequence[int]) -> list[list[int]]:
-    """Form the best subgraphs by all methods; keep the given ones of a module that is partitioned already."""
+def best_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
+    """Form the best subgraphs by all methods; keep the given ones of a module that is partitioned already.
+
+    Args:
+        level: atoms of one system.
+        chosen: option of each atom.
+        launches: cost of a call, by option.
+
+    Returns:
+        Subgraphs as lists of atoms, in execution order.
+    """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    found = form_subgraphs(level.graph.labeled(choice.chosen), level.limits, launches, level.limiter, level.values)
-    return _cut(level, found, choice.chosen)
+    found = form_subgraphs(level.graph.labeled(chosen), level.limits, launches, level.limiter, level.values)
+    return _cut(level, found, chosen)
 
 
 def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
