@@ -322,7 +322,7 @@ def _with_bound_of(plan: Decomposition, unconstrained: Decomposition) -> Decompo
 def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
     """Plan once with each way of choosing sites, and return the best plan, verified.
 
-    Assignment by cost decides one level at a time, so in trees of several levels and in nested bodies it can miss the
+    Assignment by cost does not know how levels and nested bodies will be split, so that there it can miss the
     best plan. There the assignment by preference is planned too, and another plan replaces it only if known times
     show that it is no slower. Other selections of overlapping patterns are compared in the same way.
 

@@ -9,6 +9,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.joint_levels import joint_sites
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
 from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 from tvmtarget.partition.plan_cache import digest
@@ -33,17 +34,20 @@ def choosers_for(
         At least one chooser; of equally good plans, that of the first one is kept.
     """
     program = feasibility.program
-    is_nested = program.bodies or any(option.is_system for option in program.topology.options(""))
+    has_systems = any(option.is_system for option in program.topology.options(""))
+    is_nested = program.bodies or has_systems
     # At one flat level the assignment by cost compares the one by preference itself. A whole plan by preference is
     # only needed where levels interact, or where measurements of whole functions decide.
     choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
+    names = tuple(call.source for call in program.body)
     if estimates is not None:
-        choosers.append(CachedChooser(CostChooser(feasibility, estimates)))
+        by_cost = CachedChooser(CostChooser(feasibility, estimates))
+        joint = joint_sites(feasibility, estimates) if has_systems else None
+        choosers.append(by_cost if joint is None else PinnedChooser(joint, names, by_cost))
     if estimates is not None and objective == "throughput":
         choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:
         return choosers
-    names = tuple(call.source for call in program.body)
     return [PinnedChooser(sites, names, choose) for choose in choosers]
 
 

@@ -7,8 +7,9 @@ of every labeling without unknown numbers. Copies of unknown time are then the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise, product
 from math import ceil, log2
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
@@ -73,7 +75,7 @@ def cost_matrix_of(
         0 if level.is_divided or limits.shape == "single" else launch
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
-    home = _Location(topology.home(level.site.path))
+    home = _Location((topology.home(level.site.path),))
     option_locations = [_location(estimates, option, level.site) for option in level.options]
     domains = tuple(dict.fromkeys([*option_locations, home]))
     values = level.values
@@ -114,7 +116,7 @@ def cost_matrix_of(
         domains=locations,
         home=domains.index(home),
         launches=np.array([part >> shift for part in launch_costs], dtype=np.int64),
-        **_shared_routes(estimates, flow.types, [location.domain for location in domains], shift),
+        **_shared_routes(estimates, flow.types, domains, shift),
     )
     return CostMatrix(problem, penalty, shift, not leaving.any())
 
@@ -140,16 +142,39 @@ def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, lo
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """Where a value can be: in a memory, or behind the boundary of a leaf in it, at some picoseconds per byte."""
+    """Where a value can be: in a memory, or behind the boundary of a leaf in it, at some picoseconds per byte.
 
-    domain: str
+    `homes` are the memory, then those of the drivers up to the level, through which a value passes on its way to
+    another system; `systems` are the paths of these drivers' systems.
+    """
+
+    homes: tuple[str, ...]
+    systems: tuple[str, ...] = ()
     leaf: str = ""
     boundary_rate: float = 0.0
 
+    def path_to(self, other: _Location) -> tuple[str, ...]:
+        """Return the memories that drivers copy a value through, both ends included."""
+        shared = 0  # systems around both, the outermost last
+        while shared < min(len(self.systems), len(other.systems)) and (
+            self.systems[-1 - shared] == other.systems[-1 - shared]
+        ):
+            shared += 1
+        up = self.homes[: len(self.homes) - shared]
+        down = other.homes[: len(other.homes) - shared]
+        return tuple(memory for memory, _ in groupby((*up, *reversed(down))))
+
 
 def _location(estimates: Estimates, option: Site, level: Site) -> _Location:
-    domain, boundary_rate = estimates.program.topology.home(option.path), estimates.boundary_rate(option)
-    return _Location(domain, option.path, boundary_rate) if boundary_rate and option is not level else _Location(domain)
+    topology, boundary_rate = estimates.program.topology, estimates.boundary_rate(option)
+    systems: list[str] = []
+    path = option.path
+    while (path := path.rpartition("/")[0]) not in ("", level.path):
+        systems.append(path)
+    homes = tuple(map(topology.home, (option.path, *systems)))
+    if boundary_rate and option is not level:
+        return _Location(homes, tuple(systems), option.path, boundary_rate)
+    return _Location(homes, tuple(systems))
 
 
 def _copy_times(estimates: Estimates, size: int | None, locations: Sequence[_Location]) -> list[list[int | None]]:
@@ -157,42 +182,71 @@ def _copy_times(estimates: Estimates, size: int | None, locations: Sequence[_Loc
 
 
 def _copy_time(estimates: Estimates, size: int | None, a: _Location, b: _Location) -> int | None:
+    path = a.path_to(b)
     if size is None:
-        return 0 if a.domain == b.domain else None
-    copy = 0 if a.domain == b.domain else estimates.memory_graph.route(a.domain, b.domain, size).time
-    return None if copy is None else copy + (0 if a == b else round(size * (a.boundary_rate + b.boundary_rate)))
+        return 0 if len(path) == 1 else None
+    times = [estimates.memory_graph.route(src, dst, size).time for src, dst in pairwise(path)]
+    known = [time for time in times if time is not None]
+    passing = 0 if a == b else round(size * (a.boundary_rate + b.boundary_rate))
+    return None if len(known) < len(times) else sum(known) + passing
 
 
-def _shared_routes(estimates: Estimates, types: Sequence[Type], domains: Sequence[str], shift: int) -> dict[str, Ints]:
-    """Return the memories on the routes between domains; nothing if no two copies can share a link."""
+def _shared_routes(
+    estimates: Estimates, types: Sequence[Type], locations: Sequence[_Location], shift: int
+) -> dict[str, Ints]:
+    """Return the memories on the routes between locations; nothing if no two copies can share a link."""
     sizes = [estimates.nbytes(type_) for type_ in types]
     graph = estimates.memory_graph
+    paths = {(a, b): a.path_to(b) for a in locations for b in locations}
+    domains = [location.homes[0] for location in locations]
+    inner = [memory for path in paths.values() for memory in path[1:-1]]
     stops = dict.fromkeys(
         stop
         for size in dict.fromkeys(sizes)
-        for a in domains
-        for b in domains
-        for stop in graph.route(a, b, size).stops
+        for src, dst in {pair: None for path in paths.values() for pair in pairwise(path)}
+        for stop in graph.route(src, dst, size).stops
     )
-    memories = list(dict.fromkeys([*domains, *stops]))
+    memories = list(dict.fromkeys([*domains, *inner, *stops]))
     if not stops and len(memories) == len(domains):
         return {}
-    routes = [[[graph.route(a, b, size) for b in memories] for a in memories] for size in sizes]
     number = {memory: location for location, memory in enumerate(memories)}
     shape = len(sizes), len(memories), len(memories)
-    times = [[[(route.time or 0) >> shift for route in row] for row in rows] for rows in routes]
-    before = [
-        [
-            [number[route.stops[-1]] if route.stops and route.time is not None else a for route in row]
-            for a, row in enumerate(rows)
-        ]
-        for rows in routes
-    ]
+    times, before = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    before[:] = np.arange(len(memories))[:, None]
+    for index, size in enumerate(sizes):
+        for a, b in product(memories, memories) if not inner else ():
+            route = graph.route(a, b, size)
+            times[index, number[a], number[b]] = (route.time or 0) >> shift
+            if route.stops and route.time is not None:
+                before[index, number[a], number[b]] = number[route.stops[-1]]
+        for path in paths.values() if inner else ():
+            _add_path(graph, path, size, shift, number, times[index], before[index])
     return {
         "domain_memory": np.array([number[domain] for domain in domains], dtype=np.int64),
-        "route_times": np.array(times, dtype=np.int64).reshape(shape),
-        "route_before": np.array(before, dtype=np.int64).reshape(shape),
+        "route_times": times,
+        "route_before": before,
     }
+
+
+def _add_path(
+    graph: MemoryGraph,
+    path: Sequence[str],
+    size: int | None,
+    shift: int,
+    number: Mapping[str, int],
+    times: Ints,
+    before: Ints,
+) -> None:
+    """Add the memories on a path through several drivers to the tables of its source."""
+    source, passed = number[path[0]], 0
+    for src, dst in pairwise(path):
+        route, last = graph.route(src, dst, size), number[src]
+        for stop in (*route.stops, dst):
+            time = passed + (graph.route(src, stop, size).time or 0)
+            if number[stop] != source and not times[source, number[stop]]:
+                times[source, number[stop]], before[source, number[stop]] = time >> shift, last
+            last = number[stop]
+        passed += route.time or 0
 
 
 def _shift(

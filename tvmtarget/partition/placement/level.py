@@ -127,7 +127,13 @@ def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> I
     return first
 
 
-def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Level:
+def level_of(
+    program: FlatProgram,
+    feasibility: Feasibility,
+    site: Site,
+    calls: tuple[int, ...],
+    options: tuple[Site, ...] | None = None,
+) -> Level:
     """Return what is to be decided at a system.
 
     Args:
@@ -135,9 +141,10 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
         feasibility: what fits where.
         site: the system.
         calls: the operations that it got, by number.
+        options: the sites to choose from; None for the children of the system.
 
     Returns:
-        The atoms of these operations, and which child may take each.
+        The atoms of these operations, and which child, or other option, may take each.
 
     Raises:
         InfeasibleError: if operations that stay together fit no child, or others lie between them.
@@ -151,7 +158,8 @@ def level_of(program: FlatProgram, feasibility: Feasibility, site: Site, calls: 
     _check_cycles(program, atoms, graph)
     # All operations of a level are of one body, so the first one decides.
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
-    options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
+    if options is None:
+        options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         # The driver is the last option: `has_driver_option` and `_allowed` rely on that.
         options = (*options, site)
