@@ -4,23 +4,29 @@ Run as `python -m benchmarks oracle [COUNT [FIRST_SEED]]`: COUNT random programs
 sites (`_small.py`), in equal parts for each row. Printed are how many times the least the plans by cost take (mean,
 nine of ten, 99 of 100, the worst, and how many are the least), those by preference that take off the CPU all they can,
 and CPU seconds; then the worst seeds. scipy is needed, which the extra `bench` brings.
+
+`python -m benchmarks oracle trees [COUNT [FIRST_SEED [FAMILY ...]]]` judges COUNT programs of each family of
+`_trees.py`: trees of two and three levels, links that the target states, and requests of every kind. In place of plans
+by preference stands the mean share of the least that the printed bound reaches.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
 import tvmtarget as tt
 from benchmarks._small import STYLES, Small, least_by_milp, small
+from benchmarks._trees import FAMILIES, least_of_tree, tree_case
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["SHAPES", "Judged", "judged"]
+__all__ = ["SHAPES", "Judged", "JudgedTree", "judged", "judged_tree"]
 
-COUNT = 1000
+COUNT, TREES = 1000, 100
 WORST = 8
 
 # Operations and sites.
@@ -58,6 +64,39 @@ def judged(seed: int, size: int, count: int, style: str) -> Judged:
     return Judged(seed, ours / least, _preferred(case) / least, times[2] - times[1], times[1] - times[0])
 
 
+@dataclass(frozen=True)
+class JudgedTree:
+    """One program of a family: time and bound of the plan over the least, and CPU seconds of the oracle and of ours."""
+
+    seed: int
+    by_cost: float
+    bound: float
+    solving: float
+    planning: float
+
+
+def judged_tree(seed: int, family: str) -> JudgedTree | None:
+    """Compare a plan with the least; None if there is none, `AssertionError` if the least or the bound is beaten."""
+    case = tree_case(seed, family)
+    times = [time.process_time()]
+    try:
+        plan = tt.decompose(case.module, case.tree, case.costs, **case.options)
+    except InfeasibleError:
+        plan = None
+    times.append(time.process_time())
+    least = least_of_tree(case)
+    times.append(time.process_time())
+    if plan is None:
+        if least < float("inf"):
+            raise AssertionError(f"{family} {seed}: no plan, but there is one of {least} us")
+        return None
+    ours = _microseconds(plan)
+    bound = (plan.prediction.lower_bound or 0) / 10**6 if plan.prediction is not None else 0.0
+    if ours * SAME < least or bound > SAME * least:
+        raise AssertionError(f"{family} {seed}: {ours} us, bound {bound} us, but the least is {least} us")
+    return JudgedTree(seed, ours / least, bound / least, times[2] - times[1], times[1] - times[0])
+
+
 def _preferred(case: Small) -> float:
     """Return what the plan by preference takes, by the same costs."""
     plan = tt.decompose(case.module, case.tree, where=case.where)
@@ -91,8 +130,26 @@ def _cases(count: int, first: int) -> Iterator[tuple[str, int, int, range]]:
         yield style, size, sites, range(first, first + -(-count // len(rows)))
 
 
+def _print_trees(count: int, first: int, families: Sequence[str]) -> None:
+    """Print a row for each family, with its worst seed."""
+    columns = f"{'mean':>7} {'p90':>7} {'p99':>7} {'max':>7}"
+    print(f"{'family':>10} {'number':>6} | {columns} {'least':>7} | {'bound':>7} | seconds: oracle, ours | worst seed")
+    for family in families:
+        found = [one for seed in range(first, first + count) if (one := judged_tree(seed, family)) is not None]
+        ratios = sorted(one.by_cost for one in found)
+        same = sum(ratio <= SAME for ratio in ratios) / len(ratios)
+        times = f"{median(one.solving for one in found):.3f} {median(one.planning for one in found):.3f}"
+        bound = mean(one.bound for one in found)
+        worst = max(found, key=lambda one: one.by_cost).seed
+        print(f"{family:>10} {len(found):>6} | {_spread(ratios)} {same:>7.1%} | {bound:>7.1%} | {times} | {worst}")
+
+
 def main() -> None:
     """Print a row for each kind of program, all together, and the worst seeds."""
+    if sys.argv[1:2] == ["trees"]:
+        count, first = (*map(int, sys.argv[2:4]), *(TREES, 0)[len(sys.argv[2:4]) :])
+        _print_trees(count, first, sys.argv[4:] or FAMILIES)
+        return
     words = [int(word) for word in sys.argv[1:]]
     count, first = (*words, *(COUNT, 0)[len(words) :])[:2]
     columns = f"{'mean':>7} {'p90':>7} {'p99':>7} {'max':>7}"
