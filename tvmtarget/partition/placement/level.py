@@ -17,13 +17,23 @@ from tvmtarget.partition.placement.feasibility import Feasibility, has_preferenc
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
-from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of
+from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of, graph_with_cuts
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
 from tvmtarget.partition.values import Values, owner_array, values_of
 from tvmtarget.target.topology import Site
 
-__all__ = ["Assignment", "Chooser", "Level", "atom_graph", "by_preference", "decision_inputs", "level_of", "preferred"]
+__all__ = [
+    "Assignment",
+    "Chooser",
+    "Level",
+    "atom_graph",
+    "by_preference",
+    "decision_inputs",
+    "first_option",
+    "level_of",
+    "preferred",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +46,9 @@ class Level:
     earlier partition are kept, one for each atom. If the driver can run operations with nested bodies, the site itself
     is the last option. `values` pass between atoms; `limits` restrict the subgraphs of each option; `capacity` is the
     memory capacity for weights, None where memories are unlimited. `cuts` are pairs of atoms
-    that follow each other and are required to be in different subgraphs; `control_scalars` are operations whose results
-    the driver reads to run control flow.
+    that follow each other and are required to be in different subgraphs, and `cut_graph` is the graph with one more
+    vertex between the two of each pair; `control_scalars` are operations whose results the driver reads to run control
+    flow.
     """
 
     site: Site
@@ -51,6 +62,7 @@ class Level:
     limits: tuple[Limits, ...]
     limiter: Limiter
     capacity: MemoryCapacity | None
+    cut_graph: AtomGraph
     cuts: frozenset[tuple[int, int]] = frozenset()
     control_scalars: frozenset[int] = frozenset()
 
@@ -116,11 +128,19 @@ def preferred(level: Level) -> Ints:
     Returns:
         An option for each atom.
     """
-    return _first(level.allowed, level.favoured)
+    return first_option(level.allowed, level.favoured)
 
 
-def _first(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
-    """Return the first column that is favoured among those allowed, else the first that is allowed, for each row."""
+def first_option(allowed: npt.NDArray[np.bool_], favoured: npt.NDArray[np.bool_]) -> Ints:
+    """Return the first favoured option of each atom, else the first that is allowed.
+
+    Args:
+        allowed: whether an atom (row) may have an option (column).
+        favoured: the options to try before others.
+
+    Returns:
+        An option for each atom.
+    """
     # `argmax` returns the first True of a row; options are in order of preference.
     best = allowed & favoured
     first: Ints = np.where(best.any(axis=1), best.argmax(axis=1), allowed.argmax(axis=1))
@@ -173,13 +193,14 @@ def level_of(
                 favoured[number] = [
                     option.path != site.path and feasibility.supports_whole(atom, option) for option in options
                 ]
-        chosen = zip(atoms, _first(allowed, favoured).tolist(), strict=True)
+        chosen = zip(atoms, first_option(allowed, favoured).tolist(), strict=True)
         driven = {atom[0] for atom, choice in chosen if options[choice].path == site.path}
         control_scalars = frozenset(control_scalars_of(program, calls, driven))
         # A driver reads the scalars that steer its control flow: keep them in its memory where nothing else decides.
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if control_scalars.issuperset(atom)]] = at_home
     values = values_of(program.dataflow(atoms[0] if atoms else ()), owner_array(len(program.body), atoms), len(atoms))
+    cuts = forced_cuts_of(program, atoms)
     return Level(
         site=site,
         options=options,
@@ -192,13 +213,16 @@ def level_of(
         limits=tuple(limits_of(option, is_driver=option.path == site.path) for option in options),
         limiter=Limiter(graph.successors, atoms, values),
         capacity=capacity_of(program, site.domain, options, atoms, {}),
-        cuts=forced_cuts_of(program, atoms),
+        cut_graph=graph_with_cuts(graph, cuts),
+        cuts=cuts,
         control_scalars=control_scalars,
     )
 
 
 # Fields of a level that only name its sites and operations, or that the others determine.
-_DERIVED = frozenset({"site", "options", "atoms", "values", "graph", "limiter", "capacity", "control_scalars"})
+_DERIVED = frozenset(
+    {"site", "options", "atoms", "values", "graph", "limiter", "capacity", "cut_graph", "control_scalars"}
+)
 
 
 def decision_inputs(level: Level) -> Iterator[object]:

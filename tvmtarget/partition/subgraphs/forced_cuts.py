@@ -1,12 +1,15 @@
-"""Boundaries that the program requires: split subgraphs at forced cuts."""
+"""Boundaries that the program requires: pairs of atoms that no subgraph may hold both of."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
 
-__all__ = ["forced_cuts_of", "split_at_cuts"]
+__all__ = ["forced_cuts_of", "graph_with_cuts"]
 
 
 def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> frozenset[tuple[int, int]]:
@@ -26,36 +29,22 @@ def forced_cuts_of(program: FlatProgram, atoms: Sequence[tuple[int, ...]]) -> fr
     return frozenset((owner[first], owner[then]) for first, then in pairs if program.is_boundary(first, then))
 
 
-def split_at_cuts(
-    subgraph: Sequence[int], successors: Sequence[Sequence[int]], cuts: Container[tuple[int, int]]
-) -> Iterator[list[int]]:
-    """Split a subgraph so that no forced cut is inside a part.
+def graph_with_cuts(graph: AtomGraph, cuts: Collection[tuple[int, int]]) -> AtomGraph:
+    """Put a vertex between the two atoms of every forced cut.
 
-    An atom is in the part whose number is the largest number of cuts on a path that leads to it.
+    With a label of its own, such a vertex is on a path between the two that leaves their label, so that no subgraph
+    without a cycle holds both.
 
     Args:
-        subgraph: atoms of the subgraph.
-        successors: successors of every atom.
+        graph: the graph of atoms.
         cuts: pairs of atoms to separate.
 
-    Yields:
-        Parts as ascending lists of atoms, in execution order.
+    Returns:
+        The graph with the new vertices behind the atoms; the same graph if there are no cuts.
     """
-    inside, step = set(subgraph), dict.fromkeys(subgraph, 0)
-    waiting = dict.fromkeys(subgraph, 0)
-    for atom in subgraph:
-        for target in successors[atom]:
-            if target in inside:
-                waiting[target] += 1
-    ready = [atom for atom in sorted(subgraph) if not waiting[atom]]
-    for atom in ready:  # grows while it is read
-        for target in successors[atom]:
-            if target in inside:
-                step[target] = max(step[target], step[atom] + ((atom, target) in cuts))
-                waiting[target] -= 1
-                if not waiting[target]:
-                    ready.append(target)
-    parts: list[list[int]] = [[] for _ in range(max(step.values(), default=0) + 1)]
-    for atom in sorted(subgraph):
-        parts[step[atom]].append(atom)
-    yield from parts
+    if not cuts:
+        return graph
+    firsts, thens = (np.array(ends, dtype=np.int64) for ends in zip(*sorted(cuts), strict=True))
+    between = len(graph) + np.arange(len(cuts))
+    starts, ends = np.concatenate([graph.starts, firsts, between]), np.concatenate([graph.ends, between, thens])
+    return graph_from_edges(len(graph) + len(cuts), starts, ends)

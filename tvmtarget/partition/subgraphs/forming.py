@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tvmtarget.partition.placement.level import Assignment, Level, decision_inputs
 from tvmtarget.partition.plan_cache import PlanCache, digest
-from tvmtarget.partition.subgraphs.forced_cuts import split_at_cuts
+from tvmtarget.partition.subgraphs.limits import Limits
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
+from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.tree_paths import covers
 
 __all__ = ["best_subgraphs", "quick_subgraphs", "subgraphs_of_level"]
@@ -38,7 +39,7 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
 
 
 def best_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
-    """Form the best subgraphs by all methods; keep the given ones of a module that is partitioned already.
+    """Form the best subgraphs by all methods; those of a module that is partitioned stay.
 
     Args:
         level: atoms of one system.
@@ -50,8 +51,8 @@ def best_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int])
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    found = form_subgraphs(level.graph.labeled(chosen), level.limits, launches, level.limiter, level.values)
-    return _cut(level, found, chosen)
+    labeled, limits, costs = _labeled(level, chosen, launches)
+    return _atoms_only(level, form_subgraphs(labeled, limits, costs, level.limiter, level.values))
 
 
 def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]) -> list[list[int]]:
@@ -70,15 +71,15 @@ def quick_subgraphs(level: Level, chosen: Sequence[int], launches: Sequence[int]
     """
     if level.is_divided:
         return [[atom] for atom in range(len(level.atoms))]
-    labeled = level.graph.labeled(chosen)
-    free = frozenset(option for option, launch in enumerate(launches) if not launch)
-    first = (free, frozenset[int]()) if free and len(launches) > 2 else (free,)
+    labeled, limits, costs = _labeled(level, chosen, launches)
+    free = frozenset(option for option, launch in enumerate(costs) if not launch)
+    first = (free, frozenset[int]()) if free and len(costs) > 2 else (free,)
     candidates = (
-        level.limiter.split_all(labeled.fused(early), chosen, level.limits)
+        level.limiter.split_all(labeled.fused(early), labeled.labels, limits)
         for early in (first if len(chosen) <= MANY else first[-1:])
     )
     return min(
-        (_cut(level, candidate, chosen) for candidate in candidates),
+        (_atoms_only(level, candidate) for candidate in candidates),
         key=lambda subgraphs: sum(launches[chosen[subgraph[0]]] for subgraph in subgraphs),
     )
 
@@ -89,9 +90,16 @@ def _uncosted(level: Level) -> list[int]:
     return [most + (not covers(option.path, level.site.host)) for option in level.options]
 
 
-def _cut(level: Level, subgraphs: list[list[int]], chosen: Sequence[int]) -> list[list[int]]:
-    """Split subgraphs at forced cuts, and the parts by the limits of their sites."""
+def _labeled(
+    level: Level, chosen: Sequence[int], launches: Sequence[int]
+) -> tuple[LabeledGraph, Sequence[Limits], Sequence[int]]:
+    """Return the labeled graph, limits and launch costs; at forced cuts with vertices of one more label, at no cost."""
     if not level.cuts:
-        return subgraphs
-    parts = (part for subgraph in subgraphs for part in split_at_cuts(subgraph, level.graph.successors, level.cuts))
-    return [one for part in parts for one in level.limiter.split(part, level.limits[chosen[part[0]]])]
+        return level.graph.labeled(chosen), level.limits, launches
+    labels = [*chosen, *[len(launches)] * len(level.cuts)]
+    return level.cut_graph.labeled(labels), (*level.limits, Limits()), (*launches, 0)
+
+
+def _atoms_only(level: Level, subgraphs: list[list[int]]) -> list[list[int]]:
+    """Leave out the vertices at forced cuts."""
+    return [subgraph for subgraph in subgraphs if subgraph[0] < len(level.atoms)] if level.cuts else subgraphs
