@@ -47,8 +47,11 @@ def test_choices_are_near_the_joint_optimum_of_sites_and_subgraphs(size, count, 
     assert max(found) <= 1.05
 
 
-@pytest.mark.parametrize("family", ["links", "depth-2", "depth-3", "prefer"])
-def test_plans_of_nested_trees_and_stated_links_are_near_the_least(family):
+@pytest.mark.parametrize(
+    "family",
+    ["links", "depth-2", "depth-3", "prefer", "same-site", "apart", "capacity", "subgraphs", "boundary"],
+)
+def test_plans_of_nested_trees_stated_links_and_requests_are_near_the_least(family):
     from benchmarks.oracle import judged_tree
 
     found = [judged_tree(seed, family).by_cost for seed in range(3)]

@@ -63,6 +63,8 @@ from tvmtarget.partition.placement.colocation import (
     with_atomic_groups,
     with_pins,
 )
+from tvmtarget.partition.placement.constraint_paths import leaves_at
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import assume_support, with_moves
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of
@@ -255,7 +257,10 @@ def with_colocation(
     """
     colocation = colocation_of(feasibility.program, request.options.same_site, request.options.apart)
     plain = with_pins(feasibility, {}, excluded) if excluded else feasibility
-    plan = unconstrained = best_candidate(request, plain, sites)
+    # Assignment by cost keeps most groups itself; the rounds below are for those that it does not.
+    plan = unconstrained = best_candidate(request, plain, sites, colocation)
+    if request.options.costs is not None and colocation and _keeps(plan, colocation):
+        return plan
     pins: dict[int, str] = {}
     rounds = 1 + 3 * len(colocation.apart) + len(colocation.same_site)
     # Without costs, an operation stays where it is when others move, so that one plan can take the place of many.
@@ -319,7 +324,17 @@ def _with_bound_of(plan: Decomposition, unconstrained: Decomposition) -> Decompo
     return replace(plan, prediction=replace(plan.prediction, lower_bound=unconstrained.prediction.lower_bound))
 
 
-def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
+def _keeps(plan: Decomposition, colocation: Colocation) -> bool:
+    sites = plan.sites()
+    return colocation.is_kept({index: sites[call.source] for index, call in enumerate(plan.program.body)})
+
+
+def best_candidate(
+    request: Request,
+    feasibility: Feasibility,
+    sites: Mapping[str, str] | None,
+    colocation: Colocation | None = None,
+) -> Decomposition:
     """Plan once with each way of choosing sites, and return the best plan, verified.
 
     Assignment by cost does not know how levels and nested bodies will be split, so that there it can miss the
@@ -330,6 +345,7 @@ def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[st
         request: the module, the target and the options.
         feasibility: what fits where.
         sites: as in `plan_request`.
+        colocation: groups of operations; plans that keep them come before those that do not.
 
     Returns:
         The best decomposition; of those with fewest operations moved from `sites`.
@@ -339,12 +355,16 @@ def best_candidate(request: Request, feasibility: Feasibility, sites: Mapping[st
     """
     options = request.options
     estimates = None if options.costs is None else Estimates(feasibility.program, options.costs)
+    limits = ((leaves_at(name, feasibility.program.topology), most) for name, most in options.max_subgraphs.items())
+    coupled = CoupledOps(colocation or Colocation(), tuple(limits))
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     plans = [
         run_stages(Candidate(request, way, estimates, choose))
         for way in ways
-        for choose in choosers_for(way, estimates, options.objective, sites)
+        for choose in choosers_for(way, estimates, options.objective, sites, coupled)
     ]
+    if colocation:
+        plans = [plan for plan in plans if _keeps(plan, colocation)] or plans
     moved = [plan.moved_from(sites or {}) for plan in plans]
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)

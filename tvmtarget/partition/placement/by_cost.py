@@ -16,11 +16,12 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
+from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerate_labelings
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import within_capacity
-from tvmtarget.partition.placement.level import Assignment, Level, by_preference, preferred
-from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings
+from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
+from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
@@ -46,6 +47,12 @@ SMALL = 64
 # The most labelings, of those that are compared at once, whose subgraphs are formed by all methods.
 MAX_FORMED = 16
 
+# Up to this many atoms whose choices depend on each other, any two of them are moved together; of more, exchanged.
+PAIRED = 16
+
+# Up to this many candidates are repaired where atoms are not apart as required; of more, these are left out.
+MAX_REPAIRED = 64
+
 # Edge visits that the cuts of one level may take, per atom and value, and in addition. Beyond the budget the
 # assignment is valid, but not proven to be the best.
 WORK, WORK_BESIDE = 4, 10**6
@@ -62,11 +69,14 @@ class CostChooser:
     Args:
         feasibility: which site can run which operation.
         estimates: times of operations, calls and copies.
+        coupled: requests that couple operations. They are kept where a level decides them and an assignment that
+            keeps them is found.
     """
 
-    def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
+    def __init__(self, feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps | None = None) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
+        self.coupled = coupled or CoupledOps()
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -95,34 +105,17 @@ class CostChooser:
         return replace(choice, chosen=doubted.chosen)
 
     def _best(self, level: Level, matrix: CostMatrix) -> Assignment:
-        """Return the best of all labelings if they are few, else of those that cuts and local search find."""
-        problem = matrix.problem
-        search = _Search(level, problem)
-        by_preference_first = preferred(level)
-        enumerated = enumerate_labelings(problem, ENUMERATED)
-        if len(enumerated):
-            search.consider([by_preference_first, *enumerated])
-            bound = search.bound_of(enumerated)
-        else:
-            budget = Budget(WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE)
-            starts = list(_starts(problem))
-            found = _expanded(problem, starts, budget)
-            if len(problem.costs) <= SMALL:
-                found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
-            relaxed = problem.relaxed()
-            if relaxed is not problem and len(problem.launches) == 2:
-                found.insert(0, expand_labels(relaxed, 0.0, budget))
-            search.consider([by_preference_first, *starts, *found])
-            if len(search.labels) and len(problem.costs) + len(problem.readers) <= MAX_DROPPED:
-                search.move_subgraphs()
-            if len(search.labels) and len(problem.costs) <= SMALL:
-                search.move_atoms()
-            bound = _lower_bound(relaxed, found[0] if budget.is_sufficient else None)
-        if level.capacity is not None and not (len(enumerated) and len(search.labels)):
-            search.consider_within(level.capacity)
+        """Return the best labeling found that keeps the requests that couple atoms; without them if none was found."""
+        coupled = coupled_atoms(level, self.coupled)
+        search = _Search(level, matrix.problem, coupled)
+        bound = search.run()
+        if not len(search.labels) and self.coupled:
+            search = _Search(level, matrix.problem, CoupledAtoms(np.arange(len(level.atoms))))
+            bound = search.run()
         is_known = matrix.is_known and not matrix.shift
-        launches: list[int] = problem.launches.tolist()
-        return Assignment(search.labels.tolist(), bound if is_known else None, launches, level.capacity)
+        launches: list[int] = matrix.problem.launches.tolist()
+        chosen = search.labels[search.coupled.owner].tolist()
+        return Assignment(chosen, bound if is_known else None, launches, level.capacity)
 
     def _with_capacities(self, level: Level) -> Level:
         """Return the level with the memory capacities that the costs state."""
@@ -138,7 +131,7 @@ def _best_single_site(level: Level, problem: LabelingProblem) -> Site:
     """Return the option that gives the fastest program if it runs all that it can, the rest at its best."""
 
     def total(labels: Ints) -> int:
-        search = _Search(level, problem)
+        search = _Search(level, problem, CoupledAtoms(np.arange(len(level.atoms))))
         search.consider([labels])
         return search.total
 
@@ -171,16 +164,50 @@ def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) 
 class _Search:
     """Keeps the best labeling that was considered, by the cost of the plan: subgraphs are formed as they will be."""
 
-    def __init__(self, level: Level, problem: LabelingProblem) -> None:
+    def __init__(self, level: Level, problem: LabelingProblem, coupled: CoupledAtoms) -> None:
         self.level = level
-        self.problem = problem
-        self.energy = energy_of(problem, 0.0)
+        self.coupled = coupled
+        self.problem = coupled.contracted(problem)
+        self.capacity = coupled.capacity(level.capacity)
+        self.energy = energy_of(self.problem, 0.0)
         self.labels: Ints = np.zeros(0, dtype=np.int64)
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
 
+    def run(self) -> int | None:
+        """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound."""
+        problem, bound = self.problem, None
+        preferred = first_option(problem.allowed, self.coupled.all_of(self.level.favoured))
+        enumerated = enumerate_labelings(problem, ENUMERATED)
+        if len(enumerated):
+            self.consider([preferred, *enumerated])
+            bound = self.bound_of(enumerated)
+        else:
+            budget = Budget(WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE)
+            starts = list(_starts(problem))
+            found = _expanded(problem, starts, budget)
+            if len(problem.costs) <= SMALL:
+                found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
+            relaxed = problem.relaxed()
+            if relaxed is not problem and len(problem.launches) == 2:
+                found.insert(0, expand_labels(relaxed, 0.0, budget))
+            self.consider([preferred, *starts, *found])
+            bound = _lower_bound(relaxed, found[0] if budget.is_sufficient else None)
+            if self.capacity is not None:
+                self.consider_within(self.capacity)
+            if len(self.labels) and len(problem.costs) + len(problem.readers) <= MAX_DROPPED:
+                self.move_subgraphs()
+            if len(self.labels) and len(problem.costs) <= SMALL:
+                self.move_atoms()
+                if self._is_coupled:
+                    self.climb_from([preferred, *starts, *found])
+        if self.capacity is not None and not len(self.labels):
+            self.consider_within(self.capacity)
+        return bound
+
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
+        candidates = self._that_keep_apart(candidates)
         if not candidates:
             return
         launches = self.problem.launches
@@ -192,10 +219,12 @@ class _Search:
             if bounds[number] > self.total:
                 continue
             labels = candidates[number]
-            if self.level.capacity is not None and not self.level.capacity.fits(labels):
+            if self.capacity is not None and not self.capacity.fits(labels):
                 continue
-            subgraphs = self._grouped(labels)
-            total = int(totals[number]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
+            used_labels = self._labels_of(labels, self._grouped(labels))
+            total = int(totals[number]) + int(launches[used_labels].sum())
+            if self.coupled.has_too_many(used_labels):
+                continue
             if (total, number) < (self.total, best):
                 self.labels, self.total, best = labels, total, number
         if len(self.problem.costs) <= SMALL:
@@ -203,31 +232,50 @@ class _Search:
 
     def _form_again(self, candidates: Sequence[Ints], totals: Ints, bounds: Ints) -> None:
         """Form subgraphs by all methods for candidates that could be better than the best: fewer calls may do."""
-        level, launches = self.level, self.problem.launches
+        capacity, launches = self.capacity, self.problem.launches
         remaining = MAX_FORMED
         for number in np.argsort(bounds, kind="stable").tolist():
             if bounds[number] >= self.total or not remaining:
                 break
             labels = candidates[number]
-            if (key := labels.tobytes()) in self.formed or not (level.capacity is None or level.capacity.fits(labels)):
+            if (key := labels.tobytes()) in self.formed or not (capacity is None or capacity.fits(labels)):
                 continue
             self.formed.add(key)
             remaining -= 1
-            subgraphs = best_subgraphs(level, labels.tolist(), launches.tolist())
-            total = int(totals[number]) + int(launches[labels[[subgraph[0] for subgraph in subgraphs]]].sum())
-            if total < self.total:
+            subgraphs = best_subgraphs(self.level, labels[self.coupled.owner].tolist(), launches.tolist())
+            used_labels = self._labels_of(labels, subgraphs)
+            total = int(totals[number]) + int(launches[used_labels].sum())
+            if total < self.total and not self.coupled.has_too_many(used_labels):
                 self.labels, self.total = labels, total
+
+    def _that_keep_apart(self, candidates: Sequence[Ints]) -> Sequence[Ints]:
+        """Return the candidates in which atoms are apart as required; if they are few, repaired where they are not."""
+        if not self.coupled.apart or not candidates:
+            return candidates
+        kept = self.coupled.keeps(np.array(candidates))
+        if len(candidates) > MAX_REPAIRED:
+            return [candidates[number] for number in np.flatnonzero(kept).tolist()]
+        repaired = [
+            labels if is_kept else self.coupled.separated(self.problem, labels)
+            for labels, is_kept in zip(candidates, kept.tolist(), strict=True)
+        ]
+        return [labels for labels in repaired if self.coupled.keeps(labels[None])[0]]
+
+    def _labels_of(self, labels: Ints, subgraphs: Sequence[Sequence[int]]) -> list[int]:
+        found: list[int] = labels[self.coupled.owner[[subgraph[0] for subgraph in subgraphs]]].tolist()
+        return found
 
     def bound_of(self, labelings: Ints) -> int:
         """Return a cost that none of some labelings goes below, however their subgraphs are formed."""
         launches = self.problem.launches
+        labelings = labelings[self.coupled.keeps(labelings)]
         totals, used = self._sums(labelings)
         bounds = totals + used @ launches
         least: int | None = None
         for number in np.argsort(bounds, kind="stable").tolist():
             if least is not None and bounds[number] >= least:
                 break
-            graph = LabeledGraph(self.level.graph, labelings[number].tolist())
+            graph = LabeledGraph(self.level.graph, labelings[number][self.coupled.owner].tolist())
             more_calls = lower_bound(graph) - int(used[number].sum())
             bound = int(bounds[number]) + more_calls * int(launches[used[number]].min())
             least = bound if least is None else min(least, bound)
@@ -250,11 +298,49 @@ class _Search:
     def move_subgraphs(self) -> None:
         """Move whole subgraphs to other labels while that lowers the cost."""
         moves = SubgraphMoves(self.problem)
-        self._improve(lambda: [moves.moved(self.labels, self._grouped(self.labels))])
+
+        def variables() -> list[list[int]]:
+            subgraphs = self._grouped(self.labels)
+            if not self.coupled.is_merged:
+                return subgraphs
+            return [sorted(set(self.coupled.owner[subgraph].tolist())) for subgraph in subgraphs]
+
+        self._improve(lambda: [moves.moved(self.labels, variables())])
 
     def move_atoms(self) -> None:
-        """Move single atoms, all atoms at a value, and all atoms of a label while that lowers the cost."""
-        self._improve(lambda: [*neighboring_labelings(self.problem, self.labels)])
+        """Move single atoms, all atoms at a value, and all atoms of a label while that lowers the cost.
+
+        Where the choices of atoms depend on each other, two atoms also change their labels together.
+        """
+
+        def neighbours() -> list[Ints]:
+            found = [*neighboring_labelings(self.problem, self.labels)]
+            if self._is_coupled:
+                found += [*paired(self.problem, self.labels, every=len(self.labels) <= PAIRED)]
+            return found
+
+        self._improve(neighbours)
+
+    @property
+    def _is_coupled(self) -> bool:
+        return self.capacity is not None or bool(self.coupled.apart or self.coupled.most)
+
+    def climb_from(self, starts: Sequence[Ints]) -> None:
+        """Improve other labelings by moves of atoms too: the best one may be at the border of what is required."""
+        best = self.labels, self.total
+        for start in starts:
+            self.labels, self.total = best[0][:0], 2**63
+            if self.capacity is not None and not self.capacity.fits(start):
+                try:
+                    start = self.capacity.repaired(start, self.problem.allowed, self.problem.costs)
+                except InfeasibleError:
+                    continue
+            self.consider([start])
+            if len(self.labels):
+                self.move_atoms()
+            if self.total < best[1]:
+                best = self.labels, self.total
+        self.labels, self.total = best
 
     def _improve(self, neighbours: Callable[[], Sequence[Ints]]) -> None:
         """Hill climbing: consider neighbours of the best labeling until none is better."""
@@ -265,7 +351,7 @@ class _Search:
                 break
 
     def _grouped(self, labels: Ints) -> list[list[int]]:
-        return quick_subgraphs(self.level, labels.tolist(), self.problem.launches.tolist())
+        return quick_subgraphs(self.level, labels[self.coupled.owner].tolist(), self.problem.launches.tolist())
 
 
 def _lower_bound(problem: LabelingProblem, without_launches: Ints | None) -> int:

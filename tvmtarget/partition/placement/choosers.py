@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.joint_levels import joint_sites
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
@@ -20,7 +21,11 @@ __all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
 
 
 def choosers_for(
-    feasibility: Feasibility, estimates: Estimates | None, objective: str, sites: Mapping[str, str] | None
+    feasibility: Feasibility,
+    estimates: Estimates | None,
+    objective: str,
+    sites: Mapping[str, str] | None,
+    coupled: CoupledOps,
 ) -> list[Chooser]:
     """Return the choosers whose plans are compared.
 
@@ -29,6 +34,7 @@ def choosers_for(
         estimates: estimated times; None assigns by preference alone.
         objective: `latency` or `throughput`.
         sites: leaves by operation name that the plan should keep; None to start anew.
+        coupled: requests that couple operations, which assignment by cost keeps where it can.
 
     Returns:
         At least one chooser; of equally good plans, that of the first one is kept.
@@ -41,8 +47,8 @@ def choosers_for(
     choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
     names = tuple(call.source for call in program.body)
     if estimates is not None:
-        by_cost = CachedChooser(CostChooser(feasibility, estimates))
-        joint = joint_sites(feasibility, estimates) if has_systems else None
+        by_cost = CachedChooser(CostChooser(feasibility, estimates, coupled))
+        joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         choosers.append(by_cost if joint is None else PinnedChooser(joint, names, by_cost))
     if estimates is not None and objective == "throughput":
         choosers.append(ThroughputChooser(feasibility, estimates))
@@ -72,8 +78,14 @@ class CachedChooser:
         """
         feasibility, estimates = self.choose.feasibility, self.choose.estimates
         is_fixed = not level.atoms or len(level.options) == 1
-        # The key below does not cover memory capacities, nor costs at their worst within the doubt.
-        if is_fixed or level.capacity is not None or estimates.capacities() or estimates.costs.doubt:
+        # The key below does not cover memory capacities, coupled operations, nor costs at their worst within the doubt.
+        if (
+            is_fixed
+            or self.choose.coupled
+            or level.capacity is not None
+            or estimates.capacities()
+            or estimates.costs.doubt
+        ):
             return self.choose(level)
         matrix = cost_matrix_of(feasibility, estimates, level)
         arrays = (getattr(matrix.problem, field.name) for field in fields(matrix.problem))

@@ -59,6 +59,18 @@ class Colocation:
         """
         return self._groups.get(index, (index,))
 
+    def is_kept(self, sites: Mapping[int, str]) -> bool:
+        """Return whether an assignment keeps all groups and pairs.
+
+        Args:
+            sites: the leaf of every operation.
+
+        Returns:
+            True if it does.
+        """
+        is_together = all(len({sites[index] for index in group}) == 1 for group in self.same_site)
+        return is_together and all(sites[a] != sites[b] for a, b in self.apart)
+
     @cached_property
     def _groups(self) -> Mapping[int, tuple[int, ...]]:
         return {index: group for group in self.same_site for index in group}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import level_of
 
@@ -20,12 +21,13 @@ __all__ = ["joint_sites"]
 MAX_LEAVES = 24
 
 
-def joint_sites(feasibility: Feasibility, estimates: Estimates) -> Mapping[str, str] | None:
+def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> Mapping[str, str] | None:
     """Return the leaves of all operations, chosen together by cost.
 
     Args:
         feasibility: which leaf can run which operation.
         estimates: times of operations, calls and copies.
+        coupled: requests that couple operations.
 
     Returns:
         Paths of leaves by operation name, without operations whose regions a driver runs; None where leaves are too
@@ -37,7 +39,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates) -> Mapping[str, 
         return None
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
-        chosen = CostChooser(feasibility, estimates)(level).chosen
+        chosen = CostChooser(feasibility, estimates, coupled)(level).chosen
     except InfeasibleError:
         return None
     return {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.energy import LabelingProblem
 
-__all__ = ["SubgraphMoves", "neighboring_labelings"]
+__all__ = ["SubgraphMoves", "neighboring_labelings", "paired"]
 
 
 def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[Ints]:
@@ -36,6 +36,28 @@ def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[In
             leaving = (labels == old) & problem.allowed[:, new]
             if old != new and leaving.any():
                 yield np.where(leaving, new, labels)
+
+
+def paired(problem: LabelingProblem, labels: Ints, *, every: bool) -> Iterator[Ints]:
+    """Yield labelings in which two atoms have other labels, past those that requests rule out.
+
+    Args:
+        problem: the labeling problem.
+        labels: an allowed label for each atom.
+        every: give both atoms any other labels; else they only exchange theirs.
+
+    Yields:
+        Labelings.
+    """
+    options = [np.flatnonzero(row).tolist() for row in problem.allowed]
+    for first, second in combinations(range(len(labels)), 2):
+        a, b = int(labels[first]), int(labels[second])
+        pairs = product(options[first], options[second]) if every else ((b, a),)
+        for one, other in pairs:
+            if one != a and other != b and problem.allowed[first, one] and problem.allowed[second, other]:
+                moved = labels.copy()
+                moved[first], moved[second] = one, other
+                yield moved
 
 
 def _neighbour_groups(problem: LabelingProblem) -> set[tuple[int, ...]]:

@@ -1,0 +1,205 @@
+"""Requests that couple the choices of several atoms: `same_site`, `apart`, and the most subgraphs of a site.
+
+Atoms that share a site become one variable of the labeling problem. The other requests are conditions that a labeling
+meets or not: labelings that do not are left out where all are compared, and repaired or left out in a search.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.colocation import Colocation
+from tvmtarget.partition.placement.energy import Bools, LabelingProblem
+from tvmtarget.partition.placement.level import Level
+from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
+from tvmtarget.union_find import UnionFind
+
+__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms"]
+
+
+@dataclass(frozen=True)
+class CoupledOps:
+    """Requests that couple operations.
+
+    Attributes:
+        colocation: operations that share a leaf, and pairs that do not.
+        max_subgraphs: paths of leaves, and the most subgraphs that they may have together.
+    """
+
+    colocation: Colocation = field(default_factory=Colocation)
+    max_subgraphs: tuple[tuple[frozenset[str], int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.colocation or self.max_subgraphs)
+
+
+@dataclass(frozen=True)
+class CoupledAtoms:
+    """The same for the atoms of a level: groups of atoms with one label are the variables of its labeling problem.
+
+    Attributes:
+        owner: the variable of each atom.
+        apart: pairs of variables with different labels.
+        most: masks of labels, and the most subgraphs that these may have together.
+    """
+
+    owner: Ints
+    apart: tuple[tuple[int, int], ...] = ()
+    most: tuple[tuple[Bools, int], ...] = ()
+
+    @cached_property
+    def is_merged(self) -> bool:
+        """Whether some variable stands for several atoms."""
+        return len(self.owner) > int(self.owner.max(initial=-1)) + 1
+
+    def contracted(self, problem: LabelingProblem) -> LabelingProblem:
+        """Return the labeling problem of the variables.
+
+        Args:
+            problem: the problem of the atoms.
+
+        Returns:
+            A problem in which equal labels cost what they cost in `problem`.
+        """
+        if not self.is_merged:
+            return problem
+        count = int(self.owner.max()) + 1
+        costs = np.zeros((count, problem.costs.shape[1]), dtype=np.int64)
+        np.add.at(costs, self.owner, problem.costs)
+        allowed = self.all_of(problem.allowed)
+        producer = np.where(problem.producer >= 0, self.owner[problem.producer], problem.producer)
+        return replace(
+            problem,
+            costs=np.where(allowed, costs, 0),
+            allowed=allowed,
+            producer=producer,
+            readers=self.owner[problem.readers],
+        )
+
+    def all_of(self, flags: Bools) -> Bools:
+        """Return which flags all atoms of each variable have.
+
+        Args:
+            flags: flags by atom (row).
+
+        Returns:
+            Flags by variable.
+        """
+        if not self.is_merged:
+            return flags
+        found = np.ones((int(self.owner.max(initial=-1)) + 1, flags.shape[1]), dtype=np.bool_)
+        np.logical_and.at(found, self.owner, flags)
+        return found
+
+    def capacity(self, capacity: MemoryCapacity | None) -> MemoryCapacity | None:
+        """Return memory capacities for the labels of variables.
+
+        Args:
+            capacity: those for the labels of atoms; None where memories are unlimited.
+
+        Returns:
+            The same limits.
+        """
+        if capacity is None or not self.is_merged:
+            return capacity
+        count = len(capacity.sizes)
+        pairs = np.unique(self.owner[capacity.atoms] * count + capacity.owned)
+
+        def describe(variables: Sequence[int]) -> str:
+            return capacity.describe(np.flatnonzero(np.isin(self.owner, variables)).tolist())
+
+        return replace(capacity, atoms=pairs // count, owned=pairs % count, describe=describe)
+
+    def keeps(self, rows: Ints) -> Bools:
+        """Return which labelings have different labels where they must.
+
+        Args:
+            rows: labelings, one per row.
+
+        Returns:
+            A flag for each row.
+        """
+        kept = np.ones(len(rows), dtype=np.bool_)
+        for first, second in self.apart:
+            kept &= rows[:, first] != rows[:, second]
+        return kept
+
+    def separated(self, problem: LabelingProblem, labels: Ints) -> Ints:
+        """Move one of every two variables that must be apart, where its own costs grow least.
+
+        Args:
+            problem: the labeling problem of the variables.
+            labels: an allowed label for each variable.
+
+        Returns:
+            A labeling; it may still break requests.
+        """
+        found = labels.copy()
+        for pair in self.apart:
+            if found[pair[0]] != found[pair[1]]:
+                continue
+            moves = []
+            for variable in pair:
+                taken = {int(found[b if a == variable else a]) for a, b in self.apart if variable in (a, b)}
+                for label in np.flatnonzero(problem.allowed[variable]).tolist():
+                    if label not in taken:
+                        more = int(problem.costs[variable, label] - problem.costs[variable, found[variable]])
+                        moves.append((more, variable, label))
+            if moves:
+                _, variable, label = min(moves)
+                found[variable] = label
+        return found
+
+    def has_too_many(self, labels: Sequence[int]) -> bool:
+        """Return whether some labels have more subgraphs than they may.
+
+        Args:
+            labels: the label of each subgraph.
+
+        Returns:
+            True if a limit is exceeded.
+        """
+        if not self.most:
+            return False
+        counts = Counter(labels)
+        return any(sum(counts[label] for label in np.flatnonzero(mask).tolist()) > most for mask, most in self.most)
+
+
+def coupled_atoms(level: Level, ops: CoupledOps) -> CoupledAtoms:
+    """Return what the atoms of a level have to keep.
+
+    Args:
+        level: a level.
+        ops: the requests.
+
+    Returns:
+        Those requests that labels of this level decide: none if an option is a system, and no group or pair with
+        operations that are not atoms of the level, or that has no label in common.
+    """
+    count = len(level.atoms)
+    if not ops or any(option.is_system for option in level.options if option is not level.site):
+        return CoupledAtoms(np.arange(count))
+    atom_of = {index: number for number, atom in enumerate(level.atoms) for index in atom}
+    sets = UnionFind(range(count))
+    for group in ops.colocation.same_site:
+        atoms = sorted({atom_of.get(index, -1) for index in group})
+        if atoms[0] >= 0 and level.allowed[atoms].all(axis=0).any():
+            for other in atoms[1:]:
+                sets.union(atoms[0], other)
+    owner = np.zeros(count, dtype=np.int64)
+    merged = sets.groups()
+    for number, members in enumerate(merged):
+        owner[list(members)] = number
+    if not all(level.allowed[list(members)].all(axis=0).any() for members in merged):
+        owner = np.arange(count)
+    ends = ([int(owner[atom_of[index]]) for index in pair if index in atom_of] for pair in ops.colocation.apart)
+    apart = {(min(pair), max(pair)) for pair in ends if len(set(pair)) == 2}
+    paths = [option.path for option in level.options]
+    most = tuple((np.array([path in leaves for path in paths]), limit) for leaves, limit in ops.max_subgraphs)
+    return CoupledAtoms(owner, tuple(sorted(apart)), most)
