@@ -8,6 +8,8 @@ from statistics import mean
 
 import pytest
 
+import tvmtarget as tt
+
 pytest.importorskip("scipy.optimize")
 
 ROOT = Path(__file__).parents[2]
@@ -66,3 +68,11 @@ def test_over_a_hundred_choices_are_within_half_a_percent_on_average_and_all_but
     found = sorted(ratio for style in STYLES for shape in SHAPES for ratio in ratios(16, *shape, style, first=100))
     assert mean(found) <= 1.005
     assert found[round(0.99 * (len(found) - 1))] <= 1.05
+
+
+@pytest.mark.parametrize("family", ["transformer", "random"])
+def test_the_lower_bound_of_four_sites_is_within_two_percent(family):
+    from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
+
+    prediction = tt.decompose(module_of(FAMILIES[family](200)), tree_of(4), costs_of(SITES)).prediction
+    assert 0.98 * prediction.total <= prediction.lower_bound <= prediction.total

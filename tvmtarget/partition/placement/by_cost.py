@@ -17,6 +17,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
+from tvmtarget.partition.placement.dual_bound import dual_bound
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerate_labelings
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import within_capacity
@@ -107,12 +108,12 @@ class CostChooser:
     def _best(self, level: Level, matrix: CostMatrix) -> Assignment:
         """Return the best labeling found that keeps the requests that couple atoms; without them if none was found."""
         coupled = coupled_atoms(level, self.coupled)
+        is_known = matrix.is_known and not matrix.shift
         search = _Search(level, matrix.problem, coupled)
-        bound = search.run()
+        bound = search.run(is_known=is_known)
         if not len(search.labels) and self.coupled:
             search = _Search(level, matrix.problem, CoupledAtoms(np.arange(len(level.atoms))))
-            bound = search.run()
-        is_known = matrix.is_known and not matrix.shift
+            bound = search.run(is_known=is_known)
         launches: list[int] = matrix.problem.launches.tolist()
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, launches, level.capacity)
@@ -174,8 +175,11 @@ class _Search:
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
 
-    def run(self) -> int | None:
-        """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound."""
+    def run(self, *, is_known: bool) -> int | None:
+        """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
+
+        The bound is tight only where all costs are known, as nothing is proven elsewhere.
+        """
         problem, bound = self.problem, None
         preferred = first_option(problem.allowed, self.coupled.all_of(self.level.favoured))
         enumerated = enumerate_labelings(problem, ENUMERATED)
@@ -201,6 +205,10 @@ class _Search:
                 self.move_atoms()
                 if self._is_coupled:
                     self.climb_from([preferred, *starts, *found])
+            if len(self.labels) and is_known and bound < self.total:
+                # Merged atoms may form cycles, on which nothing is a path.
+                graph = None if self.coupled.is_merged else self.level.graph
+                bound = max(bound, dual_bound(relaxed, self.labels, self.total, graph))
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound

@@ -1,0 +1,259 @@
+"""Lower bound of a labeling problem: ascent on the dual of its linear relaxation, by min-sum diffusion.
+
+Costs move between atoms and the values that they share until the minima of all of them, taken independently, add up to
+as much as possible (Werner, "A Linear Programming Approach to Max-sum Problem: A Review", 2007). All atoms move their
+costs at once, each by a part, so that a step over a large program is a few vector operations. Steps have momentum
+(Polyak, "Some methods of speeding up the convergence of iteration methods", 1964), so that changes travel along chains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
+
+__all__ = ["dual_bound"]
+
+# Steps, and the table entries that all steps may visit together: larger problems get fewer steps.
+MAX_STEPS, WORK = 250, 2_000_000
+
+# The ascent ends this close below the known labeling, or if this many steps gain less than that part of it.
+NEAR, PATIENCE = 2e-4, 10
+
+# The part of a step that the next one repeats, and the same where there are fewer steps than `FEW`.
+MOMENTUM, LESS, FEW = 0.8, 0.6, 30
+
+# Groups of labels, above which tables of all their sets would be too large.
+MAX_GROUPS = 7
+
+_Floats = npt.NDArray[np.float64]
+
+
+def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGraph | None) -> int:
+    """Return a cost that no labeling goes below, calls included.
+
+    A call of a label is at least needed each time that a path enters the label. For each label one path is charged: the
+    one that enters it most often under a known labeling.
+
+    Args:
+        problem: a labeling problem in which no two copies share a link.
+        labels: a labeling, the better the tighter is the bound.
+        total: its cost with calls.
+        graph: dependences between the atoms; None charges no calls.
+
+    Returns:
+        The bound; 0 where the problem is too large.
+    """
+    energy = energy_of(problem, 0.0)
+    if graph is not None:
+        energy = _with_launches(energy, problem, labels.tolist(), graph)
+    width = energy.pair_costs.shape[-1]
+    if width > MAX_GROUPS or not len(energy.producer):
+        return 0
+    count = np.bincount(energy.owner, minlength=len(energy.producer))
+    parts = [
+        _Part(energy, np.flatnonzero(chosen), sets)
+        for chosen, sets in ((count < 2, _sets(width, 1)), (count >= 2, _sets(width, width)))
+        if chosen.any()
+    ]
+    steps = min(MAX_STEPS, WORK // sum(part.size for part in parts))
+    return _ascend(energy, parts, steps, total) if steps else 0
+
+
+def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], graph: AtomGraph) -> Energy:
+    """Return the energy of copies, with an edge for each step of a path that may need another call."""
+    count, width = len(problem.domains), energy.pair_costs.shape[-1]
+    costs = energy.costs.copy()
+    charged: dict[tuple[int, int], list[int]] = {}  # labels whose calls an edge is charged for
+    for label in np.flatnonzero(problem.launches).tolist():
+        path = _path(labels, graph, label)
+        costs[path[0], label] += problem.launches[label]
+        for pair in pairwise(path):
+            charged.setdefault(pair, []).append(label)
+    if not charged:
+        return replace(energy, costs=costs)
+    tables = np.zeros((len(charged), width, width), dtype=np.int64)
+    for number, charge in enumerate(charged.values()):
+        tables[number][:, charge] = problem.launches[charge]
+        tables[number][charge, charge] = 0
+    first, then = (np.array(ends, dtype=np.int64) for ends in zip(*charged, strict=True))
+    edges, more = len(energy.producer), len(charged)
+    groups = np.stack([energy.groups[0], np.arange(count)])
+    return replace(
+        energy,
+        costs=costs,
+        groups=groups,
+        producer=np.concatenate([energy.producer, first]),
+        source=np.concatenate([energy.source, np.zeros(more, dtype=np.int64)]),
+        owner=np.concatenate([energy.owner, edges + np.arange(more)]),
+        readers=np.concatenate([energy.readers, then]),
+        fixed=np.concatenate([energy.fixed, np.zeros((more, width), dtype=np.bool_)]),
+        layer=np.concatenate([energy.layer, np.ones(more, dtype=np.int64)]),
+        cost_index=np.concatenate([energy.cost_index, len(energy.pair_costs) + np.arange(more)]),
+        pair_costs=np.concatenate([energy.pair_costs, tables]),
+    )
+
+
+def _path(labels: list[int], graph: AtomGraph, label: int) -> list[int]:
+    """Return a path that enters a label as often as any does."""
+    entered = [int(own == label) for own in labels]  # the most that a path from here enters, this atom as the first
+    then = [-1] * len(labels)
+    for atom in reversed(graph.topological_order):
+        for target in graph.successors[atom]:
+            # Where both atoms have the label, entering the second is not another time.
+            more = entered[target] + (labels[atom] == label != labels[target])
+            if more > entered[atom] or (more == entered[atom] and then[atom] < 0):
+                entered[atom], then[atom] = more, target
+    path = [max(range(len(labels)), key=lambda atom: (entered[atom], -atom))]
+    while then[path[-1]] >= 0:
+        path.append(then[path[-1]])
+    return path
+
+
+def _sets(width: int, most: int) -> Bools:
+    """Return masks of all sets of up to `most` groups."""
+    sets = list(chain.from_iterable(combinations(range(width), size) for size in range(1, most + 1)))
+    masks = np.zeros((len(sets), width), dtype=np.bool_)
+    for number, members in enumerate(sets):
+        masks[number, list(members)] = True
+    return masks
+
+
+class _Part:
+    """Edges whose readers may be in the same sets of groups, with the costs that were moved to their atoms.
+
+    `cost[e, s, t]` is the cost of edge e from group s if its readers are exactly in the groups of set t.
+    """
+
+    def __init__(self, energy: Energy, edges: Ints, sets: Bools) -> None:
+        width = sets.shape[1]
+        position = np.full(len(energy.producer), -1, dtype=np.int64)
+        position[edges] = np.arange(len(edges))
+        entries = position[energy.owner] >= 0
+        self.owner = position[energy.owner[entries]]
+        self.readers = energy.readers[entries]
+        self.sets = sets
+        self.layer = energy.layer[edges]
+        pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
+        reached = sets[None] | energy.fixed[edges][:, None]
+        has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
+        reached[~has_readers] = energy.fixed[edges[~has_readers]][:, None]
+        self.cost: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
+        self.tail = energy.producer[edges]
+        self.has_tail = self.tail >= 0
+        # Without a producer the source is known: all other rows are out of the question.
+        fixed = np.flatnonzero(~self.has_tail)
+        for edge in fixed.tolist():
+            row = self.cost[edge, energy.source[edges[edge]]].copy()
+            self.cost[edge] = row
+        self.to_tail = np.zeros((len(edges), width))
+        self.to_reader = np.zeros((len(self.owner), width))
+        self.tail_step = np.zeros((int(self.has_tail.sum()), width))
+        self.reader_step = np.zeros_like(self.to_reader)
+        self.arity = np.maximum(1, np.bincount(self.owner, minlength=len(edges)) + self.has_tail)
+        groups = energy.groups[self.layer]
+        self.tail_groups, self.reader_groups = groups[self.has_tail], groups[self.owner]
+        self.tails = self.tail[self.has_tail]
+        self.tail_sum = _RowSum(self.tails, groups.shape[1], len(energy.costs))
+        self.reader_sum = _RowSum(self.readers, groups.shape[1], len(energy.costs))
+        self.set_sum = _RowSum(self.owner, len(sets), len(edges))
+        self.is_single = len(sets) == width
+
+    @property
+    def size(self) -> int:
+        """Table entries that a step visits."""
+        return self.cost.size + len(self.owner) * len(self.sets)
+
+    def minima(self) -> tuple[_Floats, _Floats, _Floats]:
+        """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
+        left = -self.to_reader
+        nearest = left
+        if not self.is_single:
+            nearest = np.stack([left[:, members].min(axis=1) for members in self.sets], axis=1)
+        table = self.cost + self.set_sum(nearest)[:, None, :]
+        by_tail = table.min(axis=2) - self.to_tail
+        by_set = (table - self.to_tail[:, :, None]).min(axis=1)
+        others = by_set[self.owner] - nearest
+        by_reader = others
+        if not self.is_single:
+            by_reader = np.stack([others[:, holds].min(axis=1) for holds in self.sets.T], axis=1)
+        return by_set.min(axis=1), by_tail, by_reader + left
+
+    def by_label(self, by_tail: _Floats, by_reader: _Floats) -> _Floats:
+        """Return costs by group, of tails and readers, as costs of atoms by label."""
+        tails = np.take_along_axis(by_tail[self.has_tail], self.tail_groups, axis=1)
+        return self.tail_sum(tails) + self.reader_sum(np.take_along_axis(by_reader, self.reader_groups, axis=1))
+
+
+class _RowSum:
+    """Adds up rows of a table that have the same number."""
+
+    def __init__(self, numbers: Ints, width: int, count: int) -> None:
+        self.places = (numbers[:, None] * width + np.arange(width)).ravel()
+        self.shape = count, width
+
+    def __call__(self, rows: _Floats) -> _Floats:
+        size = self.shape[0] * self.shape[1]
+        sums = np.bincount(self.places, weights=rows.ravel(), minlength=size)
+        return sums.astype(np.float64, copy=False).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Of each atom the number of edges at it, and the part of a step that it takes."""
+
+    degree: _Floats
+    part: _Floats
+
+
+def _ascend(energy: Energy, parts: list[_Part], steps: int, total: int) -> int:
+    endless = float(np.iinfo(np.int64).max)
+    unary: _Floats = np.where(energy.allowed, energy.costs.astype(np.float64), endless)
+    shares = _shares(len(unary), parts)
+    best, earlier, momentum = 0.0, 0.0, LESS if steps < FEW else MOMENTUM
+    for step in range(steps + 1):
+        atoms = sum((part.by_label(part.to_tail, part.to_reader) for part in parts), unary)
+        found = [part.minima() for part in parts]
+        best = max(best, float(atoms.min(axis=1).sum()) + sum(float(least.sum()) for least, _, _ in found))
+        is_slow = step % PATIENCE == 0 and best - earlier < NEAR * total
+        if step == steps or best >= (1 - NEAR) * total or (step and is_slow):
+            break
+        earlier = best if step % PATIENCE == 0 else earlier
+        minima = [(by_tail, by_reader) for _, by_tail, by_reader in found]
+        equal = sum((part.by_label(*pair) for part, pair in zip(parts, minima, strict=True)), atoms)
+        equal /= shares.degree[:, None] + 1
+        for part, (by_tail, by_reader) in zip(parts, minima, strict=True):
+            width = by_tail.shape[1]
+            share: _Floats = _by_group(equal[part.tails], part.tail_groups, width)
+            more = shares.part[part.tails, None] * (by_tail[part.has_tail] - share)
+            part.tail_step = momentum * part.tail_step + np.where(share < endless / 2**20, more, 0.0)
+            part.to_tail[part.has_tail] += part.tail_step
+            share = _by_group(equal[part.readers], part.reader_groups, width)
+            more = shares.part[part.readers, None] * (by_reader - share)
+            part.reader_step = momentum * part.reader_step + np.where(share < endless / 2**20, more, 0.0)
+            part.to_reader += part.reader_step
+    # Sums of floating point numbers may be too large by a little.
+    return max(0, int(best * (1 - 1e-9)) - 1)
+
+
+def _shares(count: int, parts: list[_Part]) -> _Shares:
+    degree, widest = np.zeros(count), np.ones(count)
+    for part in parts:
+        for atoms, edges in ((part.tail[part.has_tail], np.flatnonzero(part.has_tail)), (part.readers, part.owner)):
+            np.add.at(degree, atoms, 1.0)
+            np.maximum.at(widest, atoms, part.arity[edges].astype(np.float64))
+    return _Shares(degree, 2 / (widest + 1))
+
+
+def _by_group(costs: _Floats, groups: Ints, width: int) -> _Floats:
+    """Return the least cost of the labels of each group, without end where a group has none."""
+    found, rows = np.full((len(costs), width), np.inf), np.arange(len(costs))
+    for label in range(costs.shape[1]):
+        found[rows, groups[:, label]] = np.minimum(found[rows, groups[:, label]], costs[:, label])
+    return found
