@@ -133,6 +133,14 @@ def test_repeated_or_unknown_operator_set_versions_are_rejected():
         tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"]), opset=999))
 
 
+def test_an_operator_set_stated_twice_alike_counts_once():
+    model = small(helper.make_node("Relu", ["x"], ["y"]))
+    model.opset_import.append(model.opset_import[0])
+    module = tt.IRModule.from_onnx(model)
+    assert [domain for domain, _ in module.main.opsets] == [""]
+    assert [one.domain for one in module.to_onnx().opset_import] == [""]
+
+
 def test_versions_enter_the_structural_hash():
     seven, eight = (
         tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"]), opset=opset)) for opset in (7, 8)
