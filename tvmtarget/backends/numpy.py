@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError
@@ -49,7 +50,7 @@ class _Numpy(Backend):
         from tvmtarget.backends.reference_fixes import FIXES
 
         try:
-            return _Interpreted(ReferenceEvaluator(_converted(request.model), new_ops=FIXES))
+            return _Interpreted(ReferenceEvaluator(accumulate_in_float32(_converted(request.model)), new_ops=FIXES))
         except Exception as error:
             raise BackendError(f"numpy cannot take function {request.name!r}: {_first_line(error)}") from error
 

@@ -20,6 +20,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.backends.c.static_function import StaticFunction
+from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest
 from tvmtarget.backends.tvm.c_functions import lower_to_kernels
@@ -537,7 +538,7 @@ def _linkable(leaf: Target) -> Target:
 def _prepared(model: ModelProto) -> ModelProto:
     """Copy a model into the form that TVM's importer reads correctly."""
     copy = ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(accumulate_in_float32(model))
     graph = copy.graph
     _name_symbols(graph)
     _name_inputs(graph)
