@@ -358,11 +358,17 @@ def best_candidate(
     limits = ((leaves_at(name, feasibility.program.topology), most) for name, most in options.max_subgraphs.items())
     coupled = CoupledOps(colocation or Colocation(), tuple(limits))
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
-    plans = [
-        run_stages(Candidate(request, way, estimates, choose))
-        for way in ways
-        for choose in choosers_for(way, estimates, options.objective, sites, coupled)
-    ]
+    distinct: dict[object, Candidate] = {}
+    for number, way in enumerate(ways):
+        for choose in choosers_for(way, estimates, options.objective, sites, coupled):
+            candidate = partition(Candidate(request, way, estimates, choose))
+            assert candidate.root is not None
+            parts = tuple((node.site.path, node.calls) for node in candidate.root.walk())
+            # Of equal partitions, one with a lower bound; that by preference has none.
+            known = distinct.get((number, parts))
+            if known is None or known.root is None or known.root.least_time is None:
+                distinct[number, parts] = candidate
+    plans = [run_stages(candidate) for candidate in distinct.values()]
     if colocation:
         plans = [plan for plan in plans if _keeps(plan, colocation)] or plans
     moved = [plan.moved_from(sites or {}) for plan in plans]
@@ -462,15 +468,15 @@ STAGES: tuple[Callable[[Candidate], Candidate], ...] = (partition, outline_subgr
 
 
 def run_stages(candidate: Candidate) -> Decomposition:
-    """Run all stages on a candidate.
+    """Run all stages on a candidate, but the first one if it is partitioned already.
 
     Args:
-        candidate: a candidate without results.
+        candidate: a candidate without later results.
 
     Returns:
         The finished decomposition.
     """
-    for stage in STAGES:
+    for stage in STAGES if candidate.root is None else STAGES[1:]:
         candidate = stage(candidate)
     assert candidate.root is not None
     assert candidate.outlined is not None

@@ -72,12 +72,21 @@ class CostChooser:
         estimates: times of operations, calls and copies.
         coupled: requests that couple operations. They are kept where a level decides them and an assignment that
             keeps them is found.
+        bounds: whether to find a tight lower bound for the whole program.
     """
 
-    def __init__(self, feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps | None = None) -> None:
+    def __init__(
+        self,
+        feasibility: Feasibility,
+        estimates: Estimates,
+        coupled: CoupledOps | None = None,
+        *,
+        bounds: bool = True,
+    ) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
         self.coupled = coupled or CoupledOps()
+        self.bounds = bounds
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -110,10 +119,12 @@ class CostChooser:
         coupled = coupled_atoms(level, self.coupled)
         is_known = matrix.is_known and not matrix.shift
         search = _Search(level, matrix.problem, coupled)
-        bound = search.run(is_known=is_known)
+        # Only the bound of the uppermost level is a bound of the program.
+        is_bounded = self.bounds and is_known and not level.site.path
+        bound = search.run(is_bounded=is_bounded)
         if not len(search.labels) and self.coupled:
             search = _Search(level, matrix.problem, CoupledAtoms(np.arange(len(level.atoms))))
-            bound = search.run(is_known=is_known)
+            bound = search.run(is_bounded=is_bounded)
         launches: list[int] = matrix.problem.launches.tolist()
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, launches, level.capacity)
@@ -175,10 +186,10 @@ class _Search:
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
 
-    def run(self, *, is_known: bool) -> int | None:
+    def run(self, *, is_bounded: bool) -> int | None:
         """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
 
-        The bound is tight only where all costs are known, as nothing is proven elsewhere.
+        Where labelings are many, the bound is only tight with `is_bounded`.
         """
         problem, bound = self.problem, None
         preferred = first_option(problem.allowed, self.coupled.all_of(self.level.favoured))
@@ -205,7 +216,7 @@ class _Search:
                 self.move_atoms()
                 if self._is_coupled:
                     self.climb_from([preferred, *starts, *found])
-            if len(self.labels) and is_known and bound < self.total:
+            if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
                 bound = max(bound, dual_bound(relaxed, self.labels, self.total, graph))

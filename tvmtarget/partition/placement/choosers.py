@@ -48,8 +48,11 @@ def choosers_for(
     names = tuple(call.source for call in program.body)
     if estimates is not None:
         by_cost = CachedChooser(CostChooser(feasibility, estimates, coupled))
+        choosers.append(by_cost)
+        # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
-        choosers.append(by_cost if joint is None else PinnedChooser(joint, names, by_cost))
+        if joint is not None:
+            choosers.append(PinnedChooser(joint, names, by_cost))
     if estimates is not None and objective == "throughput":
         choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:

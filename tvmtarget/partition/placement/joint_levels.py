@@ -17,8 +17,9 @@ from tvmtarget.partition.placement.level import level_of
 
 __all__ = ["joint_sites"]
 
-# More leaves are decided level by level only, because tables of copies grow with their square.
-MAX_LEAVES = 24
+# More leaves are decided level by level only, because tables of copies grow with their square. So are programs of more
+# operations: a system gets many calls there, which the joint choice does not know.
+MAX_LEAVES, MAX_OPS = 24, 2000
 
 
 def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> Mapping[str, str] | None:
@@ -30,16 +31,16 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         coupled: requests that couple operations.
 
     Returns:
-        Paths of leaves by operation name, without operations whose regions a driver runs; None where leaves are too
-        many, or atoms fit none.
+        Paths of leaves by operation name, without operations whose regions a driver runs; None where leaves or
+        operations are too many, or atoms fit none.
     """
     program = feasibility.program
     leaves = feasibility.leaves
-    if len(leaves) > MAX_LEAVES:
+    if len(leaves) > MAX_LEAVES or len(program.top) > MAX_OPS:
         return None
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
-        chosen = CostChooser(feasibility, estimates, coupled)(level).chosen
+        chosen = CostChooser(feasibility, estimates, coupled, bounds=False)(level).chosen
     except InfeasibleError:
         return None
     return {
