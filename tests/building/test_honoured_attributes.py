@@ -115,6 +115,13 @@ def test_attributes_that_onnxruntime_honours_reach_its_session():
     assert options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
 
 
+@pytest.mark.parametrize(("target", "spins"), [("onnxruntime", "0"), ("onnxruntime(intra-op-spinning=true)", "1")])
+def test_idle_threads_of_onnxruntime_busy_wait_only_if_the_target_says_so(target, spins):
+    (leaf,) = tt.build(normalised(), target).code.values()
+    options = leaf.compiled._session.get_session_options()  # type: ignore[attr-defined]
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == spins
+
+
 @pytest.mark.parametrize("role", ["executor", "runtime"])
 def test_executors_and_runtimes_honour_attributes_of_their_kinds(role):
     for kind in set(plugins.names(f"tvmtarget.{role}s")) & set(kind_names(role)):

@@ -34,7 +34,7 @@ class _Numpy(Backend):
             | {f"fast-math-{name}" for name in ("nnan", "ninf", "nsz", "arcp", "contract", "reassoc")}
         ),
         "c": frozenset({"mcpu", "march"}),
-        "onnxruntime": frozenset({"intra-op-threads", "optimization-level"}),
+        "onnxruntime": frozenset({"intra-op-threads", "intra-op-spinning", "optimization-level"}),
     }
 
     def version(self) -> str:

@@ -31,7 +31,7 @@ class _OnnxRuntime(Backend):
     name = "onnxruntime"
     kinds = ("onnxruntime",)
     supports = frozenset[Ability]({"shared-code"})
-    honours = {"onnxruntime": frozenset({"intra-op-threads", "optimization-level"})}
+    honours = {"onnxruntime": frozenset({"intra-op-threads", "intra-op-spinning", "optimization-level"})}
 
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"
@@ -49,6 +49,11 @@ class _OnnxRuntime(Backend):
             raise BackendError(f"optimization-level {level!r} of @{request.site or '.'} is not one of 0, 1, 2, 99")
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
         options.intra_op_num_threads = int(str(request.target["intra-op-threads"]))
+        # Each session has threads of its own. Busy ones would compete with those of other functions for the processors.
+        # One pool of a process is no alternative in Python: once it exists, onnxruntime (1.31) refuses all sessions
+        # with threads of their own, those of other libraries too, and a fork has none of its threads.
+        spinning = "1" if request.target["intra-op-spinning"] else "0"
+        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
         try:
             return _Session(lambda: ort.InferenceSession(request.source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:

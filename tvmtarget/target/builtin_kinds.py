@@ -303,8 +303,9 @@ _VITIS_AI = _table("""
 """)
 
 _ONNXRUNTIME = _table("""
-    intra-op-threads    int>=0  soft  0   tt1  threads inside one operator; 0 lets onnxruntime choose
-    optimization-level  int>=0  soft  99  tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
+    intra-op-threads    int>=0  soft  0      tt1  threads inside one operator; 0 lets onnxruntime choose
+    intra-op-spinning   bool    soft  false  tt1  idle threads of a function busy-wait for its next operator or run
+    optimization-level  int>=0  soft  99     tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
 """)
 
 _LINK_PARAMS = _table("""
