@@ -287,3 +287,18 @@ def test_explain_prints_other_reports_on_the_plan(cli, tmp_path):
     code, _, err = cli(*common, "--mark", tmp_path / "absent" / "a.onnx")
     assert code == 1
     assert "cannot be written: No such file or directory" in err
+
+
+def test_texts_are_written_without_pickles(cli, tmp_path):
+    node = helper.make_node("StringConcat", ["x", "x"], ["y"], name="twice")
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.STRING, [2]) for name in "xy"]
+    graph = helper.make_graph([node], "texts", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    np.savez(tmp_path / "in.npz", x=np.array(["a", "bc"]))
+    words = ("run", tmp_path / "m.onnx", "-i", tmp_path / "in.npz", "-t", "onnxruntime", "--check")
+    code, out, _ = cli(*words, "-o", tmp_path / "out.npz")
+    assert code == 0
+    assert "compared y: 0 of 2 values differ" in out
+    with np.load(tmp_path / "out.npz") as stored:
+        assert stored["y"].tolist() == ["aa", "bcbc"]

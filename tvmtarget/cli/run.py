@@ -210,9 +210,14 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
     not_tensors = [name for name, value in results.items() if not isinstance(value, np.ndarray)]
     if not_tensors:
         raise RunError(f"output {not_tensors[0]!r} is not a tensor, and an .npz file holds only these; omit --output")
+    # An array of objects would be pickled, and reading a pickle can run code.
+    texts = {name: array.astype(np.str_) for name, array in results.items() if array.dtype == object}
+    changed = [name for name, array in texts.items() if array.tolist() != results[name].tolist()]
+    if changed:
+        raise RunError(f"output {changed[0]!r} holds values that an .npz file would change; omit --output")
     try:
         with atomic_write(path) as file:
-            np.savez_compressed(file, **results)  # type: ignore[arg-type]
+            np.savez_compressed(file, **{**results, **texts})  # type: ignore[arg-type]
     except OSError as error:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
 
