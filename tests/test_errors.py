@@ -9,6 +9,7 @@ from tvmtarget import Target, errors
 from tvmtarget.errors import (
     ArtifactError,
     BackendError,
+    CompileError,
     FileError,
     InfeasibleError,
     LogError,
@@ -37,6 +38,7 @@ ALSO = {
     InfeasibleError: (ValueError,),
     MemoryTooSmallError: (ValueError, InfeasibleError),
     BackendError: (RuntimeError,),
+    CompileError: (RuntimeError, BackendError),
     RunError: (ValueError, RuntimeError),
     FileError: (ValueError,),
     ArtifactError: (ValueError,),

@@ -8,6 +8,7 @@
     ├── InfeasibleError      constraints that no node of the tree can meet
     │   └── MemoryTooSmallError  buffers that do not fit into the memory pools
     ├── BackendError         a code generator that is absent, rejects a function, or fails on it
+    │   └── CompileError     a leaf function that its code generator cannot compile
     ├── RunError             inputs that do not fit, or a program that failed while running
     ├── FileError            a file that cannot be read, is damaged, or exceeds a limit
     │   ├── ArtifactError    a saved program that is damaged, of another format or too new
@@ -42,6 +43,7 @@ __all__ = [
     "ArtifactError",
     "BackendError",
     "CacheWarning",
+    "CompileError",
     "FileError",
     "InfeasibleError",
     "LogError",
@@ -188,6 +190,14 @@ class MemoryTooSmallError(InfeasibleError):
 
 class BackendError(TvmTargetError, RuntimeError):
     """A code generator that is absent, rejects a function, or fails on it."""
+
+
+class CompileError(BackendError):
+    """A leaf function that its code generator cannot compile, or not in time; `function` is its name."""
+
+    def __init__(self, *problems: str, function: str = "") -> None:
+        super().__init__(*problems)
+        self.function = function
 
 
 class RunError(TvmTargetError, ValueError, RuntimeError):

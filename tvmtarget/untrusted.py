@@ -94,6 +94,7 @@ LIMITS: Mapping[str, Limit] = {
         Limit("model-depth", 64, "levels", "nesting of bodies, and of calls of functions, in a model"),
         Limit("folded-bytes", 16 * _MIB, "bytes", "growth of a function's constants by folding; larger results stay"),
         Limit("tensor-bytes", 64 << 30, "bytes", "size of one value of a program that is built"),
+        Limit("compile-seconds", 600, "seconds", "time for compiling one function of a leaf"),
         Limit(
             "start-seconds",
             120,

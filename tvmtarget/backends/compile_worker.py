@@ -22,11 +22,15 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from tvmtarget.backends.protocol import CompileRequest, Kernel, Schedules, backend_named
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.errors import CompileError, TvmTargetError
 from tvmtarget.python_process import end_with_parent, python_command, python_environment
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import limit
 
 __all__ = ["CompileWorker", "Outcome", "compile_in_processes", "main"]
+
+
+_GRACE_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,13 @@ class Outcome:
         files: native code by file name; empty if this machine has no linker, or there was a problem.
         problem: why the function cannot be compiled; empty if it can.
         has_ended: whether the process ended while it compiled.
+        is_defect: whether the code generator failed on a function that it should compile.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     problem: str = ""
     has_ended: bool = False
+    is_defect: bool = False
 
 
 class CompileWorker:
@@ -94,7 +100,7 @@ class CompileWorker:
                         schedule = _look_up(request.schedules, head)
                     _write(self._requests, {"schedule": schedule})
                 elif "problem" in head:
-                    return Outcome(problem=head["problem"])
+                    return Outcome(problem=head["problem"], is_defect=head["is_defect"])
                 else:
                     return Outcome(dict(_cut(head["files"], body)))
         except (OSError, EOFError, ValueError):
@@ -138,7 +144,9 @@ def compile_in_processes(
             number = next(numbers)
             if number >= len(requests):
                 return
-            results.put((number, worker.compile(*requests[number])))
+            # The process reports that it takes too long by itself, unless it cannot run any more.
+            seconds = limit("compile-seconds") + _GRACE_SECONDS
+            results.put((number, worker.compile(*requests[number], seconds=seconds)))
 
     outcomes: dict[int, Outcome] = {}
     try:
@@ -229,10 +237,12 @@ def main() -> int:
             )
             files = backend_named(head["backend"]).compile(request).native_files()
         except TvmTargetError as error:
-            _write(answers, {"problem": str(error).splitlines()[0]})
+            is_defect = isinstance(error, CompileError)
+            _write(answers, {"problem": str(error).splitlines()[0], "is_defect": is_defect})
         except Exception as error:
             reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            _write(answers, {"problem": f"function {head['name']!r}: {type(error).__name__}: {reason}"})
+            problem = f"function {head['name']!r}: {type(error).__name__}: {reason}"
+            _write(answers, {"problem": problem, "is_defect": True})
         else:
             sizes = {name: len(data) for name, data in files.items()}
             _write(answers, {"files": sizes}, b"".join(files.values()))

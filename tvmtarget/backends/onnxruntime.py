@@ -8,7 +8,7 @@ from typing import Any
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.errors import BackendError, CompileError, MissingExtraError
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
@@ -58,8 +58,10 @@ class _OnnxRuntime(Backend):
             return _Session(lambda: ort.InferenceSession(request.source, options, providers=["CPUExecutionProvider"]))
         except Exception as error:
             reason = str(error).splitlines()[0]
-            raise BackendError(
-                f"onnxruntime cannot take function {request.name!r} of @{request.site or '.'}: {reason}"
+            raise CompileError(
+                f"onnxruntime cannot take function {request.name!r} of @{request.site or '.'}: {reason}; place its "
+                "operations on another site (where, --where)",
+                function=request.name,
             ) from error
 
 

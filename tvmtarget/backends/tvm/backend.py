@@ -36,6 +36,7 @@ from tvmtarget.backends.tvm.compiled_module import (
     place,
     quiet,
     tvm_version,
+    within_limits,
 )
 from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes, schedule_functions
 from tvmtarget.backends.tvm.cuda import (
@@ -55,7 +56,8 @@ from tvmtarget.backends.tvm.register_tiling import VectorUnit
 from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, build_tir, is_code
 from tvmtarget.backends.tvm.traces import TRACE_FORMAT
 from tvmtarget.backends.tvm.vector_units import vector_unit
-from tvmtarget.errors import BackendError, raise_all
+from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
+from tvmtarget.human_units import counted
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
 from tvmtarget.target.cpu.triples import Triple
@@ -254,13 +256,17 @@ class _Tvm(Backend):
             library = compile_isolated(request)
             if library is not None:
                 return opened(library)
-        with _named_errors(request), LOCK, quiet():
+
+        def compiled() -> CompiledModule:
             if is_tir:
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
             with _imported(tvm, request) as (module, target, pipeline):
                 return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
+
+        with _named_errors(request):
+            return within_limits(compiled)
 
     def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
         """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.
@@ -308,17 +314,23 @@ class _Tvm(Backend):
         unit = _vector_unit_of_c(tvm, request.target) if is_tiled and kind == "c" else None
         # C compilers know the CPU; TVM does not have to.
         request = replace(request, target=Target("c") if kind == "c" else _linkable(request.target))
-        with _named_errors(request), LOCK, quiet(), _imported(tvm, request) as (module, target, _):
+
+        def lowered() -> StaticFunction:
             from tvm.relax.backend.cpu_generic import pipeline
 
-            module = _with_empty_dimensions(tvm, module)
-            passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
-            if is_tiled and kind == "llvm":
-                unit, passes = vector_unit(target), legal_passes(target)
-            module = tvm.transform.Sequential(passes)(module)
-            if unit is not None:
-                module, _ = schedule_functions(module, unit)
-            return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
+            with _imported(tvm, request) as (module, target, _):
+                module = _with_empty_dimensions(tvm, module)
+                passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
+                vectors = unit
+                if is_tiled and kind == "llvm":
+                    vectors, passes = vector_unit(target), legal_passes(target)
+                module = tvm.transform.Sequential(passes)(module)
+                if vectors is not None:
+                    module, _ = schedule_functions(module, vectors)
+                return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
+
+        with _named_errors(request):
+            return within_limits(lowered)
 
     def is_code(self, request: CompileRequest) -> bool:
         """Return whether the entry of a trusted function of Relax is TIR code.
@@ -437,6 +449,31 @@ def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
     return tvm.relax.frontend.onnx.from_onnx(_prepared(request.model), sanitize_input_names=False)
 
 
+def _reduces_to_scalar(tvm: Any, module: Any) -> bool:  # noqa: ANN401
+    """Return whether a module reduces a tensor of symbolic shape to a scalar.
+
+    The LLVM of TVM 0.27 never ends at its level 3 where such a function, a maximum of float[n,96,7,7], is in one module
+    with one that computes sizes; each alone takes 0.2 s, and both at level 2, too.
+    """
+    found: list[bool] = []
+
+    def visit(node: Any) -> None:  # noqa: ANN401
+        if isinstance(node, tvm.ir.Call) and _sizes(node) == []:
+            sizes = (size for one in node.args for size in _sizes(one) or ())
+            found.append(any(not isinstance(size, tvm.tirx.IntImm) for size in sizes))
+
+    for function in module.functions.values():
+        if isinstance(function, tvm.relax.Function):
+            tvm.relax.analysis.post_order_visit(function, visit)
+    return any(found)
+
+
+def _sizes(node: Any) -> list[Any] | None:  # noqa: ANN401
+    """Return the dimensions of a tensor; None for anything else, and if they are not known."""
+    sizes = getattr(getattr(getattr(node, "ty", None), "shape", None), "values", None)
+    return None if sizes is None else list(sizes)
+
+
 @contextlib.contextmanager
 def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any]]:  # noqa: ANN401
     """Import a leaf function, and enter the context in which it is compiled.
@@ -445,11 +482,13 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
         TVM's module and target, and the pipeline for Relax.
     """
     is_gpu = request.target.kind == "cuda"
-    target = _target(tvm, request.target)
+    module = _module_of(tvm, request)
+    is_default = request.target.kind == "llvm" and "opt-level" not in request.target.attrs
+    never_ends = is_default and _reduces_to_scalar(tvm, module)
+    target = _target(tvm, request.target.override({"opt-level": 2}) if never_ends else request.target)
     default = (gpu_default if is_gpu else cpu_default)(target)
     known = None if request.schedules is None else TunedChoice(request.schedules, default)
     pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
-    module = _module_of(tvm, request)
     disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
     context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
     with generating(tvm, target) if is_gpu else target, context:
@@ -462,13 +501,33 @@ def _named_errors(request: CompileRequest) -> Iterator[None]:
     try:
         yield
     except BackendError as error:
-        raise BackendError(
-            f"tvm cannot compile function {request.name!r} of @{request.site or '.'}: {error}"
-        ) from error
+        problem = f"tvm cannot compile {_place(request)}: {error}"
+        if isinstance(error, CompileError):
+            raise CompileError(problem, function=request.name) from error
+        raise BackendError(problem) from error
+    except TvmTargetError:
+        raise
     except Exception as error:
-        raise BackendError(
-            f"tvm cannot take function {request.name!r} of @{request.site or '.'}: {_reason(error)}"
+        raise CompileError(
+            f"tvm cannot take {_place(request)}: {_reason(error)}; place its operations on another site (where, "
+            "--where), or give the inputs static shapes (tt.specialize, --size)",
+            function=request.name,
         ) from error
+
+
+def _place(request: CompileRequest) -> str:
+    """Return what is compiled, with the operators of an ONNX model."""
+    place = f"function {request.name!r} of @{request.site or '.'}"
+    if request.is_relax:
+        return place
+    kinds = list(dict.fromkeys(node.op_type for node in request.model.graph.node))
+    shown = ", ".join(kinds[:_MOST_KINDS]) + (
+        f" and {len(kinds) - _MOST_KINDS} more" if len(kinds) > _MOST_KINDS else ""
+    )
+    return f"{place} ({counted(len(request.model.graph.node), 'op')}: {shown})"
+
+
+_MOST_KINDS = 8
 
 
 def _never_empty(graph: GraphProto) -> frozenset[int]:
@@ -544,6 +603,8 @@ def _prepared(model: ModelProto) -> ModelProto:
     _name_inputs(graph)
     _cut_spare_results(graph)
     types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     nodes = [written for node in graph.node for written in _rewritten(node, types, empty)]
     del graph.node[:]

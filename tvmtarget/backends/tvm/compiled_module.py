@@ -22,15 +22,16 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from tvmtarget.backends.aligned import is_aligned
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Compiled
-from tvmtarget.errors import BackendError, MissingExtraError
+from tvmtarget.errors import BackendError, CompileError, MissingExtraError
 from tvmtarget.files import temporary_folder
+from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
     "LIBRARY",
@@ -48,8 +49,10 @@ __all__ = [
     "quiet",
     "reject_forks",
     "tvm_version",
+    "within_limits",
 ]
 
+_T = TypeVar("_T")
 Tvm: TypeAlias = Any
 Tensor: TypeAlias = Any
 
@@ -451,6 +454,45 @@ def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
         path = folder / LIBRARY
         path.write_bytes(library)
         return tvm.runtime.load_module(str(path))
+
+
+def within_limits(compute: Callable[[], _T]) -> _T:
+    """Compile something alone, silently, and within the limit `compile-seconds`.
+
+    TVM releases Python's lock (GIL) while it compiles, so that another thread can stop waiting for it. A compilation
+    that exceeds the limit cannot be stopped, and ends with the process.
+
+    Args:
+        compute: compiles something.
+
+    Returns:
+        The result of `compute`.
+
+    Raises:
+        CompileError: it takes longer.
+    """
+    seconds = limit("compile-seconds")
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(compute())
+        except BaseException as error:
+            errors.append(error)
+
+    with LOCK, quiet():
+        thread = threading.Thread(target=run, name="compile", daemon=True)
+        thread.start()
+        thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise CompileError(
+            f"it takes longer than {seconds} seconds; give the inputs static shapes (tt.specialize, --size), place its "
+            f"operations on another site (where, --where), or raise {LIMITS['compile-seconds'].variable}"
+        )
+    return results[0]
 
 
 @contextlib.contextmanager

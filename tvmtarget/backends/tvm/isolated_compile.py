@@ -7,10 +7,9 @@ from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.backends.tvm.compiled_module import LIBRARY
 from tvmtarget.errors import BackendError
 from tvmtarget.ir.relax.safe_source import unsafe_parts
+from tvmtarget.untrusted import limit
 
 __all__ = ["compile_isolated"]
-
-TIME_LIMIT = 300  # seconds for compiling a leaf function
 
 
 def compile_isolated(request: CompileRequest) -> bytes | None:
@@ -35,7 +34,7 @@ def compile_isolated(request: CompileRequest) -> bytes | None:
         )
     worker = CompileWorker()
     try:
-        outcome = worker.compile("tvm", request, seconds=TIME_LIMIT)
+        outcome = worker.compile("tvm", request, seconds=limit("compile-seconds"))
     finally:
         worker.close()
     if outcome.has_ended:
