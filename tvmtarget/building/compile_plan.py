@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, Unpack
 
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.tuning_log import TuningLog
@@ -18,7 +18,7 @@ from tvmtarget.building.plan_request import PlanRequest, ProgramLike
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settings, TunedChoices, opened_log
 from tvmtarget.compile_cache import CacheLike, CompileCache, open_cache
-from tvmtarget.errors import BackendError, TargetError, raise_all
+from tvmtarget.errors import BackendError, CompileError, InfeasibleError, TargetError, raise_all, warn
 from tvmtarget.executors.driver_program import DriverProgram, constants_of
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.module import IRModule
@@ -28,6 +28,7 @@ from tvmtarget.ir.relax.tvm_library import is_tvm_function, is_tvm_module, tvm_m
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.outline.outlining import SubgraphRecord
+from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.plan import Plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
@@ -141,14 +142,45 @@ def build(
         "cache": open_cache(cache),
         "jobs": jobs,
     }
+    # A plan is built as it is.
+    build = build_plan if isinstance(module, Plan) else _build_movable
     if log is None:
-        return build_plan(plan, None, settings, mod_name, **options)
+        return build(plan, None, settings, mod_name, **options)
     with opened_log(log) as opened:
         choices = TunedChoices(opened, policy)
-        # A plan is built as it is: a log may choose its kernels and settings, but not its placement.
+        # A log may choose the kernels and settings of a plan, but not its placement.
         if not isinstance(module, Plan):
             plan = choices.placed(plan)
-        return build_plan(plan, choices, settings, mod_name, **options)
+        return build(plan, choices, settings, mod_name, **options)
+
+
+_MOST_MOVED = 16  # functions of one build
+
+
+def _build_movable(
+    plan: Plan, choices: TunedChoices | None, settings: Settings | None, name: str, **options: Unpack[_Options]
+) -> Executable:
+    """Build a plan; operations of a function that fails to compile move to other leaves, with a warning."""
+    for _ in range(_MOST_MOVED):
+        try:
+            return build_plan(plan, choices, settings, name, **options)
+        except CompileError as error:
+            moved = _moved(plan, error)
+            if moved is None:
+                raise
+            warn(f"{error.problems[0]}; its operations run on other leaves now")
+            plan = moved
+    return build_plan(plan, choices, settings, name, **options)
+
+
+def _moved(plan: Plan, error: CompileError) -> Plan | None:
+    """Return the plan without a function that failed to compile; None if its operations have no other leaf."""
+    failed = [(op, one.site) for one in plan.subgraphs if one.function == error.function for op in one.ops]
+    request = replace(plan.request, excluded=(*plan.request.excluded, *failed))
+    try:
+        return Plan.of(plan_request(request, prepare(request))) if failed else None
+    except InfeasibleError:
+        return None
 
 
 def _check_not_given(arguments: Mapping[str, object]) -> None:

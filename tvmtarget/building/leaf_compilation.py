@@ -26,7 +26,7 @@ from tvmtarget.backends.sharing import build_key, code_key, function_key, stored
 from tvmtarget.building.leaf_function import LeafCode, LeafFunction
 from tvmtarget.building.tuned_schedules import LogSchedules
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import BackendError, FileError
+from tvmtarget.errors import BackendError, CompileError, FileError
 from tvmtarget.human_units import counted
 from tvmtarget.ir.relax.leaf_module import external_module_json
 from tvmtarget.partition.outline.composites import with_composites
@@ -173,10 +173,13 @@ def _compile_in_processes(
     for number, outcome in sorted(outcomes.items()):
         request = tasks[number].request
         if outcome.has_ended:
-            raise BackendError(
+            raise CompileError(
                 f"function {request.name!r} of @{request.site or '.'} {outcome.problem}; jobs=1 (--jobs 1) compiles it "
-                "in this process, with all of the memory"
+                "in this process, with all of the memory",
+                function=request.name,
             )
+        if outcome.problem and outcome.is_defect:
+            raise CompileError(outcome.problem, function=request.name)
         if outcome.problem:
             raise BackendError(outcome.problem)
         if outcome.files:

@@ -231,7 +231,7 @@ class PlanOptions(PartitionArguments):
 
         module = self.read(model)
         # Without further options `build` makes the plan, and the executable records which placement of the log it used.
-        is_planned_here = any(
+        is_planned_here = self.fold_constants is not None or any(
             value for name, value in vars(self).items() if name not in ("where", "log", "near", "sizes")
         )
         with self.opened_log() as log:

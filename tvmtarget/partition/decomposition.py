@@ -34,12 +34,16 @@ __all__ = ["Decomposition", "Request", "folded_module"]
 
 @dataclass(frozen=True)
 class Request:
-    """What to decompose: the module, the target, the options, and the moves of a what-if question."""
+    """What to decompose: the module, the target, the options, and the moves of a what-if question.
+
+    `excluded` are operations with a leaf that failed to compile them, and must not get them.
+    """
 
     module: IRModule
     target: Target
     options: PartitionOptions = field(default_factory=PartitionOptions)
     moves: Moves = ()
+    excluded: tuple[tuple[str, str], ...] = ()
 
     def with_options(self, **changes: object) -> Self:
         """Return the request with some options changed.

@@ -176,6 +176,12 @@ def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCa
         The answers, computed as they are needed.
     """
     feasibility = Feasibility(program, splits=splits, cache=cache)
+    if request.excluded:
+        numbers = {call.source: number for number, call in enumerate(program.body)}
+        leaves: dict[int, set[str]] = {}
+        for op, leaf in request.excluded:
+            leaves.setdefault(numbers[op], set()).add(leaf)
+        feasibility = with_pins(feasibility, {}, [ExcludedSites("a leaf that failed to compile it", leaves)])
     return assume_support(feasibility, request.moves) if request.moves else feasibility
 
 

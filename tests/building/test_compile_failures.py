@@ -1,0 +1,92 @@
+"""Functions that a code generator does not compile, or not in time: they move to other leaves, or are one error."""
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import BackendError, CompileError, TvmTargetWarning
+
+# onnxruntime has no Selu of float64, which its rules do not say: no test of ONNX has one.
+SELU = """func @main(%x: float64[3]) opsets(onnx=17) { %a: float64[3] = onnx.Abs(%x) as abs
+    %y: float64[3] = onnx.Selu(%a) as selu return %y }"""
+# The LLVM of TVM never ends at level 3, which a target must state to get it.
+ENDLESS = """
+import time, warnings
+import numpy as np
+from onnx import parser
+import tvmtarget as tt
+graph = "g (float[n,96,7,7] x) => (uint8[n,96,7,7] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }"
+module = tt.IRModule.from_onnx(parser.parse_model('<ir_version: 8, opset_import: ["": 17]>' + graph))
+try:
+    tt.build(module, "llvm(opt-level=3)", cache=False)
+except tt.errors.CompileError as error:
+    print(error)
+with warnings.catch_warnings(record=True) as found:
+    exe = tt.build(module, "[fast=llvm(opt-level=3),safe=numpy](host=@safe)", cache=False)
+print(found[0].message)
+print(exe.run({"x": np.ones((2, 96, 7, 7), "float32")})["y"].max())
+"""
+
+
+def test_a_function_that_fails_to_compile_moves_to_another_leaf_with_a_warning():
+    module = tt.IRModule.parse(SELU)
+    pair = "[ort=onnxruntime,cpu=numpy](host=@cpu)"
+    with pytest.warns(
+        TvmTargetWarning, match=r"onnxruntime cannot take .*Selu.*; its operations run on other leaves now"
+    ):
+        exe = tt.build(module, pair, cache=False)
+    np.testing.assert_allclose(exe.run({"x": np.float64([-1, 0, 2])})["y"], 1.0507009873554805 * np.float64([1, 0, 2]))
+    assert {leaf.request.site for leaf in exe.code.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("target", "where"),
+    [("onnxruntime", None), ("[ort=onnxruntime,cpu=numpy](host=@cpu)", {"selu": "@ort"})],
+)
+def test_a_function_without_another_leaf_is_an_error_that_names_it_and_the_fix(target, where):
+    with pytest.raises(CompileError, match=r"cannot take function '\w+' of @.*Selu.*; place its operations on another"):
+        tt.build(tt.IRModule.parse(SELU), target, where=where, cache=False)
+
+
+def test_a_plan_is_built_as_it_is():
+    plan = tt.decompose(tt.IRModule.parse(SELU), "[ort=onnxruntime,cpu=numpy](host=@cpu)")
+    with pytest.raises(CompileError, match="Selu"):
+        tt.build(plan, cache=False)
+
+
+def test_a_target_that_the_code_generator_rejects_is_an_error():
+    with pytest.raises(BackendError, match="LLVM knows no CPU 'none'"):
+        tt.build(tt.IRModule.parse(SELU.replace("float64", "float32")), "llvm(mcpu=none,unchecked=mcpu)", cache=False)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[n,96,7,7] x) => (uint8[n,96,7,7] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }",
+        "g (float[2] x) => (int64[1] y, float[2] z) <float[3] w = {1,2,3}> { y = Shape(w) z = Neg(x) }",
+    ],
+)
+def test_llvm_compiles_what_its_rules_support(graph):
+    module = tt.IRModule.from_onnx(parser.parse_model('<ir_version: 8, opset_import: ["": 17]>' + graph))
+    sizes = [dim if isinstance(dim, int) else 2 for dim in module.main.params[0].type.shape]
+    x = np.random.default_rng(0).standard_normal(sizes).astype("float32")
+    session = onnxruntime.InferenceSession(module.to_onnx().SerializeToString())
+    found = tt.build(tt.decompose(module, "llvm", fold_constants=False), cache=False).run({"x": x})
+    for actual, expected in zip(found.values(), session.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_compilation_that_does_not_end_is_an_error_or_moves(monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_COMPILE_SECONDS", "3")
+    done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True, timeout=120, check=True)
+    error, warning, largest = done.stdout.splitlines()
+    assert "(1 op: DynamicQuantizeLinear): it takes longer than 3 seconds" in error
+    assert "TVMTARGET_MAX_COMPILE_SECONDS" in error
+    assert warning.endswith("its operations run on other leaves now")
+    assert largest == "255"
