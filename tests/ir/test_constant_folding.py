@@ -76,6 +76,16 @@ def test_types_follow_from_folded_values():
     assert folded.main.types["y"].shape == (2, 3)
 
 
+def test_lengths_that_only_a_value_states_become_known():
+    module = tt.IRModule.parse("""func @main(%x: float32[2,6]) -> (float32[?,?]) opsets(onnx=17) {
+        const %begin: int64[1] = [-1] const %end: int64[1] = [9] const %first: int64[1] = [2]
+        %s: int64[k] = onnx.Shape(%x) as s %t: int64[m] = onnx.Slice(%s, %begin, %end) as t
+        %u: int64[q] = onnx.Concat(%first, %t) {axis=0} as u
+        %y: float32[?,?] = onnx.Reshape(%x, %u) as y return %y }""")
+    folded = fold_constants(module).verify()
+    assert (kinds(folded), folded.main.types["y"].shape) == (["Reshape"], (2, 6))
+
+
 def test_constants_are_folded_in_nested_bodies_too():
     module = read("""g (float[2,3] x, bool c) => (float[k] y) <int64[1] six = {6}> {
         y = If(c) <then_branch = t () => (float[k] p) { s = Shape(x) m = Neg(s) n = Neg(m) q = ReduceProd(n)

@@ -16,13 +16,12 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from tvmtarget.errors import TvmTargetError
 from tvmtarget.ir.function import Call, Constant, Function, all_names, calls_in
+from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.tensors import write_tensor
-from tvmtarget.ir.onnx.types import read_type, write_type
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
 from tvmtarget.untrusted import limit
 
@@ -30,7 +29,6 @@ __all__ = ["fold_constants", "folded_ops"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_SMALL = 1024  # elements of a constant that type inference reads
 _MOST_SIZES = 64  # elements of a vector of sizes
 _MOST_PRODUCTS = 1 << 28  # multiplications of one matrix product
 
@@ -160,7 +158,7 @@ class _Folding:
 
     def __init__(self, function: Function, keep: Callable[[Call], bool]) -> None:
         self._keep = keep
-        self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in function.opsets]
+        self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
         self._names = Names(all_names(function))
         self._bytes_left = limit("folded-bytes")
@@ -201,6 +199,7 @@ class _Folding:
             for output, value in zip(call.outputs, found or (), strict=False):
                 if output.name:
                     scope.values[output.name] = value
+                    scope.types[output.name] = _type_of(output.type, value)
                     scope.changed.add(output.name)
                     if not is_result:
                         constants.append(Constant(output.name, _type_of(output.type, value), value))
@@ -210,33 +209,7 @@ class _Folding:
         """Return an operation with the types of its results that follow from what is known of its operands."""
         if all(isinstance(one.type, TensorType) and one.type.nbytes is not None for one in call.outputs):
             return call
-        if call.regions or not call.op.startswith("onnx."):
-            return call
-        domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
-        version = {opset.domain: opset.version for opset in self._opsets}.get(domain, 0)
-        names = [name for name in call.inputs if name]
-        try:
-            types = {name: write_type(scope.types.get(name), what=name) for name in names}
-            data = {
-                name: write_tensor(Constant(name, _type_of(scope.types.get(name), value), value))
-                for name in names
-                if (value := scope.values.get(name)) is not None and value.size <= _SMALL
-            }
-            schema = onnx.defs.get_schema(kind, version, domain)
-            node = write_call(call, write_tensor)
-            found = onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=self._opsets)
-            inferred = {name: read_type(type_) for name, type_ in found.items()}
-        # An operator or type that ONNX cannot infer keeps what is stated.
-        except (
-            TvmTargetError,
-            onnx.checker.ValidationError,
-            onnx.defs.SchemaError,
-            onnx.shape_inference.InferenceError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ):
-            return call
+        inferred = infer_call(call, scope.types, scope.values, self._opsets)
         outputs = tuple(replace(one, type=self._more_static(one.type, inferred.get(one.name))) for one in call.outputs)
         for old, new in zip(call.outputs, outputs, strict=True):
             if new.type != old.type and new.name:
@@ -295,7 +268,8 @@ class _Folding:
         graph = onnx.GraphProto(node=[node])
         graph.input.extend(onnx.ValueInfoProto(name=name) for name in inputs)
         graph.output.extend(onnx.ValueInfoProto(name=output.name) for output in call.outputs if output.name)
-        model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=self._opsets)
+        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._opsets]
+        model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
         is_integer = any(isinstance(one.type, TensorType) and "float" not in one.type.dtype for one in call.outputs)
         # Division of integers by zero, and floats that no integer represents, have no result in ONNX.
         mode: Any = "raise" if is_integer else "ignore"

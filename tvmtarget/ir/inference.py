@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import log2, prod
+from typing import Any
 
+import numpy as np
 import onnx
 
-from tvmtarget.errors import ModelError, warn
-from tvmtarget.ir.function import COPY, Call, Function, Value
-from tvmtarget.ir.onnx.graph import write_graph
-from tvmtarget.ir.onnx.types import read_type
-from tvmtarget.ir.types import Type
+from tvmtarget.errors import ModelError, TvmTargetError, warn
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
+from tvmtarget.ir.onnx.contrib_types import contrib_types
+from tvmtarget.ir.onnx.graph import write_call, write_graph
+from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.types import read_type, write_type
+from tvmtarget.ir.types import TensorType, Type, dtype_of
 from tvmtarget.python_process import python_command, python_environment
 
-__all__ = ["infer_shapes", "infer_types"]
+__all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
 _SMALL = 1024  # constants with at most this many elements are passed by value
@@ -163,7 +167,97 @@ def infer_types(function: Function, functions: Mapping[str, Function] | None = N
         raise ModelError(f"function {function.name!r} does not fit together: {reason}") from error
     graph = inferred.graph
     found: dict[str, Type] = {info.name: read_type(info.type) for info in (*graph.value_info, *graph.output)}
-    return function.replace(body=tuple(_typed(call, found) for call in body))
+    return with_contrib_types(function.replace(body=tuple(_typed(call, found) for call in body)))
+
+
+def with_contrib_types(function: Function) -> Function:
+    """Infer the types of results of ONNX Runtime's operators, and of what is computed from them.
+
+    Args:
+        function: the function, whose other types are inferred already.
+
+    Returns:
+        The function with types filled in; nested bodies stay as they are.
+    """
+    if not any(call.op.startswith(_CONTRIB) and any(map(_is_open, call.outputs)) for call in function.body):
+        return function
+    types = dict(function.types)
+    values = {one.name: one.data for one in function.constants}
+    body = []
+    for call in function.body:
+        if any(map(_is_open, call.outputs)):
+            found = infer_call(call, types, values, function.opsets)
+            outputs = (
+                replace(one, type=found.get(one.name, one.type)) if _is_open(one) else one for one in call.outputs
+            )
+            call = replace(call, outputs=tuple(outputs))
+            types |= {one.name: one.type for one in call.outputs}
+        body.append(call)
+    return function.replace(body=tuple(body))
+
+
+def _is_open(value: Value) -> bool:
+    """Return whether the type of a value is not known, or only its element type is."""
+    return bool(value.name) and (
+        value.type is None or (isinstance(value.type, TensorType) and value.type.shape is None)
+    )
+
+
+_CONTRIB = "onnx.com.microsoft::"
+
+
+def infer_call(
+    call: Call,
+    types: Mapping[str, Type],
+    values: Mapping[str, np.ndarray[Any, Any]],
+    opsets: Iterable[tuple[str, int]],
+) -> dict[str, Type]:
+    """Infer the types of the results of one operation.
+
+    Args:
+        call: the operation.
+        types: types of values by name.
+        values: values that are known, by name.
+        opsets: operator set versions by domain.
+
+    Returns:
+        Types by name; none for an operation that ONNX cannot infer, and for one with nested bodies.
+    """
+    if call.op.startswith(_CONTRIB):
+        operands = [type_ if isinstance(type_ := types.get(name), TensorType) else None for name in call.inputs]
+        pairs = zip(call.outputs, contrib_types(call, operands), strict=False)
+        return {output.name: type_ for output, type_ in pairs if output.name and type_ is not None}
+    if call.regions or not call.op.startswith("onnx."):
+        return {}
+    domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
+    imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
+    names = [name for name in call.inputs if name]
+    try:
+        operand_types = {name: write_type(types.get(name), what=name) for name in names}
+        data = {
+            name: write_tensor(Constant(name, _type_of(types.get(name), value), value))
+            for name in names
+            if (value := values.get(name)) is not None and value.size <= _SMALL
+        }
+        schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
+        node = write_call(call, write_tensor)
+        found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)
+        return {name: read_type(type_) for name, type_ in found.items()}
+    # An operator or type that ONNX cannot infer keeps what is stated.
+    except (
+        TvmTargetError,
+        onnx.checker.ValidationError,
+        onnx.defs.SchemaError,
+        onnx.shape_inference.InferenceError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):
+        return {}
+
+
+def _type_of(stated: Type, value: np.ndarray[Any, Any]) -> TensorType:
+    return TensorType(stated.dtype if isinstance(stated, TensorType) else dtype_of(value.dtype), value.shape)
 
 
 def _with_signature(call: Call, functions: Mapping[str, Function]) -> Call:

@@ -18,7 +18,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.inference import infer_shapes
+from tvmtarget.ir.inference import infer_shapes, with_contrib_types
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.metadata import read_graph_metadata, read_model_metadata
@@ -87,7 +87,8 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     # Calls of model-local functions become calls of the IR, so that versions of their domains do not matter.
     local = {function.domain for function in model.functions}
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
-    return main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)), *reader.functions
+    main = with_contrib_types(main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)))
+    return main, *reader.functions
 
 
 def read_body(graph: GraphProto) -> Function:

@@ -1,0 +1,106 @@
+"""Types of ONNX Runtime's own operators, compared with the values that it returns."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmtarget as tt
+
+RANDOM = np.random.default_rng(0)
+
+
+def floats(*shape):
+    return RANDOM.standard_normal(shape).astype("float32")
+
+
+def octets(*shape):
+    return RANDOM.integers(0, 9, shape).astype("uint8")
+
+
+X, SCALE, ZERO = floats(2, 5, 16), np.float32(0.1), np.uint8(3)
+# Operands of each operator by its name, results of which an operation of ONNX reads the first; attributes.
+CASES = {
+    "MatMulNBits": ([X, octets(8, 1, 8), floats(8)], {"K": 16, "N": 8, "bits": 4, "block_size": 16}),
+    "Gelu": ([X], {}),
+    "FastGelu": ([X, floats(16)], {}),
+    "BiasGelu": ([X, floats(16)], {}),
+    "QuickGelu": ([X], {}),
+    "SkipLayerNormalization": ([X, X, floats(16), floats(16)], {}),
+    "SkipSimplifiedLayerNormalization": ([X, X, floats(16)], {}),
+    "FusedMatMul": ([X, floats(2, 16, 7)], {"transA": 0}),
+    "FusedMatMul transposed": ([X, floats(2, 7, 16)], {"transB": 1}),
+    "Attention": ([X, floats(16, 24), floats(24)], {"num_heads": 2}),
+    "MultiHeadAttention": ([X, floats(2, 7, 16), floats(2, 7, 8)], {"num_heads": 2}),
+    "RotaryEmbedding": ([X, np.arange(5)[None].repeat(2, 0), floats(8, 4), floats(8, 4)], {"num_heads": 2}),
+    "GroupQueryAttention": (
+        [X, floats(2, 5, 8), floats(2, 5, 8), None, None, np.int32([4, 4]), np.int32(5)],
+        {"num_heads": 2, "kv_num_heads": 1},
+    ),
+    "EmbedLayerNormalization": (
+        [np.ones((2, 5), "int32"), None, floats(9, 16), floats(8, 16), None, floats(16), floats(16)],
+        {},
+    ),
+    "DynamicQuantizeMatMul": ([X, octets(16, 6), SCALE, ZERO], {}),
+    "MatMulIntegerToFloat": ([octets(2, 5, 16), octets(16, 6), SCALE, SCALE, ZERO, ZERO], {}),
+    "QLinearAdd": ([octets(2, 1, 4), SCALE, ZERO, octets(3, 1), SCALE, ZERO, SCALE, ZERO], {}),
+    "QLinearSigmoid": ([octets(2, 4), SCALE, ZERO, SCALE, ZERO], {}),
+    "QuantizeLinear": ([X, SCALE, ZERO], {}),
+    "DequantizeLinear": ([octets(2, 4), SCALE, ZERO], {}),
+}
+COUNTS = {"GroupQueryAttention": 3, "EmbedLayerNormalization": 2}
+
+
+def model(kind):
+    """Return a model of one operator, whose first operand is an input and whose result is returned by Identity."""
+    operands, attributes = CASES[kind]
+    names = ["" if value is None else f"v{at}" for at, value in enumerate(operands)]
+    outputs = [f"r{at}" for at in range(COUNTS.get(kind, 1))]
+    node = helper.make_node(kind.split()[0], names, outputs, "node", domain="com.microsoft", **attributes)
+    values = {name: value for name, value in zip(names, operands, strict=True) if name}
+    first = helper.make_tensor_value_info("v0", helper.np_dtype_to_tensor_dtype(values["v0"].dtype), values["v0"].shape)
+    graph = helper.make_graph(
+        [node, helper.make_node("Identity", ["r0"], ["y"])],
+        kind.replace(" ", "_"),
+        [first],
+        [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items() if name != "v0"],
+    )
+    graph.output[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(_run(graph, values["v0"]).dtype)
+    return _model(graph), values["v0"]
+
+
+def _model(graph):
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def _run(graph, x):
+    copy = _model(graph)
+    del copy.graph.output[:]
+    copy.graph.output.add(name="y")
+    return onnxruntime.InferenceSession(copy.SerializeToString()).run(None, {"v0": x})[0]
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_type_is_that_of_the_value(kind):
+    proto, x = model(kind)
+    (value,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"v0": x})
+    types = tt.IRModule.from_onnx(proto).main.types
+    assert (types["r0"].dtype, types["r0"].shape) == (str(value.dtype), value.shape)
+    assert types["y"].shape == value.shape
+
+
+def test_a_size_reaches_what_such_operators_compute():
+    proto, _ = model("MatMulNBits")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    module = tt.specialize(tt.IRModule.from_onnx(proto), {"batch": 3})
+    assert [str(one.type) for call in module.main.body for one in call.outputs] == ["float32[3,5,8]"] * 2
+
+
+def test_other_engines_take_what_is_computed_from_such_operators():
+    proto, x = model("MatMulNBits")
+    module = tt.IRModule.from_onnx(proto)
+    exe = tt.build(module, "[ort=onnxruntime,cpu=numpy](host=@cpu)", where={"op:Identity": "@cpu"}, cache=False)
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"v0": x})[0]
+    np.testing.assert_allclose(exe.run({"v0": x})["y"], expected, rtol=1e-5)

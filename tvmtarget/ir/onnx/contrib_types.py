@@ -1,0 +1,217 @@
+"""Result types of ONNX Runtime's own operators (domain com.microsoft), which ONNX's shape inference does not know.
+
+Source: the operator documents of ONNX Runtime (docs/ContribOperators.md); the tests compare with what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from tvmtarget.ir.function import Call
+from tvmtarget.ir.types import Dim, TensorType
+
+__all__ = ["contrib_types"]
+
+_Types: TypeAlias = "Sequence[TensorType | None]"
+_Shape: TypeAlias = "tuple[Dim, ...]"
+_Rule: TypeAlias = "Callable[[Call, _Types], _Types]"
+
+
+def contrib_types(call: Call, operands: Sequence[TensorType | None]) -> Sequence[TensorType | None]:
+    """Return the types of the results of an operator of com.microsoft.
+
+    Args:
+        call: the operation.
+        operands: types of its operands; None where they are absent or not known.
+
+    Returns:
+        The types of the first results; None where they are not known, and nothing for operators without a rule.
+    """
+    rule = _RULES.get(call.op.removeprefix("onnx.com.microsoft::")) if "com.microsoft::" in call.op else None
+    known = [*operands, *[None] * 16]
+    return () if rule is None or known[0] is None or known[0].shape is None else rule(call, known)
+
+
+def _like_first(_call: Call, operands: _Types) -> _Types:
+    return operands[:1]
+
+
+def _typed(index: int) -> _Rule:
+    """Return a rule for the shape of the first operand and the element type of another one."""
+
+    def rule(_call: Call, operands: _Types) -> _Types:
+        first, other = operands[0], operands[index]
+        return () if first is None or other is None else (TensorType(other.dtype, first.shape),)
+
+    return rule
+
+
+def _number(call: Call, name: str, default: int = 0) -> int:
+    value = call.attr(name)
+    return value if isinstance(value, int) else default
+
+
+def _shape(operand: TensorType | None) -> _Shape:
+    return () if operand is None or operand.shape is None else operand.shape
+
+
+def _broadcast(first: _Shape, second: _Shape) -> _Shape:
+    rank = max(len(first), len(second))
+    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (first, second)), strict=True)
+    return tuple(_broadcast_dim(a, b) for a, b in pairs)
+
+
+def _broadcast_dim(first: Dim, second: Dim) -> Dim:
+    if 1 in (first, second) or first == second:
+        return second if first == 1 else first
+    # Of a symbol and a number above 1, the number is the result.
+    return next((dim for dim in (first, second) if isinstance(dim, int)), None)
+
+
+def _binary(first: int, second: int, dtype: int) -> _Rule:
+    """Return a rule for an elementwise operator on two operands, by their positions and that of the element type."""
+
+    def rule(_call: Call, operands: _Types) -> _Types:
+        typed = operands[dtype]
+        if typed is None or operands[second] is None:
+            return ()
+        return (TensorType(typed.dtype, _broadcast(_shape(operands[first]), _shape(operands[second]))),)
+
+    return rule
+
+
+def _product(second: int, dtype: int) -> _Rule:
+    """Return a rule for a matrix product of operand 0, by the position of the other one and of the element type."""
+
+    def rule(call: Call, operands: _Types) -> _Types:
+        a, b, typed = _shape(operands[0]), _shape(operands[second]), operands[dtype]
+        if len(a) < 2 or len(b) < 2 or typed is None:
+            return ()
+        rows = a[-1] if _number(call, "transA") else a[-2]
+        columns = b[-2] if _number(call, "transB") else b[-1]
+        return (TensorType(typed.dtype, (*_broadcast(a[:-2], b[:-2]), rows, columns)),)
+
+    return rule
+
+
+def _blockwise_product(call: Call, operands: _Types) -> _Types:
+    """Type a product with a matrix of few bits, whose columns are an attribute."""
+    a = operands[0]
+    return () if a is None else (TensorType(a.dtype, (*_shape(a)[:-1], _number(call, "N"))),)
+
+
+def _layer_norm(call: Call, operands: _Types) -> _Types:
+    """Type a normalisation after a sum: the result, and in place 3 the sum."""
+    return (operands[0], None, None, operands[0])[: len(call.outputs)]
+
+
+def _attention(call: Call, operands: _Types) -> _Types:
+    """Type an attention that projects its operand: the value's part of the weights is the last dimension."""
+    x, weights = operands[:2]
+    shape, columns = _shape(x), (_shape(weights) or (None,))[-1]
+    sizes = call.attr("qkv_hidden_sizes")
+    size: Dim = columns // 3 if isinstance(columns, int) else None
+    if isinstance(sizes, tuple) and len(sizes) == 3 and isinstance(sizes[2], int):
+        size = sizes[2]
+    if x is None or len(shape) != 3 or len(call.outputs) > 1:
+        return ()
+    dtype = x.dtype
+    if call.kind == "QAttention":
+        scale = operands[3]
+        if scale is None:
+            return ()
+        dtype = scale.dtype
+    return (TensorType(dtype, (*shape[:2], size)),)
+
+
+def _multi_head_attention(call: Call, operands: _Types) -> _Types:
+    """Type an attention over heads: the result, and where they are returned, keys and values so far."""
+    query, key, value, past = operands[0], operands[1], operands[2], operands[6]
+    heads, shape = _number(call, "num_heads"), _shape(query)
+    if query is None or heads < 1 or len(shape) != 3 or (past is not None and len(call.outputs) > 1):
+        return ()
+    last = _shape(value)
+    size = last[-1] if len(last) == 3 else _times(heads, last[-1]) if len(last) == 4 else None
+    result = TensorType(query.dtype, (*shape[:2], size))
+    keys = _shape(key)
+    if len(call.outputs) == 1 or len(keys) != 3:
+        return (result,)
+    present = TensorType(query.dtype, (shape[0], heads, keys[1], _parts(keys[2], heads)))
+    return (result, present, TensorType(query.dtype, (shape[0], heads, keys[1], _parts(size, heads))))
+
+
+def _group_query_attention(call: Call, operands: _Types) -> _Types:
+    """Type an attention whose heads share keys: without keys, the query holds them and the values, too."""
+    query, key = operands[:2]
+    heads, shared, shape = _number(call, "num_heads"), _number(call, "kv_num_heads"), _shape(query)
+    if query is None or heads < 1 or shared < 1 or len(shape) != 3:
+        return ()
+    size = _parts(shape[2], heads if key is not None else heads + 2 * shared)
+    result = TensorType(query.dtype, (*shape[:2], _times(heads, size)))
+    # How long the keys are is computed: the buffer that is given, or the past and what is new.
+    present = TensorType(query.dtype, (shape[0], shared, None, size))
+    return (result, present, present)[: len(call.outputs)]
+
+
+def _parts(size: Dim, count: int) -> Dim:
+    return size // count if isinstance(size, int) else None
+
+
+def _times(count: int, size: Dim) -> Dim:
+    return count * size if isinstance(size, int) else None
+
+
+def _embedding(call: Call, operands: _Types) -> _Types:
+    """Type embeddings that are summed and normalised."""
+    ids, words = operands[0], operands[2]
+    if ids is None or words is None or len(_shape(ids)) != 2:
+        return ()
+    result = TensorType(words.dtype, (*_shape(ids), _shape(words)[-1] if _shape(words) else None))
+    return (result, TensorType("int32", _shape(ids)[:1]), result)[: len(call.outputs)]
+
+
+def _gather_blocks(call: Call, operands: _Types) -> _Types:
+    """Type rows of a matrix of few bits."""
+    data, indices, scales = operands[:3]
+    shape, axis = _shape(data), _number(call, "gather_axis")
+    if data is None or indices is None or scales is None or data.dtype == "uint8" or not shape:
+        return ()
+    axis %= len(shape)
+    return (TensorType(scales.dtype, (*shape[:axis], *_shape(indices), *shape[axis + 1 :])),)
+
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(
+        (
+            "BiasAdd",
+            "BiasGelu",
+            "FastGelu",
+            "Gelu",
+            "GroupNorm",
+            "Inverse",
+            "MoE",
+            "QLinearLeakyRelu",
+            "QLinearSigmoid",
+            "QLinearSoftmax",
+            "QMoE",
+            "QuickGelu",
+            "RotaryEmbedding",
+        ),
+        _like_first,
+    ),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _layer_norm),
+    **dict.fromkeys(("MatMulBnb4", "MatMulNBits"), _blockwise_product),
+    **dict.fromkeys(("Attention", "QAttention"), _attention),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), _binary(0, 3, 0)),
+    "DequantizeLinear": _typed(1),
+    "DynamicQuantizeMatMul": _product(1, 0),
+    "EmbedLayerNormalization": _embedding,
+    "FusedMatMul": _product(1, 0),
+    "GatherBlockQuantized": _gather_blocks,
+    "GroupQueryAttention": _group_query_attention,
+    "MatMulIntegerToFloat": _product(1, 2),
+    "MultiHeadAttention": _multi_head_attention,
+    "QuantizeLinear": _typed(2),
+    "TransposeMatMul": _product(1, 0),
+}
