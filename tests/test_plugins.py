@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+import zipfile
+from importlib.machinery import PathFinder
+from importlib.metadata import DistributionFinder, MetadataPathFinder, entry_points
 from pathlib import Path
 
 import pytest
 
 from tvmtarget import plugins
+from tvmtarget.errors import BackendError
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,3 +100,67 @@ def test_the_owner_of_a_registered_object_is_the_module_that_defines_it(monkeypa
     plugins.register("tvmtarget.kinds", "dsp", ())
     assert plugins.registered_in({"npu"}) == ("npu_package.kinds", "npu_package.strategies")
     assert plugins.registered_in({"dsp"}) == ("__main__",)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Return a function that reads the entry points of our groups anew, without the cache of this process."""
+    monkeypatch.setattr(plugins, "_reported", set())
+    return plugins._installed.__wrapped__
+
+
+POINTS = "[console_scripts]\nmine = a:b\n\n# ours\n[tvmtarget.kinds]\nmine=math : pi.real [fast]\n"
+
+
+def package(folder, name, points=POINTS, info=".dist-info"):
+    place = folder / f"{name}-1.0{info}"
+    place.mkdir(parents=True)
+    (place / "entry_points.txt").write_text(points)
+    (place / ("METADATA" if info == ".dist-info" else "PKG-INFO")).write_text(f"Name: {name}\nVersion: 1.0\n")
+
+
+def test_entry_points_are_those_of_importlib(installed):
+    ours = {(one.group, one.name, one.value) for one in installed()}
+    groups = {group for group, _, _ in ours}
+    assert len(groups) > 5
+    assert ours == {(one.group, one.name, one.value) for group in groups for one in entry_points(group=group)}
+
+
+def test_the_first_package_of_a_name_on_the_path_counts(installed, tmp_path, monkeypatch):
+    package(tmp_path / "first", "My_Package")
+    package(tmp_path / "second", "my.package", POINTS.replace("pi", "e"), ".egg-info")
+    package(tmp_path / "second", "other")
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/"), str(tmp_path / "first"), "/none", str(tmp_path / "second")])
+    mine = [one for one in installed() if one.name == "mine"]
+    assert [(one.package, one.value) for one in mine] == [
+        ("my-package", "math : pi.real [fast]"),
+        ("other", "math : pi.real [fast]"),
+    ]
+    assert mine[0].load() == 3.141592653589793
+
+
+def test_packages_in_archives_and_of_other_finders_are_found(installed, tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "wheel.zip", "w") as archive:
+        archive.writestr("zipped-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: zipped\nVersion: 1.0\n")
+        archive.writestr("zipped-1.0.dist-info/entry_points.txt", POINTS)
+    package(tmp_path / "apart", "apart")
+
+    class Finder:
+        """Finds packages where `sys.path` does not lead."""
+
+        def find_spec(self, *_):
+            return None
+
+        def find_distributions(self, context):
+            return MetadataPathFinder.find_distributions(DistributionFinder.Context(path=[str(tmp_path / "apart")]))
+
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "wheel.zip")])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
+    assert PathFinder in sys.meta_path
+    assert {one.package for one in installed() if one.name == "mine"} == {"zipped", "apart"}
+
+
+def test_a_library_that_is_not_installed_says_so(installed, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(BackendError, match="imported from a folder but not installed; run `pip install`"):
+        installed()

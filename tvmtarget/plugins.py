@@ -18,12 +18,14 @@ does not load is reported and left out; neither stops a program that does not ne
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, EntryPoints, distributions
-from typing import Any, TypeVar, cast
+from importlib import import_module
+from importlib.machinery import PathFinder
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tvmtarget.errors import BackendError, PluginWarning, TargetError, warn
 
@@ -125,31 +127,124 @@ def _kinds_of(group: str, name: str, value: Any) -> Collection[str]:  # noqa: AN
     return tuple(value.kinds) if group == "tvmtarget.backends" else (name,)
 
 
+class _EntryPoint(NamedTuple):
+    """One entry point of one of our groups; `value` is `module:object`, `package` the normalized name of its package.
+
+    `importlib.metadata` has a class for it, but takes longer to import than all entry points take to read.
+    """
+
+    group: str
+    name: str
+    value: str
+    package: str
+
+    def load(self) -> Any:  # noqa: ANN401 - each group has its own protocol
+        """Import the object."""
+        module, _, attributes = self.value.partition("[")[0].partition(":")
+        found: Any = import_module(module.strip())
+        for attribute in filter(None, attributes.strip().split(".")):
+            found = getattr(found, attribute)
+        return found
+
+
 @cache
-def _installed() -> tuple[EntryPoint, ...]:
-    """Return the entry points of this library's groups; of packages of one name, those of the first on the path."""
-    found: dict[str, EntryPoints] = {}
-    for package in distributions():
-        try:
-            # Reading the text first is cheaper than parsing the entry points of every installed package.
-            if "tvmtarget." in (package.read_text("entry_points.txt") or ""):
-                found.setdefault(_name_of(package), package.entry_points)
-        except Exception as error:  # the metadata of other packages can be damaged in any way
-            place = getattr(package, "_path", None)  # the name may be what cannot be read
-            report(f"the metadata of an installed package cannot be read ({place}): {error}")
+def _installed() -> tuple[_EntryPoint, ...]:
+    """Return the entry points of this library's groups; of packages of one name, those of the first on the path.
+
+    Raises:
+        BackendError: this library itself is not installed, so that its own kinds and backends are unknown.
+    """
+    found: dict[str, Sequence[_EntryPoint]] = {}
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_distributions", None)
+        for package, place, content in _files_on_path() if finder is PathFinder else _files_of(find):
+            if package not in found:
+                try:
+                    found[package] = [*_read_points(package, content.decode())]
+                except ValueError as error:  # files of other packages can be damaged in any way
+                    report(f"the metadata of an installed package cannot be read ({place}): {error}")
+    if "tvmtarget" not in found:
+        raise BackendError("tvmtarget is imported from a folder but not installed; run `pip install` with that folder")
     return tuple(point for points in found.values() for point in points)
 
 
-def _name_of(package: Distribution) -> str:
-    """Return the name of a package, without parsing all of its metadata if it stands there as usual."""
-    found = re.search(r"^Name: *(\S+)", package.read_text("METADATA") or "", re.MULTILINE)
-    return found.group(1) if found else package.name
+def _files_on_path() -> Iterator[tuple[str, str, bytes]]:
+    """Yield the packages with entry points of ours on `sys.path`: normalized name, and place and content of the file.
+
+    They are those that `importlib.metadata` finds. It makes several objects for each installed package, and this runs
+    whenever a process reads its first target, mostly among a hundred packages without any entry point of ours.
+    """
+    for folder in filter(lambda entry: isinstance(entry, str), sys.path):  # as Python does, which ignores others
+        try:
+            children = os.listdir(folder or ".")
+        except OSError:
+            if os.path.isfile(folder):
+                yield from _files_of_archive(folder)
+            continue
+        for child in children:
+            low = child.lower()
+            if low.endswith((".dist-info", ".egg-info")):
+                name = child.rpartition(".")[0].partition("-")[0]
+            elif low == "egg-info" and folder.lower().endswith(".egg"):
+                name = os.path.basename(folder).partition("-")[0]
+            else:
+                continue
+            place = os.path.join(folder, child, "entry_points.txt")
+            try:
+                with open(place, "rb", buffering=0) as file:
+                    content = file.read()
+            except OSError:  # most packages have none
+                continue
+            if b"tvmtarget." in content:
+                yield _normalized(name), place, content
+
+
+def _files_of_archive(path: str) -> Iterator[tuple[str, str, bytes]]:
+    """Yield what `_files_on_path` does for an archive of packages, such as a wheel on `sys.path`."""
+    from importlib.metadata import DistributionFinder, MetadataPathFinder
+
+    context = DistributionFinder.Context(path=[path])
+    yield from _files_of(lambda _: MetadataPathFinder.find_distributions(context))
+
+
+def _files_of(find: Callable[[Any], Any] | None) -> Iterator[tuple[str, str, bytes]]:
+    """Yield what `_files_on_path` does for the packages of another finder of modules, if it finds packages at all."""
+    if find is None:
+        return
+    from importlib.metadata import DistributionFinder
+
+    for package in find(DistributionFinder.Context()):
+        place = str(getattr(package, "_path", package))  # the name may be what cannot be read
+        try:
+            text = package.read_text("entry_points.txt") or ""
+            if "tvmtarget." in text:
+                yield _normalized(package.name), place, text.encode()
+        except Exception as error:  # finders and metadata of others can fail in any way
+            report(f"the metadata of an installed package cannot be read ({place}): {error}")
+
+
+def _normalized(name: str) -> str:
+    """Return the name of a package as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _read_points(package: str, text: str) -> Iterator[_EntryPoint]:
+    """Parse a file of entry points (packaging.python.org/specifications/entry-points) as far as groups are ours."""
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+        elif group.startswith("tvmtarget.") and line and not line.startswith(("#", ";")):
+            name, sign, value = map(str.strip, line.partition("="))
+            if not sign:
+                raise ValueError(f"{line!r} in {group} is no entry point")
+            yield _EntryPoint(group, name, value, package)
 
 
 @cache
-def _group(group: str) -> dict[str, tuple[EntryPoint, ...]]:
+def _group(group: str) -> dict[str, tuple[_EntryPoint, ...]]:
     """Return the entry points of a group by name; more than one where packages register different objects."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    found: dict[str, tuple[_EntryPoint, ...]] = {}
     for point in (point for point in _installed() if point.group == group):
         known = found.setdefault(point.name, (point,))
         if point.value not in {one.value for one in known}:
@@ -182,8 +277,8 @@ def owner_of(group: str, name: str) -> str:
     return _owners.get((group, name), name) if points is None else " and by ".join(map(_package_of, points))
 
 
-def _package_of(point: EntryPoint) -> str:
-    return f"{point.dist.name} ({point.value})" if point.dist else point.value
+def _package_of(point: _EntryPoint) -> str:
+    return f"{point.package} ({point.value})"
 
 
 def names(group: str) -> tuple[str, ...]:
