@@ -4,6 +4,7 @@ import pytest
 
 from tvmtarget import Target
 from tvmtarget.target.builtin_kinds import KINDS
+from tvmtarget.target.kinds import Attribute, Kind
 
 parse = Target.parse
 
@@ -44,6 +45,14 @@ def test_what_tvm_reads_from_the_building_machine_is_no_default(text, name):
     """TVM queries the driver or LLVM, or uses sm_50 or gfx900; here the value is unknown until `detect`."""
     assert parse(text).resolve()[name] is None
     assert name not in parse(text).to_tvm().config
+
+
+def test_the_rows_of_the_library_which_nothing_validates_are_valid():
+    for kind in KINDS:
+        assert Kind(**{name: getattr(kind, name) for name in Kind.model_fields}) == kind
+        assert kind.model_fields_set >= {"name", "doc"}
+        for row in kind.attributes:
+            assert Attribute(**{name: getattr(row, name) for name in Attribute.model_fields}) == row
 
 
 def test_defaults_are_those_of_the_installed_tvm():

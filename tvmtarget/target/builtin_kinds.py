@@ -42,7 +42,7 @@ def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str)
     row = {"name": name, "type": type_, "class_": class_, "default": value, "since": since, "doc": doc}
     limits = {"choices": tuple(choices.split("|")) if choices else (), "power_of_two": is_power}
     limits["least"] = 1 if is_power else int(least) if least else None
-    return Attribute.model_validate(row | implied | limits)
+    return Attribute.of_library(**row, **implied, **limits)
 
 
 # Every TVM target kind has these (macro TVM_REGISTER_TARGET_KIND); keys, tag and host are fields of the node.
@@ -343,7 +343,7 @@ def _kind(
     hardware: str = "",
     doc: str,
 ) -> Kind:
-    return Kind(
+    return Kind.of_library(
         name=name,
         device=device,
         keys=tuple(keys.split()),
@@ -434,17 +434,23 @@ _TARGETS = (
 )
 
 _EXECUTORS = (
-    Kind(name="graph", role="executor", attributes=_LINK_PARAMS, doc="interpret a graph of calls (the default)"),
-    Kind(name="aot", role="executor", attributes=_AOT, doc="generated driver code, ahead of time"),
-    Kind(name="vm", role="executor", doc="bytecode with control flow and dynamic shapes"),
+    Kind.of_library(
+        name="graph", role="executor", attributes=_LINK_PARAMS, doc="interpret a graph of calls (the default)"
+    ),
+    Kind.of_library(name="aot", role="executor", attributes=_AOT, doc="generated driver code, ahead of time"),
+    Kind.of_library(name="vm", role="executor", doc="bytecode with control flow and dynamic shapes"),
 )
 
 _RUNTIMES = (
-    Kind(name="python", role="runtime", doc="this Python process (the default)"),
-    Kind(name="cpp", role="runtime", attributes=_SYSTEM_LIB, doc="TVM's C++ runtime"),
-    Kind(name="crt", role="runtime", attributes=_SYSTEM_LIB, doc="bare C runtime for microcontrollers"),
-    Kind(name="processes", role="runtime", is_distributed=True, doc="a process of this computer for each machine"),
-    Kind(name="dask", role="runtime", attributes=_DASK, is_distributed=True, doc="a Dask worker for each machine"),
+    Kind.of_library(name="python", role="runtime", doc="this Python process (the default)"),
+    Kind.of_library(name="cpp", role="runtime", attributes=_SYSTEM_LIB, doc="TVM's C++ runtime"),
+    Kind.of_library(name="crt", role="runtime", attributes=_SYSTEM_LIB, doc="bare C runtime for microcontrollers"),
+    Kind.of_library(
+        name="processes", role="runtime", is_distributed=True, doc="a process of this computer for each machine"
+    ),
+    Kind.of_library(
+        name="dask", role="runtime", attributes=_DASK, is_distributed=True, doc="a Dask worker for each machine"
+    ),
 )
 
 KINDS: tuple[Kind, ...] = _TARGETS + _EXECUTORS + _RUNTIMES

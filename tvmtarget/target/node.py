@@ -67,7 +67,8 @@ _EXPECTED = {
 class Node(BaseModel):
     """Base of the frozen values: strict types, no extra fields, changed only by `replace`."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
+    # Validators are built when pydantic reads the first value of a class, which most programs never let it do.
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True)
 
     def __init__(self, /, **values: object) -> None:
         try:
