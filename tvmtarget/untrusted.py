@@ -8,7 +8,6 @@ stack. A user raises a limit for one process by an environment variable: `TVMTAR
 from __future__ import annotations
 
 import errno
-import gzip
 import io
 import json
 import mmap
@@ -16,9 +15,6 @@ import os
 import re
 import stat
 import struct
-import tempfile
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +25,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 from tvmtarget.errors import FileError, TvmTargetError
 
 if TYPE_CHECKING:
+    import zipfile
+
     import numpy as np
 
 __all__ = [
@@ -264,6 +262,8 @@ def private_copy(stream: BinaryIO, offset: int, size: int) -> memoryview:
         while done < size and (read := stream.readinto(copy[done:])):  # type: ignore[attr-defined]
             done += read
     else:
+        import tempfile  # reading a target, which needs no archives, is to start fast
+
         with tempfile.TemporaryFile() as file:
             while done < size and (data := stream.read(min(_CHUNK, size - done))):
                 done += file.write(data)
@@ -477,10 +477,12 @@ def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
     Raises:
         FileError: it is no zip file, or its members fail `check_members`.
     """
+    import zipfile
+
     try:
         archive = zipfile.ZipFile(stream)
         size = stream.seek(0, io.SEEK_END)
-    except _DAMAGE as cause:
+    except _damage() as cause:
         raise FileError(f"{what} is damaged, or not a zip file: {cause}") from cause
     check_members(archive.infolist(), size, what)
     return archive
@@ -502,7 +504,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> b
     """
     try:
         data = archive.read(info)
-    except _DAMAGE as cause:
+    except _damage() as cause:
         raise FileError(
             f"{what} is damaged: {info.filename!r} cannot be unpacked: {cause}",
             member=info.filename,
@@ -513,11 +515,15 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> b
     return data
 
 
-# What zipfile and zlib raise on damaged archives (zipfile names only BadZipFile).
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, struct.error,
-    OverflowError,
-)  # fmt: skip
+def _damage() -> tuple[type[Exception], ...]:
+    """Return what zipfile and zlib raise on damaged archives (zipfile names only BadZipFile)."""
+    import zipfile
+    import zlib
+
+    return (
+        zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError, struct.error,
+        OverflowError,
+    )  # fmt: skip
 
 
 def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -565,6 +571,8 @@ class _BoundedGzip(io.RawIOBase):
     """The unpacked bytes of a gzip file, up to a size in proportion to the packed file."""
 
     def __init__(self, stream: BinaryIO, what: str, error: type[TvmTargetError]) -> None:
+        import gzip
+
         self._file = gzip.GzipFile(fileobj=stream)
         self._what, self._error = what, error
         size = os.fstat(stream.fileno()).st_size

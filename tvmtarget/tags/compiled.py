@@ -13,7 +13,6 @@ import hashlib
 import json
 import mmap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -335,7 +334,7 @@ def _compact(data: object) -> str:
 
 
 def _line(row: TagRow, cites: dict[str, int]) -> bytes:
-    info = {key: value for key, value in asdict(row.info).items() if _DEFAULTS.get(key, ...) != value and value != ()}
+    info = {key: value for key, value in row.info._asdict().items() if _DEFAULTS.get(key, ...) != value and value != ()}
     info["file"] = row.info.file.name
     info["sources"] = [cites.setdefault(cite, len(cites)) for cite in row.info.sources]
     flat: Mapping[str, object] = {"info": info, "flat": row.flat} | ({"base": row.base} if row.base else {})

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvmtarget.errors import FileError, TargetFileError, TvmTargetError, did_you_mean
 from tvmtarget.target.problems import shown
@@ -62,8 +61,7 @@ METADATA: dict[str, type] = {
 _TYPES: dict[type, str] = {str: "text", bool: "true or false", list: "a list of texts"}
 
 
-@dataclass(frozen=True, slots=True)
-class TagInfo:
+class TagInfo(NamedTuple):
     """Metadata of a tag.
 
     Attributes:
@@ -96,8 +94,7 @@ class TagInfo:
     same_as: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TagRow:
+class TagRow(NamedTuple):
     """A tag as its file states it: a target in flat JSON, or a base and the differences from it by path."""
 
     info: TagInfo
@@ -106,8 +103,7 @@ class TagRow:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TagFile:
+class TagFile(NamedTuple):
     """The rows of a file by name and alias, and the problems of the file as a whole."""
 
     rows: Mapping[str, TagRow]
@@ -230,7 +226,7 @@ def parse_tables(data: Mapping[str, object], path: Path, namespace: str | None) 
     rows = dict(file.rows())
     # Which definition is meant is unknown, so each of the tags has the problem.
     twice = dict(file.defined_twice)
-    rows = {name: replace(row, problems=(*row.problems, *twice.get(row.info.name, ()))) for name, row in rows.items()}
+    rows = {name: row._replace(problems=(*row.problems, *twice.get(row.info.name, ()))) for name, row in rows.items()}
     return TagFile(rows, tuple(f"{problem}, in tag file {str(path)!r}" for problem in file.problems))
 
 

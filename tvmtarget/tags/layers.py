@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -264,7 +263,7 @@ def _merge_files(files: Sequence[TagFile]) -> TagFile:
             rows.setdefault(name, row)
     if twice:
         rows = {
-            name: replace(row, problems=(*row.problems, twice[row.info.name])) if row.info.name in twice else row
+            name: row._replace(problems=(*row.problems, twice[row.info.name])) if row.info.name in twice else row
             for name, row in rows.items()
         }
     return TagFile(rows, tuple(problem for file in files for problem in file.problems))
