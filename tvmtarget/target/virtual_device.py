@@ -19,7 +19,7 @@ from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.node import JsonNode
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.text.grammar import is_word
+from tvmtarget.target.text.words import is_word
 from tvmtarget.target.tree import Target, TargetLike, as_target
 from tvmtarget.target.values import MAX_INT
 from tvmtarget.untrusted import parse_json

@@ -30,8 +30,8 @@ from tvmtarget.target.constraints.reasons import Reason, Truth
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text.grammar import is_word
 from tvmtarget.target.text.printing import write_value
+from tvmtarget.target.text.words import is_word
 from tvmtarget.target.values import read_items, read_opaque
 
 __all__ = ["FIELDS", "Condition", "conditions_from_json", "conditions_to_json", "read_conditions"]

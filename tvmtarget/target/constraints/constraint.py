@@ -33,7 +33,7 @@ from tvmtarget.target.constraints.satisfaction import meets
 from tvmtarget.target.node import JsonNode
 from tvmtarget.target.problems import shown
 from tvmtarget.target.target_node import TargetNode
-from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
+from tvmtarget.target.text.words import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import covers
 
 __all__ = ["Condition", "Constraint", "Reason", "Truth", "covers", "known_words"]

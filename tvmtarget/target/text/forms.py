@@ -19,15 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tvmtarget.errors import TextError
-from tvmtarget.target.cpu.triples import looks_like_triple
-from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.text.grammar import Choice, Item, Reference, Spec, parse_choice, read_json
 from tvmtarget.target.tvm import command_line
 from tvmtarget.untrusted import check_limit, parse_toml
 
@@ -37,8 +33,7 @@ Flat: TypeAlias = dict[str, object]
 Form: TypeAlias = Literal["tag", "json", "toml", "composition", "command-line", "one-line"]
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
+class Composition(NamedTuple):
     """The parts of tvmc's `a, b, host`; their roles depend on their kinds."""
 
     parts: tuple[Flat, ...]
@@ -112,7 +107,9 @@ def _read_one(text: str, form: Form) -> Flat:
         case "command-line":
             return command_line.read(stripped)
         case _:
-            return _flat_of(parse_choice(stripped), stripped)
+            from tvmtarget.target.text.one_line import read_one_line  # tags and JSON need no parser
+
+            return read_one_line(stripped)
 
 
 def _top_level(text: str) -> str:
@@ -148,6 +145,8 @@ def _commas(top_level: str) -> list[int]:
 
 
 def _read_object(text: str) -> Flat:
+    from tvmtarget.target.text.grammar import read_json
+
     flat = read_json(text)
     assert isinstance(flat, dict)  # the text begins with '{'
     return flat
@@ -168,67 +167,3 @@ def read_toml(text: str) -> Flat:
     if not isinstance(text, str):
         raise TextError(f"expected a target in TOML, not {shown(text)}")
     return parse_toml(text, "the text of a target", error=TextError)
-
-
-def _flat_of(choice: Choice, text: str) -> Flat:
-    term = choice[0]
-    if len(choice) > 1 or term.negated or term.weight is not None or not isinstance(term.body, Spec):
-        column = choice[1].column if len(choice) > 1 else term.column
-        raise syntax_error("a target has no '|', '!', '?', '@' or group; those belong to constraints", text, column)
-    spec = term.body
-    flat = _head(spec, text)
-    for item in spec.items:
-        _add_item(flat, item, text)
-    if spec.children:
-        if "targets" in flat:
-            raise syntax_error("'targets' is given twice", text, spec.column)
-        flat["targets"] = [_child(name, child, text) for name, child in spec.children]
-    return flat
-
-
-def _head(spec: Spec, text: str) -> Flat:
-    if "/" in spec.head:
-        return {"tag": spec.head if spec.part is None else f"{spec.head}:{spec.part}"}
-    if spec.part is not None:
-        problem = f"only a tag has parts, and {shown(spec.head)} is a kind; write vendor/name:{spec.part}"
-        raise syntax_error(problem, text, spec.column)
-    if find_kind(spec.head) is None and looks_like_triple(spec.head):
-        return {"kind": "llvm", "mtriple": spec.head}
-    return {"kind": spec.head}
-
-
-def _child(name: str | None, child: Choice, text: str) -> Flat:
-    flat = _flat_of(child, text)
-    if name is None:
-        return flat
-    if "name" in flat:
-        raise syntax_error("'name' is given twice", text, child[0].column)
-    return flat | {"name": name}
-
-
-def _add_item(flat: Flat, item: Item, text: str) -> None:
-    if item.operator in ("+", "-"):
-        _append(flat, "+", item.operator + item.path)
-    elif item.operator == "~":
-        _append(flat, "~", item.path)
-    elif item.operator != "=":
-        problem = f"a target states values with '=', not {item.operator!r}; comparisons belong to constraints"
-        raise syntax_error(problem, text, item.column)
-    elif item.path in ("kind", "tag"):
-        raise syntax_error(f"{shown(item.path)} is set by the word before the parenthesis", text, item.column)
-    elif item.path in flat:
-        raise syntax_error(f"{shown(item.path)} is given twice", text, item.column)
-    else:
-        flat[item.path] = _value(item, text)
-
-
-def _append(flat: Flat, key: str, value: str) -> None:
-    values = flat.setdefault(key, [])
-    assert isinstance(values, list)  # only this function writes the key
-    values.append(value)
-
-
-def _value(item: Item, text: str) -> object:
-    if isinstance(item.value, Reference):
-        return f"@{item.value.path}"
-    return _flat_of(item.value, text) if isinstance(item.value, tuple) else item.value

@@ -30,30 +30,22 @@ from tvmtarget.errors import TextError
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.problems import shown, syntax_error
 from tvmtarget.target.text.cursor import Cursor
+from tvmtarget.target.text.words import MAX_DEPTH, VALUE_WORD, WORD
 from tvmtarget.untrusted import LIMITS, check_limit, limit
 
 __all__ = [
-    "MAX_DEPTH",
     "Choice",
     "Conjunction",
     "Item",
     "Reference",
     "Spec",
     "Term",
-    "is_plain",
-    "is_word",
     "parse_choice",
     "read_json",
 ]
 
-MAX_DEPTH = 64
-
 _T = TypeVar("_T")
 
-# A word has no mark of the grammar and no character that cannot be printed; '+' and '-' neither begin nor end it.
-_EXCLUDED = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|&\"=<>!?~@"
-_WORD = re.compile(rf"[^{_EXCLUDED}':+\-](?:[^{_EXCLUDED}':]*[^{_EXCLUDED}':+\-])?")
-_VALUE_WORD = re.compile(rf"[^{_EXCLUDED}]+")
 _OPERATOR = re.compile(r"==|!=|>=|<=|\+=|-=|=|>|<")
 _NUMBER = re.compile(r"[0-9]+")
 _MAX_DIGITS = 9  # of a weight
@@ -109,30 +101,6 @@ class Term:
 
 
 Choice: TypeAlias = tuple[Term, ...]
-
-
-def is_word(text: str) -> bool:
-    """Whether a text can be written as a kind, name, path or feature.
-
-    Args:
-        text: the text.
-
-    Returns:
-        True for a word of the grammar.
-    """
-    return _WORD.fullmatch(text) is not None
-
-
-def is_plain(text: str) -> bool:
-    """Whether a text can be written as a value without quotes, in every form of a target.
-
-    Args:
-        text: the text.
-
-    Returns:
-        True if no quotes are needed.
-    """
-    return _VALUE_WORD.fullmatch(text) is not None and text.isprintable() and "'" not in text
 
 
 def parse_choice(text: str) -> Choice:
@@ -192,7 +160,7 @@ class _Scanner(Cursor):
         raise syntax_error(problem, self.text, self.at)
 
     def word(self, expected: str) -> str:
-        word = self.match(_WORD)
+        word = self.match(WORD)
         if word is None:
             found = self.peek()
             self.fail(f"expected {expected}" + (f", not {found!r}" if found else ", but the text ended"))
@@ -289,7 +257,7 @@ class _Scanner(Cursor):
 
     def child(self, depth: int) -> tuple[str | None, Choice]:
         start = self.at
-        name = self.match(_WORD)
+        name = self.match(WORD)
         if name is None or not self.accept("="):
             name, self.at = None, start  # the word was the kind of the child, which is read below
         return name, self.choice(depth + 1)
@@ -317,7 +285,7 @@ class _Scanner(Cursor):
         if start == "@":
             return self.reference()
         begin = self.at
-        word = self.match(_VALUE_WORD)
+        word = self.match(VALUE_WORD)
         if word is not None and self.peek() in (",", ")", ""):
             return Word(word)
         if start in (",", ")", ""):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.text.grammar import is_plain
+from tvmtarget.target.text.words import is_plain
 
 __all__ = ["RESERVED", "write", "write_indented", "write_toml", "write_value"]
 
