@@ -9,7 +9,7 @@ import tomli_w
 from tvmtarget import Constraint, Target
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.topology import Topology
-from tvmtarget.target.tvm.bridge import VERSIONS
+from tvmtarget.target.tvm.versions import VERSIONS
 
 REGISTRY = Registry(default_registry().layers[0])
 NAMES = tuple(REGISTRY)

@@ -17,7 +17,8 @@ from tvmtarget import Target
 from tvmtarget.errors import MissingExtraError, TargetError, TvmTargetError
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.tvm.bridge import VERSIONS, TvmTarget
+from tvmtarget.target.tvm.bridge import TvmTarget
+from tvmtarget.target.tvm.versions import VERSIONS
 
 GOLDEN = "target/tvm.golden"
 

@@ -11,7 +11,6 @@ from typing import TypeAlias, TypeVar
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, fold
-from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import Problems, shown
@@ -241,6 +240,8 @@ def part(root: _N, path: str) -> _N:
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
     slots, hosts = unnumbered(found), hosts_by_path(root)
     configured = {"executor": _nearest(around, "executor"), "runtime": _nearest(around, "runtime")}
+    from tvmtarget.target.executor_compatibility import effective_pair
+
     executor, runtime = effective_pair(around)
     cut = node.replace(
         name=None,

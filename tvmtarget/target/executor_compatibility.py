@@ -8,7 +8,7 @@ code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tvmtarget import plugins
 from tvmtarget.target.node import Executor, Runtime
@@ -19,8 +19,7 @@ from tvmtarget.target.text.printing import write_value
 __all__ = ["PAIRS", "Pair", "default_runtime", "effective_pair", "pair_conflicts", "runtimes_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """An executor on a runtime: required options, possible hosts, and which programs it runs.
 
     `needs` are alternatives, each a set of options that must all hold. `hosts` are the kinds of host that the generated
@@ -31,7 +30,7 @@ class Pair:
     runtime: str
     needs: tuple[Mapping[str, object], ...] = ({},)
     hosts: tuple[str, ...] = ()
-    host_needs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    host_needs: Mapping[str, Mapping[str, object]] = {}
     has_control_flow: bool = False
     has_dynamic_shapes: bool = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import partial
 from pathlib import PurePath
@@ -17,12 +16,13 @@ from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import Origin
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.forms import Composition, detect, read
-from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.text.printing import RESERVED
+from tvmtarget.target.text.words import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import is_reference, join
-from tvmtarget.target.tvm import bridge, command_line
+from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import BuildSettings
 from tvmtarget.target.tvm.quoting import split
+from tvmtarget.target.tvm.versions import is_live
 from tvmtarget.target.values import SCHEMA, read_items
 from tvmtarget.untrusted import check_limit
 
@@ -178,7 +178,10 @@ class Reader(Generic[_N]):
         elif not isinstance(data, Mapping) and isinstance(data, TreeView):
             return cast(_N, data.as_target())
         else:
-            data = bridge.read(data) if bridge.is_live(data) else data
+            if is_live(data):
+                from tvmtarget.target.tvm import bridge
+
+                data = bridge.read(data)
             with problems.collect(_path(where)):
                 flat = self._settings.modern(_checked(data, depth), _path(where))
             problems.raise_all()
@@ -270,6 +273,8 @@ class Reader(Generic[_N]):
         folded = fold(name).lower()
         tail = "" if folded in by_fold else did_you_mean(name, kind_names())
         if not tail:
+            import difflib  # only messages need it, and reading a target is to start fast
+
             near = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.85)
             tags = [repr(tag) for tag in by_fold[near[0]][:3]] if near else []
             tail = f"; did you mean the tag {' or '.join(tags)}?" if tags else "; `tvmtarget kinds` lists them"

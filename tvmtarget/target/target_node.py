@@ -12,17 +12,19 @@ from pydantic import Field, InstanceOf, PrivateAttr
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, fold
-from tvmtarget.target.cpu.isa import Features, features_of, is_arm
 from tvmtarget.target.device_types import device_type_of
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, JsonNode, Link, Memory, Runtime
 from tvmtarget.target.node_facts import computed_once
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import CODE, Origin
-from tvmtarget.target.text.grammar import MAX_DEPTH, is_word
 from tvmtarget.target.text.printing import RESERVED
+from tvmtarget.target.text.words import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import checked_path, is_numbered, join, same_replica
 from tvmtarget.target.values import MAX_COUNT
+
+if TYPE_CHECKING:
+    from tvmtarget.target.cpu.isa import Features
 
 __all__ = ["HostChoice", "TargetNode", "hosts_by_path", "origin_at"]
 
@@ -229,6 +231,8 @@ class TargetNode(JsonNode):
         As in TVM since v0.10, the keys of the kind are for targets that write none. An Arm CPU of llvm or c also has
         `arm_cpu` and `cpu`, after those written.
         """
+        from tvmtarget.target.cpu.isa import is_arm
+
         kind = find_kind(self.kind)
         device = self.attrs.get("device")
         derived = ("arm_cpu", "cpu") if is_arm(self.kind, self.attrs) else ()
@@ -242,6 +246,8 @@ class TargetNode(JsonNode):
         Raises:
             TargetError: features that are written contradict each other.
         """
+        from tvmtarget.target.cpu.isa import features_of
+
         return features_of(self.kind, self.attrs)
 
     @property

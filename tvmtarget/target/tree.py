@@ -23,25 +23,19 @@ from tvmtarget.errors import (
 )
 from tvmtarget.target import edit
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.difference import Differences, differences
-from tvmtarget.target.executor_compatibility import effective_pair
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import digest_of
-from tvmtarget.target.keys import View, codegen_key, tuning_key, view_of
 from tvmtarget.target.kinds import find_kind, kind_of
 from tvmtarget.target.loader import Reader, TagLookup, TreeView, instead_of_target
 from tvmtarget.target.node import Executor, Link, Memory, Runtime, read_attribute, read_attributes
 from tvmtarget.target.node_facts import computed_once
 from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import OVERRIDE, Origin
-from tvmtarget.target.rules import conflicts
-from tvmtarget.target.target_graph import target_graph
 from tvmtarget.target.target_node import TargetNode, hosts_by_path, origin_at
 from tvmtarget.target.text import forms, printing
-from tvmtarget.target.text.grammar import is_word
+from tvmtarget.target.text.words import is_word
 from tvmtarget.target.tree_paths import is_reference
-from tvmtarget.target.tvm import bridge, command_line
-from tvmtarget.target.tvm.quoting import Dialect, checked_dialect
+from tvmtarget.target.tvm.versions import TODAY, is_live
 from tvmtarget.target.values import MAX_COUNT, read_integer, read_items
 
 if TYPE_CHECKING:
@@ -50,6 +44,10 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.constraints.reasons import Reason
     from tvmtarget.target.detection.machine import Machine
+    from tvmtarget.target.difference import Differences
+    from tvmtarget.target.keys import View
+    from tvmtarget.target.tvm.bridge import TvmTarget
+    from tvmtarget.target.tvm.quoting import Dialect
 
 __all__ = ["TagLookup", "Target", "TargetLike", "as_target", "as_targets"]
 
@@ -179,7 +177,7 @@ class Target(TargetNode):
             return cls.from_json(source, tags=tags)
         if isinstance(source, list | tuple):
             return cls.from_list(source, tags=tags)
-        if bridge.is_live(source):
+        if is_live(source):
             return cls.from_tvm(source, tags=tags)
         if not isinstance(source, str | TreeView):
             raise TargetError(
@@ -277,6 +275,9 @@ class Target(TargetNode):
         >>> Target.from_cli(r"llvm -model='it\'s new'", "v0.10")["model"]
         "it's new"
         """
+        from tvmtarget.target.tvm import command_line
+        from tvmtarget.target.tvm.quoting import checked_dialect
+
         if not isinstance(text, str):
             raise TargetError(f"a command line is text, not {shown(text)}")
         reader = _reader(tags, Origin("text", text))
@@ -302,10 +303,12 @@ class Target(TargetNode):
         >>> print(Target.from_tvm({"kind": "cuda", "tag": "", "keys": ["cuda", "gpu"], "arch": "sm_80"}))
         cuda(arch=sm_80)
         """
+        from tvmtarget.target.tvm import bridge
+
         reader = _reader(tags, Origin("json", "of TVM"))
         return reader.whole(reader.flat(bridge.read(source)))
 
-    def to_tvm(self, version: str = bridge.TODAY) -> bridge.TvmTarget:
+    def to_tvm(self, version: str = TODAY) -> TvmTarget:
         """Write this tree for a version of TVM.
 
         Args:
@@ -321,6 +324,8 @@ class Target(TargetNode):
         >>> Target.parse("cuda(arch=sm_80,host=llvm(num-cores=4))").to_tvm("v0.19").text
         "cuda -arch=sm_80 -host='llvm -num-cores=4'"
         """
+        from tvmtarget.target.tvm import bridge
+
         self.resolve()
         return bridge.write(self, version)
 
@@ -441,6 +446,8 @@ class Target(TargetNode):
     @property
     def codegen_key(self) -> str:
         """`cg1:` and a digest; leaves with equal keys get the same code for the same function."""
+        from tvmtarget.target.keys import codegen_key
+
         return codegen_key(self)
 
     def tuning_key(self, level: View = "kernel") -> str:
@@ -459,6 +466,8 @@ class Target(TargetNode):
         >>> Target.parse("llvm -mtriple=x86_64-conda-linux-gnu -mcpu=core-avx2 -mattr=+avx2").tuning_key()
         't1:859540563f29f3787aec070b15d964b5'
         """
+        from tvmtarget.target.keys import tuning_key
+
         return tuning_key(self, level)
 
     def view(self, view: View) -> dict[str, object]:
@@ -473,6 +482,8 @@ class Target(TargetNode):
         Raises:
             TargetError: a composite has no kernel view.
         """
+        from tvmtarget.target.keys import view_of
+
         return view_of(self, view)
 
     def __eq__(self, other: object) -> bool:
@@ -590,6 +601,9 @@ class Target(TargetNode):
         >>> Target.parse("[gpu=cuda(host=llvm(num-cores=4)),cpu=llvm(num-cores=4)]").resolve().at("gpu").host
         '@cpu'
         """
+        from tvmtarget.target.executor_compatibility import effective_pair
+        from tvmtarget.target.rules import conflicts
+
         shared = share_equal_hosts(self, digest_of)
         driven = hosts_by_path(shared)
         raise_all(TargetError, [*conflicts(shared, driven)])
@@ -637,6 +651,8 @@ class Target(TargetNode):
         >>> [(source, target) for source, target, key in board.edges(keys=True) if key == "host"]
         [('', 'cpu'), ('gpu', 'cpu')]
         """
+        from tvmtarget.target.target_graph import target_graph
+
         return target_graph(self)
 
     def diff(self, other: TargetLike) -> Differences:
@@ -654,6 +670,8 @@ class Target(TargetNode):
         >>> print(Target.parse("arm/rasp4b").diff("arm/rasp4b64"))
         ~ cpu/mtriple: armv8l-linux-gnueabihf -> aarch64-linux-gnu
         """
+        from tvmtarget.target.difference import differences
+
         return differences(self, as_target(other, "other"))
 
     def why_not(self, wanted: TargetLike) -> Reason:
@@ -749,7 +767,7 @@ def _is_whole(kind: object) -> bool:
     """Whether the first argument of `Target` is no name of a kind, but what `Target.parse` reads."""
     if isinstance(kind, str):
         return bool(kind) and ("/" in kind or not is_word(kind))
-    return isinstance(kind, TargetNode | Mapping | list | tuple | TreeView) or bridge.is_live(kind)
+    return isinstance(kind, TargetNode | Mapping | list | tuple | TreeView) or is_live(kind)
 
 
 def _default_registry() -> TagLookup[Target]:

@@ -12,10 +12,9 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from tvmtarget.target.attributes import Value, Word
-from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text.grammar import is_word
+from tvmtarget.target.text.words import is_word
 
 __all__ = [
     "MAX_COUNT",
@@ -212,8 +211,11 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
     words = [word for item in items if item for word in _words(item)]  # TVM's tests write `mattr: [""]` for none
     signed = {feature for word in words for feature in _signed(word)}
     removed = [feature[1:] for feature in signed if feature[0] == "-"]
-    table = table_of("riscv") if removed and any(is_isa_string(word.lstrip("+")) for word in words) else None
-    if table is not None:
+    if removed and any(is_isa_string(word.lstrip("+")) for word in words):
+        from tvmtarget.target.cpu.features import table_of
+
+        table = table_of("riscv")
+        assert table is not None  # shipped with the library
         # A removed feature takes those that need it out of the expanded ISA string, but not those written one by one:
         # these contradict it, which is an error below.
         written = {feature for word in words if not is_isa_string(word.lstrip("+")) for feature in _signed(word)}

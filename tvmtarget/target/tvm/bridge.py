@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, cast
 
 from tvmtarget.errors import MissingExtraError, TargetError
 from tvmtarget.target.attributes import Value
@@ -21,20 +21,17 @@ from tvmtarget.target.cpu.isa import is_arm, read_isa, spell_for_llvm
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
-from tvmtarget.target.text.grammar import MAX_DEPTH, read_json
+from tvmtarget.target.text.grammar import read_json
 from tvmtarget.target.text.printing import write_value
+from tvmtarget.target.text.words import MAX_DEPTH
 from tvmtarget.target.tree_paths import join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import as_tvm_meant
 from tvmtarget.target.tvm.quoting import Dialect
 from tvmtarget.target.tvm.save_json import main_target
+from tvmtarget.target.tvm.versions import TODAY, VERSIONS, Version, is_live
 
-__all__ = ["TODAY", "VERSIONS", "TvmTarget", "Version", "read", "write"]
-
-Version: TypeAlias = Literal["v0.9", "v0.19", "v0.27"]
-
-VERSIONS: tuple[Version, ...] = get_args(Version)
-TODAY: Version = "v0.27"
+__all__ = ["TvmTarget", "read", "write"]
 
 _DIALECTS: dict[Version, Dialect] = {"v0.9": "v0.9", "v0.19": "v0.10"}
 
@@ -53,18 +50,6 @@ _FIELDS = ("host", "target_host", "devices", "targets")
 
 
 # Reading
-
-
-def is_live(source: object) -> bool:
-    """Return whether a value is a live target of TVM.
-
-    Args:
-        source: any value.
-
-    Returns:
-        True for TVM's own class of targets.
-    """
-    return type(source).__module__.partition(".")[0] == "tvm" and hasattr(source, "export")
 
 
 def read(source: object) -> dict[str, object]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.problems import shown, syntax_error
-from tvmtarget.target.text.grammar import read_json
 from tvmtarget.target.tvm.legacy import as_tvm_meant
 from tvmtarget.target.tvm.quoting import Dialect, can_write, interpret, quote, split
 
@@ -76,7 +75,11 @@ def _value(kind: Kind | None, key: str, value: str, dialect: Dialect) -> object:
 
 
 def _nested(text: str, dialect: Dialect) -> object:
-    return read_json(text) if text.startswith("{") else read(text, dialect)
+    if text.startswith("{"):
+        from tvmtarget.target.text.grammar import read_json
+
+        return read_json(text)
+    return read(text, dialect)
 
 
 def write(flat: Mapping[str, object], dialect: Dialect) -> str | None:

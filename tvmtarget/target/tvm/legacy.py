@@ -15,8 +15,7 @@ a contradiction with a stated executor or runtime is an error, where TVM used th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from tvmtarget.errors import TargetError, UnknownNameError, raise_all, warn
 from tvmtarget.target.attributes import Value, fold
@@ -90,8 +89,7 @@ def _named(devices: object) -> list[object]:
     return named
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
+class _Setting(NamedTuple):
     """One setting of the build: of the executor or runtime, its kind (if `name` is empty) or an attribute."""
 
     role: str

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.problems import shown
-from tvmtarget.target.text.grammar import MAX_DEPTH
+from tvmtarget.target.text.words import MAX_DEPTH
 from tvmtarget.target.tvm import command_line
 
 __all__ = ["main_target"]
