@@ -19,7 +19,6 @@ does not load is reported and left out; neither stops a program that does not ne
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
@@ -189,7 +188,7 @@ def _files_on_path() -> Iterator[tuple[str, str, bytes]]:
                 name = os.path.basename(folder).partition("-")[0]
             else:
                 continue
-            place = os.path.join(folder, child, "entry_points.txt")
+            place = f"{folder or '.'}/{child}/entry_points.txt"
             try:
                 with open(place, "rb", buffering=0) as file:
                     content = file.read()
@@ -224,8 +223,8 @@ def _files_of(find: Callable[[Any], Any] | None) -> Iterator[tuple[str, str, byt
 
 
 def _normalized(name: str) -> str:
-    """Return the name of a package as PEP 503 compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """Return the name of a package as PEP 503 compares it, without a pattern, whose compilation takes longer."""
+    return "-".join(filter(None, name.lower().replace("_", "-").replace(".", "-").split("-")))
 
 
 def _read_points(package: str, text: str) -> Iterator[_EntryPoint]:

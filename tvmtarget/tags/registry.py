@@ -324,7 +324,8 @@ class Registry(Mapping[str, Target]):
 def _layer_of(given: object) -> Layer:
     """Return a layer as it is, or the layer of a folder, which may be missing."""
     if not isinstance(given, str | Path):
-        if not isinstance(given, Layer):
+        # The first check against a protocol takes as long as reading a tag, and most layers are of these classes.
+        if not isinstance(given, CompiledLayer | FileLayer | CodeLayer) and not isinstance(given, Layer):
             raise TargetError(f"a layer of a registry is a folder of tag files or a Layer, not {shown(given)}")
         return given
     folder = Path(given)

@@ -29,7 +29,7 @@ def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str)
     type_, _, choices = type_.partition(":")
     type_, _, least = type_.partition(">=")
     is_power = type_ == "int^2"
-    type_ = type_.removesuffix("^2")
+    type_ = "int" if is_power else type_
     default, _, derived = default.partition("~")
     derived, _, flag = derived.partition("@")
     value: object = None if default == "-" else default
@@ -37,12 +37,19 @@ def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str)
         value = int(default) if type_ == "int" else default == "true"
     elif value is not None and type_ == "list[int]":
         value = tuple(int(item) for item in default.strip("[]").split(",") if item)
-    implied: dict[str, object] = {"derived": int(derived) if type_ == "int" else derived} if derived else {}
-    implied |= {"derived_if": (flag, True)} if flag else {}
-    row = {"name": name, "type": type_, "class_": class_, "default": value, "since": since, "doc": doc}
-    limits = {"choices": tuple(choices.split("|")) if choices else (), "power_of_two": is_power}
-    limits["least"] = 1 if is_power else int(least) if least else None
-    return Attribute.of_library(**row, **implied, **limits)
+    return Attribute.of_library(
+        name=name,
+        type=type_,
+        class_=class_,
+        default=value,
+        derived=(int(derived) if type_ == "int" else derived) if derived else None,
+        derived_if=(flag, True) if flag else None,
+        least=1 if is_power else int(least) if least else None,
+        choices=tuple(choices.split("|")) if choices else (),
+        power_of_two=is_power,
+        doc=doc,
+        since=since,
+    )
 
 
 # Every TVM target kind has these (macro TVM_REGISTER_TARGET_KIND); keys, tag and host are fields of the node.

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from tvmtarget.errors import Problem, TargetError, TextError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target import builtin_kinds  # noqa: F401 - every tree needs them, and garbage is not collected now
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.edit import merge_children, override, part, unset
 from tvmtarget.target.kinds import find_kind, kind_names, kind_of

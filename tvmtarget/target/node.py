@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import (
@@ -336,8 +336,39 @@ def _no_field(node: type[Node], field: str) -> str:
     return f"a {node.__name__.lower()} has no field {shown(field)}{tail}"
 
 
+# By the type of a field, whether a value is certainly valid; pydantic judges and describes all others. Importing
+# pydantic's validators takes longer than reading a whole system of the tags.
+_IS_PLAIN: dict[object, Callable[[Any], bool]] = {
+    str: lambda value: type(value) is str and value.isascii(),
+    bool: lambda value: type(value) is bool,
+    int | None: lambda value: value is None or (type(value) is int and 0 <= value <= MAX_INT),
+    tuple[str, ...]: lambda value: type(value) is tuple and all(type(one) is str and one.isascii() for one in value),
+}
+
+
 class _Fact(JsonNode):
-    """A statement about the children of a node; flat JSON leaves its defaults out."""
+    """A statement about the children of a node; flat JSON leaves its defaults out.
+
+    The numbers of all its classes are from 0 to `MAX_INT`.
+    """
+
+    _defaults: ClassVar[Mapping[str, object]] = {}
+    _plain: ClassVar[Mapping[str, Callable[[Any], bool]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: object) -> None:
+        super().__pydantic_init_subclass__(**options)
+        cls._defaults = {name: info.default for name, info in cls.model_fields.items() if not info.is_required()}
+        cls._plain = {name: _IS_PLAIN[info.annotation] for name, info in cls.model_fields.items()}
+
+    def __init__(self, /, **values: object) -> None:
+        fields = {**self._defaults, **values}
+        if fields.keys() == self._plain.keys() and all(
+            is_plain(fields[name]) for name, is_plain in self._plain.items()
+        ):
+            self._fill(fields)
+        else:
+            super().__init__(**values)
 
     @classmethod
     def from_json(cls, data: object) -> Self:
