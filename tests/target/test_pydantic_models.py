@@ -15,6 +15,11 @@ from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.node import JsonNode
 
 
+def test_a_target_has_no_subclasses_which_readers_would_not_return():
+    with pytest.raises(TypeError, match="class 'Board' cannot derive from Target, since every reader returns a Target"):
+        type("Board", (tt.Target,), {})
+
+
 class Deployment(BaseModel):
     """A model as a program around this library has it."""
 

@@ -85,6 +85,12 @@ class Target(TargetNode):
         host: Target | str | None = None
         targets: tuple[Target, ...] = ()
 
+    def __init_subclass__(cls, **_options: object) -> None:
+        raise TypeError(
+            f"class {cls.__name__!r} cannot derive from Target, since every reader returns a Target; "
+            "write a model with a field of type Target, or a function of a target"
+        )
+
     def __init__(
         self,
         kind: str,
