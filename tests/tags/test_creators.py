@@ -239,6 +239,13 @@ def test_micro_refuses_executors_that_do_not_run_on_crt_or_that_are_given_twice(
         creators.micro("stm32f746xx", executor="aott")
 
 
+def test_no_options_are_none_as_in_tvm_and_others_are_words():
+    assert creators.micro("stm32f746xx", None, "aot") == creators.micro("stm32f746xx", executor="aot")
+    for options in (3, [3], {"mcpu": "x"}):
+        with pytest.raises(TargetError, match="'options' are words of TVM's command line, a text or a list, not"):
+            creators.micro("stm32f746xx", options)
+
+
 def test_a_model_is_needed_where_tvm_needs_one():
     for function in (creators.micro, creators.stm32):
         with pytest.raises(ValueError, match="unknown model 'unknown'"):

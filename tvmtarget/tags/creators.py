@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.node import Executor, Runtime
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 HVX_LENGTHS = (0, 64, 128)
 UNKNOWN = "unknown"
 
-Options: TypeAlias = str | Sequence[str]
+Options: TypeAlias = str | Sequence[str] | None  # TVM's creators have None for no options
 
 
 def micro(
@@ -339,4 +340,7 @@ def _with(target: Target, options: Options) -> Target:
 
 
 def _words(options: Options) -> str:
-    return options if isinstance(options, str) else " ".join(options)
+    words = [options] if isinstance(options, str) else [] if options is None else options
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise TargetError(f"'options' are words of TVM's command line, a text or a list, not {shown(options)}")
+    return " ".join(words)
