@@ -11,8 +11,29 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from trees import trees
 
 import tvmtarget as tt
+from tvmtarget.errors import TargetError
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.node import JsonNode
+
+BROKEN = "half\ud800"
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: tt.Target("llvm", memory=[{"name": BROKEN}]), "'name' of a memory"),
+        (lambda: tt.Memory(name="a", of=("é", BROKEN)), "'of' of a memory"),
+        (lambda: tt.Link(src=BROKEN, dst="b"), "'src' of a link"),
+        (lambda: tt.Target("llvm", tag=BROKEN), "'tag'"),
+    ],
+)
+def test_texts_without_utf8_are_refused_since_their_target_would_have_no_digest(make, problem):
+    with pytest.raises(TargetError, match=f"{problem} has half of a surrogate pair in it"):
+        make()
+
+
+def test_links_print_their_fields_in_order():
+    assert repr(tt.Link(dst="b", src="a")).startswith("Link(src='a', dst='b', bandwidth_Bps=None")
 
 
 def test_a_target_has_no_subclasses_which_readers_would_not_return():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import (
@@ -32,7 +33,7 @@ from tvmtarget.target.attributes import Attributes, Value, fold
 from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.values import MAX_INT, read_opaque
+from tvmtarget.target.values import MAX_INT, is_utf8, read_opaque
 from tvmtarget.untrusted import parse_json
 
 __all__ = [
@@ -321,7 +322,7 @@ def _located(loc: Sequence[str | int], value: object) -> tuple[tuple[str | int, 
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
-    what, field = node.__name__.lower(), ".".join(str(part) for part in problem["loc"])
+    what, field = _words_of(node), ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "missing":
         return f"a {what} needs {shown(field)}, and {shown(problem['input'])} has none"
     if problem["type"] == "extra_forbidden":
@@ -333,7 +334,12 @@ def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
 def _no_field(node: type[Node], field: str) -> str:
     names = [info.alias or name for name, info in node.model_fields.items()]
     tail = did_you_mean(field, names, listing="it has")
-    return f"a {node.__name__.lower()} has no field {shown(field)}{tail}"
+    return f"a {_words_of(node)} has no field {shown(field)}{tail}"
+
+
+def _words_of(node: type[Node]) -> str:
+    """Return the name of a class in words, as in `virtual device`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", " ", node.__name__).lower()
 
 
 # By the type of a field, whether a value is certainly valid; pydantic judges and describes all others. Importing
@@ -358,7 +364,7 @@ class _Fact(JsonNode):
     @classmethod
     def __pydantic_init_subclass__(cls, **options: object) -> None:
         super().__pydantic_init_subclass__(**options)
-        cls._defaults = {name: info.default for name, info in cls.model_fields.items() if not info.is_required()}
+        cls._defaults = {name: info.default for name, info in cls.model_fields.items()}  # of no type if required
         cls._plain = {name: _IS_PLAIN[info.annotation] for name, info in cls.model_fields.items()}
 
     def __init__(self, /, **values: object) -> None:
@@ -369,6 +375,15 @@ class _Fact(JsonNode):
             self._fill(fields)
         else:
             super().__init__(**values)
+            raise_all(TargetError, [*self._broken_texts()])
+
+    def _broken_texts(self) -> Iterator[str]:
+        """Report texts that pydantic accepts but that have no UTF-8, so that the node has no JSON and no digest."""
+        for name in self._plain:
+            value = getattr(self, name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if isinstance(text, str) and not is_utf8(text):
+                    yield f"{name!r} of a {_words_of(type(self))} has half of a surrogate pair in it: {shown(text)}"
 
     @classmethod
     def from_json(cls, data: object) -> Self:

@@ -21,7 +21,7 @@ from tvmtarget.target.provenance import CODE, Origin
 from tvmtarget.target.text.printing import RESERVED
 from tvmtarget.target.text.words import MAX_DEPTH, is_word
 from tvmtarget.target.tree_paths import checked_path, is_numbered, join, same_replica
-from tvmtarget.target.values import MAX_COUNT
+from tvmtarget.target.values import MAX_COUNT, is_utf8
 
 if TYPE_CHECKING:
     from tvmtarget.target.cpu.isa import Features
@@ -89,6 +89,8 @@ class TargetNode(JsonNode):
         """Check names, siblings, links and depth; all problems at once."""
         is_plain = _PLAIN_NAME(self.kind) and (self.name is None or _PLAIN_NAME(self.name))
         problems = [] if is_plain and not isinstance(self.host, str) else [*_name_problems(self)]
+        if self.tag is not None and not is_utf8(self.tag):
+            problems.append(f"'tag' has half of a surrogate pair in it: {shown(self.tag)}")
         if self.targets:
             problems += _sibling_problems(self)
         if self.links or self.memory:

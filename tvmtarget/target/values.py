@@ -22,6 +22,7 @@ __all__ = [
     "READERS",
     "SCHEMA",
     "AttributeType",
+    "is_utf8",
     "read_integer",
     "read_items",
     "read_opaque",
@@ -91,6 +92,22 @@ def read_opaque(value: object) -> Value:
     if isinstance(value, list | tuple) and all(isinstance(item, int) for item in value):
         return tuple(read_integer(item) for item in value)
     raise ValueError(f"is true, false, a whole number, text, or a list of numbers or of texts, not {shown(value)}")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written in UTF-8; halves of surrogate pairs, which Python and JSON allow, cannot.
+
+    Args:
+        text: the text.
+
+    Returns:
+        True if it can.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_integer(value: object) -> int:
@@ -174,10 +191,8 @@ def _text(value: object) -> str:
         return str(read_integer(value))
     if not isinstance(value, str):
         raise ValueError(f"is text, not {shown(value)}")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"has half of a surrogate pair in it: {shown(value)}") from None
+    if not is_utf8(value):
+        raise ValueError(f"has half of a surrogate pair in it: {shown(value)}")
     return str(value)
 
 
