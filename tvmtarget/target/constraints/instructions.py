@@ -7,7 +7,7 @@ that hypervisors hide; `+avx2` by any node that is known to have it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.constraints.attribute_comparison import Operator
@@ -142,15 +142,22 @@ def missing_features(
     Returns:
         The absent features and the features of unknown presence, each sorted.
     """
+    answers = [(name, have.has(name)) for name in _needed(frozenset(names), family, frozenset(named), measured)]
+    return [name for name, has in answers if has is False], [name for name, has in answers if has is None]
+
+
+@lru_cache(maxsize=1024)  # a required device is compared with many others
+def _needed(names: frozenset[str], family: str, named: frozenset[str], measured: bool) -> tuple[str, ...]:
+    """Return the features that a device needs to run code that may use some, sorted."""
     table = table_of(family)
     ignored = unused_features(family, measured=measured)
     used = {name for name in names if name in named or name not in ignored}
     if measured and table is not None:
         used = {name for name in used if not _is_composed(table, name)}
-    answers = {name: have.has(name) for name in sorted(used)}
-    return [name for name in answers if answers[name] is False], [name for name in answers if answers[name] is None]
+    return tuple(sorted(used))
 
 
+@cache
 def unused_features(family: str, *, measured: bool) -> frozenset[str]:
     """Return the features that a CPU implies and that compiled code does not use by itself.
 

@@ -15,6 +15,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import TypeAlias
 
@@ -433,7 +434,7 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
     if here.family and there.family and here.family != there.family:
         yield Reason(truth=Truth.NO, text=f"{label}: that is {there.family}, and this is {here.family}")
         return
-    named = {*read_isa(required.kind, required.attrs).added} & there.names
+    named = _added_features(required.kind, required.attrs) & there.names
     lacking, unknown = missing_features(here, there.names, there.family, named=named, measured=True)
     is_same = name is not None and name == have.attrs.get("mcpu") and not is_reduced(have)
     if is_same:  # the equal name settles features that the table does not list
@@ -445,6 +446,12 @@ def _cpu_instructions(have: TargetNode, required: TargetNode) -> Iterator[Reason
         yield Reason(truth=Truth.UNKNOWN, text=f"{label}: {problem}")
     elif there.names - unused_features(there.family, measured=True):
         yield Reason(truth=Truth.YES, text=f"{label}: all of it is here")
+
+
+@lru_cache(maxsize=1024)  # a required device is compared with many others
+def _added_features(kind: str, attrs: Attributes) -> frozenset[str]:
+    """Return the features that a target names, apart from those of its CPU."""
+    return frozenset(read_isa(kind, attrs).added)
 
 
 def _listed(names: Sequence[str]) -> str:
