@@ -554,6 +554,11 @@ def test_a_composite_has_a_text_and_every_tree_is_a_key(tvm):
     assert {ours: 1}[Target.from_tvm(config)] == 1
 
 
+def test_lists_of_tvm_are_read_as_lists_of_python(tvm):
+    listed = pytest.importorskip("tvm_ffi").convert(["cuda", "llvm"])
+    assert Target.parse(listed) == Target.parse(["cuda", "llvm"])
+
+
 def test_a_tag_is_kept_as_a_label(tvm):
     assert tvm.target.Target("nvidia/nvidia-a100").tag == ""
     assert Target.parse("nvidia/jetson-nano").tag == "nvidia/jetson-nano"

@@ -181,8 +181,8 @@ class Target(TargetNode):
             return source
         if isinstance(source, Mapping):
             return cls.from_json(source, tags=tags)
-        if isinstance(source, list | tuple):
-            return cls.from_list(source, tags=tags)
+        if isinstance(source, Sequence) and not isinstance(source, str | bytes | bytearray):
+            return cls.from_list(tuple(source), tags=tags)  # TVM's own lists are sequences too
         if is_live(source):
             return cls.from_tvm(source, tags=tags)
         if not isinstance(source, str | TreeView):
