@@ -95,7 +95,9 @@ def read_opaque(value: object) -> Value:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8; halves of surrogate pairs, which Python and JSON allow, cannot.
+    """Whether a text can be written in UTF-8.
+
+    Halves of surrogate pairs, which the texts of Python and JSON may contain, cannot.
 
     Args:
         text: the text.
