@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from models import small
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
 
 
 def lrn(shape, size):
@@ -70,3 +71,53 @@ def test_what_the_evaluator_has_no_kernel_for_is_rejected_before_it_is_compiled(
     model = small(helper.make_node("GlobalLpPool", ["x"], ["y"], name="pool"), shape=(1, 2, 3, 3))
     with pytest.raises(tt.TvmTargetError, match="it has no kernel for GlobalLpPool"):
         tt.decompose(model, "numpy")
+
+
+@pytest.mark.parametrize(("size", "axis"), [(65, 0), (64, 1), (70, -2)])
+def test_elements_are_gathered_along_axes_of_any_size(size, axis):
+    rng = np.random.default_rng(0)
+    shape, part = ((size, 3), (5, 2)) if axis != 1 else ((3, size), (2, 5))
+    model = small(
+        helper.make_node("GatherElements", ["x", "i"], ["y"], name="gather", axis=axis),
+        shape=shape,
+        i=rng.integers(-size, size, part),
+    )
+    module, x = tt.IRModule.from_onnx(model), rng.normal(size=shape).astype("float32")
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_grids_are_sampled_by_the_modes_of_version_16(mode):
+    rng = np.random.default_rng(0)
+    grid = rng.uniform(-1, 1, (1, 3, 3, 2)).astype("float32")
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], name="sample", mode=mode)
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 4, 4), g=grid, opset=16))
+    x = rng.normal(size=(1, 2, 4, 4)).astype("float32")
+    found, right = (tt.build(module, kind)(x) for kind in ("numpy", "onnxruntime"))
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_int64s": [7, 9]}, {"classlabels_strings": ["a", "b"]}])
+def test_scores_become_maps(labels):
+    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **labels)
+    key = TensorProto.STRING if "classlabels_strings" in labels else TensorProto.INT64
+    maps = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])],
+        [helper.make_value_info("y", helper.make_sequence_type_proto(maps))],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 1)]
+    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    x = np.array([[0.25, 0.75], [0.5, 0.5]], "float32")
+    found, right = (tt.build(module, kind)(x) for kind in ("numpy", "onnxruntime"))
+    assert found == right
+
+
+def test_operators_of_other_domains_without_a_kernel_are_rejected():
+    module = tt.IRModule.parse(
+        "func @main(%x: float32[2]) opsets(ai.onnx.ml=1) { %y: float32[2] = onnx.ai.onnx.ml::CastMap(%x) return %y }"
+    )
+    with pytest.raises(InfeasibleError, match="it has no kernel for CastMap"):
+        tt.decompose(module, "numpy")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
+from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
@@ -84,4 +87,34 @@ class Optional(ReferenceOptional):  # type: ignore[misc]
         return (values[0] if values else None,)
 
 
-FIXES = [LRN, Loop, DequantizeLinear, Optional]
+class GatherElements(OpRun):  # type: ignore[misc]
+    """Elements by index along an axis, of which the evaluator supports fewer than 64 (onnx 1.23)."""
+
+    def _run(self, data: Array, indices: Array, axis: int = 0) -> tuple[Array]:
+        axis %= data.ndim
+        ends = (None if one == axis else size for one, size in enumerate(indices.shape))
+        return (np.take_along_axis(data[tuple(slice(end) for end in ends)], indices, axis),)
+
+
+class GridSample(ReferenceGridSample):  # type: ignore[misc]
+    """Grid sampling, whose modes the evaluator knows only by the names that they have since version 20 (onnx 1.23)."""
+
+    def _run(self, x: Array, grid: Array, mode: str = "linear", **attributes: object) -> tuple[Array]:
+        name = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+        result: tuple[Array] = super()._run(x, grid, mode=name, **attributes)
+        return result
+
+
+class ZipMap(OpRun):  # type: ignore[misc]
+    """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
+
+    op_domain = "ai.onnx.ml"
+
+    def _run(
+        self, x: Array, classlabels_int64s: Sequence[int] = (), classlabels_strings: Sequence[str] = ()
+    ) -> tuple[list[dict[int | str, float]]]:
+        labels: Sequence[int | str] = classlabels_strings or classlabels_int64s
+        return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
+
+
+FIXES = [LRN, Loop, DequantizeLinear, Optional, GatherElements, GridSample, ZipMap]

@@ -124,6 +124,14 @@ class NUMPY(Strategy):
     unsupported: ClassVar[dict[str, str]] = {
         "ImageDecoder": "it decodes images by Pillow only",
         **{kind: f"it has no kernel for {kind}" for kind in ("GlobalLpPool", "MaxRoiPool", "Multinomial")},
+        **{
+            f"{domain}::{kind}": f"it has no kernel for {kind}"
+            for domain, kind in (
+                ("ai.onnx.ml", "CastMap"),
+                ("ai.onnx.ml", "CategoryMapper"),
+                ("ai.onnx.preview.training", "Gradient"),
+            )
+        },
     }
     rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
 
