@@ -174,7 +174,7 @@ class ONNXRUNTIME(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(op, "ai.onnx.ml", "com.microsoft")
+        return _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:
