@@ -63,3 +63,9 @@ def test_a_fork_of_a_process_in_which_tvm_ran_cannot_run_it(how):
 def test_a_fork_of_a_process_that_has_only_compiled_runs_llvm():
     pytest.importorskip("tvm")
     assert forked("llvm", "before a run", "fork") == ["(64, 10) (64, 10)"]
+
+
+def test_a_fork_of_a_process_in_which_openvino_compiled_cannot_run_it():
+    pytest.importorskip("openvino")
+    [line] = forked("openvino", "after a run", "fork")
+    assert "this is a fork of it" in line

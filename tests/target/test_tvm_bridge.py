@@ -82,7 +82,7 @@ def is_of_today(node):
     """Whether TVM has the kind of a leaf, or of a leaf below a system."""
     if node.targets:
         return any(map(is_of_today, node.targets))
-    return node.kind not in ("numpy", "onnxruntime") and not find_kind(node.kind).until
+    return node.kind not in ("numpy", "onnxruntime", "openvino") and not find_kind(node.kind).until
 
 
 def kinds_of(config):

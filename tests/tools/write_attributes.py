@@ -28,7 +28,7 @@ __all__ = ["ENVIRONMENT", "page"]
 RESULT, DESCRIPTIVE, REJECTED = "changes the result", "descriptive", "rejected"
 
 # The code generators of the library; plugins document their own.
-BACKENDS = ("numpy", "onnxruntime", "tvm")
+BACKENDS = ("numpy", "onnxruntime", "openvino", "tvm")
 
 _OURS = sorted(kind.name for kind in KINDS if kind.role == "target")
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from tvmtarget.ir.function import Attribute
 from tvmtarget.ir.types import TensorType
-from tvmtarget.support import onnxruntime_rules, tvm_rules
+from tvmtarget.support import onnxruntime_rules, openvino_rules, tvm_rules
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
 from tvmtarget.support.tvm_gpu_checks import check_gpu
 
-__all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "C"]
+__all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "OPENVINO", "C"]
 
 
 class LLVM(Strategy):
@@ -175,6 +175,31 @@ class ONNXRUNTIME(Strategy):
             None if it is supported, else why not.
         """
         return _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
+
+
+class OPENVINO(Strategy):
+    """OpenVINO: ONNX's own operators on tensors, without control flow and 64-bit floats.
+
+    One risk is accepted, as rejecting it would reject every embedding: int64 is computed in 32 bits. Inputs and
+    constants that exceed them are errors; sums and products that do are not noticed.
+    """
+
+    unsupported = openvino_rules.UNSUPPORTED
+    rules = openvino_rules.RULES
+    dtypes = openvino_rules.DTYPES
+    opsets = openvino_rules.OPSETS
+    supports_unknown_ranks = False
+
+    def check_op(self, op: Op) -> Reject | None:
+        """Reject operators of other domains, and arithmetic of integers in other types.
+
+        Args:
+            op: an operation that the tables support.
+
+        Returns:
+            None if it is supported, else why not.
+        """
+        return _only_domains(op) or openvino_rules.check_integers(op)
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:

@@ -315,6 +315,14 @@ _ONNXRUNTIME = _table("""
     optimization-level  int>=0  soft  99     tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
 """)
 
+_OPENVINO = _table("""
+    device-name            str    hard  CPU      tt1  device of OpenVINO: CPU, GPU, GPU.1, NPU, ...
+    inference-num-threads  int>=0  soft  0        tt1  threads inside one operator; 0 lets OpenVINO choose
+    num-streams            int>=0  soft  0        tt1  calls that are computed at once; 0 is one of all threads
+    inference-precision    str:float32|float16|bfloat16  hard  float32  tt1  element type of sums and products
+    cache-dir              str    none  -        tt1  folder in which OpenVINO stores compiled functions
+""")
+
 _LINK_PARAMS = _table("""
     link-params  bool  hard  false  v0.8  put parameters into the generated code
 """)
@@ -438,6 +446,7 @@ _TARGETS = (
     _kind("clml", "opencl", "", until="v0.19", is_external=True, doc="external: Qualcomm CLML"),
     _kind("numpy", "cpu", "cpu", can_host=True, doc="this machine, by the ONNX reference evaluator"),
     _kind("onnxruntime", "cpu", "cpu", _ONNXRUNTIME, is_external=True, doc="external: ONNX Runtime on the CPU"),
+    _kind("openvino", "cpu", "cpu", _OPENVINO, is_external=True, doc="external: OpenVINO on CPUs, GPUs and NPUs"),
 )
 
 _EXECUTORS = (

@@ -40,7 +40,7 @@ _MINOR = {"v0.8": 8, "v0.9": 9, "v0.10": 10, "v0.19": 19, "main": 27}
 
 # Kinds that are newer than v0.9, and kinds that no TVM has: ours, and code generators that TVM knew by name only.
 _SINCE = {"test": "v0.10", "clml": "v0.19", "mrvl": "v0.19", "trn": "main", "cuda_host": "main"}
-_OURS = ("numpy", "onnxruntime", "ethos-n", "compute-library", "bnns", "vitis-ai", "dnnl")
+_OURS = ("numpy", "onnxruntime", "openvino", "ethos-n", "compute-library", "bnns", "vitis-ai", "dnnl")
 
 # Default keys of kinds in v0.9, where they differ from today's.
 _FORMER_KEYS: dict[str, tuple[str, ...]] = {"hexagon": ("hexagon",), "stackvm": ()}

@@ -1,0 +1,145 @@
+"""OpenVINO as a code generator: types, shapes and order of results, settings that it honours, and refusals."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from models import DIGITS
+from onnx import TensorProto, helper
+
+import tvmtarget as tt
+from tvmtarget.backends.protocol import backend_named
+from tvmtarget.errors import BackendError, MissingExtraError, RunError
+
+pytest.importorskip("openvino", reason="pip install tvmtarget[openvino]")
+
+
+def model(nodes, inputs, outputs, opset=18):
+    """Return a model; inputs and outputs are (type, shape) by name."""
+    ends = [
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+         for name, (dtype, shape) in values.items()]
+        for values in (inputs, outputs)
+    ]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", *ends)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def relu(dtype="float32", shape=(2, 3)):
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
+    return model(nodes, {"x": (dtype, shape)}, {"y": (dtype, shape)})
+
+
+def test_a_model_of_symbolic_batch_returns_what_onnxruntime_returns():
+    pytest.importorskip("onnxruntime")
+    exe, expected = tt.build(DIGITS, "openvino"), tt.build(DIGITS, "onnxruntime")
+    for batch in (3, 1):
+        x = np.random.default_rng(batch).random((batch, 1, 8, 8), "float32")
+        np.testing.assert_allclose(exe(x), expected(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(
+        RunError, match=r"^openvino fails in @\.: .*MaxPool node with name 'pool': Batch size is zero\.$"
+    ):
+        exe(np.zeros((0, 1, 8, 8), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
+def test_results_keep_their_type_and_shape(dtype, shape):
+    nodes = [helper.make_node("Concat", ["r", "r"], ["y"], axis=0), helper.make_node("Reshape", ["x", "s"], ["r"])]
+    constant = helper.make_node("Constant", [], ["s"], value_ints=[-1] if 0 not in shape else [0])
+    program = model([constant, nodes[1], nodes[0]], {"x": (dtype, shape)}, {"y": (dtype, None)})
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    result = tt.build(program, "openvino")(x)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, np.concatenate([x.ravel(), x.ravel()]), strict=True)
+
+
+def test_results_come_in_order_and_inputs_may_be_unused_or_returned():
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Identity", ["x"], ["same"])]
+    ends = {name: ("float32", [3]) for name in ("n", "same")}
+    program = model(nodes, {"unused": ("float32", [2]), "x": ("float32", [3])}, {"same": ends["same"], "n": ends["n"]})
+    x = np.arange(3, dtype="float32")
+    x.flags.writeable = False
+    results = tt.build(program, "openvino").run({"unused": np.ones(2, "float32"), "x": x})
+    assert list(results) == ["same", "n"]
+    np.testing.assert_array_equal(results["same"], x)
+    np.testing.assert_array_equal(results["n"], -x)
+
+
+def test_threads_run_one_function_at_once():
+    exe = tt.build(relu(shape=(200, 300)), "openvino(num-streams=2)")
+    given = [np.full((200, 300), value, "float32") for value in range(-4, 12)]
+    with ThreadPoolExecutor(4) as pool:
+        for x, result in zip(given, pool.map(exe, given), strict=True):
+            np.testing.assert_array_equal(result, np.maximum(x, 0))
+
+
+def test_subgraphs_of_two_engines_compute_what_one_does():
+    pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(0).random((2, 1, 8, 8), "float32")
+    mixed = tt.build(DIGITS, "[a=openvino,b=onnxruntime]", where={"op:Relu": "@b"})
+    assert mixed.report()["backends"] == ["onnxruntime", "openvino"]
+    np.testing.assert_allclose(mixed(x), tt.build(DIGITS, "openvino")(x), rtol=1e-4, atol=1e-4)
+
+
+def test_attributes_reach_the_compiled_model(tmp_path):
+    exe = tt.build(relu(), tt.Target("openvino", {"inference-num-threads": 1, "cache-dir": str(tmp_path)}))
+    (leaf,) = exe.code.values()
+    assert leaf.compiled._compiled.get_property("INFERENCE_NUM_THREADS") == 1  # type: ignore[attr-defined]
+    assert any(path.suffix == ".blob" for path in tmp_path.iterdir())
+    assert set(leaf.backend.settings(tt.Target("openvino").resolve())) == {"inference-num-threads"}
+
+
+@pytest.mark.parametrize(
+    ("attrs", "text"),
+    [
+        ("device-name=CPU.7", "function 'main' of @.: OpenVINO finds no device 'CPU.7' here; it finds CPU"),
+        ("inference-num-threads=4096", "inference-num-threads 4096 of @. cannot be honoured: OpenVINO uses"),
+        ("cache-dir=/proc/none", "function 'main' of @.: Couldn't create directory"),
+    ],
+)
+def test_what_openvino_does_not_honour_is_one_line_with_the_place(attrs, text):
+    with pytest.raises(BackendError) as raised:
+        tt.build(relu(), f"openvino({attrs})")
+    assert text in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_integers_beyond_32_bits_are_errors():
+    program = model([helper.make_node("Identity", ["x"], ["y"])], {"x": ("int64", [2])}, {"y": ("int64", [2])})
+    with pytest.raises(RunError, match=r"input 'x' of @\. holds 4294967296, and OpenVINO computes int64 in 32 bits"):
+        tt.build(program, "openvino")(np.array([1, 2**32]))
+
+
+@pytest.mark.parametrize(
+    ("node", "dtype", "reason"),
+    [
+        (("Relu", ["x"]), "float64", "does not support float64|float64"),
+        (("Add", ["x", "x"]), "uint8", "its Add of uint8 saturates"),
+        (("Div", ["x", "x"]), "int32", "it computes Div of int32 in float32"),
+        (("Equal", ["x", "x"]), "float32", "true of NaN"),
+    ],
+)
+def test_what_it_would_compute_otherwise_is_refused_with_the_reason(node, dtype, reason):
+    kind, inputs = node
+    result = "bool" if kind == "Equal" else dtype
+    program = model([helper.make_node(kind, inputs, ["y"], name="op")], {"x": (dtype, [2, 2])}, {"y": (result, [2, 2])})
+    with pytest.raises(tt.errors.TvmTargetError, match=reason):
+        tt.decompose(program, "openvino")
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(MissingExtraError, match=r"tvmtarget\[openvino\]"):
+        backend_named("openvino").version()
+    with pytest.raises(BackendError, match=r"install it with: pip install 'tvmtarget\[openvino\]'"):
+        tt.build(relu(), "openvino")
+
+
+def test_texts_are_refused():
+    node = helper.make_node("Identity", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "xy"]
+    program = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=relu().opset_import)
+    with pytest.raises(tt.errors.TvmTargetError, match="string"):
+        tt.decompose(program, "openvino")

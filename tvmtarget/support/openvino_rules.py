@@ -1,0 +1,232 @@
+"""Operator support of OpenVINO on a CPU, as far as it is less than ONNX: a row per operator.
+
+Found by running ONNX's node tests with OpenVINO 2026.4, each in a process of its own, with static and symbolic shapes
+(`tests/tools/derive_openvino.py`), and integers beyond 24 bits. What is left out has no kernel, is rejected when it is
+compiled or runs, or computes another result than ONNX defines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvmtarget.ir.types import TensorType
+from tvmtarget.support.strategy import Op, Reject, Rule, reject
+
+__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_integers"]
+
+_FLOATS = frozenset({"float16", "float32"})
+_BYTES = frozenset({"int8", "uint8"})
+_WIDE = frozenset({"int32", "int64"})
+
+# float64 is computed in float32, uint32 and uint64 in int32, and Python reads no bfloat16.
+DTYPES = _FLOATS | _BYTES | _WIDE | frozenset({"int16", "uint16", "bool"})
+
+OPSETS = range(7, 27)
+
+_REDUCTIONS = (
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+)
+# On int32 and int64, its kernels for these compute in float32.
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_BY_FLOATS = frozenset({*_REDUCTIONS, *_COMPARISONS, "Clip", "Div", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
+# On integers of 8 bits, these saturate, where those of ONNX wrap around.
+_SATURATING = frozenset({"Abs", "Add", "Mul", "Neg", "Sub", "Sum"})
+_EXACT = 2**24  # float32 holds all integers up to this one
+
+
+def check_integers(op: Op) -> Reject | None:
+    """Reject arithmetic of integers that it does in another type, and constants that it truncates.
+
+    Vectors and scalars, which are sizes and positions, are supported.
+
+    Args:
+        op: an operation that the tables support.
+
+    Returns:
+        None if it is supported, else why not.
+    """
+    tensor = op.tensor(0)
+    if tensor is not None and tensor.dtype in _BYTES and op.kind in _SATURATING:
+        return reject("DTYPE", f"its {op.kind} of {tensor.dtype} saturates", hint="cast to int32")
+    is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
+    if tensor is not None and tensor.dtype in _WIDE and is_long and _computes_by_floats(op):
+        return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in float32", hint="cast to float32")
+    # The greatest integer stands for the end of a slice, and is truncated to a size that does too.
+    for index in range(len(op.call.inputs) if op.kind != "Slice" else 1):
+        typed = op.tensor(index)
+        values = op.constant(index) if typed is not None and typed.dtype == "int64" else None
+        if values is not None and values.size and np.abs(values.astype("float64")).max() >= 2**31:
+            return reject("DTYPE", f"it computes int64 in 32 bits, which {op.operand(index)!r} exceeds")
+    return None
+
+
+def _computes_by_floats(op: Op) -> bool:
+    if op.kind not in _BY_FLOATS:
+        return False
+    # A constant that float32 holds compares with rounded integers as with exact ones.
+    constants = [op.constant(index) for index in (0, 1)] if op.kind in _COMPARISONS else []
+    return not any(values is not None and values.size and np.abs(values).max() < _EXACT for values in constants)
+
+
+def _no_equal_floats(op: Op) -> Reject | None:
+    if op.operand(0) != op.operand(1):
+        return None
+    return reject("RULE", f"it takes {op.kind} of one value and itself to be true of NaN", hint="use IsNaN")
+
+
+def _no_past_causal_mask(op: Op) -> Reject | None:
+    # Operand 3 is `attn_mask`, operand 4 is `past_key`.
+    if not (op.attr("is_causal") and op.operand(3) and op.operand(4)):
+        return None
+    return reject("RULE", "it ignores the causal mask beside another one and past keys")
+
+
+def _no_padding_keys(op: Op) -> Reject | None:
+    return reject("RULE", "it does not support keys that are padding") if op.operand(6) else None
+
+
+def _static_shapes(op: Op) -> Reject | None:
+    tensors = (op.tensor(index) for index in range(3))
+    if all(one is not None and one.shape is not None and all(isinstance(d, int) for d in one.shape) for one in tensors):
+        return None
+    message = f"its {op.kind} on symbolic dimensions fails where queries share keys"
+    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --size NAME=N")
+
+
+def _no_peepholes(op: Op) -> Reject | None:
+    return reject("RULE", "it ignores the peepholes of LSTM", hint="leave operand 7 out") if op.operand(7) else None
+
+
+def _two_dimensions(op: Op) -> Reject | None:
+    tensor = op.tensor(1)
+    if tensor is not None and tensor.shape == (2,):
+        return None
+    return reject("RANK", f"it supports {op.kind} of two spatial dimensions only")
+
+
+def _no_empty_sets(op: Op) -> Reject | None:
+    tensor = op.tensor(0)
+    if tensor is None or tensor.shape is None or 0 not in tensor.shape:
+        return None
+    return reject("RULE", f"its {op.kind} of no values is not that of ONNX")
+
+
+def _integers_or_fmod(op: Op) -> Reject | None:
+    tensor = op.tensor(0)
+    if op.attr("fmod") or tensor is None or tensor.dtype not in _FLOATS:
+        return None
+    return reject("ATTR", "it supports Mod of floats with fmod=1 only", hint="set it to 1")
+
+
+def _quantises_to_bytes(op: Op) -> Reject | None:
+    typed = op.outputs[0] if op.outputs else None
+    if isinstance(typed, TensorType) and typed.dtype in _BYTES:
+        return None
+    return reject("DTYPE", f"it quantises to int8 and uint8 only, not {getattr(typed, 'dtype', 'an unknown type')}")
+
+
+def _no_aligned_scales(op: Op) -> Reject | None:
+    if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
+        return None
+    scales = op.constant(2)
+    if scales is not None and bool(np.all(scales >= 1)):
+        return None
+    return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
+
+
+def _no_order_of_ties(op: Op) -> Reject | None:
+    if not op.is_read(1):
+        return None
+    return reject("RULE", "its indices of equal values are not the lowest ones, as ONNX requires", hint="use ArgMax")
+
+
+_RECURRENT = Rule(attrs={"layout": (0,)})
+_REDUCED = Rule(constants=(1,))
+_COMPARED = Rule(checks=(_no_equal_floats,))
+
+RULES: dict[str, Rule] = {
+    "AffineGrid": Rule(constants=(1,)),
+    "Attention": Rule(
+        attrs={"left_window_size": (), "right_window_size": ()},
+        results=3,
+        checks=(_static_shapes, _no_past_causal_mask, _no_padding_keys),
+    ),
+    "Celu": Rule(dtypes=frozenset({"float32"})),
+    "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
+    "DequantizeLinear": Rule(attrs={"block_size": (0,)}),
+    "Equal": _COMPARED,
+    "GRU": _RECURRENT,
+    "GridSample": Rule(max_rank=4),
+    "LSTM": Rule(attrs={"layout": (0,)}, checks=(_no_peepholes,)),
+    "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
+    "Mod": Rule(checks=(_integers_or_fmod,)),
+    "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}),
+    "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_bytes,)),
+    "RNN": _RECURRENT,
+    **dict.fromkeys(_REDUCTIONS, _REDUCED),
+    "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
+    "ReduceMin": Rule(constants=(1,), checks=(_no_empty_sets,)),
+    "Resize": Rule(
+        attrs={
+            "antialias": (0,),
+            "coordinate_transformation_mode": (
+                "align_corners",
+                "asymmetric",
+                "half_pixel",
+                "pytorch_half_pixel",
+                "tf_half_pixel_for_nn",
+            ),
+            "exclude_outside": (0,),
+            "keep_aspect_ratio_policy": ("stretch",),
+        },
+        constants=(2, 3),
+        checks=(_no_aligned_scales,),
+    ),
+    "RoiAlign": Rule(attrs={"mode": ("avg",)}),
+    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
+    "Tile": Rule(constants=(1,)),
+    "TopK": Rule(constants=(1,), checks=(_no_order_of_ties,)),
+    "Unsqueeze": Rule(constants=(1,)),
+}
+
+UNSUPPORTED = {
+    kind: f"it has no kernel for {kind}"
+    for kind in (
+        "BitCast",
+        "CausalConvWithState",
+        "CumProd",
+        "DeformConv",
+        "Det",
+        "FlexAttention",
+        "ImageDecoder",
+        "LinearAttention",
+        "MaxUnpool",
+        "MelWeightMatrix",
+        "RegexFullMatch",
+        "STFT",
+        "StringConcat",
+        "StringNormalizer",
+        "StringSplit",
+        "SwiGLU",
+        "TensorScatter",
+        "TfIdfVectorizer",
+    )
+} | {
+    "BitShift": "its shifts of negative numbers, and beyond the width, are not those of ONNX",
+    "DFT": "its results have other shapes than those of ONNX",
+    "DynamicQuantizeLinear": "it rounds otherwise than ONNX",
+    "NonMaxSuppression": "it keeps boxes whose overlap equals the threshold, which ONNX does not",
+    **dict.fromkeys(
+        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+        "its random numbers are not tested",
+    ),
+}
