@@ -15,7 +15,12 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from benchmarks.tvm_schedule import network
 
-NETWORKS = {"onnxruntime": ("squeezenet", "resnet50"), "llvm": ("squeezenet", "resnet50"), "numpy": ("squeezenet",)}
+NETWORKS = {
+    "onnxruntime": ("squeezenet", "resnet50"),
+    "openvino": ("squeezenet", "resnet50"),
+    "llvm": ("squeezenet", "resnet50"),
+    "numpy": ("squeezenet",),
+}
 
 
 def least(work: Callable[[], object], times: int) -> float:
