@@ -117,9 +117,11 @@ class _Program(Compiled):
         initialized = {tensor.name for tensor in graph.initializer}
         self._names = [value.name for value in graph.input if value.name not in initialized]
         # Compiling keeps the order of inputs and results, but not all of their names.
-        given = [{*port.get_names(), port.get_node().get_friendly_name()} for port in model.inputs]
+        given = [port.get_names() for port in model.inputs]
         results = [port.get_names() for port in model.outputs]
-        self._inputs = [_position(given, name) for name in self._names]
+        # An input that is a result too has lost its name, but is in its place if no input is left out.
+        is_complete = len(given) == len(self._names)
+        self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]

@@ -191,7 +191,7 @@ class OPENVINO(Strategy):
     supports_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject operators of other domains, and arithmetic of integers in other types.
+        """Reject operators of other domains, arithmetic of integers in other types, and lists of unknown length.
 
         Args:
             op: an operation that the tables support.
@@ -199,7 +199,7 @@ class OPENVINO(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(op) or openvino_rules.check_integers(op)
+        return _only_domains(op) or openvino_rules.check_integers(op) or openvino_rules.check_lists(op)
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:

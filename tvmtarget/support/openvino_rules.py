@@ -12,7 +12,7 @@ import numpy as np
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_integers"]
+__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_integers", "check_lists"]
 
 _FLOATS = frozenset({"float16", "float32"})
 _BYTES = frozenset({"int8", "uint8"})
@@ -40,6 +40,19 @@ _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrE
 _BY_FLOATS = frozenset({*_REDUCTIONS, *_COMPARISONS, "Clip", "Div", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
 # On integers of 8 bits, these saturate, where those of ONNX wrap around.
 _SATURATING = frozenset({"Abs", "Add", "Mul", "Neg", "Sub", "Sum"})
+# Operands that are lists of sizes, positions or axes, whose number decides on ranks.
+_LISTS = {
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Upsample": (1,),
+}
 _EXACT = 2**24  # float32 holds all integers up to this one
 
 
@@ -55,6 +68,8 @@ def check_integers(op: Op) -> Reject | None:
         None if it is supported, else why not.
     """
     tensor = op.tensor(0)
+    if tensor is not None and tensor.dtype in _BYTES and op.kind in ("Div", "Mod"):
+        return reject("DTYPE", f"it rounds {op.kind} of {tensor.dtype} as floats", hint="cast to float32")
     if tensor is not None and tensor.dtype in _BYTES and op.kind in _SATURATING:
         return reject("DTYPE", f"its {op.kind} of {tensor.dtype} saturates", hint="cast to int32")
     is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
@@ -67,6 +82,42 @@ def check_integers(op: Op) -> Reject | None:
         if values is not None and values.size and np.abs(values.astype("float64")).max() >= 2**31:
             return reject("DTYPE", f"it computes int64 in 32 bits, which {op.operand(index)!r} exceeds")
     return None
+
+
+def check_lists(op: Op) -> Reject | None:
+    """Reject lists of sizes whose number is not known, as it supports no unknown ranks inside a function either.
+
+    Args:
+        op: an operation that the tables support.
+
+    Returns:
+        None if it is supported, else why not.
+    """
+    for index in _LISTS.get(op.kind, ()):
+        tensor = op.tensor(index)
+        if tensor is not None and not _is_static(tensor) and not op.is_constant(index):
+            message = f"how many sizes {op.operand(index)!r} holds is not known"
+            return reject("SHAPE_DYNAMIC", message, hint="give the input a shape")
+    return None
+
+
+def _is_static(tensor: TensorType | None) -> bool:
+    return tensor is not None and tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
+
+
+def _static_weights(op: Op) -> Reject | None:
+    if _is_static(op.tensor(1)):
+        return None
+    return reject(
+        "SHAPE_DYNAMIC", f"it supports {op.kind} by weights of static shape only", hint="make them initializers"
+    )
+
+
+def _static_last_dimension(op: Op) -> Reject | None:
+    indices = op.tensor(1)
+    if indices is not None and indices.shape and isinstance(indices.shape[-1], int):
+        return None
+    return reject("SHAPE_DYNAMIC", f"the last dimension of {op.operand(1)!r} is not static, on which ranks depend")
 
 
 def _computes_by_floats(op: Op) -> bool:
@@ -95,11 +146,14 @@ def _no_padding_keys(op: Op) -> Reject | None:
 
 
 def _static_shapes(op: Op) -> Reject | None:
-    tensors = (op.tensor(index) for index in range(3))
-    if all(one is not None and one.shape is not None and all(isinstance(d, int) for d in one.shape) for one in tensors):
+    if all(_is_static(op.tensor(index)) for index in range(3)):
         return None
     message = f"its {op.kind} on symbolic dimensions fails where queries share keys"
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --size NAME=N")
+
+
+def _no_training(op: Op) -> Reject | None:
+    return reject("RULE", "it does not train", hint="export the model for inference") if op.operand(2) else None
 
 
 def _no_peepholes(op: Op) -> Reject | None:
@@ -151,6 +205,7 @@ def _no_order_of_ties(op: Op) -> Reject | None:
 
 _RECURRENT = Rule(attrs={"layout": (0,)})
 _REDUCED = Rule(constants=(1,))
+_WEIGHTED = Rule(checks=(_static_weights,))
 _COMPARED = Rule(checks=(_no_equal_floats,))
 
 RULES: dict[str, Rule] = {
@@ -162,9 +217,14 @@ RULES: dict[str, Rule] = {
     ),
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
+    "Conv": _WEIGHTED,
+    "ConvInteger": _WEIGHTED,
+    "ConvTranspose": _WEIGHTED,
     "DequantizeLinear": Rule(attrs={"block_size": (0,)}),
+    "Dropout": Rule(constants=(1,), checks=(_no_training,)),
     "Equal": _COMPARED,
     "GRU": _RECURRENT,
+    "GatherND": Rule(checks=(_static_last_dimension,)),
     "GridSample": Rule(max_rank=4),
     "LSTM": Rule(attrs={"layout": (0,)}, checks=(_no_peepholes,)),
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
