@@ -152,6 +152,13 @@ def _static_shapes(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --size NAME=N")
 
 
+def _static_operands(op: Op) -> Reject | None:
+    if all(_is_static(op.tensor(index)) for index, name in enumerate(op.call.inputs) if name):
+        return None
+    hint = "give the inputs static shapes, by tt.specialize or --size NAME=N"
+    return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=hint)
+
+
 def _no_training(op: Op) -> Reject | None:
     return reject("RULE", "it does not train", hint="export the model for inference") if op.operand(2) else None
 
@@ -251,7 +258,8 @@ RULES: dict[str, Rule] = {
         constants=(2, 3),
         checks=(_no_aligned_scales,),
     ),
-    "RoiAlign": Rule(attrs={"mode": ("avg",)}),
+    "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
+    "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
     "Tile": Rule(constants=(1,)),
     "TopK": Rule(constants=(1,), checks=(_no_order_of_ties,)),
