@@ -159,6 +159,15 @@ def _static_operands(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=hint)
 
 
+def _no_rest(op: Op) -> Reject | None:
+    """Reject a number of equal parts of a symbolic dimension, whose last part may be smaller."""
+    if op.operand(1) or not op.attr("num_outputs") or _is_static(op.tensor(0)):
+        return None
+    return reject(
+        "SHAPE_DYNAMIC", "it divides symbolic dimensions without a rest only", hint="give the sizes of the parts"
+    )
+
+
 def _no_training(op: Op) -> Reject | None:
     return reject("RULE", "it does not train", hint="export the model for inference") if op.operand(2) else None
 
@@ -261,6 +270,7 @@ RULES: dict[str, Rule] = {
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
+    "Split": Rule(checks=(_no_rest,)),
     "Tile": Rule(constants=(1,)),
     "TopK": Rule(constants=(1,), checks=(_no_order_of_ties,)),
     "Unsqueeze": Rule(constants=(1,)),
