@@ -191,7 +191,7 @@ class OPENVINO(Strategy):
     supports_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject operators of other domains, arithmetic of integers in other types, and lists of unknown length.
+        """Reject other domains, inexact integers, and lists of unknown length.
 
         Args:
             op: an operation that the tables support.

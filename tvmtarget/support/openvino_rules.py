@@ -57,7 +57,7 @@ _EXACT = 2**24  # float32 holds all integers up to this one
 
 
 def check_integers(op: Op) -> Reject | None:
-    """Reject arithmetic of integers that it does in another type, and constants that it truncates.
+    """Reject integers that it computes in another type, or truncates.
 
     Vectors and scalars, which are sizes and positions, are supported.
 
@@ -85,7 +85,7 @@ def check_integers(op: Op) -> Reject | None:
 
 
 def check_lists(op: Op) -> Reject | None:
-    """Reject lists of sizes whose number is not known, as it supports no unknown ranks inside a function either.
+    """Reject lists of sizes whose number is not known, on which ranks depend.
 
     Args:
         op: an operation that the tables support.
