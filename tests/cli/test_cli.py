@@ -181,7 +181,7 @@ BAD = "composite[ort=onnxruntime,cpu=llvm]"
         (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is damaged, or not a zip file"),
         (["run", DIGITS, "-i", NPZ], "--target is missing"),
         (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot run on this machine"),
-        (["run", DIGITS, "-i", NPZ, "-t", "c", "--size", "b=1"], "no symbolic dimension 'b'; there is 'batch'"),
+        (["run", DIGITS, "-i", NPZ, "-t", "c", "--dim", "b=1"], "no symbolic dimension 'b'; there is 'batch'"),
         (["compile", DIGITS, "-t", "numpy", "-o", "/nowhere/x.tta"], "'/nowhere/x.tta' cannot be written"),
         (["show", "llvm(num-cores=many)"], "attribute 'num-cores' of kind 'llvm' is a whole number, not 'many'"),
     ],

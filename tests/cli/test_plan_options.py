@@ -64,7 +64,8 @@ def test_same_site_and_apart_constrain_operations(cli):
 
 def test_costs_are_measured_on_request_and_can_be_saved(cli, tmp_path):
     kept = tmp_path / "here.json"
-    code, _, err = cli("explain", DIGITS, "-t", TWO, "--costs", "measured", "--dim", "batch=1", "--save-costs", kept)
+    words = ("--costs", "measured", "--assume-dim", "batch=1", "--save-costs", kept)
+    code, _, err = cli("explain", DIGITS, "-t", TWO, *words)
     assert code == 0, err
     assert [line.split(":")[0] for line in err.splitlines() if line.startswith("@")] == ["@a", "@b"]
     code, out, _ = cli("explain", DIGITS, "-t", TWO, "--costs", kept, "--json")
@@ -183,8 +184,11 @@ def test_one_report_is_printed_at_a_time(cli):
         (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
         (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),
-        (["--costs", "roofline", "--dim", "batch"], "--dim 'batch' is not NAME=N, such as 'batch=1'"),
-        (["--dim", "batch=1"], "--dim has no effect without costs; add --costs"),
+        (["--costs", "roofline", "--assume-dim", "batch"], "--assume-dim 'batch' is not NAME=N, such as 'batch=1'"),
+        (["--assume-dim", "batch=1"], "--assume-dim has no effect without costs; add --costs, or fix"),
+        (["--dim", "batch=1,batch=2"], "--dim 'batch' is both 1 and 2; give one number"),
+        (["--dim", "batch=1,"], "--dim '' is not NAME=N, such as 'batch=1'"),
+        (["--dim", "btch=1"], "the inputs have no symbolic dimension 'btch'; there is 'batch'"),
     ],
 )
 @pytest.mark.parametrize("command", ["explain", "run"])
@@ -202,9 +206,9 @@ def test_costs_are_saved_only_if_some_are_given(cli, tmp_path):
 
 
 def test_a_value_for_an_unknown_dimension_is_an_error(cli):
-    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--dim", "btch=1")
+    code, _, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--assume-dim", "btch=1")
     assert code == 1
-    assert "--dim btch=1: the model has no symbolic dimension 'btch'; did you mean 'batch'?" in err
+    assert "--assume-dim btch=1: the model has no symbolic dimension 'btch'; did you mean 'batch'?" in err
 
 
 def test_the_first_line_warns_if_a_prediction_is_mostly_unknown(cli):

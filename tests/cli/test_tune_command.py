@@ -67,7 +67,7 @@ def test_tune_prints_json(cli, tmp_path):
 def test_a_target_that_cannot_be_built_is_an_error_and_not_an_empty_result(cli, tmp_path):
     log = tmp_path / "x.db"
     for words, problem in {
-        ("-t", "c"): "give the inputs static shapes, by tt.specialize or --size NAME=N",
+        ("-t", "c"): "give the inputs static shapes, by tt.specialize or --dim NAME=N",
         ("-t", "llvm(libs=cblas)"): "attribute 'libs' ([\"cblas\"]) of @. would be ignored",
         ("-t", "onnxruntime", "--objective", "throughput", "--costs", "roofline"): "is not what tuning measures",
         ("-t", "[a=numpy,b=onnxruntime]", "--same-site", "conv1,convX"): "'convX'",
@@ -76,6 +76,13 @@ def test_a_target_that_cannot_be_built_is_an_error_and_not_an_empty_result(cli, 
         assert (code, out) == (1, "")
         assert problem in err
     assert not log.exists()
+
+
+def test_tune_measures_a_model_of_given_sizes(cli, tmp_path):
+    words = ("-t", "onnxruntime", "--level", "executor", "-n", 1, "--log", tmp_path / "x.db", "--json")
+    code, out, err = cli("tune", DIGITS, "--dim", "batch=2", *words)
+    assert code == 0, err
+    assert set(json.loads(out)["statuses"]) == {"ok"}
 
 
 def test_tune_has_the_options_of_build(tmp_path):

@@ -80,7 +80,7 @@ def test_results_are_those_of_the_whole_model():
 
 def test_the_command_line_takes_sizes(tmp_path):
     pytest.importorskip("tvm")
-    words = ["compile", str(DIGITS), "--target", "c", "--executor", "aot", "--runtime", "crt", "--size", "batch=1"]
+    words = ["compile", str(DIGITS), "--target", "c", "--executor", "aot", "--runtime", "crt", "--dim", "batch=1"]
     done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "x.tta"), "--export", str(tmp_path / "project")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "project" / "include" / "tvmgen_digits.h").exists()

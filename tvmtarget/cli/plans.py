@@ -50,8 +50,15 @@ class PartitionArguments:
             "FILE",
         ),
     ] = None
-    dims: Annotated[
-        _Texts, _option("--dim", "NAME=N: value to assume for a symbolic dimension in costs; may be repeated.")
+    sizes: Annotated[
+        _Texts, _option("--dim", "NAME=N,...: the size of a symbolic dimension of the inputs; may be repeated.")
+    ] = None
+    assumed: Annotated[
+        _Texts,
+        _option(
+            "--assume-dim",
+            "NAME=N,...: value to assume for a dimension in costs while it stays symbolic; may be repeated.",
+        ),
     ] = None
     objective: Annotated[
         str | None,
@@ -93,6 +100,26 @@ class PartitionArguments:
         """The constraints of `--where`."""
         return read_where(self.where)
 
+    def read(self, model: Path) -> IRModule:
+        """Read a model, with the sizes of `--dim`.
+
+        Args:
+            model: The ONNX file.
+
+        Returns:
+            The program.
+
+        Raises:
+            ModelError: The file is no valid model, or the model has no such dimension.
+            TextError: A size is none.
+        """
+        from tvmtarget.ir.module import IRModule
+        from tvmtarget.ir.specialize import specialize
+
+        module = IRModule.from_onnx(model)
+        sizes = _numbers("--dim", self.sizes, "batch=1")
+        return specialize(module, sizes) if sizes else module
+
     def options(self) -> dict[str, Any]:
         """Return the arguments of `decompose` by name, without `costs` and `where`.
 
@@ -116,10 +143,10 @@ class PartitionArguments:
         }
 
     def read_costs(self, module: IRModule, target: Target, *, allow_interpreter: bool) -> Costs | None:
-        """Read or measure the costs that `--costs` names, with the values of `--dim`.
+        """Read or measure the costs that `--costs` names, with the values of `--assume-dim`.
 
         Args:
-            module: The program, whose symbolic dimensions `--dim` may name.
+            module: The program, whose symbolic dimensions `--assume-dim` may name.
             target: The target to measure for `--costs measured`.
             allow_interpreter: Whether numpy may interpret leaves while they are measured.
 
@@ -127,13 +154,14 @@ class PartitionArguments:
             The costs; None without `--costs`.
 
         Raises:
-            TextError: The file of costs cannot be read, or `--dim` names no dimension or is given without costs.
+            TextError: The file of costs cannot be read, or `--assume-dim` names no dimension or is given without
+                costs.
         """
-        values = _numbers("--dim", self.dims, "batch=1")
+        values = _numbers("--assume-dim", self.assumed, "batch=1")
         # A mistyped name would silently leave the dimension without a size.
         known = _dims(module)
         unknown = [
-            f"--dim {name}={value}: the model has no symbolic dimension {name!r}"
+            f"--assume-dim {name}={value}: the model has no symbolic dimension {name!r}"
             + (did_you_mean(name, known, listing="it has") if known else "; all of its dimensions are numbers")
             for name, value in values.items()
             if name not in known
@@ -142,10 +170,10 @@ class PartitionArguments:
             raise TextError("\n".join(unknown))
         if self.costs is None:
             if values:
-                raise TextError("--dim has no effect without costs; add --costs, such as --costs measured")
+                raise TextError("--assume-dim has no effect without costs; add --costs, or fix the size by --dim")
             return None
         costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
-        # Values of --dim take precedence over those in the file of costs.
+        # Values of --assume-dim take precedence over those in the file of costs.
         return replace(costs, symbolic_hints={**costs.symbolic_hints, **values})
 
 
@@ -155,29 +183,6 @@ class PlanOptions(PartitionArguments):
 
     log: Log = None
     near: Near = False
-    sizes: Annotated[
-        _Texts, _option("--size", "NAME=N: the size of a symbolic dimension of the inputs; may be repeated.")
-    ] = None
-
-    def read(self, model: Path) -> IRModule:
-        """Read a model, with the sizes of `--size`.
-
-        Args:
-            model: The ONNX file.
-
-        Returns:
-            The program.
-
-        Raises:
-            ModelError: The file is no valid model, or the model has no such dimension.
-            TextError: A size is none.
-        """
-        from tvmtarget.ir.module import IRModule
-        from tvmtarget.ir.specialize import specialize
-
-        module = IRModule.from_onnx(model)
-        sizes = _numbers("--size", self.sizes, "batch=1")
-        return specialize(module, sizes) if sizes else module
 
     @property
     def is_given(self) -> bool:
@@ -327,13 +332,16 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
 
 
 def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, int]:
-    """Split texts `NAME=N`."""
-    split = [(text, *text.rpartition("=")) for text in texts or ()]
-    problems = [
-        f"{flag} {text!r} is not NAME=N, such as {example!r}"
-        for text, name, _, number in split
-        if not name.strip() or not number.strip().isdecimal()
-    ]
+    """Split texts `NAME=N,NAME=N,...`; one name may not get two numbers."""
+    found: dict[str, int] = {}
+    problems: list[str] = []
+    for text in texts or ():
+        for part in text.split(","):
+            name, _, number = (word.strip() for word in part.rpartition("="))
+            if not name or not number.isdecimal():
+                problems.append(f"{flag} {part!r} is not NAME=N, such as {example!r}")
+            elif found.setdefault(name, int(number)) != int(number):
+                problems.append(f"{flag} {name!r} is both {found[name]} and {int(number)}; give one number")
     if problems:
         raise TextError("\n".join(problems))
-    return {name.strip(): int(number) for _, name, _, number in split}
+    return found

@@ -74,13 +74,12 @@ def tune(
     from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
     from tvmtarget.cli.progress import tune_progress
-    from tvmtarget.ir.module import IRModule
 
     with graceful_shutdown():
         try:
             rules, options = partition.rules, partition.options()
             tree = read_target(target, edits, context.args)
-            module = IRModule.from_onnx(model)
+            module = partition.read(model)
             with tune_progress(quiet=as_json, seconds=seconds) as report:
                 result = tune_module(
                     module,

@@ -416,7 +416,7 @@ def missing_abilities(system: System, supports: Mapping[str, frozenset[SystemAbi
     missing = ABILITIES - supports[system.convention]
     for ability, place, what in _contents(system):
         if ability in missing:
-            fix = "; tt.specialize and --size give dimensions a size" if ability == "dynamic-shapes" else ""
+            fix = "; tt.specialize and --dim give dimensions a size" if ability == "dynamic-shapes" else ""
             yield f"{place} cannot be built: {pair} does not support {what} ({ability}){fix}"
 
 

@@ -93,7 +93,7 @@ class C(LLVM):
                 return reject(
                     "SHAPE_DYNAMIC",
                     f"the shape of {name!r} is not static, and memory is planned ahead of time",
-                    hint="give the inputs static shapes, by tt.specialize or --size NAME=N",
+                    hint="give the inputs static shapes, by tt.specialize or --dim NAME=N",
                 )
         # TVM's importer folds no shape in which 0 stands for an empty dimension.
         has_zeros = op.kind == "Reshape" and op.call.attr("allowzero")

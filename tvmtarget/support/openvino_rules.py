@@ -149,13 +149,13 @@ def _static_shapes(op: Op) -> Reject | None:
     if all(_is_static(op.tensor(index)) for index in range(3)):
         return None
     message = f"its {op.kind} on symbolic dimensions fails where queries share keys"
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --size NAME=N")
+    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
 
 
 def _static_operands(op: Op) -> Reject | None:
     if all(_is_static(op.tensor(index)) for index, name in enumerate(op.call.inputs) if name):
         return None
-    hint = "give the inputs static shapes, by tt.specialize or --size NAME=N"
+    hint = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
     return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=hint)
 
 

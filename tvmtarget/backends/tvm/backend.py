@@ -510,7 +510,7 @@ def _named_errors(request: CompileRequest) -> Iterator[None]:
     except Exception as error:
         raise CompileError(
             f"tvm cannot take {_place(request)}: {_reason(error)}; place its operations on another site (where, "
-            "--where), or give the inputs static shapes (tt.specialize, --size)",
+            "--where), or give the inputs static shapes (tt.specialize, --dim)",
             function=request.name,
         ) from error
 

@@ -489,7 +489,7 @@ def within_limits(compute: Callable[[], _T]) -> _T:
         raise errors[0]
     if not results:
         raise CompileError(
-            f"it takes longer than {seconds} seconds; give the inputs static shapes (tt.specialize, --size), place its "
+            f"it takes longer than {seconds} seconds; give the inputs static shapes (tt.specialize, --dim), place its "
             f"operations on another site (where, --where), or raise {LIMITS['compile-seconds'].variable}"
         )
     return results[0]
