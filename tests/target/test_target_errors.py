@@ -31,7 +31,7 @@ JSON = [
     ({"kind": "llvm", "count": True}, "'count' is a whole number, not True"),
     ({"kind": "llvm", "keys": 5}, "'keys' is a list of words, not 5"),
     ({"kind": "llvm", "executor": 5}, "executor is a kind or an object with 'kind', not 5"),
-    ({"kind": "llvm", "executor": {"kind": 5}}, "executor is a kind or an object with 'kind', not {'kind': 5}"),
+    ({"kind": "llvm", "executor": {"kind": 5}}, "'kind' is the name of an executor kind, not 5"),
     ({"kind": "llvm", "links": [{"src": 1, "dst": "a"}]}, "'src' of a link is text, not 1"),
     ({"kind": "llvm", "links": [{"src": "a"}]}, "a link needs 'dst', and {'src': 'a'} has none"),
     (

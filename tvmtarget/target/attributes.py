@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, Mapping
-from typing import TypeAlias, TypeVar, overload
+from collections.abc import ItemsView, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from pydantic_core import CoreSchema, core_schema
 
-__all__ = ["Attributes", "Value", "Word", "fold"]
+from tvmtarget.errors import Problem, TargetError, raise_all
+from tvmtarget.target.json_value import JsonValue, Value, Word, fold
+from tvmtarget.target.problems import shown
+from tvmtarget.target.values import read_opaque
 
-Value: TypeAlias = "bool | int | str | tuple[str, ...] | tuple[int, ...]"
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = ["Attributes", "Value", "Word", "fold"]
 
 _T = TypeVar("_T")
 
 
-class Word(str):
-    """An unquoted word of a text; read as a list, ',' and '+' separate its items."""
-
-    __slots__ = ()
-
-
-def fold(name: str) -> str:
-    """Return the spelling of a name in which '_' is replaced by '-'.
-
-    Args:
-        name: name of an attribute.
-
-    Returns:
-        The key by which names are compared.
-    """
-    return name.replace("_", "-")
-
-
-class Attributes(Mapping[str, Value]):
+class Attributes(JsonValue, Mapping[str, Value]):
     """Immutable, hashable attributes in alphabetical order; `a["num_cores"]` and `a["num-cores"]` are the same."""
 
     __slots__ = ("_items", "table")
@@ -86,24 +74,104 @@ class Attributes(Mapping[str, Value]):
         return self._items.items()
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> CoreSchema:
-        number, text = core_schema.int_schema(strict=True), core_schema.str_schema(strict=True)
-        lists = [core_schema.list_schema(number), core_schema.list_schema(text)]
-        value = core_schema.union_schema([core_schema.bool_schema(strict=True), number, text, *lists])
-        items = core_schema.dict_schema(text, value)
-        return core_schema.no_info_wrap_validator_function(
-            cls._accept,
-            items,
-            serialization=core_schema.plain_serializer_function_ser_schema(cls.to_json, return_schema=items),
-        )
+    def read(cls, items: Mapping[str, object], owner: str = "") -> Self:
+        """Check attributes that no table describes; values are kept as they are written.
+
+        Args:
+            items: values by name.
+            owner: whose attributes they are, for messages: " of kind 'x'".
+
+        Returns:
+            The attributes.
+
+        Raises:
+            TargetError: names that are not ASCII or repeat, or values that no kind could have; all problems at once.
+        """
+        read: dict[str, Value] = {}
+        problems: list[str] = []
+        for name, value in items.items():
+            if not (isinstance(name, str) and name and name.isascii()):
+                line = f"attribute name {shown(name)}{owner} is not in plain ASCII"
+            elif fold(name) in map(fold, read):
+                line = f"attribute {shown(name)}{owner} is given twice"
+            else:
+                try:
+                    read[name] = read_opaque(value)
+                    continue
+                except ValueError as error:
+                    line = f"attribute {shown(name)}{owner} {error}"
+            problems.append(Problem(line, (name,)))
+        raise_all(TargetError, problems)
+        return cls(read)
 
     @classmethod
-    def _accept(cls, value: object, read: Callable[[object], dict[str, Value | list[int] | list[str]]]) -> Attributes:
-        """Return what a field of another model is given: attributes, or a mapping of names to JSON values."""
-        if isinstance(value, Attributes):
-            return value
-        items = read(value).items()
-        return cls({name: tuple(item) if isinstance(item, list) else item for name, item in items})  # type: ignore[misc]
+    def from_json(cls, data: object) -> Self:
+        """Read attributes of any kind.
+
+        Args:
+            data: a mapping of names to values, or attributes.
+
+        Returns:
+            The attributes.
+
+        Raises:
+            TargetError: it is no mapping, or names or values are not valid; all problems at once.
+        """
+        if isinstance(data, cls):
+            return data
+        if not isinstance(data, Mapping):
+            raise TargetError(f"attributes are a mapping of names to values, not {shown(data)}")
+        return cls.read(data)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> CoreSchema:
+        number, text = core_schema.int_schema(), core_schema.str_schema()
+        lists = [core_schema.list_schema(number), core_schema.list_schema(text)]
+        items = core_schema.dict_schema(
+            text, core_schema.union_schema([core_schema.bool_schema(), number, text, *lists])
+        )
+        return cls._core_schema(items, written=items)
+
+    def model_dump(self, **options: Any) -> dict[str, object]:  # noqa: ANN401 - those of pydantic
+        """Return `to_json`, as models of pydantic do.
+
+        Args:
+            **options: those of `model_dump` of pydantic; `include` and `exclude` choose names.
+
+        Returns:
+            The values by name.
+        """
+        dumped: dict[str, object] = self._adapter().dump_python(self, **options)
+        return dumped
+
+    def model_dump_json(self, **options: Any) -> str:  # noqa: ANN401 - those of pydantic
+        """Return `model_dump` as a text.
+
+        Args:
+            **options: those of `model_dump_json` of pydantic.
+
+        Returns:
+            The JSON text, which `model_validate_json` reads.
+        """
+        return self._adapter().dump_json(self, **options).decode()
+
+    @classmethod
+    def model_json_schema(cls, **options: Any) -> dict[str, object]:  # noqa: ANN401 - those of pydantic
+        """Return the JSON Schema of attributes of any kind.
+
+        Args:
+            **options: those of `model_json_schema` of pydantic.
+
+        Returns:
+            The schema.
+        """
+        return cls._adapter().json_schema(**options)
+
+    @classmethod
+    def _adapter(cls) -> TypeAdapter[Self]:
+        from pydantic import TypeAdapter  # only programs that use pydantic's methods need it
+
+        return TypeAdapter(cls)
 
     def to_json(self) -> dict[str, object]:
         """Return the attributes as JSON values, with lists in place of tuples."""

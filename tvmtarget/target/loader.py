@@ -12,7 +12,7 @@ from tvmtarget.target import builtin_kinds  # noqa: F401 - every tree needs them
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.edit import merge_children, override, part, unset
 from tvmtarget.target.kinds import find_kind, kind_names, kind_of
-from tvmtarget.target.node import opaque_attributes, read_attributes
+from tvmtarget.target.node import read_attributes
 from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import Origin
 from tvmtarget.target.target_node import TargetNode
@@ -258,8 +258,11 @@ class Reader(Generic[_N]):
         """Look up a tag, and unset, merge and override values as the rest of its JSON says."""
         tree = self._look_up(flat.pop("tag"))
         # Values are unset before others are set, so that `~a,a=1` sets `a`.
-        for path in cast("list[str]", flat.pop("~", ())):
-            tree = unset(tree, path)
+        problems = Problems()
+        for at, path in enumerate(cast("list[str]", flat.pop("~", ()))):
+            with problems.collect(loc=("~", at)):
+                tree = unset(tree, path)
+        problems.raise_all()
         if children:
             tree = tree.replace(targets=merge_children(tree.targets, children))
         name = flat.pop("name", None)
@@ -283,13 +286,17 @@ class Reader(Generic[_N]):
 
     def _look_up(self, label: object) -> _N:
         if not isinstance(label, str):
-            raise TargetError(f"'tag' is the name of a tag, not {shown(label)}")
+            raise TargetError(Problem(f"'tag' is the name of a tag, not {shown(label)}", ("tag",)))
         # `name:path` is a part of a tag, unless the whole text is the name of a tag.
         name, _, path = (label, "", "") if label in self._tags else label.partition(":")
         if name not in self._tags:
             tail = did_you_mean(name, self._tags) or "; `tvmtarget tags` lists them"
-            raise UnknownNameError(f"unknown tag {shown(name)}{tail}")
-        return part(self._tags[name], path)
+            raise UnknownNameError(Problem(f"unknown tag {shown(name)}{tail}", ("tag",)))
+        tree = self._tags[name]
+        try:
+            return part(tree, path)
+        except UnknownNameError as error:
+            raise UnknownNameError(*(Problem.within(("tag",), line) for line in error.problems)) from error
 
     def _composition(self, found: Composition, where: _Where) -> _N:
         """Read tvmc's list in a text."""
@@ -424,7 +431,7 @@ def _checked(data: object, depth: int) -> dict[str, object]:
     flat = {str(key): value for key, value in data.items()}
     problems: list[str] = []
     if "devices" in flat and "targets" in flat:
-        problems.append("'targets' and 'devices' are two names of one field; leave one out")
+        problems.append(Problem("'targets' and 'devices' are two names of one field; leave one out", ("devices",)))
     elif "devices" in flat:
         flat["targets"] = flat.pop("devices")
     problems += [
@@ -434,7 +441,8 @@ def _checked(data: object, depth: int) -> dict[str, object]:
         problems.append("a target needs a 'kind' or a 'tag'")
     schema = flat.pop("schema", SCHEMA)
     if schema is not None and (schema != SCHEMA or isinstance(schema, bool)):
-        problems.append(f"target schema {shown(schema)} is not known here; this version reads schema {SCHEMA}")
+        line = f"target schema {shown(schema)} is not known here; this version reads schema {SCHEMA}"
+        problems.append(Problem(line, ("schema",)))
     for key, items in (("targets", "targets"), ("+", "features"), ("~", "paths")):
         value = flat.get(key, ())
         is_right = isinstance(value, list | tuple) and (key == "targets" or all(isinstance(x, str) for x in value))
@@ -448,19 +456,18 @@ def _attributes(kind: object, flat: dict[str, object], *, allow_unknown: bool) -
     """Return the rest of a node's JSON as attributes; those of a known kind are checked when the node is made."""
     features = cast("list[str]", flat.pop("+", []))
     if flat.pop("~", []):
-        raise TargetError(f"nothing to unset in {shown(kind)}; '~' unsets values of a tag")
+        raise TargetError(Problem(f"nothing to unset in {shown(kind)}; '~' unsets values of a tag", ("~",)))
     path = next((name for name in flat if "/" in name), None)
     if path is not None:
-        raise TargetError(
-            f"{shown(path)} is a path, and paths override values of a tag; write the attribute inside its node"
-        )
+        line = f"{shown(path)} is a path, and paths override values of a tag; write the attribute inside its node"
+        raise TargetError(Problem(line, (path,)))
     row = find_kind(kind) if isinstance(kind, str) and allow_unknown else kind_of(kind)
     if row is None:
-        return opaque_attributes(str(kind), flat | ({"+": features} if features else {}))
+        return Attributes.read(flat | ({"+": features} if features else {}), f" of kind {shown(kind)}")
     if not features:
         return flat
     if row.features is None:
-        raise TargetError(row.without_features(features))
+        raise TargetError(Problem(row.without_features(features), ("+",)))
     try:
         given = read_items(flat.get(row.features.name, ()))
     except ValueError:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import (
@@ -15,26 +14,26 @@ from pydantic import (
     GetJsonSchemaHandler,
     InstanceOf,
     ValidationError,
+    ValidatorFunctionWrapHandler,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema
 
 from tvmtarget.errors import (
     Problem,
     TargetError,
-    TextError,
     TvmTargetError,
     UnknownNameError,
     did_you_mean,
     raise_all,
     warn,
 )
-from tvmtarget.target.attributes import Attributes, Value, fold
+from tvmtarget.target.attributes import Attributes, Value
+from tvmtarget.target.json_value import JsonValue
 from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
-from tvmtarget.target.values import MAX_INT, is_utf8, read_opaque
-from tvmtarget.untrusted import parse_json
+from tvmtarget.target.values import MAX_INT, is_utf8
 
 __all__ = [
     "HISTORIC_RUNTIMES",
@@ -44,7 +43,6 @@ __all__ = [
     "Memory",
     "Node",
     "Runtime",
-    "opaque_attributes",
     "read_attribute",
     "read_attributes",
 ]
@@ -115,12 +113,8 @@ class _Fields(dict[str, object]):
     """The fields of a new node, as `JsonNode.__init__` passes them to pydantic: no value to be read."""
 
 
-class JsonNode(Node):
-    """Base of the nodes that have a JSON form of their own, which pydantic reads and writes too.
-
-    There is one reader: fields of other models, `model_validate` and `TypeAdapter` accept what `from_json` accepts.
-    `to_json` is what `model_dump` returns, and what the field of another model is written as.
-    """
+class JsonNode(JsonValue, Node):
+    """Base of the nodes that have a JSON form of their own."""
 
     _schema_ref: ClassVar[str] = ""
     _names_of_fields: ClassVar[frozenset[str]] = frozenset()
@@ -147,66 +141,6 @@ class JsonNode(Node):
     def __pydantic_init_subclass__(cls, **_options: object) -> None:
         cls._names_of_fields = frozenset(cls.model_fields)
 
-    @classmethod
-    @abstractmethod
-    def from_json(cls, data: object) -> Self:
-        """Read a node.
-
-        Args:
-            data: a node, a text, or the object that `to_json` returns.
-
-        Returns:
-            The node; `data` itself if it is one.
-
-        Raises:
-            TextError: a text does not parse.
-            UnknownNameError: unknown names.
-            TargetError: anything else is wrong; all problems at once.
-        """
-
-    @classmethod
-    def _accept(cls, value: object) -> Self:
-        """Read what a field of the class is given."""
-        return cls.from_json(value)
-
-    @abstractmethod
-    def to_json(self) -> dict[str, object]:
-        """Return the object that `from_json` reads back to an equal node."""
-
-    @classmethod
-    def model_validate(cls, obj: object, **_options: object) -> Self:
-        """Read a node as `from_json` does; the errors are those of this library.
-
-        Args:
-            obj: the value.
-            **_options: pydantic's; no conversion is done that `strict` could forbid, and nothing reads a context.
-
-        Returns:
-            The node.
-
-        Raises:
-            TvmTargetError: the value is not valid; all problems at once.
-        """
-        return cls._accept(obj)
-
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes | bytearray, **_options: object) -> Self:
-        """Read a node from a JSON text.
-
-        Args:
-            json_data: the text of an object or of a string.
-            **_options: as for `model_validate`.
-
-        Returns:
-            The node.
-
-        Raises:
-            TextError: it is not JSON.
-            TvmTargetError: the value is not valid; all problems at once.
-        """
-        data = json_data if isinstance(json_data, str) else bytes(json_data)
-        return cls._accept(parse_json(data, f"the {cls.__name__.lower()}", error=TextError))
-
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy; fields in `update` are checked, as by `replace`.
 
@@ -222,6 +156,18 @@ class JsonNode(Node):
         """
         copied = super().model_copy(deep=deep)
         return copied.replace(**update) if update else copied
+
+    def copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:  # type: ignore[override]
+        """Return `model_copy`, which pydantic called so before version 2.
+
+        Args:
+            update: values by the names of fields.
+            deep: copy nested values too.
+
+        Returns:
+            The copy.
+        """
+        return self.model_copy(update=update, deep=deep)
 
     @classmethod
     def model_construct(  # type: ignore[override]  # the first parameter has another name in pydantic's own stub
@@ -243,82 +189,11 @@ class JsonNode(Node):
         fields = cast("dict[str, Any]", {**handler(source)})
         # References to the class, from itself or other models, have to lead to the reader, not to the fields below it.
         cls._schema_ref = fields.pop("ref", cls._schema_ref)
-        return core_schema.no_info_wrap_validator_function(
-            cls._validated,
-            cast("CoreSchema", fields),
-            ref=cls._schema_ref,
-            serialization=core_schema.plain_serializer_function_ser_schema(cls._serialise, info_arg=True),
-        )
-
-    def _serialise(self, info: Any) -> dict[str, object]:  # noqa: ANN401 - pydantic's, of no public type
-        """Return the JSON form, with the keys that `include` and `exclude` of `model_dump` name."""
-        return cast("dict[str, object]", _filtered(self.to_json(), info.include, info.exclude))
+        return cls._core_schema(cast("CoreSchema", fields), cls._schema_ref)
 
     @classmethod
-    def _validated(cls, value: object, handler: Any) -> Any:  # noqa: ANN401 - pydantic's handler has no public type
-        if type(value) is _Fields:
-            return handler(value)
-        if isinstance(value, cls):
-            return value
-        try:
-            return cls._accept(value)
-        except TvmTargetError as error:
-            raise _validation_error(cls, error, value) from error
-
-
-def _filtered(data: object, include: object, exclude: object) -> object:
-    """Return the JSON that pydantic's `include` and `exclude` leave."""
-    if (include is None and exclude is None) or not isinstance(data, dict | list):
-        return data
-    kept: dict[object, object] = {}
-    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-        included = True if include is None else _chosen(include, key, len(data))
-        excluded = _chosen(exclude, key, len(data))
-        if included is not None and excluded is not True:
-            kept[key] = _filtered(value, None if included is True else included, excluded)
-    return kept if isinstance(data, dict) else list(kept.values())
-
-
-def _chosen(choice: Any, key: Any, length: int) -> object:  # noqa: ANN401 - sets or mappings, as users write them
-    """Return what a choice says of a key or index: None for nothing, True for all of it, else a choice in it."""
-    names = ("__all__", key, key - length) if isinstance(key, int) else ("__all__", key)
-    found: list[Any] = [
-        choice[name] if isinstance(choice, Mapping) else True for name in names if name in (choice or ())
-    ]
-    if any(one is True or one is Ellipsis for one in found):
-        return True
-    parts = [one if isinstance(one, Mapping) else dict.fromkeys(one, True) for one in found if one is not False]
-    return {name: one for part in parts for name, one in part.items()} if parts else None
-
-
-def _validation_error(node: type[JsonNode], error: TvmTargetError, value: object) -> ValidationError:
-    """Return pydantic's error with one line for each problem, at its place in the value."""
-    lines = [str(error)] if isinstance(error, TextError) else error.problems
-    code = type(error).__name__.removesuffix("Error").lower()
-    details = list[InitErrorDetails]()
-    for line, problem in zip(lines, error.problems, strict=True):
-        loc, found = _located(problem.loc if isinstance(problem, Problem) else (), value)
-        custom = PydanticCustomError(code, "{problem}", {"problem": str(line)})
-        details.append(InitErrorDetails(type=custom, loc=loc, input=found))
-    return ValidationError.from_exception_data(node.__name__, details)
-
-
-def _located(loc: Sequence[str | int], value: object) -> tuple[tuple[str | int, ...], object]:
-    """Follow a place through a value as far as it has such keys; return the place and what is there."""
-    place = list[str | int]()
-    for key in loc:
-        if isinstance(value, Mapping):
-            spelled = next((one for one in value if fold(str(one)) == fold(str(key))), None)
-            if spelled is None:
-                break
-            place.append(spelled)
-            value = value[spelled]
-        elif isinstance(value, list | tuple) and isinstance(key, int) and key < len(value):
-            place.append(key)
-            value = value[key]
-        else:
-            break
-    return tuple(place), value
+    def _validated(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        return handler(value) if type(value) is _Fields else cls._read_field(value)
 
 
 def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
@@ -531,7 +406,7 @@ class _Configured(JsonNode):
         """
         if isinstance(data, cls):
             return data
-        if isinstance(data, str) or (isinstance(data, Mapping) and isinstance(data.get("kind"), str)):
+        if isinstance(data, str) or (isinstance(data, Mapping) and "kind" in data):
             return cls(data)
         raise TargetError(f"{cls.role} is a kind or an object with 'kind', not {shown(data)}")
 
@@ -582,35 +457,6 @@ def read_attributes(kind: Kind, attrs: object) -> Attributes:
     if type(attrs) is Attributes and attrs.table is kind:
         return attrs
     return Attributes(kind.normalise(attrs or {}), kind)
-
-
-def opaque_attributes(kind: str, attrs: Mapping[str, object]) -> Attributes:
-    """Check attributes of a kind that no installed package registers.
-
-    Args:
-        kind: name of the kind, for messages.
-        attrs: values by name.
-
-    Returns:
-        The attributes as they are written.
-
-    Raises:
-        TargetError: names that are not ASCII or repeat, or values that no kind could have; all problems at once.
-    """
-    read: dict[str, Value] = {}
-    problems: list[str] = []
-    for name, value in attrs.items():
-        if not (name and name.isascii()):
-            problems.append(f"attribute name {shown(name)} of kind {shown(kind)} is not in plain ASCII")
-        elif fold(name) in map(fold, read):
-            problems.append(f"attribute {shown(name)} of kind {shown(kind)} is given twice")
-        else:
-            try:
-                read[name] = read_opaque(value)
-            except ValueError as error:
-                problems.append(f"attribute {shown(name)} of kind {shown(kind)} {error}")
-    raise_all(TargetError, problems)
-    return Attributes(read)
 
 
 def read_attribute(kind: Kind, attrs: Attributes, name: str) -> Value | None:

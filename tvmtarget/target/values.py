@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from tvmtarget.target.attributes import Value, Word
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string
+from tvmtarget.target.json_value import Value, Word
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.words import is_word
 
