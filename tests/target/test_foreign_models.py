@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag
 from trees import trees
 
 import tvmtarget as tt
+from tvmtarget.target.attributes import Attributes
 
 GPU = tt.Target("cuda", {"arch": "sm_80"})
 BAD = {"kind": "composite", "targets": [{"kind": "llvm"}, {"kind": "cuda", "host": {"kind": "llvm", "num-cores": 0}}]}
@@ -26,6 +27,14 @@ class Job(BaseModel):
     fallback: tt.Target | None = None
     either: tt.Target | int | None = None
     config: tt.CompilationConfig | None = None
+
+
+class Places(BaseModel):
+    target: tt.Target | None = None
+    constraint: tt.Constraint | None = None
+    config: tt.CompilationConfig | None = None
+    device: tt.VirtualDevice | None = None
+    attributes: Attributes | None = None
 
 
 def places(caught):
@@ -58,6 +67,61 @@ def test_models_with_targets_make_round_trips(one, other):
     assert (
         json.loads(job.model_dump_json(exclude_unset=True, exclude_none=True, by_alias=True))["target"] == one.to_json()
     )
+
+
+SYSTEM = {"kind": "composite"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "locs"),
+    [
+        ("target", {"kind": "cuda", "arch": "80"}, [("arch",)]),
+        ("target", {"kind": "llvm", "mtriple": "x"}, [("mtriple",)]),
+        ("target", {"kind": "cuda", "name": "a/b"}, [("name",)]),
+        ("target", {"kind": "llvm -mcpu=x"}, [("kind",)]),
+        ("target", {"kind": "cuda", "host": "@a b"}, [("host",)]),
+        ("target", {"tag": "no/such"}, [("tag",)]),
+        ("target", {"tag": "nvidia/jetson-nano:zz"}, [("tag",)]),
+        ("target", {"tag": "nvidia/jetson-nano", "~": ["gpu/arch", "zz"]}, [("~", 1)]),
+        ("target", {"kind": "llvm", "schema": 7}, [("schema",)]),
+        ("target", {"kind": "llvm", "a/b": 1}, [("a/b",)]),
+        ("target", {"kind": "cuda", "+": ["a"]}, [("+",)]),
+        ("target", {"kind": "new-kind", "a": 1.5, "b": {}}, [("a",), ("b",)]),
+        ("target", {"kind": "cuda", "executor": {"kind": 5}}, [("executor", "kind")]),
+        ("target", SYSTEM | {"targets": ["cuda", "llvm", "cuda"]}, [("targets", 2)]),
+        ("target", SYSTEM | {"devices": ["llvm", {"kind": "cuda", "x": 1}]}, [("devices", 1, "x")]),
+        ("target", SYSTEM | {"targets": ["cuda"], "links": [{"src": "cuda", "dst": "z"}]}, [("links", 0, "dst")]),
+        ("target", SYSTEM | {"targets": ["cuda"], "memory": [{"name": "m", "of": ["z"]}]}, [("memory", 0, "of", 0)]),
+        ("target", SYSTEM | {"targets": ["cuda"], "memory": [{"name": "m"}] * 2}, [("memory", 1, "name")]),
+        ("constraint", {"kind": "cuda", "arhc": 1}, [("arhc",)]),
+        ("constraint", {"all": ["gpu", {"any": [{"kind": "a b"}, "llvm"]}]}, [("all", 1, "any", 0, "kind")]),
+        ("constraint", {"not": {"kind": "llvm", "host": {"kind": ""}}}, [("not", "host", "kind")]),
+        ("constraint", {"kind": "composite", "targets": ["gpu", {"kind": "llvm", "x": 1}]}, [("targets", 1, "x")]),
+        (
+            "config",
+            {"targets": ["cuda", {"kind": "llvm", "x": 1}], "executor": "z", "fallback_device": "z"},
+            [("targets", 1, "x"), ("executor",), ("fallback_device",)],
+        ),
+        ("config", {"targets": ["cuda"], "target_host": {"kind": "llvm", "x": 1}}, [("target_host", "x")]),
+        ("config", {"targets": ["cuda"], "losses": 5}, [("losses",)]),
+        ("config", {"targets": ["cuda"], "losses": "abc"}, [("losses",)]),
+        ("device", {"device_type": "z", "target": {"kind": "cuda", "x": 1}}, [("target", "x"), ("device_type",)]),
+        ("device", {"memory_scope": "a b"}, [("memory_scope",)]),
+        ("attributes", {"a": 1.5, "b": "\ud800", "c-d": 1, "c_d": 1}, [("a",), ("b",), ("c_d",)]),
+        ("attributes", 5, [()]),
+    ],
+    ids=str,
+)
+def test_each_problem_has_the_place_of_what_is_wrong(field, value, locs):
+    with pytest.raises(ValidationError) as caught:
+        Places.model_validate({field: value})
+    assert places(caught) == [(field, *loc) for loc in locs]
+
+
+def test_a_union_names_the_class_that_a_value_is_not():
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(tt.Target | int).validate_python("cudaa")
+    assert places(caught)[0] == ("function-wrap[Target()]",)
 
 
 def test_a_list_has_the_place_of_each_problem():

@@ -21,7 +21,7 @@ from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.node import Executor, JsonNode, Runtime
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target, TargetLike, as_target, as_targets
 from tvmtarget.target.virtual_device import VirtualDevice
@@ -66,15 +66,28 @@ class CompilationConfig(JsonNode):
         fallback_device: str | int | None = None,
         losses: Sequence[str] = (),
     ) -> None:
-        given, host = as_targets(targets), None if target_host is None else as_target(target_host, "target_host")
+        found = Problems()
+        given: tuple[Target, ...] = ()
+        host: Target | None = None
+        with found.collect(loc=("targets",)):
+            given = as_targets(targets)
+        with found.collect(loc=("target_host",)):
+            host = None if target_host is None else as_target(target_host, "target_host")
+        with found.collect(loc=("executor",)):
+            executor = None if executor is None else Executor.from_json(executor)
+        with found.collect(loc=("runtime",)):
+            runtime = None if runtime is None else Runtime.from_json(runtime)
+        with found.collect(loc=("fallback_device",)):
+            fallback_device = None if fallback_device is None else read_device_type(fallback_device)
+        found.raise_all()
         stated = given if host is None else (*given, host)
         # These come first and alone: with nested targets or references, the checks below would report consequences.
         raise_all(TargetError, [*_flat_problems(given), *_own_host_problems(host, given)])
         chosen_host = _bare(host) if host is not None else _host_of(given)
         problems = [*_host_problems(chosen_host, given), *_kind_problems(given), *_device_problems(given)]
         problems += [
-            *_pair_problems("executor", None if executor is None else Executor.from_json(executor), stated),
-            *_pair_problems("runtime", None if runtime is None else Runtime.from_json(runtime), stated),
+            *_pair_problems("executor", cast("Executor | None", executor), stated),
+            *_pair_problems("runtime", cast("Runtime | None", runtime), stated),
         ]
         raise_all(TargetError, problems)
         executor = executor or next((one.executor for one in stated if one.executor is not None), None)
@@ -84,8 +97,8 @@ class CompilationConfig(JsonNode):
             targets=tuple(map(_bare, given)),
             executor=Executor.from_json("graph" if executor is None else executor),
             runtime=Runtime.from_json(default_runtime(_executor(executor)) if runtime is None else runtime),
-            fallback_device=None if fallback_device is None else read_device_type(fallback_device),
-            losses=tuple(losses),
+            fallback_device=fallback_device,
+            losses=tuple(losses) if isinstance(losses, list) else losses,
         )
 
     def model_post_init(self, _context: object) -> None:

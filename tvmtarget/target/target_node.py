@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, Typ
 
 from pydantic import Field, InstanceOf, PrivateAttr
 
-from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import Problem, TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.device_types import device_type_of
 from tvmtarget.target.kinds import find_kind
@@ -88,9 +88,9 @@ class TargetNode(JsonNode):
     def _check(self) -> None:
         """Check names, siblings, links and depth; all problems at once."""
         is_plain = _PLAIN_NAME(self.kind) and (self.name is None or _PLAIN_NAME(self.name))
-        problems = [] if is_plain and not isinstance(self.host, str) else [*_name_problems(self)]
+        problems: list[str] = [] if is_plain and not isinstance(self.host, str) else [*_name_problems(self)]
         if self.tag is not None and not is_utf8(self.tag):
-            problems.append(f"'tag' has half of a surrogate pair in it: {shown(self.tag)}")
+            problems.append(Problem(f"'tag' has half of a surrogate pair in it: {shown(self.tag)}", ("tag",)))
         if self.targets:
             problems += _sibling_problems(self)
         if self.links or self.memory:
@@ -377,42 +377,62 @@ class TargetNode(JsonNode):
         return did_you_mean(path, paths, listing="it has")
 
 
-def _name_problems(node: TargetNode) -> Iterator[str]:
+def _name_problems(node: TargetNode) -> Iterator[Problem]:
     for what, name in (("kind", node.kind), ("name", node.name)):
         if name is not None and (not is_word(name) or "/" in name):
-            yield f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
+            line = f"{shown(name)} is no {what}; use letters and digits, with '-', '+', '_' and '.' between them"
+            yield Problem(line, (what,))
     if is_numbered(node.slot):
-        yield f"{shown(node.slot)} is no name; a dot and a number at its end mean a replica, as in gpu.0"
+        line = f"{shown(node.slot)} is no name; a dot and a number at its end mean a replica, as in gpu.0"
+        yield Problem(line, ("name" if node.name else "kind",))
     if isinstance(node.host, str) and not (node.host.startswith("@") and is_word(node.host[1:])):
-        yield f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
+        line = f"{shown(node.host)} is no reference to a host; write '@' and a path of names: @cpu, @node0/cpu"
+        yield Problem(line, ("host",))
 
 
-def _sibling_problems(node: TargetNode) -> Iterator[str]:
+def _sibling_problems(node: TargetNode) -> Iterator[Problem]:
     by_slot = {child.slot: child for child in node.targets}
     if len(by_slot) < len(node.targets):
-        uses = Counter(child.slot for child in node.targets)
-        for slot in (slot for slot in by_slot if uses[slot] > 1):
-            kind = by_slot[slot].kind
-            yield f"two children are called {shown(slot)}; name them, as in a={kind},b={kind}"
-    host = next((child for child in node.targets if child.slot == "host"), None) if "host" in by_slot else None
-    if host is not None and isinstance(node.host, TargetNode):
-        yield "a child called 'host' and a host of its own are in one node; give the child another name"
-    elif host is not None and not host.can_host and find_kind(host.kind) is not None:
-        yield f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; give it another name"
+        seen = Counter[str]()
+        for at, child in enumerate(node.targets):
+            seen[child.slot] += 1
+            if seen[child.slot] == 2:
+                kind = by_slot[child.slot].kind
+                line = f"two children are called {shown(child.slot)}; name them, as in a={kind},b={kind}"
+                yield Problem(line, ("targets", at))
+    host = by_slot.get("host")
+    if host is None:
+        return
+    place = ("targets", next(at for at, child in enumerate(node.targets) if child is host))
+    if isinstance(node.host, TargetNode):
+        line = "a child called 'host' and a host of its own are in one node; give the child another name"
+        yield Problem(line, place)
+    elif not host.can_host and find_kind(host.kind) is not None:
+        line = f"a child called 'host' drives its siblings, which a {host.kind!r} cannot; give it another name"
+        yield Problem(line, place)
 
 
-def _link_problems(node: TargetNode) -> Iterator[str]:
-    ends = {end for link in node.links for end in (link.src, link.dst)}
-    ends |= {owner for memory in node.memory for owner in memory.of}
+def _link_problems(node: TargetNode) -> Iterator[Problem]:
+    ends: dict[str, tuple[str | int, ...]] = {}  # where each name is first
+    for at, link in enumerate(node.links):
+        ends.setdefault(link.src, ("links", at, "src"))
+        ends.setdefault(link.dst, ("links", at, "dst"))
+    for at, memory in enumerate(node.memory):
+        for index, owner in enumerate(memory.of):
+            ends.setdefault(owner, ("memory", at, "of", index))
     slots = {child.slot: child for child in node.targets}
     # A link may end at the host, which need not be a child.
     known = {*slots, "host"}
-    names = Counter(memory.name for memory in node.memory)
-    yield from (f"two memories are called {shown(name)}" for name in sorted(names) if names[name] > 1)
-    for end in sorted(ends - known):
-        owner = slots.get(end.rpartition(".")[0])
-        if owner is None or not owner.has_replica(end):
-            yield f"links or memory name {shown(end)}, which is no child{did_you_mean(end, known, listing='it has')}"
+    names = Counter[str]()
+    for at, memory in enumerate(node.memory):
+        names[memory.name] += 1
+        if names[memory.name] == 2:
+            yield Problem(f"two memories are called {shown(memory.name)}", ("memory", at, "name"))
+    for end in sorted(ends.keys() - known):
+        several = slots.get(end.rpartition(".")[0])
+        if several is None or not several.has_replica(end):
+            line = f"links or memory name {shown(end)}, which is no child{did_you_mean(end, known, listing='it has')}"
+            yield Problem(line, ends[end])
 
 
 def origin_at(root: TargetNode, path: str) -> Origin:

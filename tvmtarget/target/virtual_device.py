@@ -18,7 +18,7 @@ from tvmtarget.errors import Problem, TargetError, TextError, did_you_mean, rais
 from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.node import JsonNode
-from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.problems import Problems, shown, syntax_error
 from tvmtarget.target.text.words import is_word
 from tvmtarget.target.tree import Target, TargetLike, as_target
 from tvmtarget.target.values import MAX_INT
@@ -56,9 +56,15 @@ class VirtualDevice(JsonNode):
         target: TargetLike | None = None,
         memory_scope: str = "",
     ) -> None:
-        read = None if target is None else as_target(target)
-        if device_type is not None and (read is None or device_type != read.device):  # a new kind has a type of its own
-            device_type = read_device_type(device_type)
+        problems = Problems()
+        read: Target | None = None
+        with problems.collect(loc=("target",)):
+            read = None if target is None else as_target(target)
+        with problems.collect(loc=("device_type",)):
+            # A kind that is not registered has a type of its own.
+            if device_type is not None and (read is None or device_type != read.device):
+                device_type = read_device_type(device_type)
+        problems.raise_all()
         super().__init__(
             device_type=device_type, virtual_device_id=virtual_device_id, target=read, memory_scope=memory_scope
         )
@@ -70,7 +76,8 @@ class VirtualDevice(JsonNode):
             TargetError: one of them is not.
         """
         if self.memory_scope and not is_word(self.memory_scope):
-            raise TargetError(f"{shown(self.memory_scope)} is no memory scope; write a word: global, shared.dyn, local")
+            line = f"{shown(self.memory_scope)} is no memory scope; write a word: global, shared.dyn, local"
+            raise TargetError(Problem(line, ("memory_scope",)))
         if self.target is not None and self.device_type not in (None, self.target.device):
             raise TargetError(
                 f"target {str(self.target)!r} is of device type {self.target.device!r}, not {shown(self.device_type)}"

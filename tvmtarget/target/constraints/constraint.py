@@ -21,7 +21,7 @@ from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from tvmtarget.errors import TargetError, TextError, raise_all
+from tvmtarget.errors import Problem, TargetError, TextError, raise_all
 from tvmtarget.target.constraints import from_target
 from tvmtarget.target.constraints import json as constraint_json
 from tvmtarget.target.constraints import text as constraint_text
@@ -69,11 +69,11 @@ class Constraint(JsonNode):
         if self.word is None and (self.conditions or self.children or any(part for _, part in self.parts())):
             problems.append("conditions and children belong to a kind or a key")
         problems += [
-            f"{shown(text)} is no {what}; use names, with '/' between them in a path"
-            for what, text in (
-                ("word", self.word),
-                ("path", self.path or None),
-                *(("name", n) for n, _ in self.children),
+            Problem(f"{shown(text)} is no {what}; use names, with '/' between them in a path", loc)
+            for what, text, loc in (
+                ("word", self.word, ("kind",)),
+                ("path", self.path or None, ("path",)),
+                *(("name", name, ("targets", at, "name")) for at, (name, _) in enumerate(self.children)),
             )
             if text is not None and not is_word(text)
         ]

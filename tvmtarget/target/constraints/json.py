@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import Problem, TargetError
 from tvmtarget.target.constraints import text as constraint_text
 from tvmtarget.target.constraints.conditions import Condition, conditions_from_json, conditions_to_json
 from tvmtarget.target.kinds import Role, kind_of
@@ -53,25 +53,24 @@ def read(make: type[Constraint], data: object, role: Role = "target") -> Constra
         raise TargetError(f"a constraint has one of {', '.join(map(repr, _HEADS))}, not {shown(data)}")
     value = flat.pop(heads[0])
     if heads[0] != "kind" and flat:
-        raise TargetError(
-            f"{shown(min(flat))} has no meaning beside {heads[0]!r}; attributes belong to a kind or a key"
-        )
+        line = f"{shown(min(flat))} has no meaning beside {heads[0]!r}; attributes belong to a kind or a key"
+        raise TargetError(Problem(line, (min(flat),)))
     read = _HEADS[heads[0]](make, value, flat, role)
     if read.weight is not None and weight is not None:
-        raise TargetError(f"'prefer' is given twice in {shown(data)}")
+        raise TargetError(Problem(f"'prefer' is given twice in {shown(data)}", ("prefer",)))
     return read if weight is None else read.replace(weight=weight)
 
 
 def _word(make: type[Constraint], word: object, flat: Mapping[str, object], role: Role) -> Constraint:
     if not isinstance(word, str):
-        raise TargetError(f"'kind' is a kind or a key, not {shown(word)}")
+        raise TargetError(Problem(f"'kind' is a kind or a key, not {shown(word)}", ("kind",)))
     if role != "target":
         kind_of(word, role)
     problems, conditions = Problems(), set[Condition]()
     parts: dict[str, Constraint] = {}
     children: tuple[tuple[str | None, Constraint], ...] = ()
     for name, value in flat.items():
-        with problems.collect():
+        with problems.collect(loc=(name,)):
             if role == "target" and name in _ROLES:
                 parts[name] = read(make, value, _ROLES[name])
             elif role == "target" and name == "targets":
@@ -95,12 +94,12 @@ def _children(make: type[Constraint], data: object) -> tuple[tuple[str | None, C
         raise TargetError(f"'targets' is a list of constraints, not {shown(data)}")
     found: list[tuple[str | None, Constraint]] = []
     problems = Problems()
-    for child in data:
+    for at, child in enumerate(data):
         name = child.get("name") if isinstance(child, Mapping) else None
         if not isinstance(name, str | None):
-            raise TargetError(f"'name' is the name of a child, not {shown(name)}")
+            raise TargetError(Problem(f"'name' is the name of a child, not {shown(name)}", (at, "name")))
         unnamed = {key: value for key, value in child.items() if key != "name"} if name is not None else child
-        with problems.collect(name or ""):
+        with problems.collect(name or "", (at,)):
             found.append((name, read(make, unnamed)))
     problems.raise_all()
     return tuple(found)
@@ -110,7 +109,7 @@ def _path(make: type[Constraint], path: object, _: Mapping[str, object], role: R
     if role != "target":
         raise TargetError(f"{role} is a kind with attributes, not a node")
     if not isinstance(path, str):
-        raise TargetError(f"'path' is a path of names, not {shown(path)}")
+        raise TargetError(Problem(f"'path' is a path of names, not {shown(path)}", ("path",)))
     return make(path=path)
 
 
@@ -126,14 +125,23 @@ def _conjunction(make: type[Constraint], parts: object, _: Mapping[str, object],
 
 def _several(make: type[Constraint], head: str, data: object, role: Role) -> tuple[Constraint, ...]:
     if not isinstance(data, list | tuple) or not data:
-        raise TargetError(f"{head!r} is a list of constraints, not {shown(data)}")
-    return tuple(read(make, part, role) for part in data)
+        raise TargetError(Problem(f"{head!r} is a list of constraints, not {shown(data)}", (head,)))
+    found: list[Constraint] = []
+    problems = Problems()
+    for at, part in enumerate(data):
+        with problems.collect(loc=(head, at)):
+            found.append(read(make, part, role))
+    problems.raise_all()
+    return tuple(found)
 
 
 def _negation(make: type[Constraint], data: object, _: Mapping[str, object], role: Role) -> Constraint:
-    negated = read(make, data, role)
+    problems = Problems()
+    with problems.collect(loc=("not",)):
+        negated = read(make, data, role)
+    problems.raise_all()
     if negated.weight is not None:
-        raise TargetError(f"'prefer' belongs outside of 'not', not in {shown(data)}")
+        raise TargetError(Problem(f"'prefer' belongs outside of 'not', not in {shown(data)}", ("not", "prefer")))
     return negated.replace(is_negated=not negated.is_negated)
 
 

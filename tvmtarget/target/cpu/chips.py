@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from tvmtarget.errors import TargetError, did_you_mean
+from tvmtarget.errors import Problem, TargetError, did_you_mean
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.riscv import is_isa_string
 from tvmtarget.target.cpu.triples import Triple
@@ -80,7 +80,7 @@ def _names_in(table: str) -> frozenset[str]:
     return frozenset().union(*map(chips_of, _CPU_TABLES if table == "cpu" else (table,)))
 
 
-def chip_problems(kind: str, attrs: Mapping[str, Value]) -> list[str]:
+def chip_problems(kind: str, attrs: Mapping[str, Value]) -> list[Problem]:
     """Check the chip names and the triple of a node.
 
     Args:
@@ -90,7 +90,7 @@ def chip_problems(kind: str, attrs: Mapping[str, Value]) -> list[str]:
     Returns:
         A message for each attribute whose value is unknown to LLVM, with the nearest names.
     """
-    problems = [*_triple_problems(kind, attrs)] if "mtriple" in attrs else []
+    problems = [Problem(line, ("mtriple",)) for line in _triple_problems(kind, attrs)] if "mtriple" in attrs else []
     name, table = _TABLES.get(kind, ("", ""))
     value = attrs.get(name) if name else None
     if not isinstance(value, str):
@@ -98,13 +98,14 @@ def chip_problems(kind: str, attrs: Mapping[str, Value]) -> list[str]:
     if is_unchecked(attrs, name):
         if table in _SHAPES and not _SHAPES[table].fullmatch(value):
             right = "sm_90" if table == "nvptx" else "gfx90a"
-            problems.append(f"{name} {value!r} of kind {kind!r} is not written as {right}")
+            problems.append(Problem(f"{name} {value!r} of kind {kind!r} is not written as {right}", (name,)))
     # Compilers for Arm accept modifiers after the name: cortex-m33+nodsp.
     elif value.partition("+")[0] not in _names_in(table) and not (
         table == "cpu" and _has_no_table(attrs.get("mtriple"))
     ):
         advice = _advice(name, value, _names_in(table))
-        problems.append(f"{name} {shown(value)} of kind {kind!r} is not a chip that LLVM knows{advice}")
+        line = f"{name} {shown(value)} of kind {kind!r} is not a chip that LLVM knows{advice}"
+        problems.append(Problem(line, (name,)))
     return problems
 
 
