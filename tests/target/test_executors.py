@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from tvmtarget import Executor, Runtime
+from tvmtarget import Executor, Runtime, Target, TvmTargetError
 from tvmtarget.errors import TargetError, UnknownNameError
 from tvmtarget.target.kinds import kind_names, kind_of
 
@@ -88,3 +88,35 @@ def test_equality_is_of_kind_and_options():
     assert Runtime("cpp") != Executor("graph")
     assert hash(Executor("aot", {"unpacked-api": True})) == hash(Executor("aot", {"unpacked_api": "1"}))
     assert pickle.loads(pickle.dumps(Runtime("crt", {"system-lib": True}))) == Runtime("crt", {"system-lib": True})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("aot(unpacked-api=true)", Executor("aot", {"unpacked-api": True})),
+        (" graph(link_params=1) ", Executor("graph", {"link-params": True})),
+        ('{"kind": "aot", "unpacked-api": true}', Executor("aot", {"unpacked-api": True})),
+        ('dask(address="a b",workers=x+y)', Runtime("dask", {"address": "a b", "workers": ["x", "y"]})),
+    ],
+)
+def test_texts_of_executors_and_runtimes_are_read(text, expected):
+    for read in (type(expected), type(expected).from_json, type(expected).model_validate):
+        assert read(text) == expected
+    assert type(expected).from_json(str(expected)) == expected
+    role = type(expected).role
+    assert getattr(Target.from_json({"kind": "c", role: text}), role) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("aot(x=1)", "kind 'aot' has no attribute 'x'"),
+        ("aot(unpacked-api=true", "expected"),
+        ("aot(unpacked-api>=1)", "a target states values with '='"),
+        ("aot[llvm](unpacked-api=true)", "kind 'aot' has no attribute 'targets'"),
+        ('{"kind": "aot"', "the text"),
+    ],
+)
+def test_wrong_texts_of_executors_are_refused(text, message):
+    with pytest.raises(TvmTargetError, match=message):
+        Executor.from_json(text)

@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema
 from tvmtarget.errors import (
     Problem,
     TargetError,
+    TextError,
     TvmTargetError,
     UnknownNameError,
     did_you_mean,
@@ -34,6 +35,7 @@ from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
 from tvmtarget.target.values import MAX_INT, is_utf8
+from tvmtarget.untrusted import parse_json
 
 __all__ = [
     "HISTORIC_RUNTIMES",
@@ -349,6 +351,8 @@ class _Configured(JsonNode):
     attrs: InstanceOf[Attributes] = Attributes()
 
     def __init__(self, kind: str | Mapping[str, object], attrs: Mapping[str, object] | None = None) -> None:
+        if isinstance(kind, str) and ("(" in kind or "{" in kind):
+            kind = _read_text(kind)
         if isinstance(kind, Mapping):
             if attrs is not None:
                 raise TargetError(
@@ -392,10 +396,11 @@ class _Configured(JsonNode):
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read an object of flat JSON or the name of a kind.
+        """Read an object of flat JSON or a text.
 
         Args:
-            data: a mapping with `kind` and attributes, a name, or an instance of the class.
+            data: a mapping with `kind` and attributes, the name of a kind, the text that `str` or `json.dumps` makes,
+                or an instance of the class.
 
         Returns:
             The value.
@@ -421,8 +426,21 @@ class _Configured(JsonNode):
         return configured_schema(cls.role)
 
 
+def _read_text(text: str) -> Mapping[str, object]:
+    """Read an executor or runtime in the one-line form, as `str` prints it, or in JSON."""
+    if text.lstrip()[:1] == "{":
+        return cast("Mapping[str, object]", parse_json(text, "the text", error=TextError))
+    from tvmtarget.target.text.one_line import read_one_line  # names of kinds, which most texts are, need no parser
+
+    return read_one_line(text.strip())
+
+
 class Executor(_Configured):
-    """The executor of a program, which makes its calls: `Executor("aot", {"unpacked-api": True})`."""
+    """The executor of a program, which makes its calls: `Executor("aot", {"unpacked-api": True})`.
+
+    Flat JSON and texts are read too: `Executor({"kind": "aot", "unpacked-api": True})`,
+    `Executor("aot(unpacked-api=true)")`.
+    """
 
     role = "executor"
 
@@ -431,7 +449,10 @@ class Executor(_Configured):
 
 
 class Runtime(_Configured):
-    """The runtime of a compiled program: `Runtime("crt", {"system-lib": True})`."""
+    """The runtime of a compiled program: `Runtime("crt", {"system-lib": True})`.
+
+    Flat JSON and texts are read as by `Executor`; `Runtime("c")` and `Runtime("c++")` are historic names.
+    """
 
     role = "runtime"
 
