@@ -85,3 +85,8 @@ def test_patterns_of_tvm_are_on_the_public_face():
     from tvmtarget.support.tvm_patterns import from_tvm_patterns
 
     assert tt.from_tvm_patterns is from_tvm_patterns
+
+
+def test_a_configuration_is_selected_from_as_its_tree():
+    config = tt.CompilationConfig("llvm", ["cuda(arch=sm_80)", "llvm"])
+    assert tt.select(config, "cuda") == (config.as_target().part("cuda"),)

@@ -8,6 +8,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.constraints.node_context import NodeContext, walk_contexts
 from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.constraints.satisfaction import is_for_leaves, meets
+from tvmtarget.target.loader import TreeView
 from tvmtarget.target.tree import Target, TargetLike, as_target, as_targets
 
 __all__ = ["select"]
@@ -38,7 +39,8 @@ def select(
     ['nvidia/jetson-nano', 'arm/rasp4b']
     """
     required = Constraint.parse(constraint)
-    if isinstance(targets, Iterable) and not isinstance(targets, str | Mapping | Target):
+    # Pydantic's models, such as targets and configurations, can be iterated too.
+    if isinstance(targets, Iterable) and not isinstance(targets, str | Mapping | TreeView | Target):
         return tuple(one for one in as_targets(targets) if one.satisfies(required, measured=measured))
     tree = as_target(targets, "targets")
     found = walk_contexts(NodeContext(tree, measured=measured))

@@ -216,7 +216,7 @@ class Target(TargetNode):
         """Read flat JSON; a kind that no installed package registers is kept as it is.
 
         Args:
-            data: the object, or its text; a target is returned as it is.
+            data: the object, or its text, or a list as for `from_list`; a target is returned as it is.
             tags: the tags that it may name; by default those of the registry.
             origin: provenance of the values.
 
@@ -231,7 +231,7 @@ class Target(TargetNode):
         2
         """
         reader = _reader(tags, origin)
-        return reader.whole(reader.flat(data))
+        return reader.whole(reader.listed(data) if isinstance(data, list | tuple) else reader.flat(data))
 
     @classmethod
     def from_list(
