@@ -53,6 +53,13 @@ def test_the_number_of_devices_is_a_word(shipped):
     assert "aws/p5.4xlarge" not in found
 
 
+@pytest.mark.parametrize("words", ["8x h100", "8xH100", "8 x h100", "h100 x8", "8 gpu h100", "h100 8 gpus"])
+def test_the_number_of_devices_is_written_in_many_ways(shipped, words):
+    found = search_tags(shipped, words)
+    assert found[0] == "nvidia/dgx-h100"
+    assert {"aws/p5.48xlarge", "azure/standard_nd96isr_h100_v5", "nvidia/dgx-h100"} < set(found)
+
+
 def test_a_search_for_a_number_finds_no_longer_number(shipped):
     assert search_tags(shipped, "c5.4xlarge") == ("aws/c5.4xlarge",)
     assert "azure/standard_d48s_v5" not in search_tags(shipped, "standard d4s v5")

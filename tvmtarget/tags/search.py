@@ -5,7 +5,8 @@ Words and names are compared by their runs of letters and of digits, so that `rp
 
 1. the words together are the name or an alias of the tag; then, its last part (`jetson nano` is `nvidia/jetson-nano`);
 2. each is a part of the name; then, a part up to a change between letters and digits (`c5` in `c5n`);
-3. each is a word of the description, or of what the tag and those that it is based on state: models, counts, tags;
+3. each is a word of the description, or of what the tag and those that it is based on state: models, counts, tags,
+   names of devices;
 4. each begins a part of the name; then, a word of the description;
 5. each occurs anywhere. Such tags are listed only if there is no better one.
 """
@@ -33,6 +34,7 @@ _SHORT_FORMS = {
     "raspberrypi": "raspberry pi",
     "bpi": "bananapi",
     "opi": "orangepi",
+    "gpus": "gpu",
 }
 
 # Descriptions spell numbers of devices, as in "eight H100".
@@ -44,6 +46,10 @@ _STATED = frozenset({"model", "mcpu", "arch", "count", "tag"})
 _CONFIGURATIONS = "config"
 
 _EXACT, _LAST_PART, _PART, _RUN, _WORD, _PREFIX, _PREFIX_OF_WORD, _ANYWHERE, _NOT = range(9)
+
+# Numbers of devices as people write them: `8x h100`, `8xh100`, `h100 x8`; but `4xlarge` is a size of EC2.
+_TIMES = re.compile(r"([0-9]{1,3})x|x([0-9]{1,3})")
+_TIMES_NAME = re.compile(r"([0-9]{1,3}x)([^\W\d_]+[0-9].*)")
 
 _RUNS = re.compile(r"[^\W\d_]+|\d+")
 _PARTS = re.compile(r"[^\W_]+")
@@ -149,7 +155,7 @@ def _searched(registry: Registry) -> list[str]:
 class _Word:
     """A word of a query in lower case, and its spellings as runs of letters and digits.
 
-    The first spelling is the user's, the second one has short forms written out, and a third one spells a number.
+    The first spelling is the user's, the second one has short forms written out, and others spell a number.
     """
 
     text: str
@@ -215,16 +221,25 @@ def _order(name: str) -> tuple[int, tuple[tuple[bool, int, str], ...]]:
 
 
 def _read_words(words: str | Iterable[str]) -> tuple[_Word, ...]:
-    lowered = [word.lower() for word in (words.split() if isinstance(words, str) else words)]
+    given = [word.lower().replace("\u00d7", "x") for word in (words.split() if isinstance(words, str) else words)]
+    lowered = [part for word in given for part in (_split(_TIMES_NAME.fullmatch(word)) or (word,))]
     read: list[_Word] = []
-    for text in lowered:
+    for at, text in enumerate(lowered):
+        if text == "x" and at and lowered[at - 1].isdecimal():
+            continue  # `8 x h100`
         runs = tuple(_RUNS.findall(text))
         if not runs:
             raise TargetError(f"a word to search for has letters or digits, not {shown(text)}")
         long = tuple(" ".join(_SHORT_FORMS.get(run, run) for run in runs).split())
-        number = [(_NUMERALS[text],)] if text in _NUMERALS else []
-        read.append(_Word(text, (runs, long, *number)))
+        (times,) = (_split(_TIMES.fullmatch(text)) if lowered[1:] else ()) or (text,)
+        counts = [(number,) for number in (times, _NUMERALS.get(times)) if number not in (None, text)]
+        read.append(_Word(text, (runs, long, *counts)))
     return tuple(read)
+
+
+def _split(match: re.Match[str] | None) -> tuple[str, ...]:
+    """Return the groups that took part in a match."""
+    return () if match is None else tuple(group for group in match.groups() if group is not None)
 
 
 def _whole(query: Sequence[_Word]) -> tuple[str, ...]:
@@ -254,7 +269,9 @@ def _facts(flat: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]
         elif key == "targets" and isinstance(value, list | tuple):
             for child in value:
                 if isinstance(child, Mapping):
-                    yield from _facts(child, f"{prefix}{child.get('name', child.get('kind', ''))}/")
+                    name = child.get("name", child.get("kind", ""))
+                    yield f"{prefix}{name}", str(name)
+                    yield from _facts(child, f"{prefix}{name}/")
 
 
 def _compact(name: str) -> str:
