@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ from onnx import helper
 from toolchains.machines import BOARDS, run_on_board, target_or_skip
 
 import tvmtarget as tt
+from tvmtarget import plugins
 from tvmtarget.backends.c.project import CProject
 from tvmtarget.backends.c.static_function import Kernel, KernelCall, StaticFunction, Tensor
+from tvmtarget.backends.protocol import Backend
+from tvmtarget.errors import BackendError
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -37,6 +41,14 @@ def built(folder, main, sources, *words):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=60)
+
+
+def written(project, folder):
+    """Write a project, and return its sources."""
+    for name, data in project.files().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    return sorted((folder / "src").glob("*.c"))
 
 
 def test_two_programs_share_a_workspace_of_the_caller(tmp_path):
@@ -143,9 +155,7 @@ def test_the_status_of_an_external_kernel_is_returned_and_later_ones_are_not_cal
         {"external.c": b"#include <stdint.h>\n" + code.encode()},
     )
     project = CProject("default", function, ("x",), ("y",), "packed", is_unpacked)
-    for name, data in project.files().items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(data)
+    sources = written(project, tmp_path)
     main = """
 #include "tvmgen_default.h"
 #include <stdio.h>
@@ -164,7 +174,7 @@ int main(void) {
   return 0;
 }
 """
-    done = built(tmp_path, main, sorted((tmp_path / "src").glob("*.c")))
+    done = built(tmp_path, main, sources)
     assert done.stdout == "42 0 42 0 3"
 
 
@@ -204,3 +214,163 @@ int main(void) {
     program = {name: sizes for name, sizes in done.objects.items() if name != "main.c"}
     assert sum(sizes[".bss"] + sizes[".data"] for sizes in program.values()) == size
     assert 0 < done.stack < 1024
+
+
+# Kernels on the devices @npu and @dsp, whose hooks print what is called, and fail where `fails` says.
+HOOKS = """
+static const char *fails = "";
+static int32_t called(const char *hook, void *device) {
+  printf("%s(%s) ", hook, (const char *)device);
+  return strcmp(hook, fails) == 0 ? 7 : 0;
+}
+"""
+
+
+def on_devices():
+    """Return a function of three kernels, on an NPU, the CPU and a DSP; the one on the CPU fails for inputs above 5."""
+    tensor = Tensor("float32", (2,))
+    kernels = {
+        "first": Kernel("first", (tensor,), (tensor,), device="my-npu"),
+        "second": Kernel("second", (tensor,), (tensor,)),
+        "third": Kernel("third", (tensor,), (tensor,), device="dsp"),
+    }
+    code = ""
+    for kernel in kernels.values():
+        note = f'  printf("{kernel.symbol}(%s) ", (const char *)device);\n' if kernel.device else ""
+        body = f"{note}  p1[0] = p0[0] + 1.0f;\n  p1[1] = p0[1];\n  return p0[0] > 6.0f ? 42 : 0;\n"
+        code += f"{kernel.prototype};\n{kernel.prototype} {{\n{body}}}\n"
+    return StaticFunction(
+        ("x",),
+        ("y",),
+        dict.fromkeys(("x", "a", "b", "y"), tensor),
+        {},
+        (
+            KernelCall("first", ("x",), ("a",), "npu"),
+            KernelCall("second", ("a",), ("b",), "cpu"),
+            KernelCall("third", ("b",), ("y",), "io/dsp"),
+        ),
+        kernels,
+        {"external.c": b"#include <stdint.h>\n#include <stdio.h>\n" + code.encode()},
+    )
+
+
+def test_devices_are_closed_and_deactivated_also_after_errors(tmp_path):
+    sources = written(CProject("default", on_devices(), ("x",), ("y",)), tmp_path)
+    hooks = "".join(
+        f'int32_t TVMDevice{device}{hook}(void *device) {{ return called("{device}{hook}", device); }}\n'
+        for device in ("MyNpu", "Dsp")
+        for hook in ("Activate", "Open", "Close", "Deactivate")
+    )
+    main = f"""
+#include "tvmgen_default.h"
+#include <stdio.h>
+{HOOKS}
+{hooks}
+int main(int count, char **words) {{
+  static char npu[] = "n", dsp[] = "d";
+  float x[2] = {{1.0f, 2.0f}}, y[2] = {{0, 0}};
+  struct tvmgen_default_inputs in;
+  struct tvmgen_default_outputs out;
+  struct tvmgen_default_devices devices;
+  in.x = x; out.y = y;
+  devices.npu = npu; devices.io_dsp = dsp;
+  if (tvmgen_default_run(&in, &out, NULL) != TVMTARGET_ERROR_NULL_POINTER) return 1;
+  if (count > 1) fails = words[1];
+  if (count > 2) x[0] = 6.0f;
+  printf("%d", (int)tvmgen_default_run(&in, &out, &devices));
+  return 0;
+}}
+"""
+    assert built(tmp_path, main, sources, *SANITIZED).returncode == 0
+
+    def printed(*words):
+        return subprocess.run([tmp_path / "program", *words], capture_output=True, text=True, check=True).stdout.split()
+
+    active = ["MyNpuActivate(n)", "DspActivate(d)"]
+    first = ["MyNpuOpen(n)", "first(n)", "MyNpuClose(n)"]
+    third = ["DspOpen(d)", "third(d)", "DspClose(d)"]
+    end = ["DspDeactivate(d)", "MyNpuDeactivate(n)"]
+    assert printed() == [*active, *first, *third, *end, "0"]
+    assert printed("MyNpuActivate") == [active[0], "7"]
+    assert printed("DspActivate") == [*active, end[1], "7"]
+    assert printed("MyNpuOpen") == [*active, first[0], *end, "7"]
+    assert printed("MyNpuClose") == [*active, *first, *end, "7"]
+    assert printed("DspDeactivate") == [*active, *first, *third, *end, "7"]
+    assert printed("", "kernel") == [*active, *first, *end, "42"]
+    assert printed("DspDeactivate", "kernel") == [*active, *first, *end, "42"]
+
+
+tt.strategy("my-npu")(type("MyNpu", (), {"ops": {"Neg"}}))
+
+
+class NegByNpu(Backend):
+    """Calls a function of an NPU for functions of one Neg, and brings hooks that count in its context."""
+
+    name = "npu-in-c"
+    kinds = ("my-npu",)
+    supports = frozenset({"static"})
+
+    def version(self):
+        return "1"
+
+    def static_function(self, request, prefix):
+        (given,), tensor = request.model.graph.input, Tensor("float32", (2, 3))
+        kernel = Kernel(f"{prefix}_neg", (tensor,), (tensor,), device="my-npu")
+        assert [dim.dim_value for dim in given.type.tensor_type.shape.dim] == [2, 3]
+        body = "int i;\n  (void)device;\n  for (i = 0; i < 6; ++i) p1[i] = -p0[i];\n  return 0;\n"
+        code = f"#include <stdint.h>\n{kernel.prototype};\n{kernel.prototype} {{\n  {body}}}\n"
+        for hook in ("Activate", "Open", "Close", "Deactivate"):
+            hook = f"__attribute__((weak)) int32_t TVMDeviceMyNpu{hook}(void *device)"
+            code += f"{hook};\n{hook} {{ (void)device; return 0; }}\n"
+        call = KernelCall(kernel.symbol, ("x",), ("y",))
+        return StaticFunction(
+            ("x",), ("y",), {"x": tensor, "y": tensor}, {}, (call,), {kernel.symbol: kernel}, {"npu.c": code.encode()}
+        )
+
+    def compile(self, request):
+        raise AssertionError("programs in C only")
+
+
+plugins.register("tvmtarget.backends", NegByNpu.name, NegByNpu())
+
+
+@pytest.mark.parametrize("cpu", ["c", "c(mcpu=cortex-m55)"])
+def test_code_generators_of_devices_bring_kernels_into_programs_in_c(cpu, tmp_path):
+    nodes = [("Tanh", "x", "a"), ("Neg", "a", "b"), ("Exp", "b", "y")]
+    model = small(*(helper.make_node(op, [given], [made]) for op, given, made in nodes))
+    system = f"[npu=my-npu,cpu={cpu}](host=@cpu,executor=aot(interface-api=c,unpacked-api=true),runtime=crt)"
+    executable = tt.build(model, system)
+    (report,) = executable.report()["systems"]
+    assert [(one["path"], one.get("device")) for one in report["artifact"]["kernels"]] == [
+        ("cpu", None),
+        ("npu", "my-npu"),
+        ("cpu", None),
+    ]
+    executable.export(tmp_path)
+    header = (tmp_path / "include" / "tvmgen_default.h").read_text()
+    assert "struct tvmgen_default_devices {\n  void *npu; /* my-npu */\n};" in header
+    if cpu == "c":
+        given = inputs_of(model)
+        np.testing.assert_allclose(executable.run(given)["y"], np.exp(-np.tanh(given["x"])), rtol=1e-5)
+    with pytest.raises(BackendError, match=r"@. cannot be built: .* passes no context of device 'my-npu'"):
+        tt.build(model, system.replace("interface-api=c,", ""))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"interface": "packed"}, "passes no context of device 'my-npu': set interface-api=c"),
+        ({"interface": "packed", "is_unpacked": False}, "passes no context of device 'my-npu'"),
+        ({"has_system_lib": True}, "leave out system-lib"),
+    ],
+)
+def test_entries_that_take_tensors_are_refused_for_devices(changes, reason):
+    with pytest.raises(BackendError, match=reason):
+        CProject("default", on_devices(), ("x",), ("y",), **changes).check()
+
+
+def test_devices_whose_paths_become_equal_in_c_are_refused():
+    function = on_devices()
+    steps = tuple(replace(one, path=path) for one, path in zip(function.steps, ("a/b", "", "a_b"), strict=True))
+    with pytest.raises(BackendError, match="the devices @a/b and @a_b have one name in C, 'a_b'; rename one of them"):
+        CProject("default", replace(function, steps=steps), ("x",), ("y",)).check()

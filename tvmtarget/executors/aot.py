@@ -111,6 +111,8 @@ def _leaf_reasons(leaf: Leaf, system: System) -> Iterator[str]:
         yield f"{place} links code in C or in object files, which {by} does not generate"
     elif request.target.kind == "llvm" and system.host.kind == "c":
         yield f"{place} links object files of llvm into programs of a host of kind llvm, not c; use kind c for both"
+    elif request.target.kind not in _HOSTS:
+        pass  # its code generator knows the CPU from the host
     elif (own := general(triple_of(request.target))) != (platform := general(triple_of(system.host))):
         yield f"{place} links code for one machine: this leaf is for {own}, and its host for {platform}"
     elif request.target.kind == "c" and (cpu := _other_cpu(request.target, system.host)):

@@ -293,8 +293,13 @@ def _call_source(project: CProject) -> bytes:
         lines += [f"  made.{c_identifier(name)} = outputs[{number}];" for number, name in enumerate(project.outputs)]
         if not project.inputs:
             lines += ["  given.unused = 0;", "  (void)inputs;"]
-        constants = "" if project.constants_in_code else ", constants"
-        lines.append(f"  return {prefix}_run(&given, &made{constants});")
+        more = "" if project.constants_in_code else ", constants"
+        if project.contexts:
+            lines.append(
+                f"  static const struct {prefix}_devices devices = {{{', '.join(['NULL'] * len(project.contexts))}}};"
+            )
+            more += ", &devices"
+        lines.append(f"  return {prefix}_run(&given, &made{more});")
     return "\n".join([*lines, "}", ""]).encode()
 
 

@@ -124,6 +124,15 @@ class CProject:
                 )
         if self.interface == "c" and not self.is_unpacked:
             problems.append("interface-api 'c' needs unpacked-api=true: set it, or interface-api=packed")
+        for field_, count in Counter(self.contexts.values()).items():
+            if count > 1:
+                same = " and ".join(f"@{path or '.'}" for (path, _), field in self.contexts.items() if field == field_)
+                problems.append(f"the devices {same} have one name in C, {field_!r}; rename one of them")
+        if self.contexts and (self.has_packed_entry or not self.is_unpacked):
+            problems.append(
+                f"an entry that takes tensors passes no context of device {self._device_kinds[0]!r}: "
+                "set interface-api=c and unpacked-api=true, and leave out system-lib"
+            )
         if self.has_packed_entry and not self.constants_in_code:
             problems.append("an entry that takes tensors passes no constants: set interface-api=c, or link-params=true")
         raise_all(BackendError, list(dict.fromkeys(problems)))
@@ -185,6 +194,17 @@ class CProject:
     def _given(self) -> Mapping[str, str]:
         """The fields of inputs by their values."""
         return dict(zip(self.function.inputs, map(c_identifier, self.inputs), strict=True))
+
+    @cached_property
+    def contexts(self) -> Mapping[tuple[str, str], str]:
+        """The fields of device contexts by path and kind of the device, in the order of their first kernels."""
+        calls = [one for one in self.function.steps if isinstance(one, KernelCall)]
+        devices = [(one.path, self.function.kernels[one.kernel].device) for one in calls]
+        return {(path, device): c_identifier(path or device) for path, device in devices if device}
+
+    @property
+    def _device_kinds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(device for _, device in self.contexts))
 
     @cached_property
     def _types_of_kernels(self) -> Mapping[str, str]:
@@ -251,6 +271,7 @@ class CProject:
                 {
                     "kernel": one.kernel,
                     "path": one.path,
+                    **({"device": device} if (device := self.function.kernels[one.kernel].device) else {}),
                     "workspace": sum(tensor.nbytes for tensor in self.function.kernels[one.kernel].workspaces),
                 }
                 for one in calls
@@ -371,8 +392,15 @@ class CProject:
     @property
     def _signature(self) -> str:
         """The parameters of the entry, without the workspace."""
-        constants = "" if self.constants_in_code else ", const void *constants"
-        return f"const struct {self.prefix}_inputs *inputs,\n    const struct {self.prefix}_outputs *outputs{constants}"
+        more = "" if self.constants_in_code else ", const void *constants"
+        more += f",\n    const struct {self.prefix}_devices *devices" if self.contexts else ""
+        return f"const struct {self.prefix}_inputs *inputs,\n    const struct {self.prefix}_outputs *outputs{more}"
+
+    @property
+    def _passed(self) -> str:
+        """The arguments of the entry, without the workspace."""
+        constants, devices = "" if self.constants_in_code else ", constants", ", devices" if self.contexts else ""
+        return f"inputs, outputs{constants}{devices}"
 
     def _header(self) -> str:
         guard = f"{self.prefix}_H".upper()
@@ -406,6 +434,7 @@ class CProject:
             *(pools or ["  uint8_t unused; /* C99 has no empty structs */"]),
             "};",
             "",
+            *self._device_declarations(),
             "/* Run once with a workspace of the caller; several runs may overlap if each has its own.",
             "   Returns a status of tvmtarget_crt.h, or what a kernel returned. */",
             f"int32_t {self.prefix}_run_in({self._signature},\n    const struct {self.prefix}_workspace_pools *pools);",
@@ -428,6 +457,19 @@ class CProject:
             ]
         lines += ["", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
         return "\n".join(lines)
+
+    def _device_declarations(self) -> Iterator[str]:
+        if not self.contexts:
+            return
+        yield f"/* What the hooks of each device are passed. */\nstruct {self.prefix}_devices {{"
+        yield from (f"  void *{context}; /* {_comment(device)} */" for (_, device), context in self.contexts.items())
+        yield "};\n"
+        yield "/* Hooks that the platform defines. A run activates its devices first and deactivates them last;"
+        yield "   a device is open while a kernel runs on it. Each returns 0, or an error that ends the run, which"
+        yield "   then closes and deactivates what it opened and activated. */"
+        for device in self._device_kinds:
+            yield from (f"int32_t {_hook(device, hook)}(void *device);" for hook in _HOOKS)
+        yield ""
 
     def _internal_header(self) -> str:
         guard = f"{self.prefix}_INTERNAL_H".upper()
@@ -485,17 +527,25 @@ class CProject:
         lines += [f"  uint8_t *{_pool_variable(pool.name)};" for pool in self._pools]
         if calls:
             lines.append("  int32_t status;")
+        if self.contexts:
+            lines.append("  int32_t ended;")
         if calls and most and not self.is_unpacked:
             lines += [f"  void *data[{most}];", f"  struct tvmtarget_tensor tensors[{most}];"]
             lines += [f"  union tvmtarget_value values[{most}];", f"  int32_t codes[{most}];"]
         lines += self._checks()
+        for number, ((_, device), context) in enumerate(self.contexts.items()):
+            lines.append(f"  status = {_hook(device, 'Activate')}(devices->{context});")
+            lines.append(f"  if (status != TVMTARGET_OK) {f'goto active_{number}' if number else 'return status'};")
         for one in self.function.steps:
             lines += self._copy(one) if isinstance(one, CopyTensor) else self._call(one)
         for value, name in zip(self.function.outputs, self.outputs, strict=True):
             field_, nbytes = c_identifier(name), self.function.tensors[value].nbytes
             if self._direct.get(value) != field_ and nbytes:
                 lines.append(f"  memcpy(outputs->{field_}, {self._value(value)}, {nbytes});")
-        return "\n".join([*lines, "  return TVMTARGET_OK;", "}", ""])
+        for number, ((_, device), context) in reversed(list(enumerate(self.contexts.items(), 1))):
+            lines.append(f"active_{number}:")
+            lines += _ended(f"{_hook(device, 'Deactivate')}(devices->{context})", "  ")
+        return "\n".join([*lines, f"  return {'status' if self.contexts else 'TVMTARGET_OK'};", "}", ""])
 
     def _checks(self) -> Iterator[str]:
         yield "  if (inputs == NULL || outputs == NULL || pools == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
@@ -506,6 +556,8 @@ class CProject:
             for name, value in zip(names, values, strict=True):
                 if self.function.tensors[value].nbytes:
                     yield f"  if ({struct}->{c_identifier(name)} == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+        if self.contexts:
+            yield "  if (devices == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
         if not self.constants_in_code:
             if self._constants:
                 yield "  if (constants == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
@@ -532,13 +584,21 @@ class CProject:
         values += [self._scratch(one, number, tensor) for number, tensor in enumerate(kernel.workspaces)]
         if one.path:
             yield f"  /* @{_comment(one.path)} */"
-        if self.is_unpacked:
+        if kernel.device:
+            context = f"devices->{self.contexts[one.path, kernel.device]}"
+            yield f"  status = {_hook(kernel.device, 'Open')}({context});"
+            yield "  if (status == TVMTARGET_OK) {"
+            yield f"    status = {one.kernel}({', '.join([*values, context])});"
+            yield from _ended(f"{_hook(kernel.device, 'Close')}({context})", "    ")
+            yield "  }"
+        elif self.is_unpacked:
             yield f"  status = {one.kernel}({', '.join(values)});"
         else:
             yield from (f"  data[{number}] = (void *){value};" for number, value in enumerate(values))
             arguments = f"data, {self._types_of_kernels[one.kernel]}, {len(values)}, tensors, values, codes"
             yield f"  status = tvmtarget_call({one.kernel}_packed, {arguments});"
-        yield "  if (status != TVMTARGET_OK) return status;"
+        failed = f"goto active_{len(self.contexts)}" if self.contexts else "return status"
+        yield f"  if (status != TVMTARGET_OK) {failed};"
 
     def _static_source(self) -> str:
         lines = [f'#include "{self.prefix}.h"', ""]
@@ -549,7 +609,6 @@ class CProject:
             alignment = self._macro("WORKSPACE_ALIGNMENT")
             lines.append(f"static uint8_t {variable}[{size}] TVMTARGET_ALIGNED({alignment});")
             fields += [variable, f"sizeof {variable}"]
-        constants = "" if self.constants_in_code else ", constants"
         return "\n".join(
             [
                 *lines,
@@ -558,7 +617,7 @@ class CProject:
                 "};",
                 "",
                 f"int32_t {self.prefix}_run({self._signature}) {{",
-                f"  return {self.prefix}_run_in(inputs, outputs{constants}, &{self.prefix}_static_pools);",
+                f"  return {self.prefix}_run_in({self._passed}, &{self.prefix}_static_pools);",
                 "}",
                 "",
             ]
@@ -668,6 +727,21 @@ class CProject:
     @cached_property
     def _uses_math(self) -> bool:
         return any(b"<math.h>" in data for data in self.function.code.values())
+
+
+_HOOKS = ("Activate", "Open", "Close", "Deactivate")
+
+
+def _hook(device: str, hook: str) -> str:
+    """Return the name of a hook, as TVM has it: `TVMDeviceEthosUOpen` for the device `ethos-u`."""
+    words = re.split(r"[\W_]+", device, flags=re.ASCII)
+    return f"TVMDevice{''.join(word[:1].upper() + word[1:] for word in words)}{hook}"
+
+
+def _ended(call: str, indent: str) -> Iterator[str]:
+    """Yield a call that also runs after an error, whose status the first error hides."""
+    yield f"{indent}ended = {call};"
+    yield f"{indent}if (status == TVMTARGET_OK) status = ended;"
 
 
 def _scratch(call: KernelCall, number: int) -> str:

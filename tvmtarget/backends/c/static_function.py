@@ -42,25 +42,31 @@ class Tensor:
 class Kernel:
     """A C function `int32_t NAME(const T *reads..., T *writes..., T *workspaces...)` that returns 0, or an error code.
 
+    A kernel that runs on a device takes its context, `void *device`, as the last parameter.
+
     Attributes:
         symbol: its name.
         reads: the values that it reads, in order.
         writes: the values that it writes completely, in order.
         workspaces: the buffers that it needs while it runs, in order.
+        device: kind of the device on which it runs, such as `ethos-u`, which names the hooks around it; empty for the
+            CPU.
     """
 
     symbol: str
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
     workspaces: tuple[Tensor, ...] = ()
+    device: str = ""
 
     @property
     def prototype(self) -> str:
         """The declaration in C, without a semicolon; parameters are `p0`, `p1` and so on."""
         types = [f"const {C_TYPES[one.dtype]} *" for one in self.reads]
         types += [f"{C_TYPES[one.dtype]} *" for one in (*self.writes, *self.workspaces)]
-        params = ", ".join(f"{type_}restrict p{number}" for number, type_ in enumerate(types))
-        return f"int32_t {self.symbol}({params or 'void'})"
+        params = [f"{type_}restrict p{number}" for number, type_ in enumerate(types)]
+        params += ["void *device"] if self.device else []
+        return f"int32_t {self.symbol}({', '.join(params) or 'void'})"
 
 
 @dataclass(frozen=True, slots=True)
