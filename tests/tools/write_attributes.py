@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import typer
 
@@ -28,7 +30,8 @@ __all__ = ["ENVIRONMENT", "page"]
 RESULT, DESCRIPTIVE, REJECTED = "changes the result", "descriptive", "rejected"
 
 # The code generators of the library; plugins document their own.
-BACKENDS = ("numpy", "onnxruntime", "openvino", "tvm")
+_PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+BACKENDS = tuple(_PROJECT["project"]["entry-points"]["tvmtarget.backends"])
 
 _OURS = sorted(kind.name for kind in KINDS if kind.role == "target")
 
