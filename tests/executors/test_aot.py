@@ -237,6 +237,8 @@ def test_names_that_become_equal_in_c_are_refused():
         ("linux", "typeof"),
         ("INT64_MIN", "SIZE_MAX"),
         ("__LINE__", "__func__"),
+        ("TVMTARGET_CRT_H", "TVMGEN_DEFAULT_H"),
+        ("M_PI", "FP_NAN"),
         ("_Static_assert", "co_await"),
         ("*/", "/**"),
         ("a\nb", 'c"??/'),

@@ -139,6 +139,84 @@ int main(void) {{
         np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-5)
 
 
+IO = TYPED.replace("aot(", "aot(workspace-io=true,")
+
+
+def test_inputs_and_outputs_may_lie_in_the_workspace(tmp_path):
+    model = layers("Tanh")
+    executable, given = tt.build(model, IO), inputs_of(model)
+    expected = tt.build(model, "numpy").run(given)["y"]
+    np.testing.assert_allclose(executable.run(given)["y"], expected, rtol=1e-5, atol=1e-6)
+    executable.export(tmp_path)
+    numbers = ", ".join(f"{number:.9e}f" for number in given["x"].ravel())
+    main = f"""
+#include "tvmgen_default.h"
+#include <stdio.h>
+int main(void) {{
+  static uint8_t memory[TVMGEN_DEFAULT_WORKSPACE_SIZE + 64] TVMTARGET_ALIGNED(16);
+  static const float x[16] = {{{numbers}}};
+  struct tvmgen_default_workspace_pools own = {{memory, TVMGEN_DEFAULT_WORKSPACE_SIZE}};
+  const struct tvmgen_default_workspace_pools *pools[2];
+  float *y[2];
+  int i;
+  pools[0] = &own;
+  pools[1] = tvmgen_default_static_workspace();
+  memset(memory, 0xA5, sizeof memory);
+  for (i = 0; i < 2; ++i) {{
+    memcpy(tvmgen_default_map_inputs(pools[i]).x, x, sizeof x);
+    y[i] = tvmgen_default_map_outputs(pools[i]).y;
+  }}
+  if (tvmgen_default_run_in(pools[0]) || tvmgen_default_run()) return 1;
+  if (memcmp(y[0], y[1], 64)) return 2;
+  for (i = 0; i < 64; ++i) if (memory[TVMGEN_DEFAULT_WORKSPACE_SIZE + i] != 0xA5) return 3;
+  for (i = 0; i < 16; ++i) printf("%.9g ", (double)y[0][i]);
+  return 0;
+}}
+"""
+    done = built(tmp_path, main, sorted((tmp_path / "src").glob("*.c")), *SANITIZED)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.array(done.stdout.split(), "float32").reshape(4, 4), expected, rtol=1e-5, atol=1e-6)
+
+
+def workspace(executable):
+    (report,) = executable.report()["systems"]
+    return sum(one["bytes"] for one in report["artifact"]["workspace"])
+
+
+def test_values_use_the_bytes_of_inputs_that_were_read():
+    nodes = [("MatMul", "x w", "a"), ("MatMul", "a w", "y")]
+    model = small(
+        *(helper.make_node(op, given.split(), [out]) for op, given, out in nodes),
+        shape=(4, 4),
+        w=np.eye(4, dtype="float32"),
+    )
+    assert workspace(tt.build(model, TYPED)) == 64  # `a`, besides 128 bytes for `x` and `y`
+    assert workspace(tt.build(model, IO)) == 128  # `y` lies where `x` was
+
+
+def test_results_that_are_no_values_of_their_own_lie_in_the_workspace_too():
+    nodes = [("Neg", "x", "y"), ("Identity", "y", "z"), ("Identity", "x", "same"), ("Identity", "c", "constant")]
+    model = small(
+        *(helper.make_node(op, [given], [out]) for op, given, out in nodes),
+        inputs=("x", "unused"),
+        outputs=("y", "z", "same", "constant"),
+        c=np.float32([[1, 2, 3], [4, 5, 6]]),
+    )
+    executable, given = tt.build(model, IO), inputs_of(model)
+    expected = tt.build(model, "numpy").run(given)
+    for _ in range(2):
+        for name, array in executable.run(given).items():
+            np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize(
+    "target", ["c(executor=aot(workspace-io=true),runtime=crt)", IO.replace("crt", "crt(system-lib=true)")]
+)
+def test_packed_entries_do_not_map_inputs(target):
+    with pytest.raises(BackendError, match="set interface-api=c"):
+        tt.build(layers("Tanh"), target)
+
+
 @pytest.mark.parametrize("is_unpacked", [True, False])
 def test_the_status_of_an_external_kernel_is_returned_and_later_ones_are_not_called(is_unpacked, tmp_path):
     tensor = Tensor("float32", (2,))

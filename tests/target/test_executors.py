@@ -24,7 +24,7 @@ def test_kinds_of_executors_and_runtimes_are_listed():
         (
             "executor",
             "aot",
-            "constant-byte-alignment interface-api link-params unpacked-api workspace-byte-alignment",
+            "constant-byte-alignment interface-api link-params unpacked-api workspace-byte-alignment workspace-io",
         ),
         ("executor", "graph", "link-params"),
         ("executor", "vm", ""),

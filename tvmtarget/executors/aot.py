@@ -57,7 +57,14 @@ class AotExecutor(ProgramExecutor):
     """Joins the drivers and leaf functions of a system into one C program with a static memory plan."""
 
     honours = frozenset(
-        {"link-params", "unpacked-api", "interface-api", "workspace-byte-alignment", "constant-byte-alignment"}
+        {
+            "link-params",
+            "unpacked-api",
+            "interface-api",
+            "workspace-byte-alignment",
+            "constant-byte-alignment",
+            "workspace-io",
+        }
     )
     supports: Mapping[str, frozenset[SystemAbility]] = {"crt": frozenset(), "cpp": frozenset()}
     calls_leaves = False
@@ -150,6 +157,7 @@ def _project(system: System) -> CProject:
         constant_alignment=_alignment(system, "constant-byte-alignment", "constants-byte-alignment"),
         constants_in_code=executor["link-params"] is not False,
         has_system_lib=bool(system.runtime["system-lib"]),
+        io_in_workspace=bool(executor["workspace-io"]),
     )
     try:
         project.check()

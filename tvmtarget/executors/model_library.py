@@ -67,7 +67,9 @@ def _metadata(project: CProject, system: System) -> dict[str, Any]:
         "device": _CPU,
         "workspace_size_bytes": sum(memory.sizes.values()),
         "constants_size_bytes": project.constant_bytes,
-        "io_size_bytes": sum(tensors[value].nbytes for value in (*project.function.inputs, *project.function.outputs)),
+        "io_size_bytes": 0
+        if project.io_in_workspace
+        else sum(tensors[value].nbytes for value in (*project.function.inputs, *project.function.outputs)),
         "inputs": inputs,
         "outputs": outputs,
     }

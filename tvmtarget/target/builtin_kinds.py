@@ -333,6 +333,7 @@ _AOT = _table("""
     interface-api             str:packed|c   hard  packed  v0.8  entry point's interface: packed or c
     workspace-byte-alignment  int^2   hard  -       v0.9  alignment of workspaces in bytes
     constant-byte-alignment   int^2   hard  -       v0.9  alignment of constants in bytes
+    workspace-io              bool  hard  false   tt1   plan places of inputs and outputs in the workspace too
 """)
 
 _SYSTEM_LIB = _table("""

@@ -285,22 +285,43 @@ def _call_source(project: CProject) -> bytes:
         alignment = project.constants_base_alignment
         lines.append(f"static const uint8_t constants[{len(data)}] TVMTARGET_ALIGNED({alignment}) = {{{numbers}}};")
     lines.append(f"int32_t {_ENTRY}(void *const *inputs, void *const *outputs) {{")
+    arguments = [] if project.io_in_workspace else ["&given", "&made"]
+    arguments += [] if project.constants_in_code else ["constants"]
+    if project.contexts:
+        contexts = ", ".join(["NULL"] * len(project.contexts))
+        lines.append(f"  static const struct {prefix}_devices devices = {{{contexts}}};")
+        arguments.append("&devices")
     if project.interface == "packed":
         lines += _packed_call(project)
+    elif project.io_in_workspace:
+        lines += _call_in_workspace(project, f"{prefix}_run({', '.join(arguments)})")
     else:
         lines += [f"  struct {prefix}_inputs given;", f"  struct {prefix}_outputs made;"]
         lines += [f"  given.{c_identifier(name)} = inputs[{number}];" for number, name in enumerate(project.inputs)]
         lines += [f"  made.{c_identifier(name)} = outputs[{number}];" for number, name in enumerate(project.outputs)]
         if not project.inputs:
             lines += ["  given.unused = 0;", "  (void)inputs;"]
-        more = "" if project.constants_in_code else ", constants"
-        if project.contexts:
-            lines.append(
-                f"  static const struct {prefix}_devices devices = {{{', '.join(['NULL'] * len(project.contexts))}}};"
-            )
-            more += ", &devices"
-        lines.append(f"  return {prefix}_run(&given, &made{more});")
+        lines.append(f"  return {prefix}_run({', '.join(arguments)});")
     return "\n".join([*lines, "}", ""]).encode()
+
+
+def _call_in_workspace(project: CProject, call: str) -> list[str]:
+    """Return the statements that copy inputs into the workspace, and outputs from there."""
+    prefix, tensors = project.prefix, project.function.tensors
+    lines = [
+        f"  struct {prefix}_inputs given = {prefix}_map_inputs({prefix}_static_workspace());",
+        f"  struct {prefix}_outputs made = {prefix}_map_outputs({prefix}_static_workspace());",
+        "  int32_t status;",
+        "  (void)inputs;\n  (void)given;",
+    ]
+    for number, (name, value) in enumerate(zip(project.inputs, project.function.inputs, strict=True)):
+        if nbytes := tensors[value].nbytes:
+            lines.append(f"  memcpy(given.{c_identifier(name)}, inputs[{number}], {nbytes});")
+    lines.append(f"  status = {call};")
+    for number, (name, value) in enumerate(zip(project.outputs, project.function.outputs, strict=True)):
+        if nbytes := tensors[value].nbytes:
+            lines.append(f"  memcpy(outputs[{number}], made.{c_identifier(name)}, {nbytes});")
+    return [*lines, "  (void)made;", "  return status;"]
 
 
 def _packed_call(project: CProject) -> list[str]:

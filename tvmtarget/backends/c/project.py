@@ -40,10 +40,12 @@ struct switch template this thread_local throw true try typedef typeid typename 
 volatile wchar_t while xor xor_eq char8_t co_await co_return co_yield concept consteval constinit requires typeof
 typeof_unqual _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Decimal128 _Decimal32 _Decimal64 _Float128 _Float16
 _Float32 _Float32x _Float64 _Float64x _Generic _Imaginary _Noreturn _Pragma _Static_assert _Thread_local errno i386
-linux math_errhandling mips sparc unix HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL
+linux math_errhandling mips sparc unix HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL BUFSIZ EOF I complex imaginary
+stderr stdin stdout
 """
-# Limits of integers in stdint.h, and names that C reserves for compilers, such as `__LINE__`.
-_RESERVED = re.compile(r"[A-Z0-9_]+_(MIN|MAX)|__.*|\d.*|")
+# Macros: limits of integers in stdint.h, constants of math.h, and those of our own headers. And names that C reserves
+# for compilers, such as `__LINE__`.
+_RESERVED = re.compile(r"[A-Z0-9_]+_(MIN|MAX)|(FP|MATH|TVMGEN|TVMTARGET)_\w+|M_(E|LN|LOG|PI|SQRT|[12]_)\w*|__.*|\d.*|")
 _MAX_BYTES = 2**31 - 1  # of a buffer: index arithmetic of kernels has 32 bits
 
 
@@ -76,6 +78,8 @@ class CProject:
         constant_alignment: alignment of constants, in bytes.
         constants_in_code: whether constants are part of the code, or passed to the entry.
         has_system_lib: whether functions can be looked up by name.
+        io_in_workspace: whether inputs and outputs lie in the workspace too, where inputs are overwritten after their
+            last use.
     """
 
     name: str
@@ -89,6 +93,7 @@ class CProject:
     constant_alignment: int = 16
     constants_in_code: bool = True
     has_system_lib: bool = False
+    io_in_workspace: bool = False
 
     def check(self) -> None:
         """Check what a C compiler would not.
@@ -133,6 +138,10 @@ class CProject:
                 f"an entry that takes tensors passes no context of device {self._device_kinds[0]!r}: "
                 "set interface-api=c and unpacked-api=true, and leave out system-lib"
             )
+        if self.has_packed_entry and self.io_in_workspace:
+            problems.append(
+                "an entry that takes tensors takes them from anywhere: set interface-api=c, or workspace-io=false"
+            )
         if self.has_packed_entry and not self.constants_in_code:
             problems.append("an entry that takes tensors passes no constants: set interface-api=c, or link-params=true")
         raise_all(BackendError, list(dict.fromkeys(problems)))
@@ -172,10 +181,17 @@ class CProject:
             reads, writes = (one.reads, one.writes) if isinstance(one, KernelCall) else ((one.source,), (one.target,))
             read |= dict.fromkeys(reads, step)
             written |= dict.fromkeys(writes, step)
+        end = len(self.function.steps)
+        if self.io_in_workspace:
+            written = dict.fromkeys(self.function.inputs, -1) | written
+            read |= dict.fromkeys(self.function.outputs, end)
+            for number in self._copied_outputs:
+                tensor = self.function.tensors[self.function.outputs[number]]
+                yield Buffer(_output(number), tensor.nbytes, end, end, self._alignment(tensor))
         memories = {one.target: one.memory for one in self.function.steps if isinstance(one, CopyTensor)}
         names = [pool.name for pool in self.pools]
         for name, first in written.items():
-            if name in self._direct:
+            if name in self._direct and not self.io_in_workspace:
                 continue
             tensor = self.function.tensors[name]
             last = max(first, read.get(name, first))
@@ -224,6 +240,12 @@ class CProject:
         return direct
 
     @cached_property
+    def _copied_outputs(self) -> tuple[int, ...]:
+        """The numbers of results that are copied at the end: inputs, constants, and those that another result is."""
+        pairs = zip(self.function.outputs, self.outputs, strict=True)
+        return tuple(n for n, (value, name) in enumerate(pairs) if self._direct.get(value) != c_identifier(name))
+
+    @cached_property
     def _constants(self) -> Mapping[str, tuple[str, int]]:
         """The number and the offset of each constant; equal ones share theirs."""
         found: dict[tuple[str, bytes], tuple[str, int]] = {}
@@ -258,6 +280,7 @@ class CProject:
             "name": self.name,
             "prefix": self.prefix,
             "interface": self.interface,
+            **({"workspace-io": True} if self.io_in_workspace else {}),
             "unpacked": self.is_unpacked,
             "inputs": rows(self.inputs, self.function.inputs),
             "outputs": rows(self.outputs, self.function.outputs),
@@ -325,6 +348,8 @@ class CProject:
         files |= {f"src/{name}": data for name, data in self.function.code.items()}
         files[f"src/{self.prefix}.c"] = self._driver().encode()
         files[f"src/{self.prefix}_static.c"] = self._static_source().encode()
+        if self.io_in_workspace:
+            files[f"src/{self.prefix}_map.c"] = self._map_source().encode()
         if self.has_packed_entry or not self.is_unpacked:
             files[f"src/{self.prefix}_packed.c"] = self._packed_source().encode()
         if not self.constants_in_code:
@@ -390,17 +415,40 @@ class CProject:
             yield f"  {const}{C_TYPES[tensor.dtype]} *{c_identifier(name)}; /* {tensor.dtype}[{shape}] */"
 
     @property
-    def _signature(self) -> str:
-        """The parameters of the entry, without the workspace."""
-        more = "" if self.constants_in_code else ", const void *constants"
-        more += f",\n    const struct {self.prefix}_devices *devices" if self.contexts else ""
-        return f"const struct {self.prefix}_inputs *inputs,\n    const struct {self.prefix}_outputs *outputs{more}"
+    def _parameters(self) -> dict[str, str]:
+        """The parameters of the entry without the workspace, by name."""
+        parameters = {}
+        if not self.io_in_workspace:
+            parameters |= {name: f"const struct {self.prefix}_{name} *{name}" for name in ("inputs", "outputs")}
+        if not self.constants_in_code:
+            parameters["constants"] = "const void *constants"
+        if self.contexts:
+            parameters["devices"] = f"const struct {self.prefix}_devices *devices"
+        return parameters
 
     @property
-    def _passed(self) -> str:
-        """The arguments of the entry, without the workspace."""
-        constants, devices = "" if self.constants_in_code else ", constants", ", devices" if self.contexts else ""
-        return f"inputs, outputs{constants}{devices}"
+    def _run(self) -> str:
+        """The declaration of the entry with a static workspace, without a semicolon."""
+        return f"int32_t {self.prefix}_run({f',{_NEXT}'.join(self._parameters.values()) or 'void'})"
+
+    @property
+    def _run_in(self) -> str:
+        """The declaration of the entry with a workspace of the caller, without a semicolon."""
+        pools = f"const struct {self.prefix}_workspace_pools *pools"
+        return f"int32_t {self.prefix}_run_in({f',{_NEXT}'.join([*self._parameters.values(), pools])})"
+
+    @property
+    def _maps(self) -> dict[str, str]:
+        """The declarations of the functions that find inputs and outputs in the workspace, by struct."""
+        pools = f"const struct {self.prefix}_workspace_pools *pools"
+        return {
+            name: f"struct {self.prefix}_{name} {self.prefix}_map_{name}({pools})" for name in ("inputs", "outputs")
+        }
+
+    @property
+    def _workspace(self) -> str:
+        """The declaration of the function that returns the static workspace."""
+        return f"const struct {self.prefix}_workspace_pools *{self.prefix}_static_workspace(void)"
 
     def _header(self) -> str:
         guard = f"{self.prefix}_H".upper()
@@ -421,15 +469,15 @@ class CProject:
             "#endif",
             "",
             f"struct {self.prefix}_inputs {{",
-            *self._fields(self.inputs, self.function.inputs, is_const=True),
+            *self._fields(self.inputs, self.function.inputs, is_const=not self.io_in_workspace),
             "};",
             "",
-            "/* Outputs may not overlap inputs, the workspace or each other. */",
+            *([] if self.io_in_workspace else ["/* Outputs may not overlap inputs, the workspace or each other. */"]),
             f"struct {self.prefix}_outputs {{",
             *self._fields(self.outputs, self.function.outputs, is_const=False),
             "};",
             "",
-            "/* The memories for intermediate values, with their sizes in bytes. */",
+            f"/* Memories for {'all' if self.io_in_workspace else 'intermediate'} values, and their sizes in bytes. */",
             f"struct {self.prefix}_workspace_pools {{",
             *(pools or ["  uint8_t unused; /* C99 has no empty structs */"]),
             "};",
@@ -437,11 +485,19 @@ class CProject:
             *self._device_declarations(),
             "/* Run once with a workspace of the caller; several runs may overlap if each has its own.",
             "   Returns a status of tvmtarget_crt.h, or what a kernel returned. */",
-            f"int32_t {self.prefix}_run_in({self._signature},\n    const struct {self.prefix}_workspace_pools *pools);",
+            f"{self._run_in};",
             "",
             "/* Run once with a static workspace, which one run at a time may use. */",
-            f"int32_t {self.prefix}_run({self._signature});",
+            f"{self._run};",
         ]
+        if self.io_in_workspace:
+            lines += [
+                "",
+                "/* Find inputs and outputs in a workspace. A run may overwrite inputs: write all of them before each",
+                "   run, and read outputs before the next one. */",
+                *(f"{declaration};" for declaration in self._maps.values()),
+                f"{self._workspace};",
+            ]
         if self.has_packed_entry:
             lines += [
                 "",
@@ -509,19 +565,22 @@ class CProject:
             if self.constants_in_code:
                 return symbol
             return f"(const {type_} *)(const void *)((const uint8_t *)constants + {offset})"
-        if name in self._given:
-            return f"inputs->{self._given[name]}"
-        if name in self._direct:
-            return f"outputs->{self._direct[name]}"
+        if name not in self.memory.places:
+            return f"inputs->{self._given[name]}" if name in self._given else f"outputs->{self._direct[name]}"
         return _placed(self.memory.places[name], tensor)
+
+    def _result(self, number: int) -> str:
+        """Return the C expression of the address of a result that is copied."""
+        if not self.io_in_workspace:
+            return f"outputs->{c_identifier(self.outputs[number])}"
+        return _placed(self.memory.places[_output(number)], self.function.tensors[self.function.outputs[number]])
 
     def _scratch(self, call: KernelCall, number: int, tensor: Tensor) -> str:
         return _placed(self.memory.places[_scratch(call, number)], tensor)
 
     def _driver(self) -> str:
         lines = [f'#include "{self.prefix}_internal.h"', "#include <string.h>", ""]
-        lines += [f"int32_t {self.prefix}_run_in({self._signature},"]
-        lines += [f"    const struct {self.prefix}_workspace_pools *pools) {{"]
+        lines += [f"{self._run_in} {{"]
         calls = [one for one in self.function.steps if isinstance(one, KernelCall)]
         most = max((len(_tensors(self.function.kernels[one.kernel])) for one in calls), default=0)
         lines += [f"  uint8_t *{_pool_variable(pool.name)};" for pool in self._pools]
@@ -538,26 +597,28 @@ class CProject:
             lines.append(f"  if (status != TVMTARGET_OK) {f'goto active_{number}' if number else 'return status'};")
         for one in self.function.steps:
             lines += self._copy(one) if isinstance(one, CopyTensor) else self._call(one)
-        for value, name in zip(self.function.outputs, self.outputs, strict=True):
-            field_, nbytes = c_identifier(name), self.function.tensors[value].nbytes
-            if self._direct.get(value) != field_ and nbytes:
-                lines.append(f"  memcpy(outputs->{field_}, {self._value(value)}, {nbytes});")
+        for number in self._copied_outputs:
+            value = self.function.outputs[number]
+            if nbytes := self.function.tensors[value].nbytes:
+                lines.append(f"  memcpy({self._result(number)}, {self._value(value)}, {nbytes});")
         for number, ((_, device), context) in reversed(list(enumerate(self.contexts.items(), 1))):
             lines.append(f"active_{number}:")
             lines += _ended(f"{_hook(device, 'Deactivate')}(devices->{context})", "  ")
         return "\n".join([*lines, f"  return {'status' if self.contexts else 'TVMTARGET_OK'};", "}", ""])
 
     def _checks(self) -> Iterator[str]:
-        yield "  if (inputs == NULL || outputs == NULL || pools == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
+        given = [*self._parameters, "pools"]
+        tested = " || ".join(f"{name} == NULL" for name in given if name != "constants")
+        yield f"  if ({tested}) return TVMTARGET_ERROR_NULL_POINTER;"
         for struct, names, values in (
             ("inputs", self.inputs, self.function.inputs),
             ("outputs", self.outputs, self.function.outputs),
         ):
+            if self.io_in_workspace:
+                continue
             for name, value in zip(names, values, strict=True):
                 if self.function.tensors[value].nbytes:
                     yield f"  if ({struct}->{c_identifier(name)} == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
-        if self.contexts:
-            yield "  if (devices == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
         if not self.constants_in_code:
             if self._constants:
                 yield "  if (constants == NULL) return TVMTARGET_ERROR_NULL_POINTER;"
@@ -572,6 +633,8 @@ class CProject:
             alignment_macro = self._macro("WORKSPACE_ALIGNMENT")
             yield f"  if ((uintptr_t)pools->{name} % {alignment_macro} != 0) return TVMTARGET_ERROR_UNALIGNED;"
             yield f"  {_pool_variable(pool.name)} = (uint8_t *)pools->{name};"
+            if self.io_in_workspace:  # it may hold nothing but inputs that are not read
+                yield f"  (void){_pool_variable(pool.name)};"
 
     def _copy(self, one: CopyTensor) -> Iterator[str]:
         nbytes = self.function.tensors[one.source].nbytes
@@ -609,19 +672,37 @@ class CProject:
             alignment = self._macro("WORKSPACE_ALIGNMENT")
             lines.append(f"static uint8_t {variable}[{size}] TVMTARGET_ALIGNED({alignment});")
             fields += [variable, f"sizeof {variable}"]
-        return "\n".join(
-            [
-                *lines,
-                f"static const struct {self.prefix}_workspace_pools {self.prefix}_static_pools = {{",
-                f"  {', '.join(fields) or '0'}",
-                "};",
-                "",
-                f"int32_t {self.prefix}_run({self._signature}) {{",
-                f"  return {self.prefix}_run_in({self._passed}, &{self.prefix}_static_pools);",
-                "}",
-                "",
-            ]
-        )
+        lines += [
+            f"static const struct {self.prefix}_workspace_pools {self.prefix}_static_pools = {{",
+            f"  {', '.join(fields) or '0'}",
+            "};",
+            "",
+            f"{self._run} {{",
+            f"  return {self.prefix}_run_in({', '.join([*self._parameters, f'&{self.prefix}_static_pools'])});",
+            "}",
+            "",
+        ]
+        if self.io_in_workspace:
+            lines += [f"{self._workspace} {{ return &{self.prefix}_static_pools; }}", ""]
+        return "\n".join(lines)
+
+    def _map_source(self) -> str:
+        """Return the functions that find inputs and outputs in the workspace."""
+        lines = [f'#include "{self.prefix}.h"', ""]
+        results = list(self.function.outputs)
+        for number in self._copied_outputs:
+            results[number] = _output(number)
+        rows = {"inputs": (self.inputs, self.function.inputs, self.function.inputs)}
+        rows["outputs"] = (self.outputs, results, self.function.outputs)
+        for struct, (names, places, values) in rows.items():
+            lines += [f"{self._maps[struct]} {{", f"  struct {self.prefix}_{struct} made;", "  (void)pools;"]
+            lines += [] if names else ["  made.unused = 0;"]
+            for name, place, value in zip(names, places, values, strict=True):
+                tensor, where = self.function.tensors[value], self.memory.places[place]
+                base = f"(uint8_t *)pools->{c_identifier(where.pool)}"
+                lines.append(f"  made.{c_identifier(name)} = {_placed(where, tensor, base)};")
+            lines += ["  return made;", "}", ""]
+        return "\n".join(lines)
 
     def _packed_source(self) -> str:
         lines = [f'#include "{self.prefix}_internal.h"', "#include <string.h>", ""]
@@ -729,6 +810,7 @@ class CProject:
         return any(b"<math.h>" in data for data in self.function.code.values())
 
 
+_NEXT = "\n    "
 _HOOKS = ("Activate", "Open", "Close", "Deactivate")
 
 
@@ -744,6 +826,11 @@ def _ended(call: str, indent: str) -> Iterator[str]:
     yield f"{indent}if (status == TVMTARGET_OK) status = ended;"
 
 
+def _output(number: int) -> str:
+    """Return the name of a buffer for a result that is copied; no name of a value has a blank."""
+    return f"output {number}"
+
+
 def _scratch(call: KernelCall, number: int) -> str:
     """Return the name of a workspace; no name of a value has a blank, and each value is written once."""
     return f"workspace {number} of {call.writes[0]}"
@@ -753,11 +840,11 @@ def _pool_variable(name: str) -> str:
     return f"memory_{c_identifier(name)}"
 
 
-def _placed(place: Place, tensor: Tensor) -> str:
+def _placed(place: Place, tensor: Tensor, base: str = "") -> str:
     if not tensor.nbytes:
         return "NULL"
     type_ = C_TYPES[tensor.dtype]
-    return f"({type_} *)(void *)({_pool_variable(place.pool)} + {place.offset})"
+    return f"({type_} *)(void *)({base or _pool_variable(place.pool)} + {place.offset})"
 
 
 def _tensors(kernel: Kernel) -> tuple[Tensor, ...]:
