@@ -17,6 +17,7 @@ from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
     from tvmtarget.building.self_test import SelfTest
+    from tvmtarget.ir.module import IRModule
 
 __all__ = ["compile_model"]
 
@@ -64,7 +65,7 @@ def compile_model(
     tree = read_target(target, edits, context.args)
     exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
     if self_test or self_test_input is not None:
-        exe.self_test = _self_test(model, self_test_input)
+        exe.self_test = _self_test(options.read(model), self_test_input)
     exe.save(output)
     if export is not None:
         exe.export(export, export_system)
@@ -76,15 +77,14 @@ def compile_model(
     typer.echo(f"{output}: {counted(len(exe.backends), 'function')} by {backends}")
 
 
-def _self_test(model: Path, inputs: Path | None) -> SelfTest:
-    """Return inputs for a model, and the outputs of the reference evaluator for them."""
+def _self_test(module: IRModule, inputs: Path | None) -> SelfTest:
+    """Return inputs for a program, and the outputs of the reference evaluator for them."""
     from tvmtarget.autotune.search.timing import random_inputs
     from tvmtarget.building.compile_plan import build_plan
     from tvmtarget.building.self_test import SelfTest
-    from tvmtarget.ir.module import IRModule
     from tvmtarget.partition.plan import decompose
 
-    plan = decompose(IRModule.from_onnx(model), "numpy")
+    plan = decompose(module, "numpy")
     arrays = random_inputs(plan) if inputs is None else read_npz(inputs)
     if arrays is None:
         raise TextError("an input of the model is no tensor of numbers; pass inputs by --self-test-input")
