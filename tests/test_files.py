@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tvmtarget.files import atomic_write, temporary_folder
+from tvmtarget.files import atomic_write, temporary_folder, write_folder
 
 
 def write(path, data=b"new"):
@@ -45,6 +45,19 @@ def test_a_failed_write_leaves_only_the_old_file(tmp_path):
         stream.writelines(stop())
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_has_its_last_files_only_if_it_has_all_others(tmp_path):
+    files = {"manifest": b"2", "inner/a": b"2", "inner/b": b"2"}
+    write_folder(tmp_path, dict.fromkeys(files, b"1"), last=["manifest"])
+    (tmp_path / "inner/b").unlink()
+    (tmp_path / "inner/b").mkdir()  # in its place nothing can be written
+    with pytest.raises(OSError, match="inner/b"):
+        write_folder(tmp_path, files, last=["manifest"])
+    assert [path.name for path in tmp_path.iterdir()] == ["inner"]
+    (tmp_path / "inner/b").rmdir()
+    write_folder(tmp_path, files, last=["manifest"])
+    assert {name: (tmp_path / name).read_bytes() for name in files} == files
 
 
 def test_a_link_stays_a_link(tmp_path):

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +24,15 @@ try:
 except ImportError:  # Windows: nothing is locked, so that leftovers look like files in use, and stay
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["atomic_write", "file_identity", "remove_leftovers", "sync_folder", "tar_archive", "temporary_folder"]
+__all__ = [
+    "atomic_write",
+    "file_identity",
+    "remove_leftovers",
+    "sync_folder",
+    "tar_archive",
+    "temporary_folder",
+    "write_folder",
+]
 
 
 @contextmanager
@@ -158,6 +166,28 @@ def _remove_leftover(path: Path) -> None:
             path.unlink()
     finally:
         os.close(descriptor)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes], last: Collection[str]) -> None:
+    """Write files that belong together into a folder, which may exist, and keeps its other files.
+
+    Old files named in `last` are removed before anything is written, and their new versions are written after all
+    others. So a folder has them only if it is complete, even after the process was killed or the disk was full.
+
+    Args:
+        folder: the folder.
+        files: contents by path in the folder.
+        last: the files without which nobody reads the others, such as a manifest.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    for name in last:
+        (folder / name).unlink(missing_ok=True)
+    for name, data in sorted(files.items(), key=lambda file: file[0] in last):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / name) as file:
+            file.write(data)
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import BackendError, RunError
+from tvmtarget.errors import ArtifactError, BackendError, RunError
 from tvmtarget.executors.graph_cpp import header_flags, library_flags
 
 PAIR = "[a=llvm,b=llvm](host=@a,runtime={runtime})"
@@ -141,6 +141,15 @@ def test_sums_over_nothing_are_an_error_that_names_the_function():
     model = small(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), shape=("n", 3))
     with pytest.raises(RunError, match=r"of @\. failed: input 0 has no elements"):
         tt.build(model, "llvm(runtime=cpp)")(np.zeros((0, 3), "float32"))
+
+
+def test_an_export_that_fails_halfway_leaves_no_manifest_of_mixed_files(tmp_path):
+    both(DIGITS, where={"op:Gemm": "@b"})[1].export(tmp_path)
+    (tmp_path / "leaves" / "1.so").unlink()
+    (tmp_path / "leaves" / "1.so").mkdir()
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        both(DIGITS, where={"op:Conv": "@b"})[1].export(tmp_path)
+    assert not (tmp_path / "manifest.json").exists()
 
 
 def test_the_manifest_names_files_and_devices(tmp_path):

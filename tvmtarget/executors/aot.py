@@ -22,7 +22,7 @@ from tvmtarget.backends.c.program import (
     open_program,
     shared_library,
 )
-from tvmtarget.backends.c.project import CProject, c_identifier
+from tvmtarget.backends.c.project import BUILD_FILES, CProject, c_identifier
 from tvmtarget.backends.c.static_function import (
     C_TYPES,
     CopyTensor,
@@ -37,7 +37,7 @@ from tvmtarget.errors import ArtifactError, BackendError, MemoryTooSmallError, R
 from tvmtarget.executors.driver_program import Driver, Signature
 from tvmtarget.executors.model_library import model_library
 from tvmtarget.executors.protocol import CompiledSystem, Leaf, ProgramExecutor, Record, System, SystemAbility
-from tvmtarget.files import atomic_write, tar_archive
+from tvmtarget.files import atomic_write, tar_archive, write_folder
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.names import Names
 from tvmtarget.target.node import Executor, Memory, Runtime
@@ -360,14 +360,13 @@ class AotSystem(CompiledSystem):
             elif path.suffix == ".so":
                 if not library_name(path):
                     raise ArtifactError(f"{path}: the library has no name for its header; name it libNAME.so")
-                _write(path, shared_library(self.project, self._system.host, self._system.cache))
-                _write(path.with_name(f"{library_name(path)}.h"), self.project.header())
+                library = shared_library(self.project, self._system.host, self._system.cache)
+                header = f"{library_name(path)}.h"
+                write_folder(path.parent, {path.name: library, header: self.project.header()}, last=[header])
             elif path.suffix == ".tar":
                 _write(path, tar_archive(model_library(self.project, self._system)))
             else:
-                for name, data in self.project.files().items():
-                    (path / name).parent.mkdir(parents=True, exist_ok=True)
-                    _write(path / name, data)
+                write_folder(path, self.project.files(), last=BUILD_FILES)
         except OSError as error:
             raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 

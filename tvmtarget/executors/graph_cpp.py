@@ -22,7 +22,7 @@ from tvmtarget.errors import ArtifactError, BackendError, RunError, TvmTargetErr
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
 from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System
-from tvmtarget.files import atomic_write, tar_archive, temporary_folder
+from tvmtarget.files import atomic_write, tar_archive, temporary_folder, write_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import toolchain_for
 
@@ -33,7 +33,8 @@ HEADERS = Path(__file__).parent / "cpp"
 _DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64) if f"{kind}{bits}" != "float8"
 ) | {"bool"}
-_FORMAT = 1  # of manifest.json
+_MANIFEST = "manifest.json"
+_FORMAT = 1  # of the manifest
 
 
 def header_flags() -> list[str]:
@@ -146,7 +147,7 @@ class GraphCppSystem(CompiledSystem):
                 with atomic_write(path) as file:
                     file.write(tar_archive(files))
             else:
-                _write_folder(path, files)
+                write_folder(path, files, last=[_MANIFEST])
         except OSError as error:
             raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
@@ -178,7 +179,7 @@ def _files(system: System) -> dict[str, bytes]:
         "memories": memory_devices(system.program, devices),
     }
     return {
-        "manifest.json": json.dumps(manifest, indent=1, sort_keys=True).encode(),
+        _MANIFEST: json.dumps(manifest, indent=1, sort_keys=True).encode(),
         "program.json": system.program.write(),
         **files,
     }
@@ -194,13 +195,6 @@ def _library(leaf: Leaf) -> bytes:
     return library
 
 
-def _write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    for name, data in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path / name) as file:
-            file.write(data)
-
-
 class _InterpretedModule(CompiledModule):
     """A program in the interpreter, which serves one thread at a time."""
 
@@ -208,7 +202,7 @@ class _InterpretedModule(CompiledModule):
         super().__init__(None, frozenset(), results)
         self._lock = threading.Lock()
         with temporary_folder() as folder:
-            _write_folder(folder, files)
+            write_folder(folder, files, last=[_MANIFEST])
             self._main = _interpreter()["open_program"](str(folder))
 
     def _call(self, tvm: Any, given: Sequence[Any]) -> Any:  # noqa: ANN401

@@ -24,9 +24,11 @@ from tvmtarget.backends.c.static_function import C_TYPES, CopyTensor, Kernel, Ke
 from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import BackendError, raise_all
 
-__all__ = ["CProject", "Interface", "c_identifier"]
+__all__ = ["BUILD_FILES", "CProject", "Interface", "c_identifier"]
 
 Interface: TypeAlias = Literal["c", "packed"]
+
+BUILD_FILES = ("Makefile", "CMakeLists.txt")
 
 _RUNTIME = Path(__file__).parent / "runtime"
 # ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvmtarget.backends.tvm.operator_functions import OperatorParameter
 from tvmtarget.errors import ArtifactError
-from tvmtarget.files import atomic_write, temporary_folder
+from tvmtarget.files import temporary_folder, write_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import toolchain_for
 from tvmtarget.toolchains.platforms import general
@@ -84,10 +84,8 @@ def export_operators(
         kind = ["-r", "-nostdlib"] if is_object else ["-shared", "-lm", *(["-ldl"] if is_linux else [])]
         options = ["-std=gnu99", "-O2", "-fPIC", "-fno-strict-aliasing", *kind]
         compiler.compile([folder / "functions.c", folder / "code.o"], folder / path.name, options)
-        with atomic_write(path) as file:
-            file.write((folder / path.name).read_bytes())
-    with atomic_write(path.with_name(f"{prefix}.h")) as file:
-        file.write(header.encode())
+        library = (folder / path.name).read_bytes()
+    write_folder(path.parent, {path.name: library, f"{prefix}.h": header.encode()}, last=[f"{prefix}.h"])
 
 
 def header_source(prefix: str, functions: Mapping[str, Sequence[OperatorParameter]]) -> str:
