@@ -8,7 +8,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper, parser
 
 import tvmtarget as tt
-from tvmtarget.errors import BackendError, RunError
+from tvmtarget.errors import ArtifactError, BackendError, RunError
 from tvmtarget.executors.protocol import CallEvent
 from tvmtarget.executors.vm import VmSystem
 
@@ -121,6 +121,8 @@ def test_vm_on_cpp_runs_the_shared_library_that_it_exports(tmp_path):
     np.testing.assert_array_equal(executable(x), expected)
     executable.export(tmp_path / "digits.so")
     assert (tmp_path / "digits.so").read_bytes()[:4] == b"\x7fELF"
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        executable.export(tmp_path)
 
 
 def test_a_node_with_executor_vm_is_one_function_of_the_system_around_it():

@@ -250,13 +250,17 @@ class Executable:
             system: The path of the system, or the name of its function; the root by default.
 
         Raises:
-            ArtifactError: The executor of the system exports nothing, or the system is not one function.
+            ArtifactError: The executor of the system exports nothing, the system is not one function, or the file
+                cannot be written.
         """
         found = [one for name, one in self.systems.items() if system in (name, one.system.path)]
         if len(found) != 1:
             known = ", ".join(f"{name!r} (@{one.system.path or '.'})" for name, one in self.systems.items())
             raise ArtifactError(f"system {system!r} is {len(found)} functions; name one of {known}")
-        found[0].compiled.export(Path(path))
+        try:
+            found[0].compiled.export(Path(path))
+        except OSError as error:
+            raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
 
     @property
     def functions(self) -> Mapping[str, Callable[..., None]]:

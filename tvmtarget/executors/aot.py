@@ -351,24 +351,21 @@ class AotSystem(CompiledSystem):
             path: the file or folder.
 
         Raises:
-            ArtifactError: it cannot be written.
+            ArtifactError: the name of a library has no name for its header in it.
             BackendError: a library does not compile.
         """
-        try:
-            if path.suffix == ".c":
-                _write(path, self.project.one_file())
-            elif path.suffix == ".so":
-                if not library_name(path):
-                    raise ArtifactError(f"{path}: the library has no name for its header; name it libNAME.so")
-                library = shared_library(self.project, self._system.host, self._system.cache)
-                header = f"{library_name(path)}.h"
-                write_folder(path.parent, {path.name: library, header: self.project.header()}, last=[header])
-            elif path.suffix == ".tar":
-                _write(path, tar_archive(model_library(self.project, self._system)))
-            else:
-                write_folder(path, self.project.files(), last=BUILD_FILES)
-        except OSError as error:
-            raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
+        if path.suffix == ".c":
+            _write(path, self.project.one_file())
+        elif path.suffix == ".so":
+            if not library_name(path):
+                raise ArtifactError(f"{path}: the library has no name for its header; name it libNAME.so")
+            library = shared_library(self.project, self._system.host, self._system.cache)
+            header = f"{library_name(path)}.h"
+            write_folder(path.parent, {path.name: library, header: self.project.header()}, last=[header])
+        elif path.suffix == ".tar":
+            _write(path, tar_archive(model_library(self.project, self._system)))
+        else:
+            write_folder(path, self.project.files(), last=BUILD_FILES)
 
     def close(self) -> None:
         """End the process of the program on another machine."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from tvmtarget.backends.tvm.backend import BACKEND
 from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host_value, import_tvm
-from tvmtarget.errors import ArtifactError, BackendError, RunError, TvmTargetError, raise_all
+from tvmtarget.errors import BackendError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
 from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System
@@ -137,19 +137,13 @@ class GraphCppSystem(CompiledSystem):
 
         Args:
             path: the folder or the archive; a folder may exist, and keeps its other files.
-
-        Raises:
-            ArtifactError: it cannot be written.
         """
         files = {**self._files, "graph.hpp": (HEADERS / "graph.hpp").read_bytes()}
-        try:
-            if path.suffix == ".tar":
-                with atomic_write(path) as file:
-                    file.write(tar_archive(files))
-            else:
-                write_folder(path, files, last=[_MANIFEST])
-        except OSError as error:
-            raise ArtifactError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
+        if path.suffix == ".tar":
+            with atomic_write(path) as file:
+                file.write(tar_archive(files))
+        else:
+            write_folder(path, files, last=[_MANIFEST])
 
 
 def _files(system: System) -> dict[str, bytes]:
