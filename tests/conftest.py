@@ -87,3 +87,15 @@ def probe_log():
     sample = pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
     sample.BACKEND.log.clear()
     return sample.BACKEND.log
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Return a folder on a file system of 1 MiB."""
+    options = ["-t", "tmpfs", "-o", "size=1m,mode=700"]
+    if subprocess.run(["mount", *options, "tmpfs", tmp_path], capture_output=True, check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import parser
+from models import small
+from onnx import helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import BackendError, CompileError, TvmTargetWarning
@@ -18,7 +20,8 @@ SELU = """func @main(%x: float64[3]) opsets(onnx=17) { %a: float64[3] = onnx.Abs
 ENDLESS = """
 import time, warnings
 import numpy as np
-from onnx import parser
+from models import small
+from onnx import helper, parser
 import tvmtarget as tt
 graph = "g (float[n,96,7,7] x) => (uint8[n,96,7,7] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }"
 module = tt.IRModule.from_onnx(parser.parse_model('<ir_version: 8, opset_import: ["": 17]>' + graph))
@@ -90,3 +93,11 @@ def test_a_compilation_that_does_not_end_is_an_error_or_moves(monkeypatch):
     assert "TVMTARGET_MAX_COMPILE_SECONDS" in error
     assert warning.endswith("its operations run on other leaves now")
     assert largest == "255"
+
+
+def test_a_full_disk_is_an_error_before_llvm_ends_the_process(small_disk, monkeypatch):
+    executable = tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "llvm", cache=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(BackendError, match="has 1 MiB left, and object files need 32 MiB"):
+        executable.save(small_disk / "x.tta")
+    assert not [*small_disk.iterdir()]

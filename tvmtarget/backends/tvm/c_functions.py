@@ -18,9 +18,8 @@ import numpy as np
 
 from tvmtarget.backends.c.static_function import C_TYPES, Kernel, KernelCall, StaticFunction, Tensor
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.backends.tvm.compiled_module import import_tvm, object_folder
 from tvmtarget.errors import BackendError
-from tvmtarget.files import temporary_folder
 from tvmtarget.ir.names import Names
 
 __all__ = ["CodeForm", "lower_to_kernels"]
@@ -205,7 +204,7 @@ def _kernels(
     )
     if form == "c":
         return kernels, _c_source(built.inspect_source(), kernels).encode()
-    with temporary_folder() as folder:
+    with object_folder() as folder:
         built.write_to_file(str(folder / "kernels.o"), "o")
         return kernels, (folder / "kernels.o").read_bytes()
 

@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Compiled
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError
 from tvmtarget.files import temporary_folder
+from tvmtarget.human_units import bytes_text
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "host_value",
     "import_tvm",
     "load",
+    "object_folder",
     "place",
     "quiet",
     "reject_forks",
@@ -57,6 +60,7 @@ Tvm: TypeAlias = Any
 Tensor: TypeAlias = Any
 
 LIBRARY = "lib.so"
+_OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
 LOCK = threading.Lock()
 
 
@@ -185,7 +189,7 @@ class CompiledModule(Compiled):
         """
         if self.library is not None:
             return {LIBRARY: self.library}
-        with temporary_folder() as folder, LOCK, quiet():
+        with object_folder() as folder, LOCK, quiet():
             path = folder / LIBRARY
             try:
                 self._executable.export_library(str(path))
@@ -438,6 +442,29 @@ def host_value(value: Any) -> Any:  # noqa: ANN401
         The value, with arrays in place of values of a GPU's memory.
     """
     return _argument(value, lambda one: one.numpy() if isinstance(one, DeviceArray) else one)
+
+
+@contextlib.contextmanager
+def object_folder() -> Iterator[Path]:
+    """Make a temporary folder for object files of LLVM.
+
+    LLVM ends the process if it cannot write one, without a message, as `quiet` hides it.
+
+    Yields:
+        The path of the folder.
+
+    Raises:
+        BackendError: the disk has almost no space.
+    """
+    place = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(place).free
+    if free < _OBJECT_SPACE:
+        raise BackendError(
+            f"{str(place)!r} has {bytes_text(free)} left, and object files need {bytes_text(_OBJECT_SPACE)}; "
+            "name another folder for temporary files by TMPDIR"
+        )
+    with temporary_folder() as folder:
+        yield folder
 
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401

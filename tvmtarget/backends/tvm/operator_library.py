@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tvmtarget.backends.tvm.compiled_module import object_folder
 from tvmtarget.backends.tvm.operator_functions import OperatorParameter
 from tvmtarget.errors import ArtifactError
-from tvmtarget.files import temporary_folder, write_folder
+from tvmtarget.files import write_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import toolchain_for
 from tvmtarget.toolchains.platforms import general
@@ -73,7 +74,7 @@ def export_operators(
             f"{path}: names of functions begin with the name of the file, and {prefix!r} is no name in C"
         )
     header = header_source(prefix, functions)
-    with temporary_folder() as folder:
+    with object_folder() as folder:
         built.write_to_file(str(folder / "code.o"), "o")
         # Large buffers of a function are allocated; code that has none needs no `malloc`, which boards may lack.
         has_workspace = b"__TVMBackendAllocWorkspace" in (folder / "code.o").read_bytes()
