@@ -169,7 +169,7 @@ def _remove_leftover(path: Path) -> None:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes], last: Collection[str]) -> None:
-    """Write files that belong together into a folder, which may exist, and keeps its other files.
+    """Write files that belong together into a folder, which keeps its other files.
 
     Old files named in `last` are removed before anything is written, and their new versions are written after all
     others. So a folder has them only if it is complete, even after the process was killed or the disk was full.
