@@ -121,6 +121,8 @@ def test_arguments_that_do_not_fit_are_errors():
         ((X.astype("float64"), zeros(), 3), r"@\.: .*A\.dtype.*expected float32"),
         ((X, aligned(X), 3), r"@\.: 'B' is written, and its array is read-only"),
         ((X, Tensor(zeros(17)[1:]), 3), r"@\.: 'B' cannot be read by DLPack: .*64 bytes"),
+        ((X, zeros(), 1 << 40), r"@\.: 'n' is int32, which 1099511627776 does not fit"),
+        ((X, zeros(), np.int64(-(1 << 31) - 1)), r"@\.: 'n' is int32, which -2147483649 does not fit"),
     ):
         with pytest.raises(RunError, match=problem):
             scale(*arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,7 +133,11 @@ class OperatorFunction:
 
     def _argument(self, tvm: Any, value: Any, parameter: OperatorParameter) -> Any:  # noqa: ANN401
         if parameter.shape is None:
-            return value.item() if isinstance(value, np.ndarray | np.generic) else value
+            number = value.item() if isinstance(value, np.ndarray | np.generic) else value
+            # TVM passes numbers as 64 bits, of which the function reads those of its own type.
+            if isinstance(number, int) and (limits := _limits(parameter.dtype)) and number not in limits:
+                raise RunError(f"{self._place}: {parameter.name!r} is {parameter.dtype}, which {number} does not fit")
+            return number
         if isinstance(value, np.ndarray):
             if parameter.is_written and not value.flags.writeable:
                 raise RunError(f"{self._place}: {parameter.name!r} is written, and its array is read-only")
@@ -146,3 +151,12 @@ class OperatorFunction:
             return tvm.runtime.from_dlpack(value)
         except Exception as error:
             raise RunError(f"{self._place}: {parameter.name!r} cannot be read by DLPack: {error}") from error
+
+
+def _limits(dtype: str) -> range | None:
+    """Return the values of an integer type of C; None for other types."""
+    form = re.fullmatch(r"(u?)int(8|16|32|64)", dtype)
+    if form is None:
+        return None
+    bits, is_unsigned = int(form[2]), bool(form[1])
+    return range(1 << bits) if is_unsigned else range(-(1 << bits - 1), 1 << bits - 1)
