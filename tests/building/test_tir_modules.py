@@ -154,6 +154,10 @@ def test_code_that_cannot_be_built_is_an_error_with_its_place():
         tt.build(Calling, "numpy", allow_interpreter=True)
     with pytest.raises(BackendError, match="executor 'aot' cannot drive TIR code"):
         tt.build(Pair, PAIR, executor="aot")
+    with pytest.raises(BackendError, match=r"executor attribute 'link-params' \(true\) of @\. would be ignored"):
+        tt.build(Pair, PAIR, executor={"kind": "graph", "link-params": True})
+    with pytest.raises(BackendError, match="executor 'vm' cannot drive TIR code of @board"):
+        tt.build(Calling, "[board=[core=llvm](host=@core,executor=vm)](host=@board/core)")
     with pytest.raises(ModelError, match=r"no function 'main'; name the entry \(entry=...\): 'go', 'more'"):
         tt.build(tvm.IRModule({"go": Pair["main"], "more": Threads["main"]}), PAIR)
 

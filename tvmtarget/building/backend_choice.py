@@ -20,7 +20,7 @@ from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import unnumbered
 
-__all__ = ["choose_backend", "choose_backends"]
+__all__ = ["choose_backend", "choose_backends", "with_composites_above"]
 
 
 def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[Backend, str]]:
@@ -43,7 +43,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     problems: list[str] = []
     sites = list(dict.fromkeys(subgraph.site for subgraph in plan.subgraphs))
     # The root counts even without operations of its own, since its executor and runtime run the whole program.
-    used = list(dict.fromkeys(path for site in ("", *sites) for path in _with_composites_above(site)))
+    used = list(dict.fromkeys(path for site in ("", *sites) for path in with_composites_above(site)))
     for path in used:
         node = topology[path].target
         if node.executor is not None:
@@ -112,8 +112,15 @@ def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) ->
     return backend_named("numpy"), f"{place} ({target.kind}) is interpreted by numpy: {reason}"
 
 
-def _with_composites_above(site: str) -> Iterator[str]:
-    """Yield the paths of the composites around a site, from the root, and of the site itself."""
+def with_composites_above(site: str) -> Iterator[str]:
+    """List the composites around a site, and the site itself.
+
+    Args:
+        site: The path of a node.
+
+    Yields:
+        Paths, from the root to the node.
+    """
     yield ""
     names = site.split("/") if site else []
     yield from ("/".join(names[: count + 1]) for count in range(len(names)))

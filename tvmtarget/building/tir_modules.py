@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tvmtarget.backends.protocol import CompileRequest, backend_named
+from tvmtarget.building.backend_choice import with_composites_above
 from tvmtarget.building.executable import Executable
+from tvmtarget.building.honoured_attributes import (
+    honoured_attributes,
+    ignored_attributes,
+    ignored_driver_attributes,
+)
 from tvmtarget.building.leaf_function import LeafCall, LeafCode, LeafFunction
 from tvmtarget.errors import BackendError, ModelError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram, Signature
@@ -18,6 +25,7 @@ from tvmtarget.partition.host_device.attributes import side_of
 from tvmtarget.partition.host_device.code import prim_of, type_of_parameter
 from tvmtarget.partition.host_device.splitting import split_host_device
 from tvmtarget.partition.host_device.tir import bind_missing_targets
+from tvmtarget.target.kinds import Role
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -62,19 +70,6 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     # In libraries the entry has its own name.
     module = module.replace(functions=restore_own_names(module.functions))
     topology = Topology(target.resolve())
-    drivers = [
-        (role, node)
-        for role, node in (("executor", topology.root.executor), ("runtime", topology.root.runtime))
-        if node
-    ]
-    raise_all(
-        BackendError,
-        [
-            f"{role} {node.kind!r} cannot drive TIR code; it is called as one function, under 'graph' and 'python'"
-            for role, node in drivers
-            if node.kind not in ("graph", "python")
-        ],
-    )
     split = split_host_device(module, target)
     public = [function.name for function in module if _is_public(function)]
     functions = [split[one] for one in reachable_functions([entry, *public], split.by_name)]
@@ -88,6 +83,7 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
             if topology[path].target.kind not in _KINDS
         ],
     )
+    raise_all(BackendError, [*_ignored(topology, sites.values())])
     if side_of(split[entry], topology) == "device":
         raise ModelError(
             f"function {entry!r} is device code; a program begins with a function of the host that launches it"
@@ -129,6 +125,26 @@ def build_code(module: IRModule, target: Target, name: str = "default") -> Execu
     call = LeafCall(entry, entry, part.ops, part.inputs, part.outputs)
     leaf = LeafFunction(part, backend, _code=LeafCode(backend, part, backend.compile(part)))
     return Executable(topology.root, program, {}, {entry: leaf}, name, calls=(call,))
+
+
+def _ignored(topology: Topology, sites: Iterable[str]) -> Iterator[str]:
+    """Yield an error message for each executor, runtime and attribute that would be ignored."""
+    used = dict.fromkeys(path for site in ("", *sites) for path in with_composites_above(site))
+    for path in used:
+        node = topology[path].target
+        for driver in (one for one in (node.executor, node.runtime) if one is not None):
+            role: Role = "executor" if driver is node.executor else "runtime"
+            if driver.kind not in ("graph", "python"):
+                yield (
+                    f"{role} {driver.kind!r} cannot drive TIR code of @{path or '.'}; it is called as one function, "
+                    "under 'graph' and 'python'"
+                )
+            else:
+                yield from ignored_driver_attributes(driver, role, path)
+    backend = backend_named("tvm")
+    for path in dict.fromkeys(one for site in sites for one in (site, topology[site].host)):
+        target = topology[path].target
+        yield from ignored_attributes(target, honoured_attributes(backend, target.kind), backend.name, path)
 
 
 def _entry(module: IRModule) -> str:
