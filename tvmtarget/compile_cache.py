@@ -205,8 +205,8 @@ class CompileCache:
         for path, size, _ in files:
             if total <= most:
                 break
-            self._remove(path)
-            total -= size
+            if self._remove(path):
+                total -= size
         return total
 
     def _path(self, key: str) -> Path:
@@ -227,9 +227,13 @@ class CompileCache:
                             status = entry.stat(follow_symlinks=False)
                             yield Path(entry.path), status.st_size, status.st_mtime
 
-    def _remove(self, path: Path) -> None:
-        with suppress(OSError):
+    def _remove(self, path: Path) -> bool:
+        """Remove a file; False if that is not possible, as in a folder that is only read."""
+        try:
             path.unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
 
 
 CacheLike: TypeAlias = "bool | str | Path | CompileCache"

@@ -48,6 +48,14 @@ def test_prune_removes_down_to_a_size_and_clear_everything(cli, cache):
     assert cache.entries() == []
 
 
+def test_entries_that_cannot_be_removed_are_an_error(cli, cache):
+    (cache.folder / "ab" / f"{'0' * 62}.entry" / "in-the-way").mkdir(parents=True)
+    code, printed, error = cli("cache", "clear")
+    assert code == 1
+    assert not printed.endswith("; 0 bytes left\n")
+    assert "cannot be removed" in error
+
+
 def test_a_folder_that_others_may_write_is_an_error(cli, cache):
     cache.folder.chmod(0o777)
     code, _, error = cli("cache", "list")

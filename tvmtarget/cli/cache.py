@@ -93,6 +93,10 @@ def _remove(cache: CompileCache, most: int, *, as_json: bool) -> None:
         print_json({"path": str(cache.folder), "removed": count, "removed_bytes": removed, "bytes": kept})
     else:
         typer.echo(f"{counted(count, 'entry', 'entries')} removed, {bytes_text(removed)}; {bytes_text(kept)} left")
+    if kept > most:
+        raise FileError(
+            f"entries in {str(cache.folder)!r} cannot be removed; it may be read-only", path=str(cache.folder)
+        )
 
 
 def _described(entry: CacheEntry) -> dict[str, object]:
