@@ -1,13 +1,15 @@
 """Systems: a node with its own executor or runtime is compiled by that executor and called as one function."""
 
 import json
+import runpy
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import onnxruntime
 import pytest
-from models import DIGITS
+from models import DIGITS, EXAMPLES
 
 import tvmtarget as tt
 from tvmtarget.executors.driver_program import DriverProgram
@@ -81,6 +83,32 @@ def test_systems_nest_inside_the_machines_of_a_cluster(runtime):
         np.testing.assert_allclose(exe(X), digits(), atol=1e-4)
     finally:
         exe.close()
+
+
+@pytest.mark.slow
+def test_the_accelerators_of_the_machines_of_a_cluster_run_programs_in_c():
+    pytest.importorskip("distributed")
+    machine = "[npu=[core=c](host=@core,executor=aot,runtime=crt),cpu=numpy](host=@cpu,executor=graph)"
+    tree = f"[n0={machine},n1={machine}](host=@n0/cpu,runtime=dask)"
+    where = {"*": "@n0/npu/core", "fc*": "@n1/npu/core", "relu4": "@n1/cpu"}
+    exe = tt.build(tt.specialize(tt.IRModule.from_onnx(DIGITS), {"batch": 2}), tree, where=where)
+    try:
+        pairs = {path: (executor, runtime) for path, executor, runtime in systems(exe)}
+        assert pairs["n0/npu"] == pairs["n1/npu"] == ("aot", "crt")
+        assert (pairs["n0"], pairs["n1"], pairs[""]) == (("graph", "python"), ("graph", "python"), ("graph", "dask"))
+        np.testing.assert_allclose(exe(X), digits(), atol=1e-4)
+    finally:
+        exe.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("board", ["here", "aarch64"])
+def test_the_example_calls_a_program_in_c_for_a_board(board, capsys):
+    compiler = "gcc" if board == "here" else "aarch64-linux-gnu-gcc"
+    if not shutil.which(compiler) or (board == "aarch64" and not shutil.which("qemu-aarch64")):
+        pytest.skip(f"needs {compiler}, and qemu-aarch64 for code of another machine")
+    runpy.run_path(str(EXAMPLES / "board.py"))["main"](board)
+    assert capsys.readouterr().out.startswith("@board: aot on crt")
 
 
 SCRIPT = """
