@@ -20,7 +20,7 @@ __all__ = ["PAIRS", "Pair", "default_runtime", "effective_pair", "pair_conflicts
 
 
 class Pair(NamedTuple):
-    """An executor on a runtime: required options, possible hosts, and which programs it runs.
+    """An executor on a runtime: required options, and possible hosts.
 
     `needs` are alternatives, each a set of options that must all hold. `hosts` are the kinds of host that the generated
     driver can be compiled for (any kind if empty), and `host_needs` the options that a kind of host needs in addition.
@@ -31,8 +31,6 @@ class Pair(NamedTuple):
     needs: tuple[Mapping[str, object], ...] = ({},)
     hosts: tuple[str, ...] = ()
     host_needs: Mapping[str, Mapping[str, object]] = {}
-    has_control_flow: bool = False
-    has_dynamic_shapes: bool = False
 
 
 _UNPACKED = {"executor/unpacked-api": True}
@@ -42,15 +40,15 @@ _STATIC_LLVM = {"llvm": _REGISTERED}
 
 # The first row of an executor has its default runtime.
 PAIRS = (
-    Pair("graph", "python", has_control_flow=True, has_dynamic_shapes=True),
+    Pair("graph", "python"),
     Pair("graph", "cpp"),
     Pair("graph", "crt", (_REGISTERED,), hosts=("llvm", "c")),
-    Pair("graph", "processes", has_control_flow=True, has_dynamic_shapes=True),
-    Pair("graph", "dask", has_control_flow=True, has_dynamic_shapes=True),
+    Pair("graph", "processes"),
+    Pair("graph", "dask"),
     Pair("aot", "cpp", (_PACKED,), hosts=("llvm", "c")),
     Pair("aot", "crt", (_UNPACKED, _PACKED), hosts=("llvm", "c"), host_needs=_STATIC_LLVM),
-    Pair("vm", "python", has_control_flow=True, has_dynamic_shapes=True),
-    Pair("vm", "cpp", has_control_flow=True, has_dynamic_shapes=True),
+    Pair("vm", "python"),
+    Pair("vm", "cpp"),
 )
 
 _PAIR_OF = {(pair.executor, pair.runtime): pair for pair in PAIRS}
