@@ -19,6 +19,7 @@ from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
+from tvmtarget.target.trusted_attributes import trusted_attributes
 
 __all__ = ["CallFacts", "LeafCall", "LeafCode", "LeafFacts", "LeafFunction"]
 
@@ -298,7 +299,8 @@ class LeafFunction:
 
 
 def _check_options(target: Target, function: str) -> None:
-    """Raise `ValueError` for options of LLVM itself in an untrusted file: some of them write files."""
-    hosts = [target.host] if isinstance(target.host, Target) else []
-    if any("cl-opt" in node.attrs for root in (target, *hosts) for _, node in root.walk()):
-        raise ValueError(f"function {function!r} is compiled with options of LLVM (cl-opt), which need trust")
+    """Raise `ValueError` for attributes in an untrusted file that only the user may state."""
+    found = sorted(trusted_attributes(target))
+    if found:
+        what = found[0][0].partition(",")[0]
+        raise ValueError(f"function {function!r} is compiled with {what}, which need trust")

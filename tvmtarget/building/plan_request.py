@@ -13,8 +13,8 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.options import OptionValues
 from tvmtarget.partition.plan import Plan, decompose
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.scheduler_addresses import reject_addresses
 from tvmtarget.target.tree import Target, TargetLike, as_target
+from tvmtarget.target.trusted_attributes import reject_trusted
 
 if TYPE_CHECKING:
     import onnx
@@ -68,7 +68,7 @@ class PlanRequest:
         own = self.module.target if isinstance(self.module, IRModule) else None
         # A target from an untrusted program could name a scheduler that would receive the inputs of the user.
         if self.target is None and isinstance(self.module, IRModule) and own is not None and not self.module.is_trusted:
-            reject_addresses(own, "the target in the program")
+            reject_trusted(own, "the target in the program")
         target = self.root(own)
         module = IRModule.of(self.module, target, self.entry).bind(self.params or {})
         return decompose(module, target, **cast("OptionValues", self.options))

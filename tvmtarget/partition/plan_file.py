@@ -11,7 +11,7 @@ from tvmtarget.errors import ArtifactError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.options import PartitionOptions
-from tvmtarget.target.scheduler_addresses import reject_addresses
+from tvmtarget.target.trusted_attributes import reject_trusted
 from tvmtarget.untrusted import parse_json
 
 __all__ = ["read_plan", "write_plan"]
@@ -52,7 +52,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     if text is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
     if not trust:
-        reject_addresses(module.target, f"the plan in {str(path)!r}")
+        reject_trusted(module.target, f"the plan in {str(path)!r}")
     try:
         data = parse_json(text, "it")
         if data["schema"] != _SCHEMA:

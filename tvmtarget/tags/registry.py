@@ -21,8 +21,8 @@ from tvmtarget.tags.layers import CodeLayer, FileLayer, Layer, defined_twice
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import Origin
-from tvmtarget.target.scheduler_addresses import addresses, reject_addresses
 from tvmtarget.target.tree import Target, TargetLike
+from tvmtarget.target.trusted_attributes import reject_trusted, trusted_attributes
 
 if TYPE_CHECKING:
     from tvmtarget.tags.tree_index import TreeIndex
@@ -313,8 +313,8 @@ class Registry(Mapping[str, Target]):
             tree = Target.from_json(flat, tags=tags, origin=origin).replace(tag=name)
             # The user may not have reviewed the repository of a project, so it must not name machines to connect to.
             if is_project_file(row.info.file):
-                base = addresses(tags[row.base]) if row.base is not None else frozenset()
-                reject_addresses(tree, f"tag {name!r}", base)
+                base = trusted_attributes(tags[row.base]) if row.base is not None else frozenset()
+                reject_trusted(tree, f"tag {name!r}", base)
             return tree
         except TvmTargetError as error:
             where = f" (tag {name!r} in {location(row.info)})"
