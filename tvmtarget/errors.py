@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -193,11 +193,18 @@ class BackendError(TvmTargetError, RuntimeError):
 
 
 class CompileError(BackendError):
-    """A leaf function that its code generator cannot compile, or not in time; `function` is its name."""
+    """A leaf function that its code generator cannot compile, or not in time.
 
-    def __init__(self, *problems: str, function: str = "") -> None:
+    `function` is its name. `refused` has, by function, the position of each operation that the code generator refuses,
+    with the reason; it is empty if the code generator does not say which operations these are.
+    """
+
+    def __init__(
+        self, *problems: str, function: str = "", refused: Mapping[str, Mapping[int, str]] | None = None
+    ) -> None:
         super().__init__(*problems)
         self.function = function
+        self.refused = refused or {}
 
 
 class RunError(TvmTargetError, ValueError, RuntimeError):

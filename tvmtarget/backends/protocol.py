@@ -217,6 +217,15 @@ class Compiled(ABC):
         """
         return self.run(inputs)
 
+    def ran_by(self) -> Sequence[str]:
+        """Return what runs each operation inside the function, as the engine reports it.
+
+        Returns:
+            A name for each operation of `CompileRequest.ops`, such as an execution provider; empty for an operation
+            that was folded or fused into another one. No names (the default) if the engine does not report them.
+        """
+        return ()
+
     def native_files(self) -> Mapping[str, bytes]:
         """Return what a saved program stores besides the source.
 

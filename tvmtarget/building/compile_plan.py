@@ -26,6 +26,7 @@ from tvmtarget.ir.relax.leaf_module import leaf_module_json, needs_relax
 from tvmtarget.ir.relax.safe_source import unsafe_parts
 from tvmtarget.ir.relax.tvm_library import is_tvm_function, is_tvm_module, tvm_module_of
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.decomposition import Refusal
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.pipeline import plan_request, prepare
@@ -154,7 +155,7 @@ def build(
         return build(plan, choices, settings, mod_name, **options)
 
 
-_MOST_MOVED = 16  # functions of one build
+_MOST_MOVED = 16  # plans of one build
 
 
 def _build_movable(
@@ -168,15 +169,26 @@ def _build_movable(
             moved = _moved(plan, error)
             if moved is None:
                 raise
-            warn(f"{error.problems[0]}; its operations run on other leaves now")
+            more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+            warn(f"{error.problems[0]}{more}; its operations run on other leaves now")
             plan = moved
     return build_plan(plan, choices, settings, name, **options)
 
 
 def _moved(plan: Plan, error: CompileError) -> Plan | None:
-    """Return the plan without a function that failed to compile; None if its operations have no other leaf."""
-    failed = [(op, one.site) for one in plan.subgraphs if one.function == error.function for op in one.ops]
-    request = replace(plan.request, excluded=(*plan.request.excluded, *failed))
+    """Return the plan without what failed to compile; None if these operations have no other leaf.
+
+    All operations of a function move if its code generator does not say which ones it refuses.
+    """
+    refused: Mapping[str, Mapping[int, str] | None] = error.refused or {error.function: None}
+    failed = [
+        Refusal(op, one.site, "its code generator failed to compile it" if reasons is None else reasons[number])
+        for one in plan.subgraphs
+        for reasons in [refused.get(one.function, {})]
+        for number, op in enumerate(one.ops)
+        if reasons is None or number in reasons
+    ]
+    request = replace(plan.request, refusals=(*plan.request.refusals, *failed))
     try:
         return Plan.of(plan_request(request, prepare(request))) if failed else None
     except InfeasibleError:
@@ -268,6 +280,7 @@ def build_plan(
         code |= earlier.code
     called = {name: leaves[name] for name in executable.called_leaves}
     compile_leaves(plan, called, code, cache=cache, jobs=jobs, progress=progress)
+    executable.plan = plan
     executable.compile_systems()
     for leaf in leaves.values():
         if isinstance(leaf.request.schedules, LogSchedules):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from tvmtarget.building.manifest import Manifest, reading
 from tvmtarget.building.self_test import SelfTest
 from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import ArtifactError, RunError, TvmTargetError, raise_all
+from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.machines.machine import Machines, is_distributed
+from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.reports.explain import Explanation
 from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.topology import Topology
@@ -165,9 +168,11 @@ class Executable:
 
     Attributes:
         self_test: Reference inputs and outputs, which `save` stores; None if there are none.
+        plan: The plan that was built, without operations that a code generator refused; None of a loaded program.
     """
 
     self_test: SelfTest | None = None
+    plan: Plan | None = None
 
     def __init__(
         self,
@@ -321,6 +326,26 @@ class Executable:
                 if step.call is None and step.control is None
             ],
         } | ({"tuned": [applied.to_json() for applied in self.tuned]} if self.tuned else {})
+
+    def explain(self, op: str) -> Explanation:
+        """Say why an operation runs where it does, and what runs it inside the function of its leaf.
+
+        Args:
+            op: The name of an operation.
+
+        Returns:
+            The explanation of the plan that was built, which prints as lines.
+
+        Raises:
+            TargetError: The program was loaded, and has no plan.
+            UnknownNameError: There is no such operation.
+        """
+        if self.plan is None:
+            raise TargetError("a loaded program has no plan; explain the operation where the program is built")
+        found = self.plan.explain(op)
+        reports = (self._leaves[call.function].report(call) for call in self._calls if op in call.ops)
+        engines = [name for report in reports for name, ops in report.get("ran_by", {}).items() if op in ops]
+        return replace(found, ran_by=engines[0] if engines else "")
 
     def __call__(self, *inputs: object) -> Array | tuple[Array, ...]:
         """Run on inputs in order; return the output, or a tuple of several outputs."""

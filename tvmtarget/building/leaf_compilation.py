@@ -139,7 +139,7 @@ def _compile_all(
         if progress is not None:
             progress(label, done + more, total)
 
-    began = 0.0
+    began, refusals = 0.0, list[CompileError]()
     for number, task in enumerate(tasks):
         if number == 1:
             began = time.perf_counter()  # the first function pays for importing its code generator
@@ -151,7 +151,17 @@ def _compile_all(
             _compile_in_processes(left, count, cache, partial(report, label), number)
             break
         report(task.label, number)
-        _compile(task, cache)
+        try:
+            _compile(task, cache)
+        except CompileError as error:
+            # All refusals are found at once: a build plans anew once for them, and not once for each function.
+            if not error.refused:
+                raise
+            refusals.append(error)
+    if refusals:
+        problems = [problem for error in refusals for problem in error.problems]
+        refused = {name: ops for error in refusals for name, ops in error.refused.items()}
+        raise CompileError(*problems, function=refusals[0].function, refused=refused)
     report("compiled", len(tasks))
 
 

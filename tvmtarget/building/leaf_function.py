@@ -116,6 +116,11 @@ class LeafCode:
                     self._compiled = self._made()
         return self._compiled
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the function is compiled."""
+        return self._compiled is not None
+
     def native_files(self) -> Mapping[str, bytes]:
         """Return what a saved program stores besides the source; it is compiled if it was not read."""
         return self._request.native or self.compiled.native_files()
@@ -204,9 +209,16 @@ class LeafFunction:
             call: A call of this function.
 
         Returns:
-            `site`, the fields of the call, and `backend`.
+            `site`, the fields of the call, and `backend`; and `ran_by`, the operations by what runs them inside the
+            function, if the engine reports it. Operations that it folds or fuses into others are left out.
         """
-        return {"site": self.request.site, **call.describe(), "backend": self.backend.name}
+        facts = {"site": self.request.site, **call.describe(), "backend": self.backend.name}
+        ran: dict[str, list[str]] = {}
+        # Code that was not used yet is not compiled for a report.
+        for op, name in zip(call.ops, self.compiled.ran_by() if self.code.is_compiled else (), strict=False):
+            if name:
+                ran.setdefault(name, []).append(op)
+        return facts | ({"ran_by": ran} if ran else {})
 
     def describe(self) -> dict[str, Any]:
         """Return the function's entry in the manifest of a saved program."""

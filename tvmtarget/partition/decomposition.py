@@ -29,21 +29,36 @@ from tvmtarget.partition.plan_cache import NOTHING, CacheUse
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["Decomposition", "Request", "folded_module"]
+__all__ = ["Decomposition", "Refusal", "Request", "folded_module"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An operation that the code generator of a leaf failed to compile.
+
+    Attributes:
+        op: the name of the operation.
+        leaf: the path of the leaf.
+        reason: why it failed, as an unsupported reason.
+    """
+
+    op: str
+    leaf: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Request:
     """What to decompose: the module, the target, the options, and the moves of a what-if question.
 
-    `excluded` are operations with a leaf that failed to compile them, and must not get them.
+    `refusals` are operations with leaves that failed to compile them, and must not get them.
     """
 
     module: IRModule
     target: Target
     options: PartitionOptions = field(default_factory=PartitionOptions)
     moves: Moves = ()
-    excluded: tuple[tuple[str, str], ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
     def with_options(self, **changes: object) -> Self:
         """Return the request with some options changed.

@@ -175,13 +175,9 @@ def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCa
     Returns:
         The answers, computed as they are needed.
     """
-    feasibility = Feasibility(program, splits=splits, cache=cache)
-    if request.excluded:
-        numbers = {call.source: number for number, call in enumerate(program.body)}
-        leaves: dict[int, set[str]] = {}
-        for op, leaf in request.excluded:
-            leaves.setdefault(numbers[op], set()).add(leaf)
-        feasibility = with_pins(feasibility, {}, [ExcludedSites("a leaf that failed to compile it", leaves)])
+    numbers = {call.source: number for number, call in enumerate(program.body)} if request.refusals else {}
+    refused = {(numbers[one.op], one.leaf): one.reason for one in request.refusals}
+    feasibility = Feasibility(program, splits=splits, cache=cache, refused=refused)
     return assume_support(feasibility, request.moves) if request.moves else feasibility
 
 

@@ -41,6 +41,7 @@ class Feasibility:
         splits: split functions of mixed host and device code even where the code generator supports them as a whole.
         cache: results of an earlier plan.
         first_kind: the kind of leaves whose patterns win where patterns overlap; empty for the order of the leaves.
+        refused: why a code generator failed to compile an operation, by its number and the path of the leaf.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Feasibility:
         splits: bool = False,
         cache: PlanCache | None = None,
         first_kind: str = "",
+        refused: Mapping[tuple[int, str], str] | None = None,
     ) -> None:
         self.program = program
+        self.refused = refused or {}
         self.first_kind = first_kind
         self.cache = cache or PlanCache()
         self.splits = splits
@@ -86,6 +89,7 @@ class Feasibility:
             splits=self.splits,
             cache=self.cache,
             first_kind=self.first_kind,
+            refused=self.refused,
         )
 
     @cached_property
@@ -109,10 +113,13 @@ class Feasibility:
         return found
 
     def _distinguished(self) -> dict[object, list[int]]:
-        """Return operations that assumptions, patterns or limits set apart from others of their signature."""
+        """Return operations that assumptions, failures, patterns or limits set apart from others of their signature."""
         assumed_leaves: dict[int, tuple[str, ...]] = {}
         for index, leaf in sorted(self.assumed):
             assumed_leaves[index] = (*assumed_leaves.get(index, ()), leaf)
+        refused_leaves: dict[int, tuple[str, ...]] = {}
+        for index, leaf in sorted(self.refused):
+            refused_leaves[index] = (*refused_leaves.get(index, ()), leaf)
         rejected = {index for index, _ in self.groups.rejected}
         patterns = {index: group.patterns for index, group in self.groups.of.items()}
         # A signature does not say which operands are one value, nor which results are read.
@@ -121,8 +128,9 @@ class Feasibility:
         if any(one is not None and (one.max_inputs, one.max_outputs) != (None, None) for one in strategies):
             counts = {index: counted_values(self.program, (index,)) for index in range(len(self.program.body))}
         found: dict[object, list[int]] = {}
-        for index in sorted({*assumed_leaves, *rejected, *patterns, *counts}):
-            key = (assumed_leaves.get(index), patterns.get(index), index in rejected, counts.get(index))
+        for index in sorted({*assumed_leaves, *refused_leaves, *rejected, *patterns, *counts}):
+            leaves = assumed_leaves.get(index), refused_leaves.get(index)
+            key = (*leaves, patterns.get(index), index in rejected, counts.get(index))
             found.setdefault(key, []).append(index)
         return found
 
@@ -138,7 +146,14 @@ class Feasibility:
     def alternatives(self) -> tuple[Feasibility, ...]:
         """Results where another kind of leaf wins overlapping patterns, if every operation still fits somewhere."""
         options = (
-            Feasibility(self.program, self.assumed, splits=self.splits, cache=self.cache, first_kind=kind)
+            Feasibility(
+                self.program,
+                self.assumed,
+                splits=self.splits,
+                cache=self.cache,
+                first_kind=kind,
+                refused=self.refused,
+            )
             for kind in self.groups.overlapped
         )
         return tuple(option for option in options if option.is_complete)
@@ -429,6 +444,9 @@ class Feasibility:
         # An assumption replaces the answer of a strategy, but never a constraint of the user.
         if reason is not None or (index, leaf.path) in self.assumed:
             return reason
+        refusal = self._refusal(index, leaf)
+        if refusal is not None:
+            return refusal
         # Children of an external generator only get what the generator itself supports.
         for system in self._generators[leaf.path]:
             reason = self._generator_reason(index, system, op)
@@ -442,6 +460,16 @@ class Feasibility:
         # A device with a host may leave the host's part of an operation, or its control flow, to the host.
         is_for_host = host_can_compute(self.program, op, leaf) or self.reason_not_driven(index, leaf) is None
         return None if is_for_host else reason
+
+    def _refusal(self, index: int, leaf: Site) -> Reject | None:
+        """Return why the code generator of a leaf failed to compile an operation, or one in its nested bodies."""
+        if not self.refused:
+            return None
+        for inner in self.program.with_nested((index,)):
+            if (inner, leaf.path) in self.refused:
+                where = "" if inner == index else f"of {self.program.body[inner].source!r} in it, "
+                return Reject("RULE", f"{where}{self.refused[inner, leaf.path]}")
+        return None
 
     def _generator_reason(self, index: int, system: Site, op: Op) -> Reject | None:
         """Return why an external generator does not support an operation, which its children then do not get."""

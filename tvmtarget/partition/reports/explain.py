@@ -49,6 +49,7 @@ class Explanation:
         alone: by leaf, picoseconds added if only this operation moved there, below zero if faster; no launch costs.
         released: preferences that the site does not meet.
         rules: the effect of each rule of `where` on the operation.
+        ran_by: what runs it inside the function, as the engine reported it when it was compiled; empty if unknown.
     """
 
     op: str
@@ -67,6 +68,7 @@ class Explanation:
     alone: tuple[tuple[str, int], ...] = ()
     released: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    ran_by: str = ""
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -84,7 +86,8 @@ class Explanation:
         if self.is_driven:
             yield f"  run by driver {self.function!r}, with {counted(self.members, 'op')} in its bodies"
         else:
-            yield f"  in subgraph {self.function!r} of {counted(self.members, 'op')}"
+            inside = f", and runs there by {self.ran_by}" if self.ran_by else ""
+            yield f"  in subgraph {self.function!r} of {counted(self.members, 'op')}{inside}"
         for system, part, count in self.levels if len(self.levels) > 1 else ():
             yield f"  system @{system or '.'} passed it to @{part} in a call of {counted(count, 'op')}"
         for neighbour, why in self.neighbours:
@@ -108,6 +111,7 @@ class Explanation:
         flat |= {"levels": [list(level) for level in self.levels]} if len(self.levels) > 1 else {}
         flat |= {"released": list(self.released)} if self.released else {}
         flat |= {"rules": list(self.rules)} if self.rules else {}
+        flat |= {"ran_by": self.ran_by} if self.ran_by else {}
         flat |= {"alone": {site: longer / 10**6 for site, longer in self.alone}} if self.alone else {}
         return flat | ({"times": times, "structure": self.structure} if times else {})
 
