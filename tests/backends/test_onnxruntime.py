@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's own optimizer wrote, on leaves of ONNX Runtime."""
+"""ONNX Runtime as a code generator: models that its own optimizer wrote, and its execution providers."""
 
 import numpy as np
 import onnx
@@ -7,6 +7,7 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.errors import ArtifactError, BackendError, CompileError, TargetError, TvmTargetWarning
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -29,3 +30,103 @@ def test_blocked_convolutions_of_the_optimizer_run(tmp_path):
     x = rng.normal(size=(1, 16, 8, 8)).astype("float32")
     found, right = (tt.build(tt.IRModule.from_onnx(one), "onnxruntime")(x) for one in (optimized, model))
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+
+
+# A provider that wheels of onnxruntime have, and that takes none of ONNX's operators.
+NOTHING = "onnxruntime(provider=Azure{})"
+CHAIN = """func @main(%x: float32[3]) opsets(onnx=17) { %a: float32[3] = onnx.Abs(%x) as abs
+    %y: float32[3] = onnx.Selu(%a) as selu return %y }"""
+X = np.float32([-1, 0, 2])
+
+
+@pytest.fixture
+def azure():
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("onnxruntime has no provider Azure here")
+
+
+def test_operations_that_the_provider_refuses_are_an_error_instead_of_running_on_the_cpu(azure):
+    text = r"provider 'Azure' of onnxruntime refuses 2 ops of function 'main' of @\.: abs, selu; .*cpu-fallback=true"
+    with pytest.raises(CompileError, match=text):
+        tt.build(tt.IRModule.parse(CHAIN), NOTHING.format(""))
+
+
+def test_refused_operations_move_to_another_leaf_and_the_refusal_is_the_reason(azure):
+    pair = f"[npu={NOTHING.format('')},cpu=numpy](host=@cpu)"
+    with pytest.warns(TvmTargetWarning, match="its operations run on other leaves now"):
+        exe = tt.build(tt.IRModule.parse(CHAIN), pair)
+    np.testing.assert_allclose(exe(X), 1.0507009873554805 * np.abs(X), rtol=1e-6)
+    assert "@npu: no, RULE: provider 'Azure' of onnxruntime refuses it" in str(exe.explain("selu"))
+
+
+def test_with_cpu_fallback_the_report_and_the_explanation_say_what_ran(azure, tmp_path):
+    exe = tt.build(tt.IRModule.parse(CHAIN), NOTHING.format(",cpu-fallback=true"))
+    (subgraph,) = exe.report()["subgraphs"]
+    assert subgraph["ran_by"] == {"CPUExecutionProvider": ["abs", "selu"]}
+    assert "of 2 ops, and runs there by CPUExecutionProvider" in str(exe.explain("selu"))
+    assert exe.explain("selu").to_json()["ran_by"] == "CPUExecutionProvider"
+    exe.save(tmp_path / "p")
+    loaded = tt.load(tmp_path / "p")
+    np.testing.assert_array_equal(loaded(X), exe(X))
+    assert loaded.report()["subgraphs"][0]["ran_by"] == subgraph["ran_by"]
+    with pytest.raises(TargetError, match="a loaded program has no plan"):
+        loaded.explain("selu")
+
+
+@pytest.mark.parametrize(
+    ("attrs", "text"),
+    [
+        ("provider=Cuda0", "has no provider 'Cuda0' here.*; it has .*CPU; install"),
+        ("provider=npu,provider-library=/none.so", "provider-library '/none.so' is no file"),
+        ('provider=npu,provider-library="{here}"', "provider-library .* cannot be loaded: Failed to load library"),
+        ("cpu-fallback=true", "cpu-fallback has no effect, as the provider is CPU"),
+        ("provider-options=fast", "provider-options has 'fast', which is not name=value"),
+        ('provider=CUDA,provider-options=["a=1","a=2"]', "provider-options has 'a' twice"),
+    ],
+)
+def test_a_provider_that_cannot_be_used_is_an_error_that_says_what_is_missing(attrs, text):
+    with pytest.raises(BackendError, match=text) as raised:
+        tt.build(tt.IRModule.parse(CHAIN), f"onnxruntime({attrs.format(here=__file__)})")
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_the_name_of_a_provider_is_read_without_suffix_and_case(azure):
+    for name in ("AZURE", "AzureExecutionProvider"):
+        assert tt.build(tt.IRModule.parse(CHAIN), f"onnxruntime(provider={name},cpu-fallback=true)")(X) is not None
+    exe = tt.build(tt.IRModule.parse(CHAIN), "onnxruntime(provider=cpuexecutionprovider)")
+    np.testing.assert_allclose(exe(X)[0], 1.0507, rtol=1e-4)
+
+
+def test_a_saved_program_loads_no_library_of_a_provider_without_trust(azure, tmp_path):
+    exe = tt.build(tt.IRModule.parse(CHAIN), NOTHING.format(',cpu-fallback=true,provider-options="a=b"'))
+    exe.save(tmp_path / "p")
+    with pytest.raises(ArtifactError, match=r"options of an execution provider \(provider-options\), which need trust"):
+        tt.load(tmp_path / "p")
+    assert tt.load(tmp_path / "p", trust=True)(X) is not None
+    plan = tt.decompose(tt.IRModule.parse(CHAIN), 'onnxruntime(provider=npu,provider-library="/tmp/evil.so")')
+    plan.save(tmp_path / "q")
+    with pytest.raises(TargetError, match=r"names a library .*'/tmp/evil.so', which would be loaded"):
+        tt.Plan.load(tmp_path / "q")
+
+
+def test_a_plugin_provider_is_loaded_by_its_path_and_takes_what_it_can():
+    plugin = pytest.importorskip("onnxruntime_ggml", reason="pip install --no-deps onnxruntime-ggml")
+    npu = tt.Target("onnxruntime", {"provider": "ggml", "provider-library": plugin.library_path()})
+    rng = np.random.default_rng(0)
+    model = small(
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Selu", ["a"], ["b"], name="selu"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], name="last"),
+        shape=(8, 8),
+        w=rng.normal(size=(8, 8)).astype("float32"),
+    )
+    with pytest.raises(CompileError, match=r"provider 'ggml' of onnxruntime refuses 1 op of function 'main' .*: selu;"):
+        tt.build(model, npu)
+    with pytest.warns(TvmTargetWarning, match="refuses 1 op"):
+        exe = tt.build(model, tt.Target.parse(f"[npu={npu},cpu=numpy](host=@cpu)"))
+    ran = [one.get("ran_by") for one in exe.report()["subgraphs"]]
+    assert ran == [{"ggml": ["first"]}, None, {"ggml": ["last"]}]
+    x = rng.normal(size=(8, 8)).astype("float32")
+    np.testing.assert_allclose(exe(x), tt.build(model, "numpy")(x), rtol=1e-2, atol=1e-2)
+    with pytest.raises(BackendError, match="provider 'ggml' finds no device 'NPU' here; it finds CPU"):
+        tt.build(model, npu.override({"provider-device": "NPU"}))

@@ -1,14 +1,21 @@
-"""ONNX Runtime on the CPU, for leaves of kind onnxruntime."""
+"""ONNX Runtime on the CPU, or by another of its execution providers, for leaves of kind onnxruntime."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import onnx
+from onnx import helper
+
 from tvmtarget.backends.machine import processors
+from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError
+from tvmtarget.human_units import counted
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
@@ -17,6 +24,7 @@ __all__ = ["BACKEND"]
 
 _LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 99: "ORT_ENABLE_ALL"}
 _ERRORS_ONLY = 3
+_FATAL_ONLY = 4
 
 
 def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
@@ -31,43 +39,99 @@ class _OnnxRuntime(Backend):
     name = "onnxruntime"
     kinds = ("onnxruntime",)
     supports = frozenset[Ability]({"shared-code"})
-    honours = {"onnxruntime": frozenset({"intra-op-threads", "intra-op-spinning", "optimization-level"})}
+    honours = {
+        "onnxruntime": frozenset(
+            {
+                "intra-op-threads",
+                "intra-op-spinning",
+                "optimization-level",
+                "provider",
+                "provider-device",
+                "provider-library",
+                "provider-options",
+                "cpu-fallback",
+            }
+        )
+    }
 
     def version(self) -> str:
         return f"onnxruntime {_onnxruntime().__version__}"
+
+    def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
+        try:
+            return Provider.of(target).problem(_onnxruntime())
+        except ValueError as error:
+            return str(error)
 
     def settings(self, target: Target) -> Mapping[str, Sequence[Value]]:
         counts = {1, processors()} | {2**power for power in range(1, 7) if 2**power < processors()}
         return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
     def compile(self, request: CompileRequest) -> _Session:
-        ort = _onnxruntime()
-        options = ort.SessionOptions()
-        options.log_severity_level = _ERRORS_ONLY
+        ort, place = _onnxruntime(), f"@{request.site or '.'}"
         level = request.target["optimization-level"]
         if level not in _LEVELS:
-            raise BackendError(f"optimization-level {level!r} of @{request.site or '.'} is not one of 0, 1, 2, 99")
-        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[int(str(level))])
-        options.intra_op_num_threads = int(str(request.target["intra-op-threads"]))
-        # Each session has threads of its own. Busy ones would compete with those of other functions for the processors.
-        # One pool of a process is no alternative in Python: once it exists, onnxruntime (1.31) refuses all sessions
-        # with threads of their own, those of other libraries too, and a fork has none of its threads.
-        spinning = "1" if request.target["intra-op-spinning"] else "0"
-        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+            raise BackendError(f"optimization-level {level!r} of {place} is not one of 0, 1, 2, 99")
         try:
-            return _Session(lambda: ort.InferenceSession(request.source, options, providers=["CPUExecutionProvider"]))
+            provider = Provider.of(request.target)
+            if not request.is_trusted and (provider.library or provider.options):
+                raise ValueError("provider-library and provider-options of a file need trust (trust=True)")
+            make = _Maker(ort, request.target, provider)
+            make.providers(ort.SessionOptions())  # so that errors about the provider are told from those of the program
+        except ValueError as error:
+            raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
+        try:
+            session = _Session(partial(make, request.source), request.ops)
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
-                f"onnxruntime cannot take function {request.name!r} of @{request.site or '.'}: {reason}; place its "
+                f"onnxruntime cannot take function {request.name!r} of {place}: {reason}; place its "
                 "operations on another site (where, --where)",
                 function=request.name,
             ) from error
+        if not provider.is_cpu and not provider.allows_cpu:
+            _check_assignment(session, make, request)
+        return session
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes sessions for a leaf.
+
+    Attributes:
+        ort: the package.
+        target: the leaf.
+        provider: its execution provider.
+    """
+
+    ort: Any
+    target: Target
+    provider: Provider
+
+    def __call__(self, source: bytes) -> Any:  # noqa: ANN401
+        options = self.ort.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY if self.provider.is_cpu else _FATAL_ONLY
+        level = _LEVELS[int(str(self.target["optimization-level"]))]
+        options.graph_optimization_level = getattr(self.ort.GraphOptimizationLevel, level)
+        options.intra_op_num_threads = int(str(self.target["intra-op-threads"]))
+        # Each session has threads of its own. Busy ones would compete with those of other functions for the processors.
+        # One pool of a process is no alternative in Python: once it exists, onnxruntime (1.31) refuses all sessions
+        # with threads of their own, those of other libraries too, and a fork has none of its threads.
+        spinning = "1" if self.target["intra-op-spinning"] else "0"
+        options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        providers = self.providers(options)
+        # Without the last argument, a session whose provider fails runs on the CPU, after a line on standard output.
+        return self.ort.InferenceSession(source, options, providers=providers or None, enable_fallback=0)
+
+    def providers(self, options: Any) -> list[Any]:  # noqa: ANN401
+        return self.provider.add_to(options, self.ort)
 
 
 class _Session(Compiled):
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], ops: Sequence[str]) -> None:
         self._make = make
+        self._ops = ops
         self._session = self._made()
         self._names = [node.name for node in self._session.get_inputs()]
 
@@ -77,11 +141,72 @@ class _Session(Compiled):
         never_free_in_forks(session)
         return session
 
+    @property
+    def providers(self) -> list[str]:
+        """The providers of the session."""
+        return list(self._session.get_providers())
+
+    def ran_by(self) -> Sequence[str]:
+        if not hasattr(self._session, "get_provider_graph_assignment_info"):
+            return ()
+        by_node = dict(assigned(self._session))
+        return [by_node.get(op, "") for op in self._ops]
+
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if self._process != os.getpid():  # a fork has none of the threads of a session
             self._session = self._made()
         results: Sequence[Array] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
         return results
+
+
+def _check_assignment(session: _Session, make: _Maker, request: CompileRequest) -> None:
+    """Raise an error if another provider than that of the leaf runs operations of a function."""
+    place, stated = f"@{request.site or '.'}", make.provider.stated
+    name = make.provider.name(make.ort)
+    if name not in session.providers:
+        raise BackendError(
+            f"onnxruntime cannot take function {request.name!r} of {place}: provider {stated!r} does not start; its "
+            "libraries, such as those of the device's driver, are missing"
+        )
+    refused = [number for number, ran in enumerate(session.ran_by()) if ran == CPU]
+    if not refused:
+        return
+    # Some providers take all of a function or nothing, so that each operation is tried alone.
+    alone = [number for number in refused if not _is_taken(make, request, number, name)] if len(refused) > 1 else []
+    refused = alone or refused
+    ops = [request.ops[number] for number in refused]
+    listed = ", ".join(ops[:3]) + (", ..." if len(ops) > 3 else "")
+    raise CompileError(
+        f"provider {stated!r} of onnxruntime refuses {counted(len(ops), 'op')} of function {request.name!r} of "
+        f"{place}: {listed}; place them on another site (where, --where), or set cpu-fallback=true",
+        function=request.name,
+        refused={request.name: dict.fromkeys(refused, f"provider {stated!r} of onnxruntime refuses it")},
+    )
+
+
+def _is_taken(make: _Maker, request: CompileRequest, number: int, provider: str) -> bool:
+    """Return whether a provider takes one operation of a function alone; False too if that cannot be tried."""
+    model = request.model
+    node = next((node for node in model.graph.node if node.name == request.ops[number]), None)
+    types = {value.name: value for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    if node is None or any(output and output not in types for output in node.output):
+        return False
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    read = dict.fromkeys(name for name in node.input if name)
+    given = [types[name] for name in read if name not in constants and name in types]
+    graph = helper.make_graph(
+        [node],
+        "one",
+        given,
+        [types[name] for name in node.output if name],
+        [constants[n] for n in read if n in constants],
+    )
+    alone = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    try:
+        found = dict(assigned(make(alone.SerializeToString())))
+    except Exception:
+        return False
+    return found.get(node.name, provider) == provider
 
 
 BACKEND = _OnnxRuntime()

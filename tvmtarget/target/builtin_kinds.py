@@ -313,6 +313,11 @@ _ONNXRUNTIME = _table("""
     intra-op-threads    int>=0  soft  0      tt1  threads inside one operator; 0 lets onnxruntime choose
     intra-op-spinning   bool    soft  false  tt1  idle threads of a function busy-wait for its next operator or run
     optimization-level  int>=0  soft  99     tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
+    provider            str        hard  CPU    tt1  execution provider: CPU, CUDA, TensorRT, OpenVINO, QNN, CoreML, ...
+    provider-device     str        hard  -      tt1  device of a plugin provider: CPU, GPU, GPU.1, NPU
+    provider-library    str        hard  -      tt1  file of a plugin provider
+    provider-options    list[str]  hard  -      tt1  options of the provider: device_id=1
+    cpu-fallback        bool       hard  false  tt1  operations that the provider refuses run on the CPU
 """)
 
 _OPENVINO = _table("""
