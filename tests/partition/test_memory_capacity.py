@@ -11,6 +11,9 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 
 WEIGHT = 64 * 64 * 4
+VALUE = 64 * 4
+# What a chain in one function needs besides weights: the input of the function, that of an operation, and its result.
+ROOM = 3 * VALUE
 
 
 def layers(count, shared=()):
@@ -45,24 +48,24 @@ def on(plan, site):
 @pytest.mark.parametrize("count", [6, 40])
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
 def test_no_more_weights_are_placed_than_a_memory_holds(count, given):
-    plan = tt.decompose(layers(count), tree(3 * WEIGHT + 100), given)
+    plan = tt.decompose(layers(count), tree(3 * WEIGHT + ROOM + 100), given)
     assert len(on(plan, "b")) == 3
     assert len(on(tt.decompose(layers(count), tree(None), given), "b")) == count
 
 
 def test_weights_that_several_operations_read_are_there_once():
-    plan = tt.decompose(layers(30, shared=range(20)), tree(WEIGHT), costs(50.0, 5.0))
+    plan = tt.decompose(layers(30, shared=range(20)), tree(WEIGHT + ROOM), costs(50.0, 5.0))
     assert len(on(plan, "b")) == 20
 
 
 def test_the_costs_state_a_capacity_that_counts_instead():
-    plan = tt.decompose(layers(20), tree(100 * WEIGHT), costs(50.0, 5.0, capacity=2 * WEIGHT))
+    plan = tt.decompose(layers(20), tree(100 * WEIGHT), costs(50.0, 5.0, capacity=2 * WEIGHT + ROOM))
     assert len(on(plan, "b")) == 2
 
 
 def test_a_small_choice_within_a_memory_is_the_best_of_all():
     given, count = costs(9.0, 5.0), 6
-    module, board = layers(count), tree(3 * WEIGHT)
+    module, board = layers(count), tree(3 * WEIGHT + ROOM)
     totals = []
     for labels in product("ab", repeat=count):
         if labels.count("b") <= 3:
@@ -85,3 +88,49 @@ def test_a_capacity_of_the_memory_of_the_driver_is_reported_not_to_count():
     plan = tt.decompose(layers(3), "[a=numpy,b=numpy](host=@a)", costs(50.0, 5.0, capacity=WEIGHT))
     assert len(on(plan, "b")) == 3
     assert "the capacity of @b: not counted, as its memory ':cpu' is that of the driver" in plan.summary()
+
+
+def chain(count, size=VALUE // 4):
+    """Return `count` Relu one after the other, and an Add of the results of the first and the last."""
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
+    nodes.append(helper.make_node("Add", ["v1", f"v{count}"], ["y"], name="add"))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in ("v0", "y")]
+    graph = helper.make_graph(nodes, "chain", ends[:1], ends[1:])
+    return tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
+@pytest.mark.parametrize(("nbytes", "placed"), [(4 * VALUE, 6), (4 * VALUE - 1, 2), (2 * VALUE, 1), (VALUE, 0)])
+def test_values_that_are_live_at_a_time_count(nbytes, placed):
+    assert len(on(tt.decompose(chain(5), tree(nbytes)), "b")) == placed
+
+
+def test_a_reason_and_the_summary_name_the_memory():
+    plan = tt.decompose(chain(5), tree(4 * VALUE - 1))
+    assert "@b: no, RULE: memory 'mb' of 1023 bytes is too small for the values" in str(plan.explain("add"))
+    assert "memory 'mb' of 1023 bytes: 0 bytes of weights, at most 768 bytes of values at a time" in plan.summary()
+    memory = {"memory": "mb", "limit": 1023, "weights": 0, "values": 768, "op": "n1", "unknown": 0}
+    assert plan.to_json()["memories"] == [memory]
+
+
+def test_values_that_cannot_fit_are_rejected_with_the_operation_and_the_bytes():
+    text = r"'mb' holds 1023 bytes.* need 1 KiB, 1 byte too many: .* when 'n2' runs: 'v1' \(256 bytes\), .*'v0'"
+    with pytest.raises(InfeasibleError, match=text):
+        tt.decompose(chain(5), tree(4 * VALUE - 1), where={"op:Relu": "@b", "add": "@b"})
+
+
+def test_weights_leave_room_for_values():
+    plan = tt.decompose(layers(6), tree(3 * WEIGHT + VALUE))
+    assert len(on(plan, "b")) == 2
+
+
+def test_a_model_larger_than_one_device_goes_over_two():
+    board = tt.Target.parse("[b=onnxruntime,c=onnxruntime,a=numpy](host=@a)").replace(
+        memory=tuple(tt.Memory(name=f"m{leaf}", bytes=3 * WEIGHT + ROOM, of=(leaf,)) for leaf in "bc")
+    )
+    plan = tt.decompose(layers(6), board)
+    assert [len(on(plan, leaf)) for leaf in "abc"] == [0, 3, 3]
+
+
+def test_no_more_room_is_left_for_values_than_a_plan_needs():
+    plan = tt.decompose(layers(2), tree(WEIGHT + 2 * VALUE))
+    assert len(on(plan, "b")) == 1

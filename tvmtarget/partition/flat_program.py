@@ -68,6 +68,7 @@ class FlatProgram:
         rules: the rules of `where`, in order.
         matches: the numbers of the rules that match each operation.
         folded: operations of the module that were folded into constants.
+        reserved: bytes of each memory domain that values need, so that they are not there for weights.
     """
 
     function: Function
@@ -92,6 +93,7 @@ class FlatProgram:
     rules: tuple[Requirement, ...] = ()
     matches: tuple[tuple[int, ...], ...] = ()
     folded: tuple[str, ...] = ()
+    reserved: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def top(self) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
+from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.constant_folding import folded_ops
 from tvmtarget.ir.function import DRIVEN_DEVICE
 from tvmtarget.ir.module import IRModule
@@ -50,6 +51,7 @@ from tvmtarget.partition.decomposition import Decomposition, Request, folded_mod
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
+from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import Outlined, outline
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.choosers import choosers_for
@@ -87,6 +89,9 @@ MAX_LIMIT_ROUNDS = 16
 # `improved_colocation`: the number of moves to try, and the number of operations above which none are tried.
 MAX_MOVES, MOVABLE = 16, 1000
 
+# `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values.
+MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS = 16, 5
+
 # `decide_level`: rounds of assigning a level again because a code generator rejects subgraphs.
 MAX_REJECTED_ROUNDS = 16
 
@@ -109,7 +114,7 @@ def plan_request(
         UnknownNameError: for names of no operation or site.
         ModelError: if the module is not valid.
     """
-    return within_limits(request, feasibility or prepare(request), sites)
+    return within_memory(request, feasibility or prepare(request), sites)
 
 
 # Preparation: once for a request
@@ -197,6 +202,83 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
 
 
 # Loops: plan again until every option holds
+
+
+def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
+    """Plan until weights and values of every memory fit.
+
+    Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
+    known of a plan. Each round leaves room for the values of the last plan, then for as few as suffice, or moves the
+    operations that run while a memory is too full. At most MAX_MEMORY_ROUNDS rounds.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: what fits where.
+        sites: as in `plan_request`.
+
+    Returns:
+        The best decomposition found.
+
+    Raises:
+        InfeasibleError: if operations that must be in a memory need more than it holds, or as for `within_limits`.
+    """
+    plan = within_limits(request, feasibility, sites)
+    for _ in range(MAX_MEMORY_ROUNDS):
+        full = [use for use in memory_uses(plan) if use.missing]
+        if not full:
+            return plan
+        problem = InfeasibleError(*(use.problem() for use in full))
+        try:
+            plan = _with_reserve(request, plan, sites, {use.memory: use.values for use in full})
+        except InfeasibleError:
+            try:
+                plan = _without_crowded(request, plan, sites, full)
+            except InfeasibleError as error:
+                raise problem from error
+    raise problem
+
+
+def _with_reserve(
+    request: Request, plan: Decomposition, sites: Mapping[str, str] | None, values: Mapping[str, int]
+) -> Decomposition:
+    """Plan again with less of some memories for weights."""
+    reserved = dict(plan.program.reserved)
+    if all(reserved.get(memory, 0) >= nbytes for memory, nbytes in values.items()):
+        raise InfeasibleError("as many bytes are reserved already")
+    reserved |= {memory: max(nbytes, reserved.get(memory, 0)) for memory, nbytes in values.items()}
+    best = _reserving(request, plan, sites, reserved)
+    # With fewer operations there, values need less room, and leave more to weights.
+    least, most = 0.0, 1.0
+    for _ in range(MAX_ROOM_ROUNDS if not any(use.missing for use in memory_uses(best)) else 0):
+        middle = (least + most) / 2
+        less = {memory: int(middle * nbytes) for memory, nbytes in reserved.items()}
+        other = _reserving(request, plan, sites, less)
+        if any(use.missing for use in memory_uses(other)):
+            least = middle
+        else:
+            best, most = other, middle
+    return best
+
+
+def _reserving(
+    request: Request, plan: Decomposition, sites: Mapping[str, str] | None, reserved: Mapping[str, int]
+) -> Decomposition:
+    program = replace(plan.program, reserved=reserved)
+    return within_limits(request, plan.feasibility.replace(program=program), sites)
+
+
+def _without_crowded(
+    request: Request, plan: Decomposition, sites: Mapping[str, str] | None, full: Sequence[MemoryUse]
+) -> Decomposition:
+    """Plan again with the operations elsewhere that run while a memory is too full."""
+    refused = dict(plan.feasibility.refused)
+    for use in full:
+        reason = f"memory {use.memory!r} of {bytes_text(use.limit)} is too small for the values that it needs there"
+        leaves = [leaf.path for leaf in plan.feasibility.leaves if leaf.domain == use.memory]
+        refused |= {(index, leaf): reason for index in use.crowded for leaf in leaves}
+    feasibility = plan.feasibility.replace(refused=refused)
+    feasibility.check_all()
+    return within_limits(request, feasibility, sites)
 
 
 def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:

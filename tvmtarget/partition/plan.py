@@ -383,12 +383,13 @@ class Plan(Decomposition):
         write_plan(path, self.request, self.sites())
 
     @classmethod
-    def load(cls, path: str | Path, *, trust: bool = False) -> Plan:
+    def load(cls, path: str | Path, *, trust: bool = False, trust_target: bool = False) -> Plan:
         """Read a plan file, and verify the plan again.
 
         Args:
             path: the file.
             trust: as in `IRModule.load`.
+            trust_target: whether the target may have attributes that only the user may state, as with `trust`.
 
         Returns:
             The plan.
@@ -396,5 +397,5 @@ class Plan(Decomposition):
         Raises:
             ArtifactError: if the file holds no plan.
         """
-        request, sites = read_plan(path, trust=trust)
+        request, sites = read_plan(path, trust=trust, trust_target=trust_target)
         return cls.of(plan_request(request, prepare(request), sites))

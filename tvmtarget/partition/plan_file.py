@@ -33,12 +33,13 @@ def write_plan(path: str | Path, request: Request, sites: Mapping[str, str]) -> 
     request.module.with_target(request.target).with_attrs(**{_PLAN: json.dumps(data)}).save(path)
 
 
-def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[str, str]]:
+def read_plan(path: str | Path, *, trust: bool = False, trust_target: bool = False) -> tuple[Request, dict[str, str]]:
     """Read what `write_plan` wrote.
 
     Args:
         path: the plan file.
-        trust: as in `IRModule.load`; without it a target with network addresses is refused.
+        trust: as in `IRModule.load`.
+        trust_target: whether the target may have attributes that only the user may state, as with `trust`.
 
     Returns:
         The request, and the path of the leaf of every operation, by operation name.
@@ -51,7 +52,7 @@ def read_plan(path: str | Path, *, trust: bool = False) -> tuple[Request, dict[s
     text = attrs.pop(_PLAN, None)
     if text is None or module.target is None:
         raise ArtifactError(f"{str(path)!r} is a saved module without a plan; write one with Plan.save")
-    if not trust:
+    if not trust and not trust_target:
         reject_trusted(module.target, f"the plan in {str(path)!r}")
     try:
         data = parse_json(text, "it")

@@ -72,13 +72,18 @@ class Feasibility:
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
 
     def replace(
-        self, *, program: FlatProgram | None = None, assumed: frozenset[tuple[int, str]] | None = None
+        self,
+        *,
+        program: FlatProgram | None = None,
+        assumed: frozenset[tuple[int, str]] | None = None,
+        refused: Mapping[tuple[int, str], str] | None = None,
     ) -> Feasibility:
         """Return the same for another program or other assumptions.
 
         Args:
             program: a program; None keeps this one.
             assumed: assumptions; None keeps these.
+            refused: why code generators failed to compile operations; None keeps these.
 
         Returns:
             New results that share the cache.
@@ -89,7 +94,7 @@ class Feasibility:
             splits=self.splits,
             cache=self.cache,
             first_kind=self.first_kind,
-            refused=self.refused,
+            refused=self.refused if refused is None else refused,
         )
 
     @cached_property

@@ -185,7 +185,10 @@ def capacity_of(
     domains = [option.domain for option in options]
     names = tuple(dict.fromkeys(domains))
     leaves = {option.domain for option in options if not option.is_system} - {home}
-    limits = tuple(known.get(name) if name in leaves else None for name in names)
+    limits = tuple(
+        max(0, known[name] - program.reserved.get(name, 0)) if name in leaves and name in known else None
+        for name in names
+    )
     if not any(limit is not None for limit in limits):
         return None
     numbers = {name: number for number, name in enumerate(program.constants)}

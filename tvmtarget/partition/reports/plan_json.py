@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
 from tvmtarget.partition.reports.rules import RuleEffects
 from tvmtarget.partition.reports.summary import systems_in
@@ -21,8 +22,8 @@ def plan_json(plan: Decomposition) -> dict[str, Any]:
     Returns:
         Lists of `subgraphs`, `copies` (`bytes` are None for a dynamic shape) and `systems` (`least` is a lower bound of
         their subgraphs for these sites). `runs` is the expected number of runs of a subgraph in a nested body, unless
-        it is 1. Where there are any: `rules` with counts by effect, `driven` control flow, `predicted` times, and
-        `machines` of a cluster.
+        it is 1. Where there are any: `rules` with counts by effect, `driven` control flow, `memories` with a
+        limit and the bytes of weights and values there, `predicted` times, and `machines` of a cluster.
     """
     listed = {
         "subgraphs": [_subgraph(subgraph) for subgraph in plan.subgraphs],
@@ -37,10 +38,12 @@ def plan_json(plan: Decomposition) -> dict[str, Any]:
     }
     rules = [rule.to_json() for rule in RuleEffects.of(plan).reports()]
     driven = [_driven(plan, one) for one in plan.outlined.driven]
+    memories = [use.to_json() for use in memory_uses(plan)]
     return (
         listed
         | ({"rules": rules} if rules else {})
         | ({"driven": driven} if driven else {})
+        | ({"memories": memories} if memories else {})
         | ({} if plan.prediction is None else {"predicted": plan.prediction.to_json()})
         | ({} if plan.throughput is None else {"machines": plan.throughput.to_json()})
     )

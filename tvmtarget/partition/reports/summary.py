@@ -11,6 +11,7 @@ from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
 from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.reports.rules import RuleEffects
@@ -56,6 +57,7 @@ def summary_of(plan: Decomposition) -> Iterator[str]:
         driven = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         yield f"  run by drivers: {driven}, whose bodies are partitioned"
     yield f"  copies: {len(plan.copies)}, {_bytes(plan)}"
+    yield from (f"  {use}" for use in memory_uses(plan))
     unsupported = [
         f"{kind} on @{leaf or '.'} ({counted(count, 'op')}, {code})" for kind, leaf, count, code in _unsupported(plan)
     ]
