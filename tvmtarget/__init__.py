@@ -21,6 +21,7 @@ from tvmtarget.version import __version__
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Match
     from tvmtarget.autotune.log.tuning_log import TuningLog
+    from tvmtarget.autotune.search.auto_placement import place
     from tvmtarget.autotune.search.tuning import tune
     from tvmtarget.building.compile_plan import build
     from tvmtarget.building.executable import Executable, load
@@ -83,6 +84,7 @@ __all__ = [
     "inspect",
     "kinds",
     "load",
+    "place",
     "read_configuration",
     "reject",
     "search_tags",
@@ -120,6 +122,7 @@ _HOMES = {
     "tvmtarget.target.node": ("Executor", "Link", "Memory", "Runtime"),
     "tvmtarget.target.tree": ("Target",),
     "tvmtarget.target.virtual_device": ("VirtualDevice",),
+    "tvmtarget.autotune.search.auto_placement": ("place",),
     "tvmtarget.autotune.search.tuning": ("tune",),
     "tvmtarget.autotune.log.tuning_log": ("TuningLog",),
     "tvmtarget.autotune.log.match": ("Match",),

@@ -1,19 +1,32 @@
 """Rates of leaves are measured here, as costs."""
 
+import numpy as np
 import pytest
+from models import DIGITS
 
 import tvmtarget as tt
 from tvmtarget.autotune.search.rates import measure_rates
+from tvmtarget.building.tuned_schedules import program_workload
+from tvmtarget.errors import TargetError
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
 
+ONE = "onnxruntime(intra-op-threads=1)"
+TARGET = f"composite[a={ONE},b={ONE},far=llvm(mtriple=riscv64-unknown-linux-gnu)](host=numpy)"
+
+
 @pytest.fixture(scope="module")
-def rates():
-    one = "onnxruntime(intra-op-threads=1)"
-    return measure_rates(f"composite[a={one},b={one},far=llvm(mtriple=riscv64-unknown-linux-gnu)](host=numpy)")
+def log(tmp_path_factory):
+    with tt.TuningLog(tmp_path_factory.mktemp("rates") / "log.db") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def rates(log):
+    return measure_rates(TARGET, log=log)
 
 
 def test_each_leaf_gets_rates_and_shares_of_them_by_operator(rates):
@@ -34,6 +47,38 @@ def test_a_leaf_of_another_machine_is_left_out_with_a_reason(rates):
     (reason,) = rates.left_out
     assert reason.startswith("@far cannot run on this machine: ")
     assert list(rates.lines())[-1] == f"not measured: {reason}"
+
+
+def test_a_log_keeps_the_rates(rates, log):
+    again = measure_rates(TARGET, log=log)
+    assert again.is_known
+    assert not rates.is_known
+    for site, found in again.costs.sites.items():
+        assert found.launch == pytest.approx(rates.costs.sites[site].launch, abs=1e-5)
+    assert [op.op for op in again.costs.ops] == [op.op for op in rates.costs.ops]
+    assert measure_rates(ONE, log=log).is_known
+
+
+@pytest.mark.slow
+def test_the_fastest_of_a_few_plans_is_measured_once(rates, log):
+    target = f"[far=numpy,near={ONE}](host=@far)"
+    plan = tt.place(DIGITS, target, log=log)
+    assert set(plan.sites().values()) == {"near"}
+    count = len(log.trials(program_workload(plan, "graph"), plan.topology.root))
+    assert 3 <= count <= 8
+    assert tt.place(DIGITS, target, log=log).sites() == plan.sites()
+    assert len(log.trials(program_workload(plan, "graph"), plan.topology.root)) == count
+    x = np.random.default_rng(0).random((1, 1, 8, 8), "float32")
+    np.testing.assert_allclose(tt.build(plan)(x), tt.build(DIGITS, ONE)(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_target_of_one_leaf_has_nothing_to_measure(log):
+    assert tt.place(DIGITS, ONE, log=log).sites() == tt.decompose(tt.IRModule.from_onnx(DIGITS), ONE).sites()
+
+
+def test_costs_are_not_given_where_they_are_measured(log):
+    with pytest.raises(TargetError, match="costs are measured here"):
+        tt.place(DIGITS, ONE, log=log, options={"costs": "roofline"})
 
 
 def test_rates_are_costs_that_a_file_can_hold(rates):

@@ -142,13 +142,16 @@ class PartitionArguments:
             "constants": _one_of("--constants", self.constants, CONSTANTS),
         }
 
-    def read_costs(self, module: IRModule, target: Target, *, allow_interpreter: bool) -> Costs | None:
+    def read_costs(
+        self, module: IRModule, target: Target, *, allow_interpreter: bool, log: TuningLog | None = None
+    ) -> Costs | None:
         """Read or measure the costs that `--costs` names, with the values of `--assume-dim`.
 
         Args:
             module: The program, whose symbolic dimensions `--assume-dim` may name.
             target: The target to measure for `--costs measured`.
             allow_interpreter: Whether numpy may interpret leaves while they are measured.
+            log: A tuning log that keeps measured rates, or None.
 
         Returns:
             The costs; None without `--costs`.
@@ -172,7 +175,7 @@ class PartitionArguments:
             if values:
                 raise TextError("--assume-dim has no effect without costs; add --costs, or fix the size by --dim")
             return None
-        costs = _costs(self.costs, target, allow_interpreter=allow_interpreter)
+        costs = _costs(self.costs, target, log, allow_interpreter=allow_interpreter)
         # Values of --assume-dim take precedence over those in the file of costs.
         return replace(costs, symbolic_hints={**costs.symbolic_hints, **values})
 
@@ -183,6 +186,14 @@ class PlanOptions(PartitionArguments):
 
     log: Log = None
     near: Near = False
+    placement: Annotated[
+        str | None,
+        _option(
+            "--placement",
+            "auto: measure the few plans that differ here, and take the fastest; --log keeps what is measured.",
+            "auto",
+        ),
+    ] = None
 
     @property
     def is_given(self) -> bool:
@@ -199,20 +210,26 @@ class PlanOptions(PartitionArguments):
 
     @contextmanager
     def opened_log(self) -> Iterator[TuningLog | None]:
-        """Open the log of `--log`, which has to exist.
+        """Open the log of `--log`, which has to exist unless `--placement auto` writes it.
 
         Yields:
             The log; None without `--log`.
 
         Raises:
             LogError: The log does not exist or cannot be read.
+            TextError: `--placement` is given without `--log`, or with `--costs`.
         """
+        is_auto = _one_of("--placement", self.placement, ("auto",)) is not None
+        if is_auto and self.log is None:
+            raise TextError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
+        if is_auto and self.costs is not None:
+            raise TextError("--placement auto measures costs itself; omit --costs, or --placement")
         if self.log is None:
             yield None
             return
         from tvmtarget.cli.log import read_log
 
-        with read_log(self.log) as log:
+        with read_log(self.log, new=is_auto) as log:
             yield log
 
     def build(
@@ -271,7 +288,9 @@ class PlanOptions(PartitionArguments):
         from tvmtarget.partition.plan import decompose
 
         options = self.options()
-        costs = self.read_costs(module, target, allow_interpreter=allow_interpreter)
+        if self.placement is not None and log is not None:
+            return self._placed(module, target, log, options, allow_interpreter=allow_interpreter)
+        costs = self.read_costs(module, target, allow_interpreter=allow_interpreter, log=log)
         plan = decompose(module, target, costs, where=self.rules, **options)
         if log is None or self.costs is not None:
             return plan
@@ -279,6 +298,23 @@ class PlanOptions(PartitionArguments):
         plan = advice.placed(plan)
         for applied in advice.applied:
             typer.echo(f"tuned: {applied}", err=True)
+        return plan
+
+    def _placed(
+        self, module: IRModule, target: Target, log: TuningLog, options: dict[str, Any], *, allow_interpreter: bool
+    ) -> Plan:
+        """Measure a few plans, and return the fastest."""
+        from collections import Counter
+
+        from tvmtarget.autotune.search.auto_placement import place
+        from tvmtarget.building.tuned_schedules import sites_of
+        from tvmtarget.human_units import counted
+
+        self.read_costs(module, target, allow_interpreter=allow_interpreter)  # rejects --assume-dim
+        plan = place(module, target, log=log, where=self.rules, options=options, allow_interpreter=allow_interpreter)
+        sites = Counter(sites_of(plan)).most_common()
+        placed = ", ".join(f"{counted(count, 'op')} on @{site or '.'}" for site, count in sites)
+        typer.echo(f"placement: {placed}, in {counted(len(plan.subgraphs), 'subgraph')}", err=True)
         return plan
 
 
@@ -291,12 +327,12 @@ def _dims(module: IRModule) -> set[str]:
     return {dim for shape in shapes for dim in shape if isinstance(dim, str)}
 
 
-def _costs(text: str, target: Target, *, allow_interpreter: bool) -> Costs:
+def _costs(text: str, target: Target, log: TuningLog | None, *, allow_interpreter: bool) -> Costs:
     """Measure costs, or read them from a file."""
     if text == MEASURED:
         from tvmtarget.autotune.search.rates import measure_rates
 
-        rates = measure_rates(target, allow_interpreter=allow_interpreter)
+        rates = measure_rates(target, allow_interpreter=allow_interpreter, log=log)
         for line in rates.lines():
             typer.echo(line, err=True)
         return rates.costs

@@ -72,6 +72,7 @@ def tune(
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
     from tvmtarget.autotune.search.tuning import LEVELS
     from tvmtarget.autotune.search.tuning import tune as tune_module
+    from tvmtarget.building.tuned_schedules import opened_log
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
     from tvmtarget.cli.progress import tune_progress
 
@@ -80,6 +81,8 @@ def tune(
             rules, options = partition.rules, partition.options()
             tree = read_target(target, edits, context.args)
             module = partition.read(model)
+            with opened_log(log) as kept:
+                costs = partition.read_costs(module, tree, allow_interpreter=allow_interpreter, log=kept)
             with tune_progress(quiet=as_json, seconds=seconds) as report:
                 result = tune_module(
                     module,
@@ -92,7 +95,7 @@ def tune(
                     seed=seed,
                     where=rules,
                     options=options,
-                    costs=partition.read_costs(module, tree, allow_interpreter=allow_interpreter),
+                    costs=costs,
                     allow_interpreter=allow_interpreter,
                     workers=workers,
                     insecure=insecure,

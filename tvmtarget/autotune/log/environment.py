@@ -12,7 +12,7 @@ from tvmtarget.autotune.log.records import Environment
 __all__ = ["environment"]
 
 # Packages that generate or run code; a record of other versions is used, and reported as stale.
-_PACKAGES = ("tvmtarget", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "numpy")
+_PACKAGES = ("tvmtarget", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "openvino", "numpy")
 
 
 @cache

@@ -11,6 +11,7 @@ from tvmtarget.autotune.log.environment import environment
 from tvmtarget.autotune.log.records import FAILURES, Candidate, Level, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.programs import ProgramRun, Programs
+from tvmtarget.autotune.search.rates import RATES
 from tvmtarget.autotune.search.result import Budget, Finding, Progress
 from tvmtarget.building.tuned_schedules import kernel_target, placement_key, program_workload
 from tvmtarget.partition.plan import Plan
@@ -65,7 +66,8 @@ class ProgramTuner:
         here, placement = environment().key, program_workload(self._plan, "graph").key
         for record in self._log:
             if isinstance(record, Trial) and record.target in targets and record.workload != self._workload.key:
-                is_built_on = record.level == "kernel" or record.workload == placement
+                is_kernel = record.level == "kernel" and record.candidate.format != RATES
+                is_built_on = is_kernel or record.workload == placement
                 newest = max(newest, (record.ts or 0) if is_built_on else 0)
         for trial in self._log.trials(self._workload, topology.root):
             if trial.env != here or (trial.ts or 0) < newest:

@@ -95,7 +95,7 @@ class ProgramServer(Server):
         self._checks: dict[str, OutputCheck] = {}
 
     def _open(self, request: Mapping[str, Any]) -> dict[str, object]:
-        self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=request["trust"])
+        self._plan = Plan.load(f"/dev/fd/{request['plan']}", trust=request["trust"], trust_target=True)
         self._allow_interpreter = bool(request["allow_interpreter"])
         self._inputs = random_inputs(self._plan) or {}
         return {"status": "ok"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +24,7 @@ __all__ = [
     "TWO",
     "USUAL",
     "Sample",
+    "identity",
     "programs",
     "samples",
 ]
@@ -104,6 +106,16 @@ def samples() -> Iterator[Sample]:
     for op, sides in PRODUCTS.items():
         yield from (Sample(op, None, _named(op, number), CALL) for number in range(len(sides)))
     yield from (Sample(op, None, op, TWO) for op in BETWEEN)
+
+
+def identity() -> str:
+    """Return a digest that differs if the programs do.
+
+    Returns:
+        Hexadecimal digits.
+    """
+    spec = (DTYPE, OPSET, CHANNELS, SIZE, LARGE, POOL, dict(LAYERS), dict(PRODUCTS), dict(BETWEEN))
+    return hashlib.sha256(repr(spec).encode()).hexdigest()[:32]
 
 
 def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:

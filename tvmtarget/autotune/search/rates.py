@@ -5,15 +5,15 @@ products at several sizes, elementwise operations, and operators between two con
 time of such an operator is that of its program less that of the program without it; it is zero if it is fused. The time
 of a call is that of two programs less that of both in one, and the time of a byte is the same difference with more
 bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
-bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
 sizes were measured, so that they hold for other sizes. Leaves run each program by turns, so that other load slows them
-all down equally; leaves of one code generator and equal targets are measured once.
+all down equally; leaves of one code generator and equal targets are measured once. A log keeps the times of these
+programs, and serves them as long as it has all leaves of a target, measured with the versions that are installed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -22,6 +22,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
+from tvmtarget.autotune.log.match import Policy
+from tvmtarget.autotune.log.records import Candidate, Measurement, Workload
+from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import device_lock, holding
 from tvmtarget.autotune.search.rate_programs import (
     CALL,
@@ -35,6 +38,7 @@ from tvmtarget.autotune.search.rate_programs import (
     PASSED,
     TWO,
     USUAL,
+    identity,
     programs,
     samples,
 )
@@ -43,15 +47,18 @@ from tvmtarget.backends.protocol import Backend
 from tvmtarget.building.backend_choice import choose_backend
 from tvmtarget.building.compile_plan import build, codegen_target
 from tvmtarget.building.executable import Executable
-from tvmtarget.errors import BackendError, RunError, TvmTargetError
+from tvmtarget.building.tuned_schedules import kernel_target
+from tvmtarget.errors import BackendError, ReadOnlyLogError, RunError, TvmTargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.costs.work import Work, work_of
-from tvmtarget.partition.plan import decompose
+from tvmtarget.partition.plan import Plan, decompose
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
-__all__ = ["DOUBT", "MeasuredRates", "measure_rates"]
+__all__ = ["DOUBT", "RATES", "MeasuredRates", "measure_rates"]
+
+RATES = "tvmtarget.rates/1"  # the format of a candidate: picoseconds of the fastest run of each program by its name
 
 RUNS = 100  # of a program on a leaf at most
 SECONDS = 0.3  # for each leaf, after which a program is not run again
@@ -76,10 +83,12 @@ class MeasuredRates:
     Attributes:
         costs: the rates by the paths of leaves.
         left_out: why other leaves were not measured.
+        is_known: whether a log had all times, so that nothing was measured but copies.
     """
 
     costs: Costs
     left_out: tuple[str, ...] = ()
+    is_known: bool = False
 
     def lines(self) -> Iterator[str]:
         """Describe the rates.
@@ -114,12 +123,16 @@ class _Leaf:
     times: dict[str, float] = field(default_factory=dict)
 
 
-def measure_rates(target: TargetLike, *, allow_interpreter: bool = False) -> MeasuredRates:
+def measure_rates(
+    target: TargetLike, *, allow_interpreter: bool = False, log: TuningLog | None = None
+) -> MeasuredRates:
     """Measure the leaves of a target that can run on this machine.
 
     Args:
         target: the target in any form that `Target.parse` reads.
         allow_interpreter: let numpy interpret leaves without a code generator, as for `build`.
+        log: a log, whose times are used if it has those of all leaves; else what is measured is written into it, unless
+            it is a file of lines, which is only read.
 
     Returns:
         The rates, and why other leaves were left out.
@@ -145,8 +158,11 @@ def measure_rates(target: TargetLike, *, allow_interpreter: bool = False) -> Mea
         known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))
         links += _link_costs(topology, leaf, alone, backend)
     works: dict[str, Works] = {}
-    for group in programs() if known else ():
+    is_known = log is not None and bool(known) and _read_times(log, known.values(), works)
+    for group in programs() if known and not is_known else ():
         works |= _measure(group, list(known.values()), allow_interpreter=allow_interpreter)
+    if log is not None and not is_known:
+        _write_times(log, known.values())
     sites: dict[str, SiteCost] = {}
     ops: list[OpCost] = []
     found = {key: _rates(leaf, works) for key, leaf in known.items() if leaf.times.keys() >= NEEDED}
@@ -157,7 +173,60 @@ def measure_rates(target: TargetLike, *, allow_interpreter: bool = False) -> Mea
             continue
         sites[path], own = found[key]
         ops += [replace(op, site=path) for op in own]
-    return MeasuredRates(Costs(sites=sites, links=tuple(links), ops=tuple(ops), doubt=DOUBT), tuple(left_out))
+    costs = Costs(sites=sites, links=tuple(links), ops=tuple(ops), doubt=DOUBT)
+    return MeasuredRates(costs, tuple(left_out), is_known)
+
+
+def _workload() -> Workload:
+    """Return the workload of the rates of a leaf, which is another one if the programs change."""
+    return Workload.of({"op": "rates", "programs": identity()})
+
+
+def _read_times(log: TuningLog, leaves: Collection[_Leaf], works: dict[str, Works]) -> bool:
+    """Set the times of all leaves, and the work of the programs, from a log; return whether it has all of them."""
+    workload, policy = _workload(), Policy(max_distance=0, strict=True)
+    found: list[dict[str, float]] = []
+    for leaf in leaves:
+        match = log.lookup(workload, kernel_target(leaf.target), policy=policy, unusable=_problem)
+        # A target with another number of threads is equal for kernels, but not for times.
+        if match.candidate is None or match.tier not in ("pin", "exact"):
+            return False
+        times = dict(_times_of(match.candidate))
+        found.append({name: taken / 1e6 for name, taken in times.items()})
+    for leaf, times in zip(leaves, found, strict=True):
+        leaf.times.update(times)
+    for name, model in (item for group in programs() for item in group.items()):
+        leaf = next((leaf for leaf in leaves if name in leaf.times), None)
+        if leaf is not None:
+            works[name] = _works_of(decompose(IRModule.from_onnx(model), leaf.target))
+    return True
+
+
+def _times_of(candidate: Candidate) -> Iterator[tuple[str, int]]:
+    body = candidate.body if isinstance(candidate.body, Mapping) else {}
+    times = body.get("times")
+    for name, taken in times.items() if isinstance(times, Mapping) else ():
+        if isinstance(taken, int):
+            yield str(name), taken
+
+
+def _problem(candidate: Candidate) -> str | None:
+    is_complete = candidate.format == RATES and {name for name, _ in _times_of(candidate)} >= NEEDED
+    return None if is_complete else f"the candidate is not of format {RATES!r}, or lacks programs"
+
+
+def _write_times(log: TuningLog, leaves: Iterable[_Leaf]) -> None:
+    workload = _workload()
+    for leaf in leaves:
+        times = {name: round(taken * 1e6) for name, taken in sorted(leaf.times.items())}
+        if not times.keys() >= NEEDED:
+            continue
+        # All costs are 1, so that a lookup returns the oldest record, and not that of the fastest call.
+        measured = Measurement(status="ok", costs=(1,))
+        try:
+            log.add(workload, kernel_target(leaf.target), Candidate(format=RATES, body={"times": times}), measured)
+        except ReadOnlyLogError:
+            return
 
 
 def _measure(
@@ -177,8 +246,7 @@ def _measure(
             except TvmTargetError:
                 continue
             runs.append(run)
-            ops = map(plan.program.op, range(len(plan.program.body)))
-            works[name] = [(op.kind, work) for op in ops if isinstance(work := work_of(op, {}), Work)]
+            works[name] = _works_of(plan)
     with holding(device_lock()):
         active = runs
         while active:
@@ -188,6 +256,11 @@ def _measure(
     for run in runs:
         run.leaf.times[run.name] = run.least
     return works
+
+
+def _works_of(plan: Plan) -> Works:
+    ops = map(plan.program.op, range(len(plan.program.body)))
+    return [(op.kind, work) for op in ops if isinstance(work := work_of(op, {}), Work)]
 
 
 @dataclass

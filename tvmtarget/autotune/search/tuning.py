@@ -160,9 +160,11 @@ def tune(
     choose_backends(plan, allow_interpreter=allow_interpreter)
     if workers is None:
         raise_all(RunError, _not_here(plan, allow_interpreter=allow_interpreter))
-    given = None if costs is None else _costs(costs, plan.topology.root, allow_interpreter=allow_interpreter)
     with opened_log(log) as opened:
         opened.append(environment())  # fails for a read-only log before anything is measured
+        given = (
+            None if costs is None else _costs(costs, plan.topology.root, opened, allow_interpreter=allow_interpreter)
+        )
         budget = Budget(trials, None if seconds is None else begin + seconds)
         journal = Journal(opened)
         with (
@@ -193,11 +195,13 @@ def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
     return refusals
 
 
-def _costs(costs: Costs | Mapping[str, object] | str | Path, target: Target, *, allow_interpreter: bool) -> Costs:
-    """Return given costs, or measure the rates of the leaves of a target."""
+def _costs(
+    costs: Costs | Mapping[str, object] | str | Path, target: Target, log: TuningLog, *, allow_interpreter: bool
+) -> Costs:
+    """Return given costs, or the rates of the leaves of a target, which are measured unless the log has them."""
     if costs != MEASURED:
         return load_costs(costs)
-    return measure_rates(target, allow_interpreter=allow_interpreter).costs
+    return measure_rates(target, allow_interpreter=allow_interpreter, log=log).costs
 
 
 class Journal:
