@@ -88,6 +88,13 @@ def test_the_placement_that_a_build_takes_was_by_turns_no_slower_than_the_one_by
         assert confirmed_ratio(digits(), log) <= 1
 
 
+def test_a_tuned_placement_has_a_bound_that_it_does_not_beat(tuned):
+    _, result = tuned
+    (placement,) = (finding for finding in result.findings if finding.level == "placement")
+    assert 0 < placement.bound <= placement.best
+    assert "by fitted times no placement takes less than" in str(placement)
+
+
 def test_what_the_log_knows_of_placement_and_settings_is_not_measured_again(tmp_path):
     log = tt.TuningLog(str(tmp_path / "log.db"))
     levels = ["executor", "placement"]

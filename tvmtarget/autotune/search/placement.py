@@ -247,7 +247,21 @@ class PlacementTuner(ProgramTuner):
     def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:
         self.best = best
         sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
-        self._finding = Finding("placement", sites, "", default, cost, 1, len(self._measured), True, record)
+        trials, bound = len(self._measured), min(self._bound(default), cost)
+        self._finding = Finding("placement", sites, "", default, cost, 1, trials, True, record, bound)
+
+    def _bound(self, default: int) -> int:
+        """Return picoseconds below which no placement is by the fitted costs, where the first plan takes `default`.
+
+        Fitted costs are of single operations and may be off: a plan that was measured to take less is the bound itself.
+        """
+        if self.costs is None:
+            return 0
+        # Times of whole functions hold for the plans that have them, and not for all.
+        prediction = self._plan_by_costs(replace(self.costs, subgraphs=())).prediction
+        least = None if prediction is None or prediction.unknown else prediction.lower_bound
+        first = self._measured[sites_of(self._plan)].cost
+        return 0 if least is None else round(least * default / max(1.0, first))
 
     def _write(
         self,

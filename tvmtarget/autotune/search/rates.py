@@ -191,14 +191,13 @@ def _read_times(log: TuningLog, leaves: Collection[_Leaf], works: dict[str, Work
         # A target with another number of threads is equal for kernels, but not for times.
         if match.candidate is None or match.tier not in ("pin", "exact"):
             return False
-        times = dict(_times_of(match.candidate))
-        found.append({name: taken / 1e6 for name, taken in times.items()})
+        found.append({name: taken / 1e6 for name, taken in _times_of(match.candidate)})
     for leaf, times in zip(leaves, found, strict=True):
         leaf.times.update(times)
     for name, model in (item for group in programs() for item in group.items()):
-        leaf = next((leaf for leaf in leaves if name in leaf.times), None)
-        if leaf is not None:
-            works[name] = _works_of(decompose(IRModule.from_onnx(model), leaf.target))
+        taking = next((leaf for leaf in leaves if name in leaf.times), None)
+        if taking is not None:
+            works[name] = _works_of(decompose(IRModule.from_onnx(model), taking.target))
     return True
 
 

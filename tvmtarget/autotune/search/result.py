@@ -32,6 +32,8 @@ class Finding:
         trials: how many candidates were measured.
         is_confirmed: whether the costs were measured by turns.
         record: the digest of the trial, empty if the default is best.
+        bound: of a placement, picoseconds below which no placement is, by times of operations that are fitted to those
+            of the measured subgraphs; 0 if unknown.
     """
 
     level: str
@@ -43,6 +45,7 @@ class Finding:
     trials: int = 0
     is_confirmed: bool = False
     record: str = ""
+    bound: int = 0
 
     @property
     def speedup(self) -> float:
@@ -56,6 +59,7 @@ class Finding:
         return (
             f"{self.level} {self.what}{times}{place}: {_time(self.default)} -> {_time(self.best)}, "
             f"{self.speedup:.2f} times as fast{sure} ({counted(self.trials, 'trial')})"
+            + (f"; by fitted times no placement takes less than {_time(self.bound)}" if self.bound else "")
         )
 
 
