@@ -419,7 +419,7 @@ class CProject:
     @property
     def _parameters(self) -> dict[str, str]:
         """The parameters of the entry without the workspace, by name."""
-        parameters = {}
+        parameters: dict[str, str] = {}
         if not self.io_in_workspace:
             parameters |= {name: f"const struct {self.prefix}_{name} *{name}" for name in ("inputs", "outputs")}
         if not self.constants_in_code:
@@ -694,8 +694,10 @@ class CProject:
         results = list(self.function.outputs)
         for number in self._copied_outputs:
             results[number] = _output(number)
-        rows = {"inputs": (self.inputs, self.function.inputs, self.function.inputs)}
-        rows["outputs"] = (self.outputs, results, self.function.outputs)
+        rows = {
+            "inputs": (self.inputs, self.function.inputs, self.function.inputs),
+            "outputs": (self.outputs, tuple(results), self.function.outputs),
+        }
         for struct, (names, places, values) in rows.items():
             lines += [f"{self._maps[struct]} {{", f"  struct {self.prefix}_{struct} made;", "  (void)pools;"]
             lines += [] if names else ["  made.unused = 0;"]
