@@ -79,7 +79,7 @@ def test_a_self_test_may_have_inputs_of_the_user(compiled, tmp_path):
 
 
 def test_a_self_test_has_inputs_of_the_sizes_that_the_program_was_compiled_for(cli, compiled):
-    path = compiled("--self-test", "--size", "batch=4")
+    path = compiled("--self-test", "--dim", "batch=4")
     assert load(path).self_test.inputs["input"].shape == (4, 1, 8, 8)
     assert cli("run", path, "--self-test")[0] == 0
 
