@@ -105,6 +105,16 @@ class GridSample(ReferenceGridSample):  # type: ignore[misc]
         return result
 
 
+class MatMulInteger(OpRun):  # type: ignore[misc]
+    """Products of integers, of which the evaluator gives one zero point for each row to the columns (onnx 1.23)."""
+
+    def _run(self, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> tuple[Array]:
+        wide = a.astype(np.int32), b.astype(np.int32)
+        rows = 0 if a_zero is None else a_zero.astype(np.int32)
+        rows = rows[:, None] if np.ndim(rows) == 1 else rows
+        return ((wide[0] - rows) @ (wide[1] - (0 if b_zero is None else b_zero.astype(np.int32))),)
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -117,4 +127,4 @@ class ZipMap(OpRun):  # type: ignore[misc]
         return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
 
-FIXES = [LRN, Loop, DequantizeLinear, Optional, GatherElements, GridSample, ZipMap]
+FIXES = [LRN, Loop, DequantizeLinear, Optional, GatherElements, GridSample, MatMulInteger, ZipMap]

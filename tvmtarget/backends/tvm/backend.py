@@ -607,6 +607,7 @@ def _prepared(model: ModelProto) -> ModelProto:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     nodes = [written for node in graph.node for written in _rewritten(node, types, empty)]
+    nodes = _with_products(nodes, graph, types)
     del graph.node[:]
     graph.node.extend(nodes)
     return copy
@@ -657,6 +658,56 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
         yield onnx.helper.make_node("Cast", [node.output[0]], [whole], to=TensorProto.INT64)
     else:
         yield node
+
+
+def _with_products(
+    nodes: Sequence[NodeProto], graph: GraphProto, types: Mapping[str, TypeProto.Tensor]
+) -> list[NodeProto]:
+    """Write each MatMulInteger as a MatMul of operands without zero points, in narrow types that hold them.
+
+    Constants are shifted by their zero points here. `narrow_products` multiplies the operands as they are.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    taken = {name for node in nodes for name in (*node.input, *node.output)} | constants.keys()
+    written: list[NodeProto] = []
+
+    def fresh(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    def add(kind: str, inputs: Sequence[str], **attributes: int) -> str:
+        name = fresh(f"{inputs[0]}:{kind}")
+        written.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def constant(array: Array) -> str:
+        name = fresh(f"{node.output[0]}:constant")
+        graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def shifted(name: str, zero: str, *, is_row: bool) -> str:
+        """Return an operand minus its zero points, of which those of rows are a column."""
+        if name in constants and zero in constants:
+            array, shift = (numpy_helper.to_array(constants[each]).astype("int16") for each in (name, zero))
+            return constant(array - (shift[:, None] if is_row and shift.ndim == 1 else shift))
+        if not zero:
+            return name
+        wide = [add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
+        if is_row and len(types[zero].shape.dim) == 1:
+            wide[1] = add("Reshape", [wide[1], constant(np.array([-1, 1]))])
+        return add("Sub", wide)
+
+    for node in nodes:
+        if node.op_type != "MatMulInteger":
+            written.append(node)
+            continue
+        a, b, *zeros = node.input
+        operands = [shifted(a, (zeros or [""])[0], is_row=True), shifted(b, (zeros[1:] or [""])[0], is_row=False)]
+        casts = [add("Cast", [operand], to=TensorProto.INT32) for operand in operands]
+        written.append(onnx.helper.make_node("MatMul", casts, node.output))
+    return written
 
 
 def _constant(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> NodeProto:

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
 from tvmtarget.backends.tvm.channel_padding import widen_channels
+from tvmtarget.backends.tvm.integer_products import narrow_products
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
 from tvmtarget.backends.tvm.register_tiling import (
     PARALLEL_TASKS,
@@ -97,7 +98,7 @@ MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sig
 def legal_passes(target: Target) -> list[Pass]:
     """Return passes that lower operators to tensor functions and fuse these.
 
-    They are TVM's passes for CPUs, after `widen_channels`.
+    They are TVM's passes for CPUs, after `narrow_products` and `widen_channels`.
 
     Args:
         target: TVM's target of kind llvm.
@@ -111,7 +112,7 @@ def legal_passes(target: Target) -> list[Pass]:
     unit = vector_unit(target)
 
     def widen(module: Module, _context: object) -> Module:
-        return widen_channels(module, unit)
+        return widen_channels(narrow_products(module), unit)
 
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
     return [widening, *pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
@@ -328,7 +329,7 @@ class Scheduler:
             readers: the blocks that read its result.
 
         Returns:
-            True for a copy, or for one reader that runs no more often.
+            True for a copy, a scalar, or for one reader that runs no more often.
         """
         result, inner = self.schedule.get(block).writes[0].source, self.loads(block)
         for reader in readers:
@@ -343,6 +344,9 @@ class Scheduler:
         work, *repeated = (
             math.prod(axis.dom.extent for axis in self.schedule.get(each).iter_vars) for each in (block, *readers)
         )
+        # LLVM computes a scalar once, outside of the loops of its readers.
+        if not calls_library(self.schedule.get(block)) and self.tvm.sym.Analyzer().can_prove(work == 1):
+            return True
         return len(repeated) == 1 and bool(self.tvm.sym.Analyzer().can_prove(repeated[0] <= work))
 
     def loads(self, block: Block) -> list[Expr]:
@@ -548,7 +552,8 @@ class Scheduler:
             The reader, or the block that copies.
         """
         readers = self.schedule.get_consumers(block)
-        if len(readers) == 1 and self.reads_in_place(readers[0], block):
+        # A reader moves into the loops only with all that it reads.
+        if len(readers) == 1 and self.reads_in_place(readers[0], block) and self.reads_only(readers[0], block):
             result = readers[0]
             self.schedule.set_scope(block, 0, "local")
         else:
@@ -577,6 +582,19 @@ class Scheduler:
             len(place) == len(axes) and all(at.same_as(axis) for at, axis in zip(place, axes, strict=True))
             for place in places
         )
+
+    def reads_only(self, reader: Block, block: Block) -> bool:
+        """Return whether a block reads the result of one other block only.
+
+        Args:
+            reader: the block.
+            block: the other block.
+
+        Returns:
+            False if it also reads results of further blocks.
+        """
+        get = self.schedule.get
+        return all(get(one).same_as(get(block)) for one in self.schedule.get_producers(reader))
 
     def vectorise(self, block: Block, width: int) -> None:
         """Vectorize the innermost loop of a block, as far as its extent divides.
