@@ -7,7 +7,7 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import ArtifactError, BackendError, CompileError, TargetError, TvmTargetWarning
+from tvmtarget.errors import ArtifactError, BackendError, CompileError, InfeasibleError, TargetError, TvmTargetWarning
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -130,3 +130,18 @@ def test_a_plugin_provider_is_loaded_by_its_path_and_takes_what_it_can():
     np.testing.assert_allclose(exe(x), tt.build(model, "numpy")(x), rtol=1e-2, atol=1e-2)
     with pytest.raises(BackendError, match="provider 'ggml' finds no device 'NPU' here; it finds CPU"):
         tt.build(model, npu.override({"provider-device": "NPU"}))
+
+
+def test_weights_of_4_bits_are_dequantised_on_onnxruntime_and_nothing_else_of_4_bits_is():
+    values = onnx.helper.make_tensor("w", onnx.TensorProto.UINT4, (2, 2), [0, 5, 10, 15])
+    scale = onnx.helper.make_tensor("s", onnx.TensorProto.FLOAT, (), [0.5])
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[2,2] x) => (float[2,2] y) '
+    model = onnx.parser.parse_model(f"{text} {{ f = DequantizeLinear(w, s) y = MatMul(x, f) }}")
+    model.graph.initializer.extend([values, scale])
+    found = tt.build(model, "onnxruntime")(np.eye(2, dtype="float32"))
+    np.testing.assert_array_equal(found, [[0, 2.5], [5, 7.5]])
+    text = text.replace("float[2,2] y", "uint4[2,2] y")
+    model = onnx.parser.parse_model(f"{text} {{ y = QuantizeLinear<output_dtype=21>(x, s) }}")
+    model.graph.initializer.append(scale)
+    with pytest.raises(InfeasibleError, match="4 bits only in constants of DequantizeLinear, not in QuantizeLinear"):
+        tt.decompose(model, "onnxruntime")

@@ -160,13 +160,13 @@ class ONNXRUNTIME(Strategy):
 
     unsupported = onnxruntime_rules.UNSUPPORTED
     rules = onnxruntime_rules.RULES
-    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128"}
+    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128", *onnxruntime_rules.FOUR_BITS}
     opsets = range(1, 27)
     supports_control_flow = True
     supports_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject operators of domains that are not registered with it.
+        """Reject operators of domains that are not registered with it, and values of 4 bits that are no weights.
 
         Args:
             op: an operation that the tables support.
@@ -174,7 +174,9 @@ class ONNXRUNTIME(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
+        return _only_domains(
+            op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"
+        ) or onnxruntime_rules.check_four_bits(op)
 
 
 class OPENVINO(Strategy):
