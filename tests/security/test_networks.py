@@ -1,5 +1,6 @@
 """Which scheduler a program talks to is said by its user: not by artifacts, plans, modules or the working folder."""
 
+import json
 import threading
 from pathlib import Path
 
@@ -116,6 +117,27 @@ def test_a_saved_plan_and_a_program_name_no_scheduler(tmp_path, stranger):
         with pytest.raises(TargetError, match=r"the target in the program names a Dask scheduler"):
             tt.build(program)
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        ('onnxruntime(provider=x,provider-library="/tmp/x.so")', "a library of an execution provider"),
+        ('onnxruntime(provider=x,provider-options="a=b")', "options of an execution provider"),
+        ('openvino(cache-dir="/tmp/x")', "a folder of compiled functions"),
+        ('llvm(cl-opt="-info-output-file:string=x")', "options of LLVM"),
+    ],
+)
+def test_plans_and_tags_of_others_name_nothing_that_loads_or_writes_files(target, what, tmp_path):
+    tt.decompose(tt.IRModule.from_onnx(model()), target).save(tmp_path / "p")
+    with pytest.raises(TargetError, match=rf"the plan in .*p' names {what}"):
+        tt.Plan.load(tmp_path / "p")
+    assert tt.Plan.load(tmp_path / "p", trust=True).request.target == tt.Target.parse(target)
+    flat = tt.Target.parse(target).to_json()
+    lines = [f"{name} = {json.dumps(value)}" for name, value in flat.items()]
+    (tmp_path / "tvmtarget.toml").write_text("\n".join(["schema = 1", "[tag.'acme/own']", *lines, ""]))
+    with pytest.raises(TargetError, match=rf"tag 'acme/own' names {what}"):
+        Registry.discover(tmp_path, {})["acme/own"]
 
 
 @pytest.mark.parametrize(
