@@ -48,7 +48,7 @@ def place(
     limits: Limits = USUAL_LIMITS,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the fastest of a few plans of a program, which are measured here unless the log has them.
+    """Measure a few plans of a program, unless the log has them, and return the fastest.
 
     Args:
         module: a program in any form that `build` takes.
