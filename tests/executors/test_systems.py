@@ -50,8 +50,8 @@ def test_a_system_is_the_root_or_a_node_with_its_own_executor_or_runtime(target,
     np.testing.assert_allclose(exe(X), digits(), atol=1e-4)
     exe.save(tmp_path / "program.ttx")
     loaded = tt.load(tmp_path / "program.ttx")
-    assert loaded.report() == exe.report()
     np.testing.assert_allclose(loaded(X), digits(), atol=1e-4)
+    assert loaded.report() == exe.report()  # what ran inside is known after the first run
 
 
 def test_events_of_a_nested_system_have_the_name_of_its_call():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
     from tvmtarget.target.tree import Target
 
-__all__ = ["PartitionArguments", "PlanOptions"]
+__all__ = ["MEASURED", "PartitionArguments", "PlanOptions"]
 
 MEASURED = "measured"
 

@@ -6,14 +6,14 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, print_json
-from tvmtarget.cli.plans import PartitionArguments
+from tvmtarget.cli.plans import MEASURED, PartitionArguments
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def tune(
             rules, options = partition.rules, partition.options()
             tree = read_target(target, edits, context.args)
             module = partition.read(model)
-            with opened_log(log) as kept:
+            # Only measured rates are kept, so that a command that fails before it measures leaves no empty log.
+            with opened_log(log) if partition.costs == MEASURED else nullcontext() as kept:
                 costs = partition.read_costs(module, tree, allow_interpreter=allow_interpreter, log=kept)
             with tune_progress(quiet=as_json, seconds=seconds) as report:
                 result = tune_module(
