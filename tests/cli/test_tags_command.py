@@ -75,6 +75,13 @@ def test_words_that_match_no_tag_suggest_the_closest_ones(cli):
     assert "has letters or digits" in cli("tags", "--", "-")[2]
 
 
+def test_a_kind_that_no_tag_is_called_by_suggests_a_constraint(cli):
+    _, _, err = cli("tags", "cuda")
+    assert err == (
+        "no tag matches 'cuda'; `tvmtarget tags --satisfying cuda` lists the tags that have a node of this kind\n"
+    )
+
+
 def test_tags_are_found_by_constraint(cli):
     _, out, _ = cli("tags", "nvidia", "--satisfying", "cuda(arch>=sm_100)", "--json")
     names = {row["tag"] for row in json.loads(out)}

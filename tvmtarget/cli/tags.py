@@ -90,11 +90,14 @@ def list_tags(
 
 def _nothing_found(registry: Registry, words: list[str], constraint: str | None) -> str:
     from tvmtarget.tags.search import closest_tags
+    from tvmtarget.target.kinds import find_kind
 
     conditions = [] if constraint is None else [f"satisfies {constraint!r}"]
     conditions += [f"matches {' '.join(words)!r}"] if words else []
     near = closest_tags(registry, words) if words else ()
     tail = f"did you mean {' or '.join(map(repr, near))}?" if near else "`tvmtarget tags` lists all"
+    if len(words) == 1 and find_kind(words[0]) is not None:
+        tail = f"`tvmtarget tags --satisfying {words[0]}` lists the tags that have a node of this kind"
     return f"no tag {' and '.join(conditions)}; {tail}"
 
 
