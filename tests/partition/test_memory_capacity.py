@@ -134,3 +134,27 @@ def test_a_model_larger_than_one_device_goes_over_two():
 def test_no_more_room_is_left_for_values_than_a_plan_needs():
     plan = tt.decompose(layers(2), tree(WEIGHT + 2 * VALUE))
     assert len(on(plan, "b")) == 1
+
+
+@pytest.mark.parametrize("capacity", ["target", "costs"])
+def test_a_plan_is_compared_with_leaves_that_cannot_hold_all_weights(capacity):
+    board = tree(2 * WEIGHT) if capacity == "target" else tree(None)
+    given = costs(50.0, 5.0, capacity=None if capacity == "target" else 2 * WEIGHT)
+    found = {one.name: one.share for one in tt.decompose(layers(6), board, given).alternatives()}
+    assert found["all on @b"] == pytest.approx(2 / 6)
+    assert found["all on @a"] == 1
+
+
+def test_an_operation_is_not_compared_with_a_leaf_that_cannot_hold_its_weights():
+    plan = tt.decompose(layers(6), tree(WEIGHT - 1), costs(50.0, 5.0))
+    assert plan.sensitivity("n3").longer == {}
+
+
+@pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
+def test_operations_keep_their_sites_as_far_as_memories_hold_their_weights(given):
+    plan = tt.decompose(layers(3), tree(4 * WEIGHT), given)
+    assert len(on(plan, "b")) == 3
+    assert len(on(tt.decompose(layers(6), tree(4 * WEIGHT), given), "b")) == 4
+    moved = plan.replay(layers(6))
+    assert set(on(moved, "b")) > set(on(plan, "b"))
+    assert len(on(moved, "b")) == 4

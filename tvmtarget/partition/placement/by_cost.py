@@ -30,7 +30,7 @@ from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.topology import Site
 
-__all__ = ["CostChooser"]
+__all__ = ["CostChooser", "with_capacities"]
 
 # Up to this many labelings, all of them are compared, and the result is exact.
 ENUMERATED = 65_536
@@ -105,7 +105,7 @@ class CostChooser:
         """
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
-        level = self._with_capacities(level)
+        level = with_capacities(level, self.estimates)
         matrix = cost_matrix_of(self.feasibility, self.estimates, level)
         choice = self._best(level, matrix)
         if not self.estimates.costs.doubt:
@@ -129,14 +129,22 @@ class CostChooser:
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, launches, level.capacity)
 
-    def _with_capacities(self, level: Level) -> Level:
-        """Return the level with the memory capacities that the costs state."""
-        stated = self.estimates.capacities()
-        if not stated:
-            return level
-        program = self.feasibility.program
-        capacity = capacity_of(program, level.site.domain, level.options, level.atoms, stated)
-        return replace(level, capacity=capacity)
+
+def with_capacities(level: Level, estimates: Estimates) -> Level:
+    """Return a level with the memory capacities that the costs state.
+
+    Args:
+        level: the atoms and options of one system.
+        estimates: the costs.
+
+    Returns:
+        The level; with the capacities of the target where the costs state none.
+    """
+    stated = estimates.capacities()
+    if not stated:
+        return level
+    capacity = capacity_of(estimates.program, level.site.domain, level.options, level.atoms, stated)
+    return replace(level, capacity=capacity)
 
 
 def _best_single_site(level: Level, problem: LabelingProblem) -> Site:

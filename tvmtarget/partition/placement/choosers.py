@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.by_cost import CostChooser, with_capacities
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -52,12 +56,12 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            choosers.append(PinnedChooser(joint, names, by_cost))
+            choosers.append(PinnedChooser(joint, names, by_cost, estimates))
     if estimates is not None and objective == "throughput":
         choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:
         return choosers
-    return [PinnedChooser(sites, names, choose) for choose in choosers]
+    return [PinnedChooser(sites, names, choose, estimates) for choose in choosers]
 
 
 @dataclass(frozen=True)
@@ -101,17 +105,19 @@ class CachedChooser:
 class PinnedChooser:
     """A chooser that keeps operations on the leaves of an earlier plan, wherever these are still allowed.
 
-    New operations, and those whose leaf is no longer allowed, are left to another chooser.
+    New operations, and those whose leaf is no longer allowed or cannot hold their weights, are left to another chooser.
 
     Attributes:
         sites: leaves by operation name.
         names: the name of each operation of the program.
         choose: chooses among the options that are left.
+        estimates: the costs, which may state memory capacities.
     """
 
     sites: Mapping[str, str]
     names: tuple[str, ...]
     choose: Chooser
+    estimates: Estimates | None = None
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -128,10 +134,21 @@ class PinnedChooser:
             kept = [all(leaf is not None and _contains(level, site, leaf) for leaf in leaves) for site in level.options]
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
-        choice = self.choose(replace(level, allowed=allowed))
+        choice = self._within_capacity(level, allowed)
         if choice.least_time is None or (allowed == level.allowed).all():
             return choice
         return replace(choice, least_time=self.choose(level).least_time)
+
+    def _within_capacity(self, level: Level, allowed: npt.NDArray[np.bool_]) -> Assignment:
+        """Choose among allowed options; release atoms whose weights do not fit, and all where that does not suffice."""
+        capacity = level.capacity if self.estimates is None else with_capacities(level, self.estimates).capacity
+        if capacity is None:
+            return self.choose(replace(level, allowed=allowed))
+        released = capacity.released(level.allowed, allowed)
+        try:
+            return self.choose(replace(level, allowed=np.where(released[:, None], level.allowed, allowed)))
+        except InfeasibleError:
+            return self.choose(level)
 
 
 def _contains(level: Level, site: Site, path: str) -> bool:

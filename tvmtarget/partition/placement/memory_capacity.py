@@ -83,6 +83,39 @@ class MemoryCapacity:
         np.add.at(shares, self.atoms, -(-self.sizes[self.owned] // users[self.owned]))
         return shares
 
+    def released(self, allowed: npt.NDArray[np.bool_], pinned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which pinned atoms have to be released, because their weights do not fit their memories.
+
+        Memories hold the weights of atoms without another choice, then those of pinned atoms, in order.
+
+        Args:
+            allowed: whether an atom (row) may have an option (column).
+            pinned: the same, with fewer options for pinned atoms.
+
+        Returns:
+            True for atoms to release.
+        """
+        constants: dict[int, set[int]] = {}
+        for atom, constant in zip(self.atoms.tolist(), self.owned.tolist(), strict=True):
+            constants.setdefault(atom, set()).add(constant)
+        held: list[set[int]] = [set() for _ in self.limits]
+        loads = [0] * len(self.limits)
+        found = np.zeros(len(allowed), dtype=np.bool_)
+        for options, is_pin in ((allowed, False), (pinned, True)):
+            for atom, owned in constants.items():
+                memories = {int(memory) for memory in self.memories[options[atom]]}
+                if len(memories) != 1:
+                    continue
+                (memory,) = memories
+                more = owned - held[memory]
+                load, limit = loads[memory] + int(self.sizes[list(more)].sum()), self.limits[memory]
+                if is_pin and limit is not None and load > limit:
+                    found[atom] = True
+                else:
+                    held[memory] |= more
+                    loads[memory] = load
+        return found
+
     def repaired(self, labels: Ints, allowed: npt.NDArray[np.bool_], costs: Ints) -> Ints:
         """Move atoms out of memories that are too full, greedily by extra cost per byte.
 

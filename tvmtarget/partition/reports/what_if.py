@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from glob import escape
 
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import InfeasibleError, TargetError
 from tvmtarget.human_units import counted
 from tvmtarget.partition.costs.estimate import microseconds
 from tvmtarget.partition.decomposition import Decomposition
@@ -156,7 +157,7 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
         op: the name of an operation.
 
     Returns:
-        The interval; leaves where something about the operation is unknown are left out.
+        The interval; leaves where something about the operation is unknown are left out, and those where it cannot be.
 
     Raises:
         TargetError: if sites were not chosen by costs, or the operation's own time is unknown.
@@ -174,9 +175,12 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
         # A pattern that overlaps a present match may be chosen in another plan, so OVERLAP excludes no leaf for good.
         if leaf.path == here or (reason is not None and reason.code != "OVERLAP"):
             continue
-        moved = plan_request(plan.request, plan.feasibility, {op: leaf.path})
+        try:
+            moved = with_moves(plan, {escape(op): Constraint.at(leaf.path)})
+        except InfeasibleError:
+            continue
         is_known = moved.prediction is not None and moved.prediction.knows_all_of(plan.prediction)
-        # Given sites are kept only where they are allowed, and a plan with another one proves nothing for this leaf.
-        if moved.prediction and is_known and moved.site_of(op) == leaf.path:
+        # A plan that supposes support for the operation proves nothing for this leaf.
+        if moved.prediction and is_known and moved.feasibility.assumed == plan.feasibility.assumed:
             longer[leaf.path] = moved.prediction.total - plan.prediction.total
     return Sensitivity(op, here, time, longer)
