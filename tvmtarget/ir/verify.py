@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -208,20 +208,16 @@ def _constants_have_their_types(_module: Functions, function: Function) -> Itera
 
 def _names_are_unique(_module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
-        for what, names in (
-            ("attribute", [name for name, _ in call.attrs]),
-            ("body", [name for name, _ in call.regions]),
-        ):
-            yield from (f"{_op(call)} has two {_PLURALS[what]} {name!r}" for name in _twice(names))
-    yield from (f"there are two attributes {name!r}" for name in _twice(name for name, _ in function.attrs))
-    yield from (f"operator set {name!r} has two versions" for name in _twice(name for name, _ in function.opsets))
+        for what, named in (("attributes", call.attrs), ("bodies", call.regions)):
+            yield from (f"{_op(call)} has two {what} {name!r}" for name in _twice(named))
+    yield from (f"there are two attributes {name!r}" for name in _twice(function.attrs))
+    yield from (f"operator set {name!r} has two versions" for name in _twice(function.opsets))
 
 
-_PLURALS = {"attribute": "attributes", "body": "bodies"}
-
-
-def _twice(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
+def _twice(named: Sequence[tuple[str, object]]) -> list[str]:
+    if len(named) < 2:  # most calls; counting takes far longer than this test
+        return []
+    return sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
 
 
 def _bodies_are_not_too_deep(_module: Functions, function: Function) -> Iterator[str]:
@@ -274,10 +270,12 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
 
 def _effects_are_marked(module: Functions, function: Function) -> Iterator[str]:
     for _, call in _all_calls(function):
+        if call.has_effect:
+            continue
         callee = module.get(call.callee or "")
-        if not call.has_effect and callee is not None and any(inner.has_effect for inner in callee.body):
+        if callee is not None and any(inner.has_effect for inner in callee.body):
             yield f"{_op(call)} is not marked with an effect, but {call.op!r} has one"
-        if not call.has_effect and any(inner.has_effect for _, region in call.regions for inner in region.body):
+        if any(inner.has_effect for _, region in call.regions for inner in region.body):
             yield f"{_op(call)} is not marked with an effect, but its body has one"
 
 
