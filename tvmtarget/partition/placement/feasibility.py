@@ -62,6 +62,7 @@ class Feasibility:
         self.assumed = assumed
         self.leaves = tuple(program.topology.leaves())
         self._reasons: dict[tuple[int, str], Reject | None] = {}
+        self._supporting: set[tuple[int, str]] = set()  # leaves that support all operations of a class
         self._constraint_reasons: dict[tuple[tuple[Requirement, ...], str], Reject] = {}
         self._met: dict[tuple[Requirement, ...], npt.NDArray[np.bool_]] = {}
         self._met_by: dict[Constraint, npt.NDArray[np.bool_]] = {}
@@ -100,14 +101,7 @@ class Feasibility:
     @cached_property
     def supported(self) -> npt.NDArray[np.bool_]:
         """Whether a leaf (column, as in `leaves`) supports an operation (row)."""
-        # Operations are equivalent here if they agree in signature, requirements and patterns: one row serves them all.
-        numbers: dict[tuple[Requirement, ...], int] = {}
-        rows_of = [numbers.setdefault(requirements, len(numbers)) for requirements in self.program.requirements]
-        signatures = len(self.program.representatives)
-        classes = np.array(rows_of, dtype=np.int64) * signatures + np.array(self.program.signatures, dtype=np.int64)
-        for number, members in enumerate(self._distinguished().values(), 1):
-            classes[members] += number * len(numbers) * signatures
-        _, firsts, class_of = np.unique(classes, return_index=True, return_inverse=True)
+        _, firsts, class_of = np.unique(self._classes, return_index=True, return_inverse=True)
         rows = [self._row(first) for first in firsts.tolist()]
         found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[class_of]
         # Signatures leave out the values of constants: a strategy that read one must see every operation itself.
@@ -116,6 +110,20 @@ class Feasibility:
         for index in np.flatnonzero(has_read).tolist():
             found[index] = self._row(index)[0]
         return found
+
+    @cached_property
+    def _classes(self) -> npt.NDArray[np.int64]:
+        """The class of each operation: those of one class agree in signature, requirements and patterns.
+
+        A leaf supports all operations of a class or none, unless its strategy reads constants.
+        """
+        numbers: dict[tuple[Requirement, ...], int] = {}
+        rows_of = [numbers.setdefault(requirements, len(numbers)) for requirements in self.program.requirements]
+        signatures = len(self.program.representatives)
+        classes = np.array(rows_of, dtype=np.int64) * signatures + np.array(self.program.signatures, dtype=np.int64)
+        for number, members in enumerate(self._distinguished().values(), 1):
+            classes[members] += number * len(numbers) * signatures
+        return classes
 
     def _distinguished(self) -> dict[object, list[int]]:
         """Return operations that assumptions, failures, patterns or limits set apart from others of their signature."""
@@ -225,7 +233,15 @@ class Feasibility:
         """
         key = (index, leaf.path)
         if key not in self._reasons:
-            self._reasons[key] = self._compute_reason(index, leaf, self.program.op(index))
+            # Only supported operations share the answer of their class: reasons contain names.
+            shared = (int(self._classes[index]), leaf.path)
+            if shared in self._supporting:
+                return None
+            constants = _ReadTracker(self.program.constants)
+            op = replace(self.program.op(index), constants=constants)
+            self._reasons[key] = self._compute_reason(index, leaf, op)
+            if self._reasons[key] is None and not constants.has_read:
+                self._supporting.add(shared)
         return self._reasons[key]
 
     def check_all(self) -> None:
