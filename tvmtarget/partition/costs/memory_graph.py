@@ -72,6 +72,7 @@ class MemoryGraph:
         self._groups_of: dict[str, list[int]] = {}
         self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
         self._routes: dict[tuple[str, str, int | None], Route] = {}
+        self._sizes: dict[Type, int | None] = {}
         self.measured = tuple((a, b) for a, b, _ in _measured(topology, self.costs))
         measured: _Speeds = {}
         for a, b, speed in _measured(topology, self.costs):
@@ -127,7 +128,9 @@ class MemoryGraph:
         Returns:
             Bytes; None if a dimension has no size.
         """
-        return nbytes_of(type_, self.costs.symbolic_hints)
+        if type_ not in self._sizes:
+            self._sizes[type_] = nbytes_of(type_, self.costs.symbolic_hints)
+        return self._sizes[type_]
 
     def _route(self, src: str, dst: str, nbytes: int | None) -> Route:
         if src == dst:

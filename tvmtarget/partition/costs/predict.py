@@ -141,11 +141,13 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
             continue
         priced += len(subgraph.calls)
         launches += estimates.launch(site) * subgraph.runs
+        once = 0
         for index in subgraph.calls:
             estimate = estimates.time(index, site)
-            ops += (estimate.time or 0) * subgraph.runs
+            once += estimate.time or 0
             if estimate.time is None:
                 unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.reason}")
+        ops += once * subgraph.runs
     for copy in outlined.copies:
         time = estimates.copy(copy.type, copy.src, copy.dst)
         copies += (time or 0) * copy.runs

@@ -319,7 +319,7 @@ class _Outliner:
                 inner=renamed(one.inner, sources),
                 inputs=renamed(one.inputs, values),
                 outputs=renamed(one.outputs, values),
-                runs=one.runs * factor,
+                runs=one.runs if factor == 1 else one.runs * factor,
                 call=context.path + one.call[begin:],
             )
             for one in shared.subgraphs
@@ -329,7 +329,7 @@ class _Outliner:
                 one,
                 value=values[one.value],
                 type=types[values[one.value]],
-                runs=one.runs * factor,
+                runs=one.runs if factor == 1 else one.runs * factor,
                 call=context.path + one.call[begin:],
             )
             for one in shared.copies
