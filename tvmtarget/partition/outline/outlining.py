@@ -412,6 +412,11 @@ class _Outliner:
 
     def _uses(self, subgraph: PartitionNode) -> Iterator[str]:
         """Yield the values that a subgraph reads, in execution order; of regions only what they capture."""
+        if not self.program.bodies:
+            # The operations of all parts, in order. A walk over the parts would take quadratic time in deep trees.
+            for index in subgraph.calls:
+                yield from self.program.body[index].uses()
+            return
         for part in subgraph.parts:
             yield from self._uses(part)
         if not subgraph.is_leaf and not subgraph.bodies:
