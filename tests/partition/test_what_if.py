@@ -10,6 +10,7 @@ import tvmtarget as tt
 from tvmtarget.building.compile_plan import build
 from tvmtarget.cli.main import app
 from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost
 
 MODULE = tt.IRModule.from_onnx(DIGITS)
 BOARD = "[ort=onnxruntime,cpu=llvm]"
@@ -128,3 +129,19 @@ def test_the_command_line_moves_several_operations():
     assert json.loads(found.output)["after"]["subgraphs"] > 1
     found = CliRunner().invoke(app, ["explain", str(DIGITS), "-t", BOARD, "--what-if", "conv1"])
     assert found.exit_code != 0
+
+
+def test_sensitivity_is_what_a_requirement_to_be_elsewhere_costs_in_a_nested_tree():
+    ops = tuple(
+        OpCost(f"node{node}/{site}", op=kind, time=time * (2 - node))
+        for node in (0, 1)
+        for site, time in (("ort", 3.0), ("cpu", 5.0))
+        for kind in ("Conv", "Relu", "MaxPool", "Flatten", "Gemm")
+    )
+    links = (LinkCost("node0/cpu", "node1/cpu", 1.0, 1e10),)
+    plan = tt.decompose(MODULE, RACK, Costs(ops=ops, links=links, symbolic_hints={"batch": 1}))
+    for op in ("conv1", "fc2"):
+        found = plan.sensitivity(op).longer
+        assert len(found) == 3
+        for site, longer in found.items():
+            assert longer == plan.what_if(op, site).prediction.total - plan.prediction.total
