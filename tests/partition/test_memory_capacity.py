@@ -158,3 +158,8 @@ def test_operations_keep_their_sites_as_far_as_memories_hold_their_weights(given
     moved = plan.replay(layers(6))
     assert set(on(moved, "b")) > set(on(plan, "b"))
     assert len(on(moved, "b")) == 4
+
+
+def test_the_lower_bound_counts_the_capacity_of_a_memory():
+    plan = tt.decompose(layers(6), tree(3 * WEIGHT), costs(9.0, 5.0))
+    assert plan.prediction.lower_bound == plan.prediction.total

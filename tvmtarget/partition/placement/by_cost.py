@@ -26,7 +26,7 @@ from tvmtarget.partition.placement.local_search import SubgraphMoves, neighborin
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
-from tvmtarget.partition.subgraphs.lower_bound import lower_bound
+from tvmtarget.partition.subgraphs.lower_bound import least_weight
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.topology import Site
 
@@ -295,7 +295,10 @@ class _Search:
     def bound_of(self, labelings: Ints) -> int:
         """Return a cost that none of some labelings goes below, however their subgraphs are formed."""
         launches = self.problem.launches
+        weights: list[int] = launches.tolist()
         labelings = labelings[self.coupled.keeps(labelings)]
+        if self.capacity is not None:
+            labelings = labelings[self.capacity.fitting(labelings)]
         totals, used = self._sums(labelings)
         bounds = totals + used @ launches
         least: int | None = None
@@ -303,8 +306,7 @@ class _Search:
             if least is not None and bounds[number] >= least:
                 break
             graph = LabeledGraph(self.level.graph, labelings[number][self.coupled.owner].tolist())
-            more_calls = lower_bound(graph) - int(used[number].sum())
-            bound = int(bounds[number]) + more_calls * int(launches[used[number]].min())
+            bound = int(totals[number]) + least_weight(graph, weights)
             least = bound if least is None else min(least, bound)
         return least or 0
 

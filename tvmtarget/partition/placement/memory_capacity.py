@@ -72,6 +72,29 @@ class MemoryCapacity:
         """
         return all(limit is None or load <= limit for load, limit in zip(self.loads(labels), self.limits, strict=True))
 
+    def fitting(self, rows: Ints) -> npt.NDArray[np.bool_]:
+        """Check many assignments at once.
+
+        Args:
+            rows: the option of each atom (column) in each assignment (row).
+
+        Returns:
+            For each row True if all limits are kept.
+        """
+        readers: dict[int, list[int]] = {}
+        for atom, constant in zip(self.atoms.tolist(), self.owned.tolist(), strict=True):
+            readers.setdefault(constant, []).append(atom)
+        memories = self.memories[rows]
+        kept = np.ones(len(rows), dtype=np.bool_)
+        for memory, limit in enumerate(self.limits):
+            if limit is None:
+                continue
+            loads = np.zeros(len(rows), dtype=np.int64)
+            for constant, atoms in readers.items():
+                loads += self.sizes[constant] * (memories[:, atoms] == memory).any(axis=1)
+            kept &= loads <= limit
+        return kept
+
     def shares(self) -> Ints:
         """Return the bytes of constants that each atom reads.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
-__all__ = ["least_sequence_weight", "least_total", "lower_bound", "weight_ahead"]
+__all__ = ["least_sequence_weight", "least_total", "least_weight", "lower_bound", "weight_ahead"]
 
 
 def lower_bound(labeled: LabeledGraph, achieved: int | None = None) -> int:
@@ -56,6 +56,27 @@ def _bounds(labeled: LabeledGraph) -> Iterator[int]:
         return
     yield sum(_entries_per_label(labeled))
     yield least_total(labels, weight_ahead(labeled.transposed, weights), weights)
+
+
+def least_weight(labeled: LabeledGraph, weights: Sequence[int]) -> int:
+    """Bound the total weight of the subgraphs of any acyclic partition of a labeled graph from below.
+
+    Args:
+        labeled: graph without cycles whose vertices are labeled with sites.
+        weights: weight of a subgraph, by label.
+
+    Returns:
+        The best of the bounds listed in the module docstring, weighted; 0 for an empty graph.
+    """
+    if not labeled.labels:
+        return 0
+    entries = dict(enumerate(_entries_per_label(labeled)))
+    fewest = {label: max(1, entries[label]) for label in labeled.distinct_labels}
+    more = max(0, lower_bound(labeled) - sum(fewest.values())) * min(weights[label] for label in fewest)
+    return max(
+        sum(weights[label] * count for label, count in fewest.items()) + more,
+        *(least_total(one.labels, weight_ahead(one, weights), weights) for one in (labeled, labeled.transposed)),
+    )
 
 
 def weight_ahead(labeled: LabeledGraph, weights: Sequence[int]) -> list[int]:
