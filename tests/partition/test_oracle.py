@@ -76,3 +76,16 @@ def test_the_lower_bound_of_four_sites_is_within_two_percent(family):
 
     prediction = tt.decompose(module_of(FAMILIES[family](200)), tree_of(4), costs_of(SITES)).prediction
     assert 0.98 * prediction.total <= prediction.lower_bound <= prediction.total
+
+
+def test_the_lower_bound_of_a_nested_tree_counts_the_copies_between_its_systems():
+    """Four programs of `benchmarks/_trees.py`: at least 90 % of the plan on average, and never above it."""
+    from benchmarks._trees import tree_case
+
+    shares = []
+    for seed in range(4):
+        case = tree_case(seed, "depth-2")
+        found = tt.decompose(case.module, case.tree, case.costs, **case.options).prediction
+        shares.append(found.lower_bound / found.total)
+    assert sum(shares) > 0.9 * len(shares)
+    assert max(shares) <= 1

@@ -442,17 +442,23 @@ def best_candidate(
     limits = ((leaves_at(name, feasibility.program.topology), most) for name, most in options.max_subgraphs.items())
     coupled = CoupledOps(colocation or Colocation(), tuple(limits))
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
-    distinct: dict[object, Candidate] = {}
+    distinct: dict[tuple[int, object], Candidate] = {}
+    bounds: dict[int, int] = {}
     for number, way in enumerate(ways):
         for choose in choosers_for(way, estimates, options.objective, sites, coupled):
             candidate = partition(Candidate(request, way, estimates, choose))
             assert candidate.root is not None
+            if candidate.root.least_time is not None:
+                bounds[number] = max(candidate.root.least_time, bounds.get(number, 0))
             parts = tuple((node.site.path, node.calls) for node in candidate.root.walk())
-            # Of equal partitions, one with a lower bound; that by preference has none.
-            known = distinct.get((number, parts))
-            if known is None or known.root is None or known.root.least_time is None:
-                distinct[number, parts] = candidate
-    plans = [run_stages(candidate) for candidate in distinct.values()]
+            distinct.setdefault((number, parts), candidate)
+    # A lower bound that one chooser proves holds for the plans of all.
+    candidates = [
+        replace(candidate, root=replace(candidate.root, least_time=bounds.get(number)))
+        for (number, _), candidate in distinct.items()
+        if candidate.root is not None
+    ]
+    plans = [run_stages(candidate) for candidate in candidates]
     if colocation:
         plans = [plan for plan in plans if _keeps(plan, colocation)] or plans
     moved = [plan.moved_from(sites or {}) for plan in plans]

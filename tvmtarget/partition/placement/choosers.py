@@ -56,7 +56,7 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            choosers.append(PinnedChooser(joint, names, by_cost, estimates))
+            choosers.append(PinnedChooser(joint.sites, names, by_cost, estimates, joint.least_time))
     if estimates is not None and objective == "throughput":
         choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:
@@ -112,12 +112,14 @@ class PinnedChooser:
         names: the name of each operation of the program.
         choose: chooses among the options that are left.
         estimates: the costs, which may state memory capacities.
+        least_time: a lower bound for all plans that is known already, in picoseconds.
     """
 
     sites: Mapping[str, str]
     names: tuple[str, ...]
     choose: Chooser
     estimates: Estimates | None = None
+    least_time: int | None = None
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -135,9 +137,12 @@ class PinnedChooser:
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
         choice = self._within_capacity(level, allowed)
-        if choice.least_time is None or (allowed == level.allowed).all():
-            return choice
-        return replace(choice, least_time=self.choose(level).least_time)
+        bound = choice.least_time
+        if bound is not None and (allowed != level.allowed).any():
+            bound = self.choose(level).least_time
+        if not level.site.path and self.least_time is not None:
+            bound = max(self.least_time, bound or 0)
+        return replace(choice, least_time=bound)
 
     def _within_capacity(self, level: Level, allowed: npt.NDArray[np.bool_]) -> Assignment:
         """Choose among allowed options; release atoms whose weights do not fit, and all where that does not suffice."""

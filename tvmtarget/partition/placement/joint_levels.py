@@ -7,6 +7,7 @@ the drivers between them copy, which is exact as long as each system gets one su
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
@@ -15,15 +16,35 @@ from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import level_of
 
-__all__ = ["joint_sites"]
+__all__ = ["JointSites", "joint_sites"]
 
 # More leaves are decided level by level only, because tables of copies grow with their square. So are programs of more
 # operations: a system gets many calls there, which the joint choice does not know.
 MAX_LEAVES, MAX_OPS = 24, 2000
 
 
-def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> Mapping[str, str] | None:
+# More table entries, of operations and leaves, are not bounded: steps of the dual take longer than all else there.
+MAX_BOUNDED = 4000
+
+
+@dataclass(frozen=True)
+class JointSites:
+    """The leaves of all operations, chosen together.
+
+    Attributes:
+        sites: paths of leaves by operation name, without operations whose regions a driver runs.
+        least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
+    """
+
+    sites: Mapping[str, str]
+    least_time: int | None
+
+
+def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
     """Return the leaves of all operations, chosen together by cost.
+
+    If a system gets several subgraphs, its driver copies no less than the joint choice counts, and leaves get no fewer
+    calls, so that the lower bound of this choice holds for all plans.
 
     Args:
         feasibility: which leaf can run which operation.
@@ -31,8 +52,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         coupled: requests that couple operations.
 
     Returns:
-        Paths of leaves by operation name, without operations whose regions a driver runs; None where leaves or
-        operations are too many, or atoms fit none.
+        The leaves and a lower bound; None where leaves or operations are too many, or atoms fit none.
     """
     program = feasibility.program
     leaves = feasibility.leaves
@@ -40,12 +60,14 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         return None
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
-        chosen = CostChooser(feasibility, estimates, coupled, bounds=False)(level).chosen
+        bounds = len(program.top) * len(leaves) <= MAX_BOUNDED
+        choice = CostChooser(feasibility, estimates, coupled, bounds=bounds)(level)
     except InfeasibleError:
         return None
-    return {
+    sites = {
         program.body[index].source: level.options[option].path
-        for atom, option in zip(level.atoms, chosen, strict=True)
+        for atom, option in zip(level.atoms, choice.chosen, strict=True)
         if level.options[option] is not level.site
         for index in atom
     }
+    return JointSites(sites, choice.least_time)
