@@ -138,8 +138,8 @@ def test_no_more_room_is_left_for_values_than_a_plan_needs():
 
 @pytest.mark.parametrize("capacity", ["target", "costs"])
 def test_a_plan_is_compared_with_leaves_that_cannot_hold_all_weights(capacity):
-    board = tree(2 * WEIGHT) if capacity == "target" else tree(None)
-    given = costs(50.0, 5.0, capacity=None if capacity == "target" else 2 * WEIGHT)
+    board = tree(2 * WEIGHT + ROOM) if capacity == "target" else tree(None)
+    given = costs(50.0, 5.0, capacity=None if capacity == "target" else 2 * WEIGHT + ROOM)
     found = {one.name: one.share for one in tt.decompose(layers(6), board, given).alternatives()}
     assert found["all on @b"] == pytest.approx(2 / 6)
     assert found["all on @a"] == 1
@@ -152,14 +152,14 @@ def test_an_operation_is_not_compared_with_a_leaf_that_cannot_hold_its_weights()
 
 @pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
 def test_operations_keep_their_sites_as_far_as_memories_hold_their_weights(given):
-    plan = tt.decompose(layers(3), tree(4 * WEIGHT), given)
+    plan = tt.decompose(layers(3), tree(4 * WEIGHT + ROOM), given)
     assert len(on(plan, "b")) == 3
-    assert len(on(tt.decompose(layers(6), tree(4 * WEIGHT), given), "b")) == 4
+    assert len(on(tt.decompose(layers(6), tree(4 * WEIGHT + ROOM), given), "b")) == 4
     moved = plan.replay(layers(6))
     assert set(on(moved, "b")) > set(on(plan, "b"))
     assert len(on(moved, "b")) == 4
 
 
 def test_the_lower_bound_counts_the_capacity_of_a_memory():
-    plan = tt.decompose(layers(6), tree(3 * WEIGHT), costs(9.0, 5.0))
+    plan = tt.decompose(layers(6), tree(3 * WEIGHT + ROOM), costs(9.0, 5.0))
     assert plan.prediction.lower_bound == plan.prediction.total
