@@ -109,10 +109,9 @@ class MatMulInteger(OpRun):  # type: ignore[misc]
     """Products of integers, of which the evaluator gives one zero point for each row to the columns (onnx 1.23)."""
 
     def _run(self, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> tuple[Array]:
-        wide = a.astype(np.int32), b.astype(np.int32)
-        rows = 0 if a_zero is None else a_zero.astype(np.int32)
-        rows = rows[:, None] if np.ndim(rows) == 1 else rows
-        return ((wide[0] - rows) @ (wide[1] - (0 if b_zero is None else b_zero.astype(np.int32))),)
+        rows, columns = (np.asarray(0 if zero is None else zero, np.int32) for zero in (a_zero, b_zero))
+        rows = rows[:, None] if rows.ndim == 1 else rows
+        return ((a.astype(np.int32) - rows) @ (b.astype(np.int32) - columns),)
 
 
 class ZipMap(OpRun):  # type: ignore[misc]
