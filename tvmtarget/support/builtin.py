@@ -166,7 +166,7 @@ class ONNXRUNTIME(Strategy):
     supports_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject operators of domains that are not registered with it, and values of 4 bits that are no weights.
+        """Reject operators of unregistered domains, and values of 4 bits that are no weights.
 
         Args:
             op: an operation that the tables support.

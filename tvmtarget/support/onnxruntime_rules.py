@@ -21,7 +21,7 @@ _NUMBERS = _UNSIGNED | _SIGNED | _FLOATS
 
 
 def check_four_bits(op: Op) -> Reject | None:
-    """Reject values of 4 bits but constants that are dequantised: its Python interface has none as arrays.
+    """Reject values of 4 bits, which its Python interface lacks, but dequantised constants.
 
     Args:
         op: an operation of any operator.
