@@ -29,6 +29,9 @@ __all__ = ["FAMILIES", "TreeCase", "least_of_tree", "tree_case"]
 
 FAMILIES = ("links", "depth-2", "depth-3", "same-site", "apart", "prefer", "capacity", "subgraphs", "boundary")
 
+# Weights of the family `capacity` take multiples of so many bytes.
+UNIT = 2**16
+
 
 @dataclass(frozen=True)
 class Node:
@@ -110,7 +113,7 @@ def tree_case(seed: int, family: str) -> TreeCase:
         graph.append((tuple(sorted(reads)), rng.randrange(13)))
     elements: list[int] = []
     while len(elements) <= size:
-        drawn = int(256 * 2 ** rng.uniform(0, 10))
+        drawn = int(256 * 2 ** rng.uniform(0, 2 if family == "capacity" else 10))
         elements += [] if drawn in elements else [drawn]
     root = _nested(rng, 2 if family == "depth-2" else 3) if is_nested else _flat(rng.choice((3, 4)))
     leaves = [leaf.path for leaf in root.leaves()]
@@ -135,9 +138,12 @@ def tree_case(seed: int, family: str) -> TreeCase:
             times[index] = {site: times[index][site] for site in sites}
         options["where"] = where
     if family == "capacity":
-        weights = {index: 4 * rng.randint(256, 4096) for index in range(size) if rng.random() < 0.7}
+        weights = {index: UNIT * rng.randint(1, 8) for index in range(size) if rng.random() < 0.7}
         devices = [leaf for leaf in root.leaves() if leaf.memory != root.memory]
-        capacity = {leaf.memory: int(sum(weights.values()) * rng.uniform(0.2, 0.5)) for leaf in devices}
+        units = sum(weights.values()) // UNIT
+        # All values together take less than one unit, so that the room for them is room for no other weights.
+        values = 4 * sum(elements)
+        capacity = {leaf.memory: UNIT * int(units * rng.uniform(0.2, 0.5)) + values for leaf in devices}
     if family == "subgraphs":
         case["most"] = {rng.choice(leaves[:-1]): 1}
         options["max_subgraphs"] = dict(case["most"])
