@@ -222,11 +222,12 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     Raises:
         InfeasibleError: if operations that must be in a memory need more than it holds, or as for `within_limits`.
     """
-    plan = within_limits(request, feasibility, sites)
+    # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
+    plan = unconstrained = within_limits(request, feasibility, sites)
     for _ in range(MAX_MEMORY_ROUNDS):
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
-            return plan
+            return _with_bound_of(plan, unconstrained)
         problem = InfeasibleError(*(use.problem() for use in full))
         try:
             plan = _with_reserve(request, plan, sites, {use.memory: use.values for use in full})
