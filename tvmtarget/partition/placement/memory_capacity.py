@@ -107,7 +107,7 @@ class MemoryCapacity:
         return shares
 
     def released(self, allowed: npt.NDArray[np.bool_], pinned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return which pinned atoms have to be released, because their weights do not fit their memories.
+        """Return which pinned atoms to release because their weights do not fit their memories.
 
         Memories hold the weights of atoms without another choice, then those of pinned atoms, in order.
 

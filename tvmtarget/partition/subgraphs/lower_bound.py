@@ -59,7 +59,7 @@ def _bounds(labeled: LabeledGraph) -> Iterator[int]:
 
 
 def least_weight(labeled: LabeledGraph, weights: Sequence[int]) -> int:
-    """Bound the total weight of the subgraphs of any acyclic partition of a labeled graph from below.
+    """Bound the total weight of the subgraphs of any acyclic partition from below.
 
     Args:
         labeled: graph without cycles whose vertices are labeled with sites.
