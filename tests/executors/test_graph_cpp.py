@@ -143,6 +143,7 @@ def test_sums_over_nothing_are_an_error_that_names_the_function():
         tt.build(model, "llvm(runtime=cpp)")(np.zeros((0, 3), "float32"))
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_halfway_leaves_no_manifest_of_mixed_files(tmp_path):
     both(DIGITS, where={"op:Gemm": "@b"})[1].export(tmp_path)
     (tmp_path / "leaves" / "1.so").unlink()
