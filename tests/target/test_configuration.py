@@ -144,3 +144,18 @@ def test_devices_become_constraints():
     assert str(VirtualDevice.for_target(parse("cuda(arch=sm_80)")).to_constraint()) == "cuda(arch=sm_80)"
     assert str(VirtualDevice(device_type="cuda").to_constraint()) == "cuda"
     assert VirtualDevice().to_constraint() is None
+
+
+def test_a_map_by_device_type_is_read_as_its_targets():
+    by_name = tt.CompilationConfig(targets={"cuda": "cuda -arch=sm_80", "cpu": "llvm"})
+    assert by_name == tt.CompilationConfig(targets=["cuda -arch=sm_80", "llvm"])
+    assert tt.CompilationConfig(targets={2: "cuda -arch=sm_80", 1: "llvm"}) == by_name
+    assert tt.CompilationConfig.from_json({"targets": {"cuda": "cuda -arch=sm_80", "cpu": "llvm"}}) == by_name
+
+
+def test_a_key_of_such_a_map_is_the_device_type_of_its_target():
+    with pytest.raises(TargetError, match="target 'llvm' is of device type 'cpu', not 'cuda' as in its key") as found:
+        tt.CompilationConfig(targets={"cuda": "llvm"})
+    assert [problem.loc for problem in found.value.problems] == [("targets", "cuda")]
+    with pytest.raises(tt.TvmTargetError, match=r"'cud'.*did you mean 'cuda'"):
+        tt.CompilationConfig(targets={"cud": "cuda"})

@@ -10,7 +10,7 @@ because the order of a tree is one of preference.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TypeAlias, cast
 
 from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -28,6 +28,8 @@ from tvmtarget.target.virtual_device import VirtualDevice
 
 __all__ = ["CompilationConfig"]
 
+_DeviceMap: TypeAlias = "Mapping[str | int, TargetLike]"
+
 _CPU = "cpu"
 # Device types that rule B accepts as hosts.
 _HOSTS = (_CPU, "hexagon")
@@ -38,7 +40,8 @@ class CompilationConfig(JsonNode):
 
     Args:
         target_host: the CPU that drives the targets; if None, it is found (see `host_target`) and stored.
-        targets: one device or code generator each, of different kinds; their own hosts must be the same.
+        targets: one device or code generator each, of different kinds; their own hosts must be the same. A map by
+            device type, such as `{"cuda": "cuda -arch=sm_80", "cpu": "llvm"}`, is accepted too.
         executor: the executor; if None, that of a target, else `graph`.
         runtime: the runtime; if None, that of a target, else the default of the executor.
         fallback_device: device type, by name or number, of unplaced work (`relay.fallback_device_type`).
@@ -59,7 +62,7 @@ class CompilationConfig(JsonNode):
     def __init__(
         self,
         target_host: TargetLike | None = None,
-        targets: Sequence[TargetLike] = (),
+        targets: Sequence[TargetLike] | _DeviceMap = (),
         executor: Executor | str | Mapping[str, object] | None = None,
         runtime: Runtime | str | Mapping[str, object] | None = None,
         *,
@@ -70,7 +73,8 @@ class CompilationConfig(JsonNode):
         given: tuple[Target, ...] = ()
         host: Target | None = None
         with found.collect(loc=("targets",)):
-            given = as_targets(targets)
+            is_map = isinstance(targets, Mapping) and not targets.keys() & {"kind", "tag"}
+            given = _by_device(cast("_DeviceMap", targets)) if is_map else as_targets(targets)
         with found.collect(loc=("target_host",)):
             host = None if target_host is None else as_target(target_host, "target_host")
         with found.collect(loc=("executor",)):
@@ -214,7 +218,12 @@ class CompilationConfig(JsonNode):
         target, executor, runtime = handler(core_schema.tuple_positional_schema(nested))["prefixItems"]
         fields = {
             "target_host": target,
-            "targets": {"type": "array", "items": target, "minItems": 1},
+            "targets": {
+                "anyOf": [
+                    {"type": "array", "items": target, "minItems": 1},
+                    {"type": "object", "additionalProperties": target, "minProperties": 1},
+                ]
+            },
             "executor": executor,
             "runtime": runtime,
             "fallback_device": {"type": ["string", "integer"]},
@@ -376,6 +385,19 @@ class CompilationConfig(JsonNode):
         if device.device_type is None:
             return device
         return device.replace(target=self.find_primitive_target_for_device(device.device_type))
+
+
+def _by_device(targets: _DeviceMap) -> tuple[Target, ...]:
+    """Return the targets of a map by device type, the form in which `relay.build` took several targets."""
+    found, problems = list[Target](), Problems()
+    for device, target in targets.items():
+        with problems.collect(loc=(str(device),)):
+            name, one = read_device_type(device), as_target(target)
+            if one.device != name:
+                raise TargetError(f"target {str(one)!r} is of device type {one.device!r}, not {name!r} as in its key")
+            found.append(one)
+    problems.raise_all()
+    return tuple(found)
 
 
 def _bare(target: Target) -> Target:
