@@ -6,6 +6,7 @@ from models import LIGHT, light, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.flat_program import normalise
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.registry import strategy_for
@@ -45,6 +46,17 @@ def test_tvm_is_not_given_what_it_cannot_do(node, constants, code):
     rejection = verdicts(model, "llvm")["op"]
     assert isinstance(rejection, Reject)
     assert rejection.code == code
+
+
+@pytest.mark.parametrize(("dims", "result", "is_open"), [("n,6", "?,?", True), ("2,6", "3,4", False)])
+def test_operands_that_sizes_decide_have_static_shapes_as_their_fix(dims, result, is_open):
+    text = f"""func @main(%x: float32[{dims}], %z: int64[2]) -> (float32[{result}]) opsets(onnx=17) {{
+      %y: float32[{result}] = onnx.Reshape(%x, %z) as op
+      return %y
+    }}"""
+    with pytest.raises(InfeasibleError, match="make it an initializer") as error:
+        tt.decompose(tt.IRModule.parse(text), "llvm")
+    assert ("--dim NAME=N" in str(error.value)) is is_open
 
 
 def test_operators_of_foreign_domains_are_not_taken_for_onnx():

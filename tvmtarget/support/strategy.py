@@ -113,7 +113,10 @@ class Rule:
         if index is None:
             return None
         message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is computed at run time"
-        return reject("NEED_CONST", message, hint="make it an initializer")
+        # Such operands mostly follow from sizes of the inputs, and are folded where these are numbers.
+        is_open = any(isinstance(type_, TensorType) and type_.nbytes is None for type_ in (*op.inputs, *op.outputs))
+        fix = ", or give the inputs static shapes, by tt.specialize or --dim NAME=N" if is_open else ""
+        return reject("NEED_CONST", message, hint=f"make it an initializer{fix}")
 
     def _attributes(self, op: Op) -> Reject | None:
         for name, value in op.call.attrs:
