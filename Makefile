@@ -2,7 +2,8 @@
 .PHONY: setup check lint types test slow coverage goldens
 
 setup:
-	pip install --constraint .ci/constraints.txt --editable '.[all,dev]' ./tests/plugin
+	pip install --constraint .ci/constraints.txt --editable '.[all,dev]'
+	pip install --no-deps ./tests/plugin
 	command -v pre-commit >/dev/null && pre-commit install || true
 
 check: lint types test
