@@ -2,8 +2,8 @@
 .PHONY: setup check lint types test slow coverage goldens
 
 setup:
-	pip install --constraint .ci/constraints.txt --editable '.[all,dev]'
-	pip install --no-deps ./tests/plugin
+	pip install --constraint .ci/constraints.txt '.[all,dev]' ./tests/plugin
+	pip install --no-deps --editable .
 	command -v pre-commit >/dev/null && pre-commit install || true
 
 check: lint types test
