@@ -141,9 +141,9 @@ def test_a_saved_program_reports_its_calls_too(tmp_path):
     exe = tt.build(divided(layers(3)))
     exe.save(tmp_path / "p")
     loaded = tt.load(tmp_path / "p")
-    assert loaded.report() == exe.report()
     x = np.ones((2, 3), "float32")
     np.testing.assert_array_equal(loaded(x), exe(x))
+    assert loaded.report() == exe.report()  # what ran inside is known after the first run
 
 
 def test_identical_systems_have_one_driver_and_distinct_copy_records():
