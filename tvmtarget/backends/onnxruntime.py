@@ -77,7 +77,7 @@ class _OnnxRuntime(Backend):
             if not request.is_trusted and (provider.library or provider.options):
                 raise ValueError("provider-library and provider-options of a file need trust (trust=True)")
             make = _Maker(ort, request.target, provider)
-            make.providers(ort.SessionOptions())  # so that errors about the provider are told from those of the program
+            make.providers(ort.SessionOptions())  # errors of the provider are reported apart from those of the program
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
