@@ -28,6 +28,8 @@ def check_gpu(op: Op) -> Reject | None:
     """
     if op.kind in UNSUPPORTED:
         return reject("NO_RULE", UNSUPPORTED[op.kind])
+    if op.kind in ("Shape", "Size") and not _is_static(op):
+        return reject("SHAPE_DYNAMIC", f"its code for {op.kind} of symbolic shapes runs on the host")
     if any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs):
         return reject("RULE", f"its schedules for GPUs do not support {op.kind} with an empty result")
     if op.kind == "AveragePool" and op.attr("ceil_mode") == 1 and not _is_static(op):

@@ -37,8 +37,9 @@ def check_empty_operands(op: Op) -> Reject | None:
         None if this cannot happen, else why it can.
     """
     is_empty = any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs)
-    # CastLike reads only the type of its second operand, and an empty part of a Concat contributes no elements.
-    if is_empty or op.kind in ("CastLike", "Concat"):
+    # CastLike reads only the type of its second operand, Shape and Size only the shape, and an empty part of a Concat
+    # contributes no elements.
+    if is_empty or op.kind in ("CastLike", "Concat", "Shape", "Size"):
         return None
     for index, name in enumerate(op.call.inputs):
         if 0 in _shape(op, index) and not op.is_constant(index):
@@ -579,7 +580,7 @@ RULES: dict[str, Rule] = {
     **_each("Flatten Transpose Trilu", _ANY),
     "DepthToSpace": Rule(checks=(_check_block_dims,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(_check_block_dims,)),
-    **_each("Shape Size", Rule(checks=(_require_static(0),))),
+    **_each("Shape Size", _ANY),
     "Concat": Rule(checks=(_check_concat,)),
     "Constant": Rule(
         attrs=dict.fromkeys(

@@ -647,7 +647,7 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
     for attribute in [attr for attr in node.attribute if attr.type == AttributeProto.INTS and not attr.ints]:
         node.attribute.remove(attribute)
     if node.op_type in ("Shape", "Size"):
-        yield _constant(node, types)
+        yield from _shape_nodes(node, types)
     elif node.op_type == "Resize":
         node.input[:] = [name if name not in empty else "" for name in node.input]
         yield node
@@ -710,13 +710,23 @@ def _with_products(
     return written
 
 
-def _constant(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> NodeProto:
-    """Return the constant value of a Shape or Size of a static value; the strategy supports no other."""
-    dims = [dim.dim_value for dim in types[node.input[0]].shape.dim]
-    bounds = {attribute.name: attribute.i for attribute in node.attribute}
-    shape = np.array(dims[slice(bounds.get("start", 0), bounds.get("end"))], "int64")
-    value = shape if node.op_type == "Shape" else np.array(shape.prod(), "int64")
-    return onnx.helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(value))
+def _shape_nodes(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> Iterator[NodeProto]:
+    """Yield a constant for a Shape or Size of a static value; of another, what makes a tensor of its shape."""
+    dims = types[node.input[0]].shape.dim
+    if all(dim.HasField("dim_value") for dim in dims):
+        bounds = {attribute.name: attribute.i for attribute in node.attribute}
+        shape = np.array([dim.dim_value for dim in dims[slice(bounds.get("start", 0), bounds.get("end"))]], "int64")
+        value = shape if node.op_type == "Shape" else np.array(shape.prod(), "int64")
+        yield onnx.helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(value))
+        return
+    (result,) = node.output
+    vector = result if node.op_type == "Shape" else f"{result}:vector"
+    shape_node = onnx.helper.make_node("Shape", node.input, [f"{result}:shape"])
+    shape_node.attribute.extend(node.attribute)
+    yield shape_node
+    yield onnx.helper.make_node("Cast", [f"{result}:shape"], [vector], to=TensorProto.INT64)
+    if node.op_type == "Size":
+        yield onnx.helper.make_node("ReduceProd", [vector], [result], keepdims=0)
 
 
 def _is_int64_vector(type_: TypeProto.Tensor | None) -> bool:
