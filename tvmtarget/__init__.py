@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tvmtarget.building.compile_plan import build
     from tvmtarget.building.executable import Executable, load
     from tvmtarget.errors import TvmTargetError
+    from tvmtarget.ir.buckets import with_buckets
     from tvmtarget.ir.builder import FunctionBuilder
     from tvmtarget.ir.function import Call, Constant, Function, Value
     from tvmtarget.ir.module import IRModule
@@ -93,6 +94,7 @@ __all__ = [
     "split_host_device",
     "strategy",
     "tune",
+    "with_buckets",
 ]
 
 _HOMES = {
@@ -100,6 +102,7 @@ _HOMES = {
     "tvmtarget.errors": ("TvmTargetError",),
     "tvmtarget.building.executable": ("Executable", "load"),
     "tvmtarget.building.saved_program": ("inspect",),
+    "tvmtarget.ir.buckets": ("with_buckets",),
     "tvmtarget.ir.builder": ("FunctionBuilder",),
     "tvmtarget.ir.function": ("Call", "Constant", "Function", "Value"),
     "tvmtarget.ir.module": ("IRModule",),

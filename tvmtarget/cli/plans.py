@@ -53,6 +53,14 @@ class PartitionArguments:
     sizes: Annotated[
         _Texts, _option("--dim", "NAME=N,...: the size of a symbolic dimension of the inputs; may be repeated.")
     ] = None
+    buckets: Annotated[
+        _Texts,
+        _option(
+            "--bucket",
+            "NAME=N,...: sizes for which the program gets a body of its own; may be repeated. Inputs of other sizes "
+            "run the body with symbolic dimensions.",
+        ),
+    ] = None
     assumed: Annotated[
         _Texts,
         _option(
@@ -101,7 +109,7 @@ class PartitionArguments:
         return read_where(self.where)
 
     def read(self, model: Path) -> IRModule:
-        """Read a model, with the sizes of `--dim`.
+        """Read a model, with the sizes of `--dim` and `--bucket`.
 
         Args:
             model: The ONNX file.
@@ -110,15 +118,17 @@ class PartitionArguments:
             The program.
 
         Raises:
-            ModelError: The file is no valid model, or the model has no such dimension.
+            ModelError: The file is no valid model, the model has no such dimension, or a bucket is given twice.
             TextError: A size is none.
         """
+        from tvmtarget.ir.buckets import with_buckets
         from tvmtarget.ir.module import IRModule
         from tvmtarget.ir.specialize import specialize
 
         module = IRModule.from_onnx(model)
         sizes = _numbers("--dim", self.sizes, "batch=1")
-        return specialize(module, sizes) if sizes else module
+        buckets = [_numbers("--bucket", [text], "batch=1") for text in self.buckets or ()]
+        return with_buckets(specialize(module, sizes) if sizes else module, buckets)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `decompose` by name, without `costs` and `where`.
