@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from tvmtarget.autotune.log.match import Policy
-from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Array, CompileRequest, Schedules
 from tvmtarget.building.backend_choice import choose_backends
 from tvmtarget.building.executable import Executable
-from tvmtarget.building.leaf_compilation import Progress, compile_leaves
+from tvmtarget.building.leaf_compilation import Progress, compile_leaves, log_schedules
 from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.plan_request import PlanRequest, ProgramLike
 from tvmtarget.building.tir_modules import build_code, is_code_entry
-from tvmtarget.building.tuned_schedules import SAME_DEVICE, LogSchedules, Settings, TunedChoices, opened_log
 from tvmtarget.compile_cache import CacheLike, CompileCache, open_cache
 from tvmtarget.errors import BackendError, CompileError, InfeasibleError, TargetError, raise_all, warn
 from tvmtarget.executors.driver_program import DriverProgram, constants_of
@@ -36,6 +33,11 @@ from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target, TargetLike
 from tvmtarget.untrusted import LIMITS, limit
+
+if TYPE_CHECKING:
+    from tvmtarget.autotune.log.match import Policy
+    from tvmtarget.autotune.log.tuning_log import TuningLog
+    from tvmtarget.building.tuned_schedules import Settings, TunedChoices
 
 __all__ = ["Progress", "build", "build_plan", "codegen_target", "compile_request"]
 
@@ -63,7 +65,7 @@ def build(
     allow_interpreter: bool = False,
     progress: Progress | None = None,
     log: TuningLog | str | Path | None = None,
-    policy: Policy = SAME_DEVICE,
+    policy: Policy | None = None,
     settings: Settings | None = None,
     since: Executable | None = None,
     entry: str | None = None,
@@ -127,13 +129,12 @@ def build(
         request = replace(request, module=module)
     if isinstance(module, IRModule) and is_code_entry(module):
         ignored: dict[str, object] = {"params": params, "where": where, "log": log, "settings": settings}
-        # The policy has a default, so that only another one shows that the caller gave it.
-        ignored |= {"since": since, "policy": policy != SAME_DEVICE}
+        ignored |= {"since": since, "policy": policy}
         ignored |= {"cache": not isinstance(cache, bool), "jobs": jobs}
         _check_not_given(ignored)
         return _build_code(module, request.root(module.target), mod_name, progress)
     plan = request.plan()
-    if log is None and policy != SAME_DEVICE:
+    if log is None and policy is not None:
         raise TargetError("policy (--near) needs a tuning log; pass log (--log), or omit policy")
     raise_all(TargetError, [*_unknown_sites(plan, settings or {})])
     options: _Options = {
@@ -147,8 +148,10 @@ def build(
     build = build_plan if isinstance(module, Plan) else _build_movable
     if log is None:
         return build(plan, None, settings, mod_name, **options)
+    from tvmtarget.building.tuned_schedules import SAME_DEVICE, TunedChoices, opened_log  # most builds have no log
+
     with opened_log(log) as opened:
-        choices = TunedChoices(opened, policy)
+        choices = TunedChoices(opened, SAME_DEVICE if policy is None else policy)
         # A log may choose the kernels and settings of a plan, but not its placement.
         if not isinstance(module, Plan):
             plan = choices.placed(plan)
@@ -283,8 +286,9 @@ def build_plan(
     executable.plan = plan
     executable.compile_systems()
     for leaf in leaves.values():
-        if isinstance(leaf.request.schedules, LogSchedules):
-            leaf.tuned = leaf.request.schedules.applied
+        schedules = log_schedules(leaf.request)
+        if schedules is not None:
+            leaf.tuned = schedules.applied
     return executable
 
 

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tvmtarget.backends.compile_worker import compile_in_processes
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import CompileRequest, FixedSchedules
 from tvmtarget.backends.sharing import build_key, code_key, function_key, stored_key
 from tvmtarget.building.leaf_function import LeafCode, LeafFunction
-from tvmtarget.building.tuned_schedules import LogSchedules
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import BackendError, CompileError, FileError
 from tvmtarget.human_units import counted
@@ -34,7 +34,10 @@ from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.plan import Plan
 from tvmtarget.untrusted import parse_json
 
-__all__ = ["Progress", "compile_leaves"]
+if TYPE_CHECKING:
+    from tvmtarget.building.tuned_schedules import LogSchedules
+
+__all__ = ["Progress", "compile_leaves", "log_schedules"]
 
 # Called with the current work, the number of finished functions, and the number of all functions.
 Progress = Callable[[str, int, int], None]
@@ -70,7 +73,7 @@ class _Task:
     @property
     def schedules(self) -> LogSchedules | None:
         """The lookups in a tuning log."""
-        return self.request.schedules if isinstance(self.request.schedules, LogSchedules) else None
+        return log_schedules(self.request)
 
     @property
     def leaf_code(self) -> LeafCode:
@@ -85,6 +88,22 @@ class _Task:
         if self.request.schedules is not schedules:
             self.request = replace(self.request, schedules=schedules)
         self.code = code
+
+
+def log_schedules(request: CompileRequest) -> LogSchedules | None:
+    """Return the lookups in a tuning log that a request has.
+
+    Args:
+        request: A function that is compiled.
+
+    Returns:
+        The lookups, or None if the function is compiled without a log.
+    """
+    if request.schedules is None:
+        return None
+    from tvmtarget.building.tuned_schedules import LogSchedules  # most builds have no log
+
+    return request.schedules if isinstance(request.schedules, LogSchedules) else None
 
 
 def compile_leaves(
@@ -207,7 +226,7 @@ def _tasks(plan: Plan, leaves: Mapping[str, LeafFunction]) -> Iterator[_Task]:
         leaf = leaves[subgraph.function]
         backend, request = leaf.backend, leaf.request
         function = function_key(plan.module[subgraph.function], plan.module.by_name)
-        is_tuned = isinstance(request.schedules, LogSchedules)
+        is_tuned = log_schedules(request) is not None
         # `choose_backends` pairs the TVM backend with a kind that it does not list only for an external code generator
         # (BYOC).
         is_external = backend.name == "tvm" and request.target.kind not in backend.kinds
@@ -231,8 +250,8 @@ def _tasks(plan: Plan, leaves: Mapping[str, LeafFunction]) -> Iterator[_Task]:
 
 def _repeated_lookups(schedules: LogSchedules | None, earlier: LeafFunction) -> LogSchedules | None:
     """Return the lookups of an earlier build made again, or None if the log has other results now."""
-    before = earlier.request.schedules
-    return schedules.repeated(before) if schedules is not None and isinstance(before, LogSchedules) else None
+    before = log_schedules(earlier.request)
+    return schedules.repeated(before) if schedules is not None and before is not None else None
 
 
 def _read(cache: CompileCache, task: _Task) -> bool:

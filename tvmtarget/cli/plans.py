@@ -277,7 +277,7 @@ class PlanOptions(PartitionArguments):
                     progress=report,
                     mod_name=model.stem,
                     log=log,
-                    policy=self.policy,
+                    policy=self.policy if self.near else None,
                     cache=cache,
                     jobs=jobs,
                 )

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from tvmtarget.ir.function import Call, Constant, Function, all_names, calls_in
 from tvmtarget.ir.inference import infer_call
@@ -273,6 +272,8 @@ class _Folding:
         is_integer = any(isinstance(one.type, TensorType) and "float" not in one.type.dtype for one in call.outputs)
         # Division of integers by zero, and floats that no integer represents, have no result in ONNX.
         mode: Any = "raise" if is_integer else "ignore"
+        from onnx.reference import ReferenceEvaluator  # most programs have nothing to fold
+
         try:
             with np.errstate(divide=mode, invalid=mode, over="ignore", under="ignore"):
                 found = iter(ReferenceEvaluator(model).run(None, inputs))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from tvmtarget.autotune.log.match import Match
+if TYPE_CHECKING:
+    from tvmtarget.autotune.log.match import Match
 
 __all__ = ["Applied"]
 

@@ -6,18 +6,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvmtarget import toolchains
-from tvmtarget.backends.c.program import CProgram, ProgramSignature, compiled_program, open_program
-from tvmtarget.backends.c.project import CProject
-from tvmtarget.backends.c.static_function import StaticFunction
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.backends.tvm.backend import BACKEND as TVM
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.target.tree import Target
-from tvmtarget.toolchains.compilers import toolchain_for
-from tvmtarget.toolchains.runners import is_local, runner_for
+
+# Every build looks at every backend, and few have leaves of kind `c`: what compiles these is imported when it is used.
+if TYPE_CHECKING:
+    from tvmtarget.backends.c.program import CProgram, ProgramSignature
+    from tvmtarget.backends.c.static_function import StaticFunction
 
 __all__ = ["BACKEND"]
 
@@ -38,6 +39,9 @@ class _C(Backend):
 
     def code_version(self, target: Target) -> str | None:
         # As for llvm, the passes of TVM must not be changed around the build.
+        from tvmtarget.toolchains.compilers import toolchain_for
+        from tvmtarget.toolchains.runners import is_local
+
         generator = TVM.code_version(Target("llvm"))
         try:
             compiler = toolchain_for(target).key()
@@ -47,6 +51,8 @@ class _C(Backend):
         return None if generator is None or compiler is None else " ".join((generator, _sources(), form, compiler))
 
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
+        from tvmtarget.toolchains.runners import is_local, runner_for
+
         if is_local(target):
             return native_code_mismatch(target)
         try:
@@ -59,6 +65,9 @@ class _C(Backend):
         return TVM.static_function(request, prefix)
 
     def compile(self, request: CompileRequest) -> Compiled:
+        from tvmtarget.backends.c.program import ProgramSignature, compiled_program, open_program
+        from tvmtarget.backends.c.project import CProject
+
         if {_NATIVE, _SIGNATURE} <= request.native.keys():
             signature = ProgramSignature.read(request.native[_SIGNATURE])
             return _CompiledC(signature, open_program(signature, request.target, request.native[_NATIVE]))
