@@ -41,7 +41,8 @@ class Decision:
             computed where the driver's memory is. VETO: the code generator of the site rejects one subgraph of all
             these operations. SHAPE: the code generator of the site takes each operation alone. MAX_SIZE, MAX_INPUTS,
             MAX_OUTPUTS: one subgraph of all these operations exceeds a limit of the site. RELEASED_PIN: the site does
-            not meet a preference.
+            not meet a preference. QUANTIZED: the operation follows another one of its quantized unit to the site.
+            FLOAT_COPY: the first of two operations does not follow the second, so that floats pass.
         ops: the operations that it is about, by number; for a limit, all that one subgraph would have had.
         site: path of the site that it is about.
         reason: one line for people.
@@ -87,21 +88,29 @@ def separating_decision(decisions: Sequence[Decision], first: int, second: int) 
         Of the records of limits and rejected subgraphs about both, the one about the fewest operations; None if there
         is none.
     """
-    records = (one for one in decisions_about(decisions, first, second) if one.stage in ("form", "check"))
+    records = (
+        one
+        for one in decisions_about(decisions, first, second)
+        if one.stage in ("form", "check") or one.code == "FLOAT_COPY"
+    )
     return min(records, key=lambda one: len(one.ops), default=None)
 
 
-def assignment_records(program: FlatProgram, level: Level, assignment: Assignment) -> Iterator[Decision]:
+def assignment_records(
+    program: FlatProgram, feasibility: Feasibility, level: Level, assignment: Assignment
+) -> Iterator[Decision]:
     """Record why atoms are not on sites that support them, and which serve their driver.
 
     Args:
         program: the flat program.
+        feasibility: what fits where.
         level: the level that was assigned.
         assignment: the option of every atom.
 
     Yields:
         A MEMORY record for each atom and each allowed option whose memory has no capacity left for its weights, and a
-        CONTROL_SCALAR record for each operation whose result the driver reads.
+        CONTROL_SCALAR record for each operation whose result the driver reads; a QUANTIZED or FLOAT_COPY record for
+        each operation that follows another one.
     """
     if assignment.capacity is not None:
         yield from _memory_records(level, assignment.chosen, assignment.capacity)
@@ -110,6 +119,29 @@ def assignment_records(program: FlatProgram, level: Level, assignment: Assignmen
         if level.control_scalars.issuperset(atom) and option.domain == level.site.domain:
             reason = "a driver reads what it computes to run control flow, and this is the driver's memory"
             yield Decision("assign", "CONTROL_SCALAR", atom, option.path, reason)
+    if level.followed:
+        yield from _unit_records(program, feasibility, level, assignment.chosen)
+
+
+def _unit_records(
+    program: FlatProgram, feasibility: Feasibility, level: Level, chosen: Sequence[int]
+) -> Iterator[Decision]:
+    atom_of = {index: number for number, atom in enumerate(level.atoms) for index in atom}
+    for index, other in sorted(level.followed.items()):
+        option = level.options[chosen[atom_of[other]]]
+        if atom_of[index] == atom_of[other]:
+            center = other
+            while center in level.followed and atom_of[center] == atom_of[index]:
+                center = level.followed[center]
+            reason = f"it stays with {program.body[center].source!r}, so that quantized values pass between sites, not "
+            yield Decision("assign", "QUANTIZED", (index,), option.path, f"{reason}float copies")
+        elif chosen[atom_of[index]] != chosen[atom_of[other]]:
+            source = program.body[index].source
+            why = (
+                f"{source!r} cannot run on" if not feasibility.fits((index,), option) else f"{source!r} is not kept on"
+            )
+            reason = f"a float copy of a quantized value passes, since {why} @{option.path}"
+            yield Decision("assign", "FLOAT_COPY", (index, other), option.path, reason)
 
 
 def _memory_records(level: Level, chosen: Sequence[int], capacity: MemoryCapacity) -> Iterator[Decision]:

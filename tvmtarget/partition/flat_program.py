@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
@@ -25,6 +25,7 @@ from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, TypeNumbers, dataflow_of, number_types, signatures_of
+from tvmtarget.partition.dequantization import unshare_dequantized
 from tvmtarget.partition.outline.canonical_order import canonical_ranks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
 from tvmtarget.partition.placement.where_rules import ConstraintResolver, Requirement, names_of, rules_matching
@@ -380,15 +381,19 @@ def binds_readers(type_: Type) -> bool:
     return type_ is None or (isinstance(type_, OpaqueType) and type_.name.startswith(("Tuple(", "Func(")))
 
 
-def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint]) -> FlatProgram:
+def normalise(
+    module: IRModule, target: Target, where: Mapping[str, Constraint], named: Collection[str] = ()
+) -> FlatProgram:
     """Flatten a module into one function, and resolve the constraints on each operation.
 
-    All calls are inlined, and copies that an earlier decomposition inserted are dropped.
+    All calls are inlined, and copies that an earlier decomposition inserted are dropped. Where there are several
+    leaves, each reader of a dequantized value gets a DequantizeLinear of its own.
 
     Args:
         module: the module; its entry is `main`.
         target: the tree to partition over.
         where: constraints on operations and functions by name, glob or `op:KIND`.
+        named: names, globs or `op:KIND` of operations that other options refer to.
 
     Returns:
         The flat program.
@@ -407,6 +412,9 @@ def normalise(module: IRModule, target: Target, where: Mapping[str, Constraint])
     # With one leaf nothing is divided, and tuples may stay as they are.
     if len(tuple(topology.leaves())) > 1:
         inlined = split_tuples(inlined, where)
+        # What the user names stays as it is; a rule for all operations of a kind applies to the copies, too.
+        patterns = [re.compile(translate(name)) for name in (*where, *named) if not name.startswith("op:")]
+        inlined = unshare_dequantized(inlined, lambda name: any(one.match(name) for one in patterns))
     found = scopes_of(inlined)
     codes = {function.name: function.constraint for function in others if function.code is not None}
     _check_input_memories(module.main, topology)

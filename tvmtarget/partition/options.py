@@ -163,6 +163,12 @@ class PartitionOptions(Node):
         raise_all(TargetError, [f"unknown option {name!r}{did_you_mean(name, cls.model_fields)}" for name in unknown])
         return cls(**cast("dict[str, Any]", values))
 
+    @property
+    def named_ops(self) -> tuple[str, ...]:
+        """Names of operations in all options but `where`."""
+        groups = (*self.same_site, *self.apart, *self.atomic, self.boundary_before, self.boundary_after)
+        return tuple(name for group in groups for name in group)
+
     def to_file(self) -> dict[str, Any]:
         """Return the options as they stand in a plan file, format tvmtarget.plan/1.
 

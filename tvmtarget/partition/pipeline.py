@@ -161,7 +161,8 @@ def normalised(request: Request) -> FlatProgram:
     options = request.options
     module = request.module.verify()
     folded = folded_module(module, request) if options.fold_constants else module
-    program = replace(normalise(folded, request.target, options.where), folded=folded_ops(module, folded))
+    program = normalise(folded, request.target, options.where, options.named_ops)
+    program = replace(program, folded=folded_ops(module, folded))
     raise_all(TargetError, list(_unsupported_systems(program.topology)))
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)
@@ -675,7 +676,7 @@ def decide_level(
         formed = subgraphs_of_level(level, assignment, feasibility.cache)
         groups, rejected = checked_subgraphs(formed, check, level.limiter, chosen, level.limits)
         if not rejected:
-            assigned = assignment_records(program, level, assignment)
+            assigned = assignment_records(program, feasibility, level, assignment)
             limited = limit_records(program, feasibility, level, chosen, groups)
             return assignment, groups, (*assigned, *rejections, *limited)
         allowed = level.allowed.copy()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from tvmtarget.partition.placement.feasibility import Feasibility, has_preferenc
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
+from tvmtarget.partition.placement.quantized_units import followed_ops, joined_units
 from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of, graph_with_cuts
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
@@ -48,7 +49,7 @@ class Level:
     memory capacity for weights, None where memories are unlimited. `cuts` are pairs of atoms
     that follow each other and are required to be in different subgraphs, and `cut_graph` is the graph with one more
     vertex between the two of each pair; `control_scalars` are operations whose results the driver reads to run control
-    flow.
+    flow. `followed` says which operation each part of a quantized unit follows (`quantized_units.py`).
     """
 
     site: Site
@@ -65,6 +66,7 @@ class Level:
     cut_graph: AtomGraph
     cuts: frozenset[tuple[int, int]] = frozenset()
     control_scalars: frozenset[int] = frozenset()
+    followed: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def has_driver_option(self) -> bool:
@@ -171,11 +173,6 @@ def level_of(
     """
     atoms = atoms_of(program, feasibility.groups.of, calls, site.path)
     is_divided = _is_divided(program, atoms, site.path)
-    # An earlier division is kept as it is listed, so that decomposing a decomposed module changes nothing.
-    if not is_divided:
-        atoms = program.in_canonical_order(atoms)
-    graph = atom_graph(program, atoms)
-    _check_cycles(program, atoms, graph)
     # All operations of a level are of one body, so the first one decides.
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
     if options is None:
@@ -183,6 +180,14 @@ def level_of(
     if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
         # The driver is the last option: `has_driver_option` and `_allowed` rely on that.
         options = (*options, site)
+    followed = {} if is_divided or len(options) == 1 else followed_ops(program, calls)
+    if followed:
+        atoms = _with_units(program, feasibility, atoms, followed, options, site)
+    # An earlier division is kept as it is listed, so that decomposing a decomposed module changes nothing.
+    if not is_divided:
+        atoms = program.in_canonical_order(atoms)
+    graph = atom_graph(program, atoms)
+    _check_cycles(program, atoms, graph)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
     control_scalars: frozenset[int] = frozenset()
@@ -216,12 +221,37 @@ def level_of(
         cut_graph=graph_with_cuts(graph, cuts),
         cuts=cuts,
         control_scalars=control_scalars,
+        followed=followed,
     )
+
+
+def _with_units(
+    program: FlatProgram,
+    feasibility: Feasibility,
+    atoms: list[tuple[int, ...]],
+    followed: Mapping[int, int],
+    options: tuple[Site, ...],
+    site: Site,
+) -> list[tuple[int, ...]]:
+    """Merge quantized units where all of a unit can go to the first option of the operation that it follows.
+
+    Elsewhere the operation keeps the site that it prefers, and floats pass.
+    """
+    parts = {*followed, *followed.values()}
+    concerned = [atom for atom in atoms if not parts.isdisjoint(atom)]
+    rows = _allowed(program, feasibility, concerned, options, site)
+    row_of = {index: row for atom, row in zip(concerned, rows, strict=True) for index in atom}
+
+    def may_join(unit: tuple[int, ...], center: int) -> bool:
+        first = int(row_of[center].argmax())
+        return all(row_of[index][first] for index in unit) and _can(feasibility, unit, options[first], site)
+
+    return joined_units(atoms, followed, may_join)
 
 
 # Fields of a level that only name its sites and operations, or that the others determine.
 _DERIVED = frozenset(
-    {"site", "options", "atoms", "values", "graph", "limiter", "capacity", "cut_graph", "control_scalars"}
+    {"site", "options", "atoms", "values", "graph", "limiter", "capacity", "cut_graph", "control_scalars", "followed"}
 )
 
 

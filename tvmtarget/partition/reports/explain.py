@@ -211,7 +211,7 @@ def _forced(plan: Decomposition, index: int, record: SubgraphRecord, best: Seque
         yield f"pattern {pattern!r} of {kind} takes it together with {others}"
     competing = earlier if plan.estimates is None else [leaf.path for leaf in best if leaf.path != record.site]
     for decision in decisions_about(plan.decisions, index):
-        if decision.code == "CONTROL_SCALAR":
+        if decision.code == "CONTROL_SCALAR" or (decision.code == "QUANTIZED" and competing):
             yield decision.reason
         elif decision.site in competing:
             is_alone = decision.ops == (index,)

@@ -64,9 +64,10 @@ def _reason(plan: Decomposition, index: int, other: int, owner: dict[int, int], 
         return "BODY, it is outside of the body that this one stands in"
     if here < 0 or there < 0:
         return f"CONTROL_FLOW, a driver runs {'this one' if here < 0 else 'it'}"
-    if plan.subgraphs[there].site != plan.subgraphs[here].site:
-        return f"SITE, it runs on @{plan.subgraphs[there].site}"
     decision = separating_decision(plan.decisions, index, other)
+    if plan.subgraphs[there].site != plan.subgraphs[here].site:
+        floats = f"; {decision.reason}" if decision is not None and decision.code == "FLOAT_COPY" else ""
+        return f"SITE, it runs on @{plan.subgraphs[there].site}{floats}"
     if decision is not None:
         return str(decision)
     first, last = (other, index) if is_before else (index, other)
