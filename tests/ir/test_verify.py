@@ -230,3 +230,12 @@ def test_calls_of_functions_with_effects_are_marked():
     with pytest.raises(ModelError, match="op 'c' is not marked with an effect, but '@f' has one"):
         tt.IRModule.parse(text)
     assert tt.IRModule.parse(text.replace("as c", "effect as c"))
+
+
+def test_a_function_that_was_verified_is_judged_again_in_another_module():
+    text = "func @main(%x) opsets(onnx=17) {{ %y{0} = @f(%x) as call return %y }} func @f(%a) {{ return %a }}"
+    good = tt.IRModule.parse(text.format("")).verify()
+    with pytest.raises(ModelError, match="calls '@f', which is not in the module"):
+        tt.IRModule((good.main,)).verify()
+    with pytest.raises(ModelError, match="no node 'npu' in target"):
+        tt.IRModule((good.main.replace(constraint="@npu"), good["f"]), target=tt.Target.parse("[cpu=llvm]")).verify()

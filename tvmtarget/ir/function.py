@@ -324,7 +324,7 @@ def constants_of(function: Function) -> Iterator[Constant]:
     """
     yield from function.constants
     yield from _constants_in(function.attrs)
-    for call in function.body:
+    for call in [call for call in function.body if call.attrs or call.regions]:
         yield from _constants_in(call.attrs)
         for _, region in call.regions:
             yield from constants_of(region)
@@ -376,12 +376,12 @@ def callees_of(function: Function) -> frozenset[str]:
     Returns:
         Names of functions called directly.
     """
-    own = {call.op[1:] for call in function.body if call.op.startswith("@")}
-    for call in function.body:
+    own = {call.op[1:] for call in function.body if call.op[:1] == "@"}
+    for call in [call for call in function.body if call.op[:6] == "relax."]:
         own.update(_operand_functions(call))
     if function.code is not None:
         own.update(code_callees(function).values())
-    nested = [callees_of(region) for call in function.body for _, region in call.regions]
+    nested = [callees_of(region) for call in function.body if call.regions for _, region in call.regions]
     return frozenset(own).union(*nested)
 
 

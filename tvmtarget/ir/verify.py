@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.ir.dim_aliases import is_dim_aliases
@@ -20,8 +22,8 @@ from tvmtarget.ir.function import (
     SEND,
     Call,
     Function,
-    Value,
     callees_of,
+    calls_in,
     code_callees,
     constants_of,
 )
@@ -31,12 +33,14 @@ from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["RULES", "TARGET_RULES", "verify_functions"]
+__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "verify_functions"]
 
 MAX_SHOWN = 5
 
 Functions: TypeAlias = "Mapping[str, Function]"
-Rule: TypeAlias = "Callable[[Functions, Function], Iterator[str]]"
+
+# Functions that keep all rules of their own, by identity: functions are frozen, and every pass verifies them again.
+_SOUND: WeakValueDictionary[int, Function] = WeakValueDictionary()
 
 
 def verify_functions(module: Functions, target: Target | None = None) -> None:
@@ -51,15 +55,14 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
     """
     problems: list[str] = []
     tree = None if target is None else _TargetView(target)
-    for function in module.values():
+    bodies = {name: _Body(function) for name, function in module.items()}
+    for body in bodies.values():
+        found = list(_own_problems(body))
         # The other rules recurse into nested bodies, so that depth is checked first.
-        deep = list(_bodies_are_not_too_deep(module, function))
-        problems += [f"{problem} (function {function.name!r})" for problem in deep]
-        for rule in () if deep else RULES:
-            problems += [f"{problem} (function {function.name!r})" for problem in rule(module, function)]
-        if tree is not None and not deep:
-            for target_rule in TARGET_RULES:
-                problems += [f"{problem} (function {function.name!r})" for problem in target_rule(function, tree)]
+        if not body.is_too_deep:
+            found += [problem for rule in MODULE_RULES for problem in rule(bodies, body)]
+            found += [problem for rule in TARGET_RULES if tree is not None for problem in rule(body, tree)]
+        problems += [f"{problem} (function {body.function.name!r})" for problem in found]
     # A library of code needs no entry: it is called by its symbols.
     is_code = bool(module) and all(function.code is not None for function in module.values())
     if "main" not in module and not is_code and not any(f.attr("global_symbol") for f in module.values()):
@@ -71,112 +74,155 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
         raise ModelError(*problems)
 
 
-def _values_are_defined_once(_module: Functions, function: Function) -> Iterator[str]:
-    yield from _defined_once(function, set())
+def _own_problems(body: _Body) -> Iterator[str]:
+    """Yield what is wrong with a function whatever the other functions are."""
+    function = body.function
+    if _SOUND.get(id(function)) is function:
+        return
+    if body.is_too_deep:
+        yield f"bodies are nested deeper than {MAX_DEPTH} levels"
+        return
+    problems = [problem for rule in RULES for problem in rule(body)]
+    yield from problems
+    if not problems:
+        _SOUND[id(function)] = function
+
+
+class _Body:
+    """A function with the calls that rules look for, so that a rule does not pass over all calls again."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+
+    @cached_property
+    def is_too_deep(self) -> bool:
+        """Whether bodies are nested deeper than the parser reads them."""
+        level = [self.function]
+        for _ in range(MAX_DEPTH + 1):
+            level = [region for body in level for call in body.body if call.regions for _, region in call.regions]
+        return bool(level)
+
+    @cached_property
+    def bodies(self) -> tuple[Function, ...]:
+        """The function itself, then its nested bodies."""
+        nested = (_Body(region).bodies for call in self.function.body if call.regions for _, region in call.regions)
+        return (self.function, *chain.from_iterable(nested))
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """All calls, those of nested bodies too."""
+        return self.function.body if len(self.bodies) == 1 else tuple(calls_in(self.function))
+
+    @cached_property
+    def calls_of_functions(self) -> tuple[tuple[Function, Call, str], ...]:
+        """The calls of functions of the module, each with the body that holds it and the name of the callee."""
+        return tuple((body, call, call.op[1:]) for body in self.bodies for call in body.body if call.op[:1] == "@")
+
+    @cached_property
+    def has_effect(self) -> bool:
+        """Whether one of its own operations has an effect."""
+        return any(call.has_effect for call in self.function.body)
+
+
+def _values_are_defined_once(body: _Body) -> Iterator[str]:
+    yield from _defined_once(body.function, set())
 
 
 def _defined_once(function: Function, seen: set[str]) -> Iterator[str]:
     """Check a body; `seen` holds the values in scope and is restored on return, so that the check takes linear time."""
     added: list[str] = []
-
-    def new(name: str, what: str) -> Iterator[str]:
-        if name in seen and name:
+    named = [(param.name, "parameter") for param in function.params]
+    for name, what in (*named, *((constant.name, "constant") for constant in function.constants)):
+        if not name:
+            yield f"a {what} has no name"
+        elif name in seen:
             yield f"value {name!r} is defined again by {what}"
-        elif name:
+        else:
             seen.add(name)
             added.append(name)
-        elif not what.startswith("op"):
-            yield f"a {what} has no name"
-
-    for param in function.params:
-        yield from new(param.name, "parameter")
-    for constant in function.constants:
-        yield from new(constant.name, "constant")
     for call in function.body:
         for label, region in call.regions:
             # Before the results of the call itself: these are not visible in its own bodies.
             yield from (f"{problem} in {label!r} of {_op(call)}" for problem in _defined_once(region, seen))
         for output in call.outputs:
-            yield from new(output.name, _op(call))
+            name = output.name
+            if name in seen:
+                yield f"value {name!r} is defined again by {_op(call)}"
+            elif name:
+                seen.add(name)
+                added.append(name)
     seen.difference_update(added)
 
 
-def _values_are_defined_before_use(_module: Functions, function: Function) -> Iterator[str]:
-    yield from _defined_before_use(function, set())
+def _values_are_defined_before_use(body: _Body) -> Iterator[str]:
+    yield from _defined_before_use(body.function, {""})
 
 
 def _defined_before_use(function: Function, known: set[str]) -> Iterator[str]:
-    """Check a body; `known` holds the values in scope and is restored on return."""
-    later = set(function.types)
-    added = ({param.name for param in function.params} | function.constant_names) - known
-    known |= added
+    """Check a body; `known` holds the values in scope, "" for an absent operand too, and is restored on return."""
+    defined = (*(param.name for param in function.params), *function.constant_names)
+    added = [name for name in defined if name not in known]
+    known.update(added)
     for call in function.body:
-        for name in dict.fromkeys(filter(None, call.inputs)):
-            if name not in known:
-                how = "before it is computed" if name in later else "but nothing defines it"
-                yield f"{_op(call)} reads {name!r} {how}"
+        if not known.issuperset(call.inputs):
+            for name in dict.fromkeys(call.inputs):
+                if name not in known:
+                    how = "before it is computed" if name in function.types else "but nothing defines it"
+                    yield f"{_op(call)} reads {name!r} {how}"
         for label, region in call.regions:
             yield from (f"{problem} in {label!r} of {_op(call)}" for problem in _defined_before_use(region, known))
-        fresh = {output.name for output in call.outputs} - known
-        added |= fresh
-        known |= fresh
+        for output in call.outputs:
+            if output.name not in known:
+                known.add(output.name)
+                added.append(output.name)
     for name in function.results:
         if name not in known or not name:
-            yield f"result {name!r} is not defined{did_you_mean(name, known)}"
-    known -= added
+            yield f"result {name!r} is not defined{did_you_mean(name, sorted(filter(None, known)))}"
+    known.difference_update(added)
 
 
 def _op(call: Call) -> str:
     return f"op {call.source or call.op!r}"
 
 
-def _all_calls(function: Function) -> Iterator[tuple[Function, Call]]:
-    """Yield the calls of a function and of its nested bodies, each with the body that holds it."""
-    for call in function.body:
-        yield function, call
-        for _, region in call.regions:
-            yield from _all_calls(region)
-
-
-def _callees_exist_and_fit(module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
-        if call.callee is None:
+def _callees_exist_and_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    for _, call, name in body.calls_of_functions:
+        if name not in bodies:
+            yield f"{_op(call)} calls {call.op!r}, which is not in the module{did_you_mean(name, bodies)}"
             continue
-        if call.callee not in module:
-            yield f"{_op(call)} calls {call.op!r}, which is not in the module{did_you_mean(call.callee, module)}"
-            continue
-        callee = module[call.callee]
+        callee = bodies[name].function
         expected, found = (len(callee.params), len(callee.results)), (len(call.inputs), len(call.outputs))
         if expected != found:
             arity = f"takes {expected[0]} and returns {expected[1]} values, not {found[0]} and {found[1]}"
             yield f"{_op(call)} calls {call.op!r}, which {arity}"
 
 
-def _aliases_fit(module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
-        if call.callee is None or call.callee not in module:
+def _aliases_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    for _, call, name in body.calls_of_functions:
+        if name not in bodies or not call.attrs:
             continue
         dims, names = call.attr(DIMS), call.attr(OPS)
         if dims is not None and not is_dim_aliases(dims):
             yield f"{_op(call)} has dims={dims!r}, which should be names of dimensions in pairs"
         if names is None:
             continue
-        count = count_ops(module[call.callee], module)
+        functions = {other: one.function for other, one in bodies.items()}
+        count = count_ops(functions[name], functions)
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             yield f"{_op(call)} has ops={names!r}, which should be names"
         elif len(names) != count:
             yield f"{_op(call)} names {len(names)} ops of {call.op!r}, which has {count}"
 
 
-def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
-    for body, call in _all_calls(function):
-        if call.callee is None or call.callee not in module:
+def _types_at_calls_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    for holder, call, name in body.calls_of_functions:
+        if name not in bodies:
             continue
-        callee = module[call.callee]
-        for name, param in zip(call.inputs, callee.params, strict=False):
-            have = body.types.get(name)
+        callee = bodies[name].function
+        for operand, param in zip(call.inputs, callee.params, strict=False):
+            have = holder.types.get(operand)
             if have is not None and param.type is not None and not _agree(have, param.type):
-                takes = f"takes {param.type} as {param.name!r}, but {name!r} is {have}"
+                takes = f"takes {param.type} as {param.name!r}, but {operand!r} is {have}"
                 yield f"{_op(call)} calls {call.op!r}, which {takes}"
         for output, result in zip(call.outputs, callee.results, strict=False):
             gives = callee.types.get(result)
@@ -187,54 +233,49 @@ def _types_at_calls_fit(module: Functions, function: Function) -> Iterator[str]:
 
 def _agree(one: Type, other: Type) -> bool:
     """Return whether a value can be of both types."""
+    if one is other:
+        return True
     if not isinstance(one, TensorType) or not isinstance(other, TensorType):
         return one == other or type(one) is type(other)
     return one.agrees_with(other)
 
 
-def _types_are_known(_module: Functions, function: Function) -> Iterator[str]:
-    for name, type_ in function.types.items():
-        dtype = type_.dtype if isinstance(type_, TensorType) else None
-        if dtype is not None and dtype not in DTYPES:
-            yield f"value {name!r} has element type {dtype!r}{did_you_mean(dtype, DTYPES)}"
+def _types_are_known(body: _Body) -> Iterator[str]:
+    for name, type_ in body.function.types.items():
+        if isinstance(type_, TensorType) and type_.dtype not in DTYPES:
+            yield f"value {name!r} has element type {type_.dtype!r}{did_you_mean(type_.dtype, DTYPES)}"
 
 
-def _constants_have_their_types(_module: Functions, function: Function) -> Iterator[str]:
-    for constant in constants_of(function):
+def _constants_have_their_types(body: _Body) -> Iterator[str]:
+    for constant in constants_of(body.function):
         shape, dtype = constant.data.shape, dtype_of(constant.data.dtype)
         if shape != constant.type.shape or dtype != constant.type.dtype:
             yield f"constant {constant.name!r} is {constant.type}, but holds {TensorType(dtype, shape)}"
 
 
-def _names_are_unique(_module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
+def _names_are_unique(body: _Body) -> Iterator[str]:
+    # Most calls have one attribute or none; counting takes far longer than this test.
+    for call in [call for call in body.calls if len(call.attrs) > 1 or len(call.regions) > 1]:
         for what, named in (("attributes", call.attrs), ("bodies", call.regions)):
             yield from (f"{_op(call)} has two {what} {name!r}" for name in _twice(named))
-    yield from (f"there are two attributes {name!r}" for name in _twice(function.attrs))
-    yield from (f"operator set {name!r} has two versions" for name in _twice(function.opsets))
+    yield from (f"there are two attributes {name!r}" for name in _twice(body.function.attrs))
+    yield from (f"operator set {name!r} has two versions" for name in _twice(body.function.opsets))
 
 
 def _twice(named: Sequence[tuple[str, object]]) -> list[str]:
-    if len(named) < 2:  # most calls; counting takes far longer than this test
+    if len(dict(named)) == len(named):
         return []
     return sorted(name for name, count in Counter(name for name, _ in named).items() if count > 1)
 
 
-def _bodies_are_not_too_deep(_module: Functions, function: Function) -> Iterator[str]:
-    level = [function]
-    for _ in range(MAX_DEPTH + 1):
-        level = [region for body in level for call in body.body for _, region in call.regions]
-    if level:
-        yield f"bodies are nested deeper than {MAX_DEPTH} levels"
+def _opaque_code_is_alone(body: _Body) -> Iterator[str]:
+    alone = body.function.body[0] if body.function.code is not None else None
+    for call in [call for call in body.calls if call.op == CODE and call is not alone]:
+        yield f"{_op(call)} is code, which must be alone in a function of its own, with an attribute 'code'"
 
 
-def _opaque_code_is_alone(_module: Functions, function: Function) -> Iterator[str]:
-    for body, call in _all_calls(function):
-        if call.op == CODE and (body.code is None or body is not function):
-            yield f"{_op(call)} is code, which must be alone in a function of its own, with an attribute 'code'"
-
-
-def _code_calls_functions_of_the_module(module: Functions, function: Function) -> Iterator[str]:
+def _code_calls_functions_of_the_module(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    function = body.function
     pairs = function.body[0].attr(CALLEES) if function.code is not None else None
     if pairs is None:
         return
@@ -242,24 +283,20 @@ def _code_calls_functions_of_the_module(module: Functions, function: Function) -
         yield f"code has {CALLEES}={pairs!r}, which should be names in pairs: in the code, and of the function"
         return
     for name in code_callees(function).values():
-        if name not in module:
-            yield f"code calls {name!r}, which is not in the module{did_you_mean(name, module)}"
-        elif module[name].code is None:
+        if name not in bodies:
+            yield f"code calls {name!r}, which is not in the module{did_you_mean(name, bodies)}"
+        elif bodies[name].function.code is None:
             yield f"code calls {name!r}, which is a function of operations and no code"
 
 
-def _copies_have_ends(_module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
-        if call.op == COPY and (
-            len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst")
-        ):
+def _copies_have_ends(body: _Body) -> Iterator[str]:
+    for call in [call for call in body.calls if call.op == COPY]:
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst"):
             yield f"copy {call.source!r} is not from one memory to another"
 
 
-def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
-        if call.op not in (SEND, RECV):
-            continue
+def _transfers_have_ends(body: _Body) -> Iterator[str]:
+    for call in [call for call in body.calls if call.op in (SEND, RECV)]:
         end, values, unexpected = (
             ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
         )
@@ -268,15 +305,16 @@ def _transfers_have_ends(_module: Functions, function: Function) -> Iterator[str
             yield f"{_op(call)} is not a {end!r} end of a transfer: at most one value, a machine, an order, an effect"
 
 
-def _effects_are_marked(module: Functions, function: Function) -> Iterator[str]:
-    for _, call in _all_calls(function):
-        if call.has_effect:
-            continue
-        callee = module.get(call.callee or "")
-        if callee is not None and any(inner.has_effect for inner in callee.body):
-            yield f"{_op(call)} is not marked with an effect, but {call.op!r} has one"
-        if any(inner.has_effect for _, region in call.regions for inner in region.body):
+def _effects_of_bodies_are_marked(body: _Body) -> Iterator[str]:
+    for call in body.calls if len(body.bodies) > 1 else ():
+        if not call.has_effect and any(_Body(region).has_effect for _, region in call.regions):
             yield f"{_op(call)} is not marked with an effect, but its body has one"
+
+
+def _effects_of_callees_are_marked(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    for _, call, name in body.calls_of_functions:
+        if not call.has_effect and name in bodies and bodies[name].has_effect:
+            yield f"{_op(call)} is not marked with an effect, but {call.op!r} has one"
 
 
 @dataclass(frozen=True)
@@ -308,31 +346,27 @@ class _TargetView:
         return {}
 
 
-def _paths_name_nodes(function: Function, tree: _TargetView) -> Iterator[str]:
-    constraints = [function.constraint, *(call.constraint for _, call in _all_calls(function))]
+def _paths_name_nodes(body: _Body, tree: _TargetView) -> Iterator[str]:
+    constraints = [body.function.constraint, *[call.constraint for call in body.calls if call.constraint is not None]]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         yield from tree.problems_of(path)
 
 
-def _memories_exist(function: Function, tree: _TargetView) -> Iterator[str]:
+def _memories_exist(body: _Body, tree: _TargetView) -> Iterator[str]:
     """Check that scopes are memory domains of the target, or memories that code generators provide everywhere."""
-    bodies = {id(function): function} | {id(body): body for body, _ in _all_calls(function)}
-    values = [value for body in bodies.values() for value in _values(body) if value.scope]
+    params = [value for one in body.bodies for value in one.params if value.scope]
+    values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
+    if not values:
+        return
     # A scope may have a suffix: `shared.dyn` and `vdevice:0` belong to the memories `shared` and `vdevice`.
-    named = [value for value in values if value.scope.replace(":", ".").split(".")[0] not in _MEMORIES]
+    scopes = {value.scope for value in values}
+    named = {scope for scope in scopes if scope.replace(":", ".").split(".")[0] not in _MEMORIES}
     memories = tree.memories if named else None
     if memories is None:
         return
-    for value in named:
-        if value.scope not in memories:
-            there = did_you_mean(value.scope, memories, listing="memories of the target")
-            yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have{there}"
-
-
-def _values(body: Function) -> Iterator[Value]:
-    yield from body.params
-    for call in body.body:
-        yield from call.outputs
+    for value in [value for value in values if value.scope in named and value.scope not in memories]:
+        there = did_you_mean(value.scope, memories, listing="memories of the target")
+        yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have{there}"
 
 
 # Memories within any domain that TVM's code generators use (StorageRank in TVM's runtime/thread_storage_scope.h), and
@@ -340,38 +374,45 @@ def _values(body: Function) -> Iterator[Value]:
 _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "m16n8k8", "metal", "amx", "vdevice"})
 
 
-def _opsets_are_stated(_module: Functions, function: Function) -> Iterator[str]:
-    domains = {domain for domain, _ in function.opsets}
-    used = {_domain(call): call for _, call in _all_calls(function) if call.op.startswith("onnx.")}
+def _opsets_are_stated(body: _Body) -> Iterator[str]:
+    domains = {domain for domain, _ in body.function.opsets}
+    last_of_kind = {call.op: call for call in body.calls}
+    used = {_domain(op): call for op, call in last_of_kind.items() if op.startswith("onnx.")}
     # ONNX defines an operator only together with a version of its set (ONNX, docs/Versioning.md).
     for domain in sorted(used.keys() - domains):
         yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
 
 
-def _domain(call: Call) -> str:
-    head, separator, _ = call.op.removeprefix("onnx.").rpartition("::")
+def _domain(op: str) -> str:
+    head, separator, _ = op.removeprefix("onnx.").rpartition("::")
     return head if separator else ""
 
 
-RULES: tuple[Rule, ...] = (
+# Rules that a function keeps by itself.
+RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _names_are_unique,
     _values_are_defined_once,
     _values_are_defined_before_use,
-    _callees_exist_and_fit,
-    _aliases_fit,
-    _types_at_calls_fit,
     _types_are_known,
     _constants_have_their_types,
     _copies_have_ends,
     _transfers_have_ends,
     _opaque_code_is_alone,
-    _code_calls_functions_of_the_module,
-    _effects_are_marked,
+    _effects_of_bodies_are_marked,
     _opsets_are_stated,
 )
 
+# Rules on what a function calls.
+MODULE_RULES: tuple[Callable[[Mapping[str, _Body], _Body], Iterator[str]], ...] = (
+    _callees_exist_and_fit,
+    _aliases_fit,
+    _types_at_calls_fit,
+    _code_calls_functions_of_the_module,
+    _effects_of_callees_are_marked,
+)
+
 # Rules that need the target tree.
-TARGET_RULES: tuple[Callable[[Function, _TargetView], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
+TARGET_RULES: tuple[Callable[[_Body, _TargetView], Iterator[str]], ...] = (_paths_name_nodes, _memories_exist)
 
 
 def _cycles(module: Functions) -> Iterator[str]:
