@@ -101,12 +101,13 @@ def _folded(function: Function, keep: Callable[[Call], bool]) -> Function:
 
 def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> bool:
     """Return whether there is an operation to begin with, which most programs lack."""
-    constants = outer | function.constant_names
-    return any(
-        call.kind in ("Shape", "Size")
-        or (_is_foldable(call) and bool(call.inputs) and constants.issuperset(filter(None, call.inputs)))
-        or any(_has_candidates(region, constants) for _, region in call.regions)
-        for call in function.body
+    constants = outer | function.constant_names | {""}
+    return (
+        any(call.kind in ("Shape", "Size") for call in {call.op: call for call in function.body}.values())
+        or any(bool(call.inputs) and constants.issuperset(call.inputs) and _is_foldable(call) for call in function.body)
+        or any(
+            _has_candidates(region, constants) for call in function.body if call.regions for _, region in call.regions
+        )
     )
 
 

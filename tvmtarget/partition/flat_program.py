@@ -311,6 +311,9 @@ class FlatProgram:
         Yields:
             Operations at any depth.
         """
+        if not self.bodies:
+            yield from calls
+            return
         for index in calls:
             yield index
             yield from self.nested(index)
@@ -497,9 +500,13 @@ def _requirements(
     without_rules: list[tuple[Requirement, ...]] = []
     for scope in found.scopes:
         inherited = of_function if scope.owner is None else without_rules[scope.owner]
+        constrained = _constrained(found, scope, codes)
         if_none = _innermost(inherited, topology)
         depth = 0 if scope.owner is None else len(found.frames[scope.owner])
         for index in scope.calls:
+            if index not in constrained:
+                without_rules.append(if_none)
+                continue
             call = found.body[index]
             own = [resolve(*item) for frame in found.frames[index][depth:] for item in frame.provenance]
             code = codes.get(call.callee or "")
@@ -509,8 +516,27 @@ def _requirements(
                 own.append(resolve(call.constraint, f"op {call.source!r}"))
             own += [resolve(*item) for item in _memory_requirements(call, topology)]
             without_rules.append(_innermost((*inherited, *own), topology) if own else if_none)
-    rows = zip(without_rules, matches, strict=True)
-    return tuple((*requirements, rules[ranks[-1]]) if ranks else requirements for requirements, ranks in rows)
+    if not any(matches):
+        return tuple(without_rules)
+    # Equal rows are one tuple, since thousands of operations have the same.
+    rows: dict[tuple[int, int], tuple[Requirement, ...]] = {}
+    return tuple(
+        requirements if not ranks else rows.setdefault((id(requirements), ranks[-1]), (*requirements, rules[ranks[-1]]))
+        for requirements, ranks in zip(without_rules, matches, strict=True)
+    )
+
+
+def _constrained(found: Scopes, scope: Scope, codes: Mapping[str, Constraint | None]) -> frozenset[int]:
+    """Return the operations of a body that may have requirements of their own, which most do not have."""
+    depth = 0 if scope.owner is None else len(found.frames[scope.owner])
+    return frozenset(
+        index
+        for index in scope.calls
+        if len(found.frames[index]) > depth
+        or (call := found.body[index]).constraint is not None
+        or call.op[1:] in codes
+        or any(output.scope for output in call.outputs)
+    )
 
 
 def _memory_requirements(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:

@@ -62,12 +62,11 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
 
 
 def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
-    counts = Counter(index for subgraph in outlined.subgraphs for index in subgraph.calls)
-    counts.update(index for subgraph in outlined.subgraphs for call in subgraph.calls for index in program.nested(call))
+    counts = Counter(chain.from_iterable(program.with_nested(subgraph.calls) for subgraph in outlined.subgraphs))
     counts.update(driven.call for driven in outlined.driven)
-    for index, call in enumerate(program.body):
-        if counts[index] != 1:
-            yield f"op {call.source!r} ({call.op}) is in {counts[index]} subgraphs, not in one"
+    for index in [index for index in range(len(program.body)) if counts[index] != 1]:
+        call = program.body[index]
+        yield f"op {call.source!r} ({call.op}) is in {counts[index]} subgraphs, not in one"
     for subgraph, leaf in zip(outlined.subgraphs, leaves, strict=True):
         if [program.body[index].op for index in subgraph.calls] != [call.op for call in leaf.body]:
             yield f"function {leaf.name!r} does not hold the ops that its subgraph lists"
@@ -106,10 +105,10 @@ def _every_group_is_whole(
     program: FlatProgram, feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
     """The operations of a pattern match are in one function, on any site, or in the regions of one operation."""
-    owner = {
-        index: number for number, subgraph in enumerate(subgraphs) for index in program.with_nested(subgraph.calls)
-    }
-    for group in feasibility.groups.all:
+    groups = feasibility.groups.all
+    numbered = enumerate(subgraphs if groups else ())
+    owner = {index: number for number, subgraph in numbered for index in program.with_nested(subgraph.calls)}
+    for group in groups:
         if len({owner.get(index) for index in group.calls}) > 1:
             names = ", ".join(repr(program.body[index].source) for index in group.calls)
             yield f"ops {names}, which {group} matches together, are apart"
@@ -133,7 +132,7 @@ def _every_call_is_in_its_region(
         names = list(islice((name for call, name, _ in order if is_named_op(call, module.by_name)), len(ops)))
         if names != [program.body[index].source for index in ops]:
             yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
-        for index in subgraph.calls:
+        for index in subgraph.calls if path or program.bodies else ():
             if tuple(program.nesting_path(index)) != path:
                 yield f"op {program.body[index].source!r} of {callee!r} is not called from its region"
     extra = next(starts, None)

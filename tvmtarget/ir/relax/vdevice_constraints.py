@@ -90,7 +90,11 @@ class _ConstraintReader:
         elsewhere = {name for name in called if name in known and stated[name] not in (None, own)}
         body = function.body
         if code_generator(function) is None:  # values of an external function are in the memory of its driver
-            body = tuple(self._call(call, function.name) for call in body)
+            # Most calls have no results on a virtual device, nor bodies.
+            body = tuple(
+                self._call(call, function.name) if call.regions or any(out.scope for out in call.outputs) else call
+                for call in body
+            )
         if own is not None and elsewhere:
             body = tuple(_constrain_call(call, own, elsewhere) for call in body)
             own = None

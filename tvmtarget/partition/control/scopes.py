@@ -165,7 +165,8 @@ class _Numbering:
         names = {**names, **_origins(function, names)}
         first = len(self.body)
         calls = range(first, first + len(kept))
-        renamed = [_renamed(function.body[index], names) for index in kept]
+        body = [function.body[index] for index in kept]
+        renamed = [_renamed(call, names) for call in body] if names else body
         self.sources += (call.source for call in renamed)
         self.frames += (inlined.frames[index] for index in kept)
         self.body += renamed if owner is None else map(self._with_unique_name, renamed, [owner] * len(kept))
@@ -227,8 +228,6 @@ def _origins(function: Function, names: Mapping[str, str]) -> dict[str, str]:
 
 def _renamed(call: Call, names: Mapping[str, str]) -> Call:
     """Return an operation with renamed operands and results; its regions stay."""
-    if not names:
-        return call
     inputs = tuple(names.get(name, name) for name in call.inputs)
     outputs = tuple(_value(output, names) for output in call.outputs)
     return call if (inputs, outputs) == (call.inputs, call.outputs) else replace(call, inputs=inputs, outputs=outputs)

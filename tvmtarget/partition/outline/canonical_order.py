@@ -89,8 +89,10 @@ def canonical_ranks(function: Function, fingerprint: Callable[[int], str]) -> li
 def _refined_down(labels: Iterable[object], reads: _Reads) -> list[int]:
     """Return a label per operation that sums up its given label and all that leads to it."""
     refined: list[int] = []
+    texts = _Texts()
     for label, read in zip(labels, reads, strict=True):
-        refined.append(_digest(label, [(refined[place] if place >= 0 else -1, k) for place, k in read]))
+        operands = [(refined[place] if place >= 0 else -1, k) for place, k in read]
+        refined.append(_digest(f"({texts[label]}, {operands})"))
     return refined
 
 
@@ -99,15 +101,25 @@ def _refined_up(labels: Sequence[int], reads: _Reads) -> list[int]:
     below: list[list[tuple[int, int, int]]] = [[] for _ in labels]
     refined = [0] * len(labels)
     for place in reversed(range(len(labels))):
-        refined[place] = _digest(labels[place], sorted(below[place]))
+        uses = below[place]
+        if len(uses) > 1:
+            uses.sort()
+        refined[place] = _digest(f"({labels[place]}, {uses})")
         for position, (before, k) in enumerate(reads[place]):
             if before >= 0:
                 below[before].append((refined[place], position, k))
     return refined
 
 
-def _digest(*parts: object) -> int:
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest())
+class _Texts(dict[object, str]):
+    """The text of each label, of which many operations share few."""
+
+    def __missing__(self, label: object) -> str:
+        return self.setdefault(label, repr(label))
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _Reads) -> tuple[int, ...]:

@@ -215,9 +215,12 @@ class _StructureWriter:
         self.may_name_dims = self.may_name_dims or not call.op.startswith("onnx.")
         fingerprint = self.program.fingerprint(index)
         self.key.append(fingerprint.text)
-        self.key += map(self.dim, fingerprint.dims)
-        self.key += [self.refer(name) for name in call.inputs]
+        if fingerprint.dims:
+            self.key += map(self.dim, fingerprint.dims)
+        self.key += map(self.refer, call.inputs)
         self.key += [self.refer(output.name) for output in call.outputs]
+        if not self.program.bodies:
+            return
         scopes = self.program.bodies.get(index, ())
         # Regions that stay in one function are written here; those that a driver runs are subgraphs of their own.
         for place, scope in enumerate(scopes):
@@ -238,6 +241,9 @@ class _StructureWriter:
 
     def refer(self, name: str) -> int:
         """Return the number of a value: from 0 up; for constants that are held, from -2 down; -1 for none."""
+        number = self.values.get(name)
+        if number is not None:
+            return number
         if not name:
             return -1
         if name in self.own and name in self.program.constants:

@@ -339,8 +339,9 @@ class _Outliner:
 
     def _add_leaf(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
         body = tuple(self.program.body[index] for index in subgraph.calls)
-        inner = tuple(self.program.body[i].source for index in subgraph.calls for i in self.program.nested(index))
-        used = [used for call in body for used in call.uses()]
+        nested = (i for index in subgraph.calls for i in self.program.nested(index)) if self.program.bodies else ()
+        inner = tuple(self.program.body[index].source for index in nested)
+        used = [used for call in body for used in (call.uses() if call.regions else call.inputs)]
         function = self._function(subgraph, signature, body, [*used, *signature.results], "leaf")
         matches = self._matches(subgraph)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
@@ -402,7 +403,8 @@ class _Outliner:
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
         held = self._held_constants(part) if part.is_leaf else self.constants
-        inputs = dict.fromkeys(name for name in self._uses(part) if name not in own and name not in held)
+        own.add("")  # an absent operand
+        inputs = [name for name in dict.fromkeys(self._uses(part)) if name not in own and name not in held]
         outputs = (
             name
             for name in defined
@@ -415,7 +417,7 @@ class _Outliner:
         if not self.program.bodies:
             # The operations of all parts, in order. A walk over the parts would take quadratic time in deep trees.
             for index in subgraph.calls:
-                yield from self.program.body[index].uses()
+                yield from self.program.body[index].inputs
             return
         for part in subgraph.parts:
             yield from self._uses(part)
