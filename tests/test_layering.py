@@ -15,6 +15,7 @@ LEVELS = (
         "compile_cache",
         "errors",
         "files",
+        "garbage_collection",
         "human_units",
         "plugins",
         "python_process",

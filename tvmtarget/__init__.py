@@ -12,7 +12,6 @@ Names are imported at first use, so that parsing a target imports neither numpy 
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -137,13 +136,10 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'tvmtarget' has no attribute {name!r}")
     # Nearly all objects that an import makes stay, so that collections during it take 8 % of the time for nothing.
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
+    from tvmtarget.garbage_collection import without_garbage_collection
+
+    with without_garbage_collection():
         value = getattr(import_module(_LAZY[name]), name)
-    finally:
-        if is_collecting:
-            gc.enable()
     globals()[name] = value
     return value
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
@@ -89,7 +90,8 @@ def decompose(
     if since is not None and not isinstance(since, Plan):
         raise TargetError(f"since is an earlier plan, not {shown(since)}")
     cache = PlanCache(None if since is None else since.feasibility.cache)
-    plan = Plan.of(plan_request(request, prepare(request, cache=cache)))
+    with without_garbage_collection():
+        plan = Plan.of(plan_request(request, prepare(request, cache=cache)))
     return plan if since is None else replace(plan, reused=cache.reused())
 
 

@@ -5,7 +5,6 @@ Such files are written by `TuningLog.export`. The only log that is written in pl
 
 from __future__ import annotations
 
-import gc
 import os
 import sqlite3
 import zlib
@@ -20,6 +19,7 @@ from tvmtarget.autotune.log.index import Index
 from tvmtarget.autotune.log.lines import Line, RawLine, raw_lines
 from tvmtarget.autotune.log.sqlite_store import PAGE
 from tvmtarget.errors import LogError, ReadOnlyLogError
+from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.untrusted import open_regular, unpack_gzip
 
 __all__ = ["JsonLinesStore"]
@@ -84,7 +84,7 @@ class JsonLinesStore(Index):
             )
 
     def _load(self) -> None:
-        with self._open() as stream, _without_garbage_collection(), self._bulk_insert():
+        with self._open() as stream, without_garbage_collection(), self._bulk_insert():
             entries = self._entries(stream)
             while batch := list(islice(entries, _BATCH)):
                 self._insert(batch)
@@ -128,15 +128,3 @@ class JsonLinesStore(Index):
             return entry_of(line.record)
         self._problems.append(line)
         return None
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Suspend the search for reference cycles: of the many entries that are made, none is in one."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -126,10 +126,15 @@ def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _
     """Return the positions of operations in topological order, by label and then by when operands were computed."""
     readers: list[list[int]] = [[] for _ in calls]
     waiting = [0] * len(calls)
-    for place, before in enumerate(_predecessors(calls, reads)):
-        waiting[place] = len(before)
-        for one in before:
-            readers[one].append(place)
+    # An operation that reads a producer twice waits for it twice.
+    for place, read in enumerate(reads):
+        for one, _ in read:
+            if one >= 0:
+                readers[one].append(place)
+                waiting[place] += 1
+    for first, then in pairwise(place for place, call in enumerate(calls) if call.has_effect):
+        readers[first].append(then)
+        waiting[then] += 1
     ready: list[tuple[int, tuple[int, ...], int]] = [
         (labels[place], (), place) for place, count in enumerate(waiting) if not count
     ]
@@ -145,15 +150,6 @@ def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _
             if not waiting[reader]:
                 heappush(ready, (labels[reader], tuple(ranks[one] for one, _ in reads[reader]), reader))
     return tuple(order)
-
-
-def _predecessors(calls: Sequence[Call], reads: _Reads) -> list[set[int]]:
-    """Return the operations that must run before each: producers of operands, and the previous effect."""
-    before = [{place for place, _ in read if place >= 0} for read in reads]
-    effects = [place for place, call in enumerate(calls) if call.has_effect]
-    for first, then in pairwise(effects):
-        before[then].add(first)
-    return before
 
 
 def _reads_and_effects(function: Function) -> list[list[tuple[int, int]]]:
