@@ -13,8 +13,8 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["contract_edges"]
 
-# Limit on the visits of vertices, per vertex and edge; merging stops when it is exceeded.
-WORK = 40
+# Limit on the visits of vertices, per vertex and edge; merging stops when it is exceeded, as it is in random graphs only.
+WORK = 10
 
 
 def contract_edges(graph: AtomGraph, labels: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[list[int]]:
