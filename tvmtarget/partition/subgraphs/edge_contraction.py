@@ -13,7 +13,7 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["contract_edges"]
 
-# Limit on the visits of vertices, per vertex and edge; merging stops when it is exceeded, as it is in random graphs only.
+# Limit on the visits of vertices, per vertex and edge; merging stops when it is exceeded, which only random graphs do.
 WORK = 10
 
 
