@@ -11,7 +11,7 @@ __all__ = ["without_garbage_collection"]
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Suspend garbage collection, which passes over all objects each time that so many more were made.
+    """Suspend garbage collection, which visits all objects again and again while many are made.
 
     Yields:
         Nothing; on exit collection is as it was on entry. Objects that are in no cycle are freed as always.
