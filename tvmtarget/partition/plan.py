@@ -67,7 +67,9 @@ def decompose(
             boundary_after, max_subgraphs, fold_constants, constants.
 
     Returns:
-        The plan: `plan.module` with every decision as a constraint that names one node, and its reports.
+        The plan: `plan.module` with every decision as a constraint that names one node, and its reports. Where a target
+        that is a single leaf has no support for control flow of the program, `plan.target` is a system of that leaf,
+        whose host runs it.
 
     Raises:
         InfeasibleError: for operations that fit no site, with the reason of each.
@@ -91,8 +93,23 @@ def decompose(
         raise TargetError(f"since is an earlier plan, not {shown(since)}")
     cache = PlanCache(None if since is None else since.feasibility.cache)
     with without_garbage_collection():
-        plan = Plan.of(plan_request(request, prepare(request, cache=cache)))
+        try:
+            feasibility = prepare(request, cache=cache)
+        except InfeasibleError:
+            if chosen.is_composite or main is None or not any(call.regions for call in main.body):
+                raise
+            # What a leaf does not run whole, the driver of a system may run.
+            request = replace(request, target=_system_of(chosen))
+            feasibility = prepare(request, cache=cache)
+        plan = Plan.of(plan_request(request, feasibility))
     return plan if since is None else replace(plan, reused=cache.reused())
+
+
+def _system_of(leaf: Target) -> Target:
+    """Return a system with one leaf, whose host runs control flow."""
+    host = leaf.host or (f"@{leaf.slot}" if leaf.can_host else "llvm")
+    child = leaf.replace(executor=None, runtime=None, host=None)
+    return Target("composite", targets=(child,), host=host, executor=leaf.executor, runtime=leaf.runtime)
 
 
 class Plan(Decomposition):

@@ -604,12 +604,7 @@ class Feasibility:
         reasons = [f"@{leaf.path or '.'}: {self.unsupported_reason(index, leaf)}" for leaf in self.leaves]
         if index in self.program.bodies:
             root = self.program.topology[""]
-            if root.is_system:
-                reasons.append(f"driven by @{root.host or '.'}: {self.reason_not_driven(index, root)}")
-            else:
-                host = "@leaf" if root.host == root.path else "llvm"
-                written = f"[leaf={root.target.kind}](host={host})"
-                reasons.append(f"nothing drives a single leaf; write it as {written}, whose host runs {call.kind}")
+            reasons.append(f"driven by @{root.host or '.'}: {self.reason_not_driven(index, root)}")
         listed = "; ".join(reasons) if reasons else "the target has no leaves"
         affected = tuple(self.program.with_nested((index,)))
         conflict = conflict_text(
