@@ -43,6 +43,14 @@ SCAN = f"""{_HEADER}
         }}> (s, x, w)
     }}"""
 
+SUMS = f"""{_HEADER}
+    g (float s, float[n] x) => (float t, float[n] y) {{
+        [all] t, y = Scan <num_scan_inputs = 1, body = b (float u, float a) => (float v, float d) {{
+            [state] v = Add(u, a)
+            [slice] d = Neg(v)
+        }}> (s, x)
+    }}"""
+
 _VECTORS = [np.float32([1, 2, 3]), np.float32([-1, 0, 5])]
 _MATRIX = np.float32([[1, 2], [3, 4]])
 _RNG = np.random.default_rng(0)
@@ -62,5 +70,10 @@ DRIVER_MODELS = {
         parser.parse_model(SCAN),
         {"state": "@a", "left": "@b", "right": "@a"},
         [[_RNG.normal(size=size).astype("float32") for size in (2, (3, n), (n, 4))] for n in (1, 2, 3, 9)],
+    ),
+    "sums": (
+        parser.parse_model(SUMS),
+        {"state": "@a", "slice": "@b"},
+        [[np.float32(1), np.float32([1, 2, 3, 4][:n])] for n in (1, 4)],
     ),
 }

@@ -84,7 +84,7 @@ def _scan(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
         raise RunError(f"{control.op!r} is given {sorted(lengths)} slices of its inputs, which must be equally many")
     slices: list[list[Any]] = [[] for _ in control.joined]
     for number in range(lengths.pop()):
-        results = run(control.bodies[0], (*states, *(np.ascontiguousarray(value[number]) for value in given)))
+        results = run(control.bodies[0], (*states, *(np.asarray(value[number], order="C") for value in given)))
         for collected, one in zip(slices, results[len(states) :], strict=True):
             collected.append(one)
         states = results[: len(states)]
