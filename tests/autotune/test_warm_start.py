@@ -20,8 +20,7 @@ from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
-from tvmtarget.backends.tvm.kernels import FORMAT
-from tvmtarget.backends.tvm.traces import TRACE_FORMAT
+from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 
 CPU = tt.Target.parse("llvm(num-cores=2,l2-cache-bytes=1048576)")
 NEAR, NEARER = CPU.override({"num-cores": 8}), CPU.override({"num-cores": 4})
@@ -61,7 +60,9 @@ def tiles(worker):
     for _ in range(MAX_HINTS + 2):
         found.append(search.propose())
         search.report(found[-1], None)
-    return [Candidate(format=FORMAT, body={"blocks": list(map(dict, one))}) for one in found if one != space.default]
+    return [
+        Candidate(format=TILES_FORMAT, body={"blocks": list(map(dict, one))}) for one in found if one != space.default
+    ]
 
 
 def seen(log, kernel, target, candidate, cost, beside=None, **options):

@@ -75,17 +75,21 @@ def test_a_second_build_compiles_nothing_and_computes_the_same(folder, compiled)
 
 BUILD = """
 import sys
+LATE = {
+    "tvm", "onnx.reference", "tvmtarget.autotune.log.tuning_log", "tvmtarget.backends.c.project",
+    "tvmtarget.backends.tvm.cpu_schedule", "tvmtarget.partition.placement.by_cost",
+}
 import numpy as np
 import tvmtarget as tt
 exe = tt.build(tt.IRModule.from_onnx(sys.argv[1]), sys.argv[2])
-print("tvm" in sys.modules)
+print(sorted(LATE & sys.modules.keys()))
 with np.load(sys.argv[3]) as stored:
     print((exe(stored["input"]).argmax(1) == stored["labels"]).mean() > 0.97)
 exe.save(sys.argv[4])
 """
 
 
-def test_another_process_does_not_even_import_the_code_generator(folder, tmp_path):
+def test_another_process_does_not_even_import_what_compiles(folder, tmp_path):
     saved = [tmp_path / "first.tta", tmp_path / "second.tta"]
     words = [sys.executable, "-c", BUILD, DIGITS, "[a=llvm,b=onnxruntime]", EXAMPLES / "digits.npz"]
     environment = os.environ | {"TVMTARGET_CACHE": str(folder)}
@@ -93,7 +97,8 @@ def test_another_process_does_not_even_import_the_code_generator(folder, tmp_pat
         subprocess.run([*words, path], env=environment, capture_output=True, text=True, check=True).stdout
         for path in saved
     ]
-    assert printed == ["True\nTrue\n", "False\nTrue\n"]
+    assert "'tvm'" in printed[0]
+    assert printed[1] == "[]\nTrue\n"
     assert saved[0].read_bytes() == saved[1].read_bytes()
 
 

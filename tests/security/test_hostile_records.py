@@ -29,8 +29,11 @@ from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
 from tvmtarget.autotune.search.metaschedule import LogDatabase  # noqa: E402
-from tvmtarget.backends.tvm.kernels import FORMAT  # noqa: E402
-from tvmtarget.backends.tvm.traces import applied, propose  # noqa: E402
+from tvmtarget.backends.tvm.traces import (  # noqa: E402
+    TILES_FORMAT,
+    applied,
+    propose,
+)
 
 CPU = tt.Target.parse("llvm(num-cores=2)")
 LOOPS = [["GetSBlock", [], ["matmul", "main"], ["b0"]], ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]
@@ -202,7 +205,10 @@ def test_register_blocks_are_numbers_within_bounds(workshop, kernel, change):
     assert not workshop.is_legal(kernel.key, [block | change])
     log = tt.TuningLog("memory:")
     log.pin(
-        kernel_workload(kernel), kernel_target(CPU), Candidate(format=FORMAT, body={"blocks": [block | change]}), "x"
+        kernel_workload(kernel),
+        kernel_target(CPU),
+        Candidate(format=TILES_FORMAT, body={"blocks": [block | change]}),
+        "x",
     )
     (applied_,) = (one for one in tt.build(model(), CPU, log=log).tuned if one.level == "kernel")
     assert not applied_.is_used

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from tvmtarget.backends.machine import foreign_hosts
 from tvmtarget.backends.protocol import Array, DeviceValue
 from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.manifest import Manifest, reading
-from tvmtarget.building.self_test import SelfTest
 from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, raise_all
@@ -30,13 +29,16 @@ from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.plan import Plan
-from tvmtarget.partition.reports.explain import Explanation
 from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
 from tvmtarget.target.node import Runtime
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json, read_arrays
 from tvmtarget.version import __version__
+
+if TYPE_CHECKING:
+    from tvmtarget.building.self_test import SelfTest
+    from tvmtarget.partition.reports.explain import Explanation
 
 __all__ = ["Executable", "load", "open_machine"]
 
@@ -96,6 +98,8 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         loaded = Executable(target, program, constants, leaves, manifest.name, tuned, programs, calls, runtime, native)
     raise_all(ArtifactError, [f"{place!r} cannot run: {reason}" for reason in loaded.unsupported_reasons()])
     if manifest.self_test:
+        from tvmtarget.building.self_test import SelfTest
+
         with reading(place, "self-test"):
             loaded.self_test = SelfTest.read(files, manifest.self_test)
     return loaded

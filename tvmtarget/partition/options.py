@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic import BeforeValidator, Field
+from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
@@ -27,6 +28,17 @@ CONSTANTS: tuple[Constants, ...] = get_args(Constants)
 
 # Groups of operations, each named as in `where`: by name, glob or `op:KIND`.
 OpGroups: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+class _Instance:
+    """Marks a class whose instances are valid as they are.
+
+    Pydantic's own `InstanceOf` also builds the schema of the class, which takes longer than a whole small plan.
+    """
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type, _handler: object) -> CoreSchema:
+        return core_schema.is_instance_schema(source)
 
 
 def _where(rules: object) -> dict[str, Constraint]:
@@ -92,12 +104,12 @@ class PartitionOptions(Node):
     constraints.
     """
 
-    where: Annotated[Mapping[str, InstanceOf[Constraint]], BeforeValidator(_where)] = Field(
+    where: Annotated[Mapping[str, Annotated[Constraint, _Instance]], BeforeValidator(_where)] = Field(
         default_factory=dict,
         description="Constraints by name or glob of operations (`decoder.*`), by operator (`op:TopK`), or by function, "
         "for all operations in it (`features`, or `function:features`); the last matching rule applies.",
     )
-    costs: Annotated[InstanceOf[Costs] | None, BeforeValidator(_costs)] = Field(
+    costs: Annotated[Annotated[Costs, _Instance] | None, BeforeValidator(_costs)] = Field(
         default=None,
         description="Times of operations and copies: data, a JSON file, or `roofline`, the target's own facts. Sites "
         "are then chosen by time among those that constraints allow; without costs the first of them is chosen.",

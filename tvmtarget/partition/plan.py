@@ -21,25 +21,23 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.plan_file import read_plan, write_plan
-from tvmtarget.partition.reports import what_if as questions
-from tvmtarget.partition.reports.annotate_onnx import annotated_model
-from tvmtarget.partition.reports.blockers import Blocker, blockers
-from tvmtarget.partition.reports.diagram import subgraph_graph, to_dot, to_mermaid
-from tvmtarget.partition.reports.difference import PlanDifference, difference
-from tvmtarget.partition.reports.explain import Explanation, explain_op
-from tvmtarget.partition.reports.plan_json import plan_json
-from tvmtarget.partition.reports.rules import RuleEffects, RuleReport
-from tvmtarget.partition.reports.summary import summary_of
-from tvmtarget.partition.reports.tasks import Task, tasks_of
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
+# Most plans are built, and not printed: each report is imported by the method that returns it.
 if TYPE_CHECKING:
     import networkx
     import onnx
     import tvm
+
+    from tvmtarget.partition.reports import what_if as questions
+    from tvmtarget.partition.reports.blockers import Blocker
+    from tvmtarget.partition.reports.difference import PlanDifference
+    from tvmtarget.partition.reports.explain import Explanation
+    from tvmtarget.partition.reports.rules import RuleReport
+    from tvmtarget.partition.reports.tasks import Task
 
 __all__ = ["Plan", "decompose"]
 
@@ -131,6 +129,8 @@ class Plan(Decomposition):
 
     def tasks(self) -> tuple[Task, ...]:
         """Return the leaf functions to tune, one task for each structure and `codegen_key`."""
+        from tvmtarget.partition.reports.tasks import tasks_of
+
         return tasks_of(self.module, self.topology, self.subgraphs)
 
     def functions(self, target: str = "") -> tuple[Function, ...]:
@@ -185,6 +185,8 @@ class Plan(Decomposition):
 
     def summary(self) -> str:
         """Return coverage, subgraphs, copies and unmet preferences as lines of text."""
+        from tvmtarget.partition.reports.summary import summary_of
+
         return "\n".join(summary_of(self))
 
     def __str__(self) -> str:
@@ -192,6 +194,8 @@ class Plan(Decomposition):
 
     def to_json(self) -> dict[str, Any]:
         """Return subgraphs, copies and driven control flow as data; `plan_json` defines the numbers."""
+        from tvmtarget.partition.reports.plan_json import plan_json
+
         return plan_json(self)
 
     def explain(self, op: str) -> Explanation:
@@ -206,10 +210,15 @@ class Plan(Decomposition):
         Raises:
             UnknownNameError: if there is no such operation.
         """
+        from tvmtarget.partition.reports.explain import explain_op
+        from tvmtarget.partition.reports.rules import RuleEffects
+
         return replace(explain_op(self, op), rules=tuple(RuleEffects.of(self).lines(self.program.find(op))))
 
     def rules(self) -> tuple[RuleReport, ...]:
         """Return what each `where` rule matches, and for how many operations it has an effect."""
+        from tvmtarget.partition.reports.rules import RuleEffects
+
         return tuple(RuleEffects.of(self).reports()) if self.program.rules else ()
 
     def blockers(self, limit: int = 5) -> tuple[Blocker, ...]:
@@ -221,22 +230,32 @@ class Plan(Decomposition):
         Returns:
             The operators, the largest gain first.
         """
+        from tvmtarget.partition.reports.blockers import blockers
+
         return blockers(self, limit)
 
     def graph(self) -> networkx.MultiDiGraph:
         """Return the subgraphs as a graph; `subgraph_graph` defines its attributes."""
+        from tvmtarget.partition.reports.diagram import subgraph_graph
+
         return subgraph_graph(self)
 
     def dot(self) -> str:
         """Return the subgraphs as text for Graphviz, a cluster for each site."""
+        from tvmtarget.partition.reports.diagram import to_dot
+
         return to_dot(self)
 
     def mermaid(self) -> str:
         """Return the subgraphs as text for Mermaid, a subgraph for each site."""
+        from tvmtarget.partition.reports.diagram import to_mermaid
+
         return to_mermaid(self)
 
     def marked(self) -> onnx.ModelProto:
         """Return the original model with site and function in the metadata of its nodes."""
+        from tvmtarget.partition.reports.annotate_onnx import annotated_model
+
         return annotated_model(self)
 
     def diff(self, other: Plan) -> PlanDifference:
@@ -248,6 +267,8 @@ class Plan(Decomposition):
         Returns:
             The difference, from this plan to the other.
         """
+        from tvmtarget.partition.reports.difference import difference
+
         return difference(self, other)
 
     # --- Questions: plans that would be
@@ -271,6 +292,8 @@ class Plan(Decomposition):
             InfeasibleError: if other requirements forbid it; the message lists a set of requirements that conflict.
             UnknownNameError: for names of no operation or site.
         """
+        from tvmtarget.partition.reports import what_if as questions
+
         return Plan.of(questions.with_moves(self, op if isinstance(op, Mapping) else {op: site}))
 
     def with_support(self, op: str, site: str) -> Plan:
@@ -283,6 +306,8 @@ class Plan(Decomposition):
         Returns:
             The other plan, for questions, not to build.
         """
+        from tvmtarget.partition.reports import what_if as questions
+
         return Plan.of(questions.with_support(self, op, site))
 
     def hypotheses(self) -> tuple[str, ...]:
@@ -291,6 +316,8 @@ class Plan(Decomposition):
 
     def alternatives(self) -> tuple[questions.Alternative, ...]:
         """Return this plan, the one by order of preference, and those of single leaves, in numbers."""
+        from tvmtarget.partition.reports import what_if as questions
+
         return questions.alternatives(self)
 
     def sensitivity(self, op: str) -> questions.Sensitivity:
@@ -305,6 +332,8 @@ class Plan(Decomposition):
         Raises:
             TargetError: if sites were not chosen by costs, or the operation's own time is unknown.
         """
+        from tvmtarget.partition.reports import what_if as questions
+
         return questions.sensitivity(self, op)
 
     # --- Changes: the same program planned again

@@ -13,17 +13,15 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
-from tvmtarget.backends.c.static_function import StaticFunction
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest
-from tvmtarget.backends.tvm.c_functions import lower_to_kernels
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
     LOCK,
@@ -38,7 +36,6 @@ from tvmtarget.backends.tvm.compiled_module import (
     tvm_version,
     within_limits,
 )
-from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline, legal_passes, schedule_functions
 from tvmtarget.backends.tvm.cuda import (
     capability,
     cuda_pipeline,
@@ -49,13 +46,8 @@ from tvmtarget.backends.tvm.cuda import (
     is_loaded,
 )
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
-from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext, gpu_default
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
-from tvmtarget.backends.tvm.kernels import FORMAT, CpuKernelTuningContext, TunedChoice, cpu_default
-from tvmtarget.backends.tvm.register_tiling import VectorUnit
-from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule, build_tir, is_code
-from tvmtarget.backends.tvm.traces import TRACE_FORMAT
-from tvmtarget.backends.tvm.vector_units import vector_unit
+from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
 from tvmtarget.target.attributes import Value
@@ -64,6 +56,13 @@ from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.platforms import is_this_machine, triple_of
+
+# A build whose code is in the compile cache does not compile: what only compiling needs is imported there.
+if TYPE_CHECKING:
+    from tvmtarget.backends.c.static_function import StaticFunction
+    from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext
+    from tvmtarget.backends.tvm.kernels import CpuKernelTuningContext
+    from tvmtarget.backends.tvm.register_tiling import VectorUnit
 
 __all__ = ["BACKEND", "LoweredFunction", "generates"]
 
@@ -107,6 +106,12 @@ HONOURS = {
         }
     ),
 }
+
+
+def _is_tir(module: Any) -> bool:  # noqa: ANN401
+    """Return whether a module of TVM has TIR functions only."""
+    tirx = import_tvm().tirx
+    return all(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
 
 
 def generates(kind: str) -> bool:
@@ -189,7 +194,7 @@ class _Tvm(Backend):
     kinds = ("llvm", "cuda")
     supports = frozenset[Ability]({"device-memory", "shared-code", "static", "tuning"})
     honours = HONOURS
-    format = FORMAT
+    format = TILES_FORMAT
     trace_format = TRACE_FORMAT
 
     def version(self) -> str:
@@ -230,9 +235,11 @@ class _Tvm(Backend):
 
         # Untrusted TIR is never read here: `compile_isolated` rejects it.
         whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
-        is_tir = whole is not None and is_code(whole)
+        is_tir = whole is not None and _is_tir(whole)
 
         def program(executable: Any) -> CompiledModule:  # noqa: ANN401
+            if is_tir:
+                from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule
             if is_tir and is_gpu:
                 return CudaTirModule(executable, whole, request, is_native=is_native)
             if is_tir:
@@ -259,6 +266,8 @@ class _Tvm(Backend):
 
         def compiled() -> CompiledModule:
             if is_tir:
+                from tvmtarget.backends.tvm.tir_programs import build_tir
+
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
@@ -318,6 +327,10 @@ class _Tvm(Backend):
         def lowered() -> StaticFunction:
             from tvm.relax.backend.cpu_generic import pipeline
 
+            from tvmtarget.backends.tvm.c_functions import lower_to_kernels
+            from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions
+            from tvmtarget.backends.tvm.vector_units import vector_unit
+
             with _imported(tvm, request) as (module, target, _):
                 module = _with_empty_dimensions(tvm, module)
                 passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
@@ -341,7 +354,7 @@ class _Tvm(Backend):
         Returns:
             True if it is no function of Relax.
         """
-        return is_code(import_tvm().ir.load_json(request.source.decode()))
+        return _is_tir(import_tvm().ir.load_json(request.source.decode()))
 
     def lower_module(self, module: Any, target: Any) -> Any:  # noqa: ANN401
         """Lower a module of Relax for TVM's virtual machine, by the pipeline of a CPU.
@@ -353,6 +366,8 @@ class _Tvm(Backend):
         Returns:
             The lowered module.
         """
+        from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline
+
         with target:
             return cpu_pipeline(target)(module)
 
@@ -396,6 +411,10 @@ class _Tvm(Backend):
 
     def tuning_context(self, request: CompileRequest) -> CpuKernelTuningContext | GpuKernelTuningContext:
         """Return the tensor functions of a leaf function."""
+        from tvmtarget.backends.tvm.cpu_schedule import legal_passes
+        from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext
+        from tvmtarget.backends.tvm.kernels import CpuKernelTuningContext
+
         tvm = import_tvm()
         is_gpu = request.target.kind == "cuda"
         with LOCK, quiet():
@@ -481,6 +500,10 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     Yields:
         TVM's module and target, and the pipeline for Relax.
     """
+    from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline
+    from tvmtarget.backends.tvm.gpu_kernels import gpu_default
+    from tvmtarget.backends.tvm.kernels import TunedChoice, cpu_default
+
     is_gpu = request.target.kind == "cuda"
     module = _module_of(tvm, request)
     is_default = request.target.kind == "llvm" and "opt-level" not in request.target.attrs
@@ -562,6 +585,8 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
 
 def _vector_unit_of_c(tvm: Any, leaf: Target) -> VectorUnit:  # noqa: ANN401
     """Return the vector registers of a CPU of kind c, whose compiler turns loops over lanes into vectors again."""
+    from tvmtarget.backends.tvm.vector_units import vector_unit
+
     codegen, triple, mcpu = tvm.target.codegen, str(triple_of(leaf)), leaf.attrs.get("mcpu")
     known = {"mcpu": str(mcpu)} if mcpu is not None and codegen.llvm_is_valid_cpu(str(mcpu), triple) else {}
     return vector_unit(_target(tvm, _linkable(Target("llvm", {"mtriple": triple, **known}))))

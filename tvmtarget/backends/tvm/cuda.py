@@ -11,14 +11,15 @@ import contextlib
 import ctypes
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tvmtarget.backends.tvm.cpu_schedule import Choose, scheduling
 from tvmtarget.backends.tvm.cuda_compiler import EXTRA, compiling, wheel
-from tvmtarget.backends.tvm.gpu_schedule import schedule_for_gpu
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.gpu_archs import runs_machine_code
 from tvmtarget.target.tree import Target
+
+if TYPE_CHECKING:
+    from tvmtarget.backends.tvm.cpu_schedule import Choose
 
 __all__ = ["capability", "cuda_pipeline", "cuda_target", "fusing_passes", "generating", "gpu_mismatch", "is_loaded"]
 
@@ -149,6 +150,9 @@ def cuda_pipeline(target: TvmTarget, choose: Choose | None = None) -> Pass:
         A pass for `tvm.compile(..., relax_pipeline=...)`.
     """
     from tvm.relax.backend.cuda import pipeline
+
+    from tvmtarget.backends.tvm.cpu_schedule import scheduling
+    from tvmtarget.backends.tvm.gpu_schedule import schedule_for_gpu
 
     return scheduling(target, fusing_passes(target), lambda module: schedule_for_gpu(module, choose), pipeline)
 

@@ -22,13 +22,12 @@ from tvmtarget.backends.tvm.call_sites import Use, uses_of
 from tvmtarget.backends.tvm.cpu_schedule import MAX_REJECTED, Scheduler, vector_unit
 from tvmtarget.backends.tvm.register_tiling import Tile
 from tvmtarget.backends.tvm.schedule_space import Knobs, knobs_of, space, tile_of
-from tvmtarget.backends.tvm.traces import TRACE_FORMAT, applied, program_of, propose
+from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm.vector_math import vectorisable
 from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 
 __all__ = [
-    "FORMAT",
     "CpuKernelRunner",
     "CpuKernelTuningContext",
     "TunedChoice",
@@ -40,7 +39,6 @@ __all__ = [
     "kernel_of",
 ]
 
-FORMAT = "tvmtarget.cpu-tiles/1"
 
 _NAMES = frozenset(knobs_of(Tile(0, 1)))
 
@@ -143,11 +141,11 @@ class TunedChoice:
             kernel = replace(kernel, default=identity(self._default(function, use)))
         self._kernels[name] = kernel
         for _ in range(MAX_REJECTED):
-            found = self._schedules.find(kernel, FORMAT, TRACE_FORMAT)
+            found = self._schedules.find(kernel, TILES_FORMAT, TRACE_FORMAT)
             if found is None:
                 return None
             format_, body = found
-            choice = _read(body) if format_ == FORMAT else body if isinstance(body, str) else None
+            choice = _read(body) if format_ == TILES_FORMAT else body if isinstance(body, str) else None
             if choice is not None:
                 return choice
             self.reject(name, f"its body is not that of a candidate of format {format_!r}")

@@ -18,23 +18,10 @@ from tvmtarget.backends.tvm.operator_library import export_operators
 from tvmtarget.errors import ArtifactError
 from tvmtarget.files import atomic_write
 
-__all__ = ["CudaTirModule", "TirModule", "build_tir", "is_code"]
+__all__ = ["CudaTirModule", "TirModule", "build_tir"]
 
 
-def is_code(module: Any) -> bool:  # noqa: ANN401 - TVM ships no types
-    """Return whether a module of TVM has TIR functions only.
-
-    Args:
-        module: a TVM module.
-
-    Returns:
-        True if it has no functions of Relax.
-    """
-    tvm = import_tvm()
-    return all(isinstance(function, tvm.tirx.PrimFunc) for function in module.functions.values())
-
-
-def build_tir(module: Any, target: Any) -> Any:  # noqa: ANN401
+def build_tir(module: Any, target: Any) -> Any:  # noqa: ANN401 - TVM ships no types
     """Build TIR functions that have targets.
 
     `tvm.tirx.build` (0.27) would bind and split them again: its BindTarget gives kernels a host, so that

@@ -17,7 +17,10 @@ from typing import Any, TypeAlias
 
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 
-__all__ = ["TRACE_FORMAT", "applied", "check_trace", "program_of", "propose", "replay", "trace_text"]
+__all__ = ["TILES_FORMAT", "TRACE_FORMAT", "applied", "check_trace", "program_of", "propose", "replay", "trace_text"]
+
+# Candidates of a tuning log that are no traces: the blocks of registers of `schedule_space`.
+TILES_FORMAT = "tvmtarget.cpu-tiles/1"
 
 Target: TypeAlias = Any
 Function: TypeAlias = Any

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.placement.by_cost import CostChooser, with_capacities
-from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.joint_levels import joint_sites
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
-from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 from tvmtarget.partition.plan_cache import digest
 from tvmtarget.target.topology import Site
 from tvmtarget.target.tree_paths import covers
+
+# Many plans are by preference alone: what chooses by cost is imported where a plan has costs.
+if TYPE_CHECKING:
+    from tvmtarget.partition.placement.by_cost import CostChooser
 
 __all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
 
@@ -51,6 +52,9 @@ def choosers_for(
     choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
     names = tuple(call.source for call in program.body)
     if estimates is not None:
+        from tvmtarget.partition.placement.by_cost import CostChooser
+        from tvmtarget.partition.placement.joint_levels import joint_sites
+
         by_cost = CachedChooser(CostChooser(feasibility, estimates, coupled))
         choosers.append(by_cost)
         # Neither is always better: the joint choice does not know how many calls the systems will get.
@@ -58,6 +62,8 @@ def choosers_for(
         if joint is not None:
             choosers.append(PinnedChooser(joint.sites, names, by_cost, estimates, joint.least_time))
     if estimates is not None and objective == "throughput":
+        from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
+
         choosers.append(ThroughputChooser(feasibility, estimates))
     if sites is None:
         return choosers
@@ -94,6 +100,8 @@ class CachedChooser:
             or estimates.costs.doubt
         ):
             return self.choose(level)
+        from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
+
         matrix = cost_matrix_of(feasibility, estimates, level)
         arrays = (getattr(matrix.problem, field.name) for field in fields(matrix.problem))
         key = digest(*decision_inputs(level), *arrays, matrix.penalty, matrix.shift, matrix.is_known)
@@ -146,7 +154,11 @@ class PinnedChooser:
 
     def _within_capacity(self, level: Level, allowed: npt.NDArray[np.bool_]) -> Assignment:
         """Choose among allowed options; release atoms whose weights do not fit, and all where that does not suffice."""
-        capacity = level.capacity if self.estimates is None else with_capacities(level, self.estimates).capacity
+        capacity = level.capacity
+        if self.estimates is not None:
+            from tvmtarget.partition.placement.by_cost import with_capacities
+
+            capacity = with_capacities(level, self.estimates).capacity
         if capacity is None:
             return self.choose(replace(level, allowed=allowed))
         released = capacity.released(level.allowed, allowed)
