@@ -180,7 +180,7 @@ class Call:
     @property
     def callee(self) -> str | None:
         """Name of the called function of the module; None for an operation."""
-        return self.op[1:] if self.op.startswith("@") else None
+        return self.op[1:] if self.op[:1] == "@" else None
 
     def attr(self, name: str) -> Attribute | None:
         """Return the value of an attribute.

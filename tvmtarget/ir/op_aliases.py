@@ -26,9 +26,10 @@ def is_named_op(call: Call, functions: Mapping[str, Function]) -> bool:
         True for an operation and for a call of code; False for a copy, for code itself, and for a call of a function of
         operations.
     """
-    if call.callee is None:
+    callee = call.callee
+    if callee is None:
         return call.op not in (COPY, CODE)
-    return call.callee in functions and functions[call.callee].code is not None
+    return callee in functions and functions[callee].code is not None
 
 
 def op_aliases(call: Call) -> tuple[str, ...] | None:

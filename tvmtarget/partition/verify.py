@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.function import COPY, Call, Function, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_op
 from tvmtarget.partition.control.control_flow_ops import control_flow_form
@@ -147,6 +147,8 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
 def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterator[str]:
     """Operations with effects keep their order; those in regions come after the operation that has the region."""
     expected = list(_effects(program, program.top))
+    if not expected and not any(call.has_effect for function in module for call in calls_in(function)):
+        return
     found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
     if expected != found:
         first = next(

@@ -36,11 +36,12 @@ def _calls_of(
     for call in body.body:
         name = next(names, "") if names is not None and is_named_op(call, module.by_name) else call.source
         yield call, name, around
-        if call.callee is not None:
+        callee = call.callee
+        if callee is not None:
             # A call of a shared function lists the names of its operations; the outermost call counts.
             aliases = op_aliases(call)
             inner = iter(aliases) if names is None and aliases is not None else names
-            yield from _calls_of(module, module[call.callee], around, inner)
+            yield from _calls_of(module, module[callee], around, inner)
         for label, region in call.regions:
             yield from _calls_of(module, region, (*around, (name, label)), names)
 

@@ -79,9 +79,10 @@ def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], 
     if not charged:
         return replace(energy, costs=costs)
     tables = np.zeros((len(charged), width, width), dtype=np.int64)
-    for number, charge in enumerate(charged.values()):
-        tables[number][:, charge] = problem.launches[charge]
-        tables[number][charge, charge] = 0
+    charges = [(number, label) for number, charge in enumerate(charged.values()) for label in charge]
+    numbers, entered = np.array(charges, dtype=np.int64).T
+    tables[numbers, :, entered] = problem.launches[entered, None]
+    tables[numbers, entered, entered] = 0
     first, then = (np.array(ends, dtype=np.int64) for ends in zip(*charged, strict=True))
     edges, more = len(energy.producer), len(charged)
     groups = np.stack([energy.groups[0], np.arange(count)])

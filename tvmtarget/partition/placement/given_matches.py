@@ -79,7 +79,7 @@ def imported_generators(found: Scopes, functions: Mapping[str, Function]) -> Map
         By operation, the code generator of the innermost inlined function that names one.
     """
     generators: dict[int, str] = {}
-    for index, frames in enumerate(found.frames):
+    for index, frames in [(index, frames) for index, frames in enumerate(found.frames) if frames]:
         names = (code_generator(functions[frame.callee]) for frame in reversed(frames))
         name = next((name for name in names if name is not None), None)
         if name is not None:
