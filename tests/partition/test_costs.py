@@ -330,7 +330,7 @@ def _shares(shares, **match):
     ("change", "text"),
     [
         ({"schema": "tvmtarget.cost/2"}, "costs: schema: it should be 'tvmtarget.cost/1', not 'tvmtarget.cost/2'"),
-        ({"unit": "min"}, "costs: unit: it should be one of ns, us, ms, s, not 'min'"),
+        ({"unit": "min"}, "costs: unit: it should be one of ns, us, ms, s, nJ, uJ, mJ, J, not 'min'"),
         ({"site": {}}, "costs: no field 'site'; did you mean 'sites'?"),
         ({"sites": {"npu": {"launch": -1}}}, "costs: sites.npu.launch: it should be a number, 0 or more, not -1"),
         ({"sites": {"npu": {"mem_bw": 0}}}, "costs: sites.npu.mem_bw: it should be a number above 0, not 0"),
@@ -506,7 +506,10 @@ def test_numbers_out_of_range_are_rejected_wherever_they_come_from():
         (Costs(symbolic_hints={"batch": -1}), "the size of 'batch' is -1; it should be a whole number"),
         (Costs(links=(LinkCost("a", "b", 1.0, 1e-320),)), "bandwidth of link 'a' to 'b' is 1e-320"),
         ({"schema": "tvmtarget.cost/1", "default": {"launch": 10**400}}, "default.launch: it should be .* at most 1e"),
-        ({"schema": "tvmtarget.cost/1", "unit": "min"}, "unit: it should be one of ns, us, ms, s, not 'min'"),
+        (
+            {"schema": "tvmtarget.cost/1", "unit": "min"},
+            "unit: it should be one of ns, us, ms, s, nJ, uJ, mJ, J, not 'min'",
+        ),
     ):
         with pytest.raises(TargetError, match=problem):
             plan.with_costs(wrong)

@@ -153,10 +153,15 @@ class PartitionOptions(Node):
         """Check what concerns several options.
 
         Raises:
-            TargetError: for objective 'throughput' without costs.
+            TargetError: for objective 'throughput' without costs of time.
         """
         if self.objective == "throughput" and self.costs is None:
             raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
+        if self.objective == "throughput" and self.costs is not None and self.costs.is_energy:
+            raise TargetError(
+                "objective 'throughput' is about time, but the costs are energies (unit 'uJ'); use objective "
+                "'latency', or costs in a unit of time, such as 'us'"
+            )
 
     @classmethod
     def of(cls, **values: object) -> PartitionOptions:

@@ -551,7 +551,9 @@ def predict_times(candidate: Candidate) -> Candidate:
     return replace(
         candidate,
         prediction=predict(candidate.estimates, candidate.outlined, candidate.module, candidate.root.least_time),
-        throughput=throughput_of(candidate.estimates, candidate.outlined, candidate.module),
+        throughput=None
+        if candidate.estimates.costs.is_energy
+        else throughput_of(candidate.estimates, candidate.outlined, candidate.module),
     )
 
 

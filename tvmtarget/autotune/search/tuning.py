@@ -139,6 +139,12 @@ def tune(
         problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
+    # Read before anything is measured or written.
+    costs = costs if costs is None or costs == MEASURED else load_costs(costs)
+    if isinstance(costs, Costs) and costs.is_energy:
+        problems.append(
+            "costs are energies (unit 'uJ'), but tuning measures time; pass costs in a unit of time, such as 'us'"
+        )
     if (options or {}).get("objective", "latency") != "latency":
         problems.append(f"objective {(options or {})['objective']!r} is not what tuning measures, which is latency")
     raise_all(TargetError, problems)

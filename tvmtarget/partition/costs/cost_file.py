@@ -8,7 +8,17 @@ from typing import Any
 
 from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
-from tvmtarget.partition.costs.costs import MOST, Costs, LinkCost, OpCost, Shares, SiteCost, SubgraphCost, check_costs
+from tvmtarget.partition.costs.costs import (
+    MOST,
+    Costs,
+    LinkCost,
+    OpCost,
+    Shares,
+    SiteCost,
+    SubgraphCost,
+    Unit,
+    check_costs,
+)
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json, read_text
@@ -17,8 +27,17 @@ __all__ = ["SCHEMA", "load_costs", "write_costs"]
 
 SCHEMA = "tvmtarget.cost/1"
 
-# Units for the times of a file, in microseconds; rates are always per second.
-_UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+# Units of a file: that of the costs which are read, and how many of it. Rates are per second or per joule.
+_UNITS: Mapping[str, tuple[Unit, float]] = {
+    "ns": ("us", 1e-3),
+    "us": ("us", 1.0),
+    "ms": ("us", 1e3),
+    "s": ("us", 1e6),
+    "nJ": ("uJ", 1e-3),
+    "uJ": ("uJ", 1.0),
+    "mJ": ("uJ", 1e3),
+    "J": ("uJ", 1e6),
+}
 
 
 def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
@@ -65,8 +84,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
     Returns:
         An object of schema `tvmtarget.cost/1`; fields that are not stated are left out.
     """
-    default = Costs()
-    flat: dict[str, object] = {"schema": SCHEMA, "unit": "us"}
+    flat: dict[str, object] = {"schema": SCHEMA, "unit": costs.unit}
     if costs.sites:
         flat["sites"] = {
             name: _stated(
@@ -95,6 +113,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
             | _stated(stdev=one.stdev, origin=one.origin)
             for one in costs.subgraphs
         ]
+    default = Costs(unit=costs.unit)
     doubt = {"doubt": costs.doubt} if costs.doubt else {}
     if doubt or (costs.roofline, costs.launch) != (default.roofline, default.launch):
         flat["default"] = {"roofline": costs.roofline, "launch": costs.launch} | doubt
@@ -118,7 +137,8 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self.unit = 1.0
+        self.unit: Unit = "us"
+        self.factor = 1.0
         self.problems: list[str] = []
 
     def costs(self, data: object) -> Costs:
@@ -130,20 +150,22 @@ class _Reader:
         if not isinstance(unit, str) or unit not in _UNITS:
             self._wrong("unit", f"it should be one of {', '.join(_UNITS)}, not {shown(unit)}")
         else:
-            self.unit = _UNITS[unit]
+            self.unit, self.factor = _UNITS[unit]
         default = self._object(flat.get("default", {}), "default", ("roofline", "launch", "doubt"))
         share = self._share(default.get("roofline"), "default.roofline")
         launch = self._time(default.get("launch"), "default.launch")
         hints = self._object(flat.get("symbolic_hints", {}), "symbolic_hints", None)
+        defaults = Costs(unit=self.unit)
         return Costs(
             sites={name: self._site(value, f"sites.{name}") for name, value in self._named(flat, "sites")},
             links=tuple(self._link(value, place) for value, place in self._listed(flat, "links")),
             ops=tuple(self._op(value, place) for value, place in self._listed(flat, "ops")),
             subgraphs=tuple(self._subgraph(value, place) for value, place in self._listed(flat, "regions")),
-            roofline=Costs().roofline if share is None else share,
-            launch=Costs().launch if launch is None else launch,
+            roofline=share if share is not None else defaults.roofline,
+            launch=launch if launch is not None else defaults.launch,
             doubt=self._number(default.get("doubt"), "default.doubt") or 0.0,
             symbolic_hints={name: self._whole(size, f"symbolic_hints.{name}") for name, size in hints.items()},
+            unit=self.unit,
         )
 
     def _site(self, data: object, place: str) -> SiteCost:
@@ -264,9 +286,9 @@ class _Reader:
         return None
 
     def _time(self, value: object, place: str) -> float | None:
-        """Return a time in microseconds, converted from the unit of the file."""
+        """Return a time in microseconds, or an energy in microjoules, converted from the unit of the file."""
         number = self._number(value, place)
-        return None if number is None else number * self.unit
+        return None if number is None else number * self.factor
 
     def _share(self, value: object, place: str) -> float | None:
         number = self._number(value, place, is_rate=True)

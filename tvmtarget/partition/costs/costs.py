@@ -1,6 +1,7 @@
-"""Measured times and rates of operations, launches and copies, each with its origin.
+"""Measured times or energies, and rates, of operations, launches and copies, each with its origin.
 
-Times are in microseconds, rates in operations or bytes per second. `cost_file.py` reads and writes them as JSON.
+Times are in microseconds, rates in operations or bytes per second; where `Costs.unit` is `uJ`, all of them are energies
+instead, in microjoules and per joule. `cost_file.py` reads and writes them as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import exp, log
 from numbers import Real
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import Attribute, Constant, Opaque
@@ -23,6 +24,10 @@ from tvmtarget.support.strategy import Op
 from tvmtarget.target.problems import shown
 
 __all__ = ["MOST", "Costs", "LinkCost", "OpCost", "Shares", "SiteCost", "SubgraphCost", "check_costs", "structure_of"]
+
+# Units of the numbers of `Costs`; files may state other ones (`cost_file.py`).
+Unit: TypeAlias = Literal["us", "uJ"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 
 # The largest number of any kind, and the smallest rate, so that times stay whole picoseconds.
 MOST, LEAST_RATE = 1e18, 1e-9
@@ -164,21 +169,35 @@ class Costs:
         links: measured links.
         ops: measured operations.
         subgraphs: measured functions.
-        roofline: share of the peaks for code generators without a known one.
-        launch: microseconds per call for code generators without a known time.
+        roofline: share of the peaks for code generators without a known one; unless given 0.3, and 1 of energies.
+        launch: microseconds per call for code generators without a known time; unless given 10, and 0 of energies.
         doubt: relative error of roofline estimates. An operation leaves the site that would be the best one for the
             whole program only for a gain above this error.
         symbolic_hints: sizes to assume for symbolic dimensions.
+        unit: `us`, or `uJ`: then times are energies in microjoules, rates are per joule, and what target and code
+            generators state as times is unknown.
     """
 
     sites: Mapping[str, SiteCost] = field(default_factory=dict)
     links: tuple[LinkCost, ...] = ()
     ops: tuple[OpCost, ...] = ()
     subgraphs: tuple[SubgraphCost, ...] = ()
-    roofline: float = 0.3
-    launch: float = 10.0
+    roofline: float = None  # type: ignore[assignment]  # filled in by `__post_init__`
+    launch: float = None  # type: ignore[assignment]
     doubt: float = 0.0
     symbolic_hints: Mapping[str, int] = field(default_factory=dict)
+    unit: Unit = "us"
+
+    def __post_init__(self) -> None:
+        defaults = {"roofline": 1.0, "launch": 0.0} if self.is_energy else {"roofline": 0.3, "launch": 10.0}
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    @property
+    def is_energy(self) -> bool:
+        """Whether these are energies."""
+        return self.unit == "uJ"
 
     def with_records(self, records: Iterable[OpCost | SubgraphCost]) -> Costs:
         """Add measurements.
@@ -251,6 +270,8 @@ def _problems(costs: Costs) -> Iterator[str]:
     yield from _number("doubt", costs.doubt, 0)
     yield from _number("launch", costs.launch, 0)
     yield from _number("roofline", costs.roofline, LEAST_RATE, 1)
+    if costs.unit not in UNITS:
+        yield f"unit is {shown(costs.unit)}; it should be {' or '.join(map(repr, UNITS))}"
     for name, size in costs.symbolic_hints.items():
         yield from _number(f"the size of {name!r}", size, 0, is_whole=True)
 

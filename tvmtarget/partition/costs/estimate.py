@@ -1,4 +1,7 @@
-"""Estimate the time of each operation, call and copy of a program on each leaf, in whole picoseconds."""
+"""Estimate the time of each operation, call and copy of a program on each leaf, in whole picoseconds.
+
+With costs in microjoules, all times are energies in whole picojoules.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
-from tvmtarget.partition.costs.costs import Costs, OpCost, structure_of
+from tvmtarget.partition.costs.costs import Costs, OpCost, Unit, structure_of
 from tvmtarget.partition.costs.memory_graph import PICOSECONDS, MemoryGraph
 from tvmtarget.partition.costs.rates import Rates, names_of, rates_of
 from tvmtarget.partition.costs.work import Unknown, Work, form_of, work_of
@@ -22,7 +25,7 @@ from tvmtarget.support.strategy import Op
 from tvmtarget.target.kinds import kind_names
 from tvmtarget.target.topology import Site
 
-__all__ = ["Estimate", "Estimates", "microseconds"]
+__all__ = ["Estimate", "Estimates", "cost_text"]
 
 MICROSECOND = 10**6
 
@@ -37,26 +40,32 @@ class Estimate:
         time: the estimate; None if it is unknown.
         reason: what the estimate is based on, or why it is unknown.
         error: how far off it may be, in picoseconds.
+        unit: the unit in which it is printed, `us` or `uJ`.
     """
 
     time: int | None
     reason: str
     error: int = 0
+    unit: Unit = "us"
 
     def __str__(self) -> str:
-        return f"{microseconds(self.time)} ({self.reason})" if self.time is not None else f"unknown: {self.reason}"
+        return (
+            f"{cost_text(self.time, self.unit)} ({self.reason})" if self.time is not None else f"unknown: {self.reason}"
+        )
 
 
-def microseconds(time: int) -> str:
-    """Print a time in microseconds.
+def cost_text(cost: int, unit: Unit) -> str:
+    """Print a time in microseconds, or an energy in microjoules.
 
     Args:
-        time: picoseconds.
+        cost: picoseconds or picojoules.
+        unit: the unit of the costs.
 
     Returns:
         Four significant digits and the unit.
     """
-    return f"{time / MICROSECOND:.4g} us" if time < 10**4 * MICROSECOND else f"{time / MICROSECOND:.0f} us"
+    digits = f"{cost / MICROSECOND:.4g}" if cost < 10**4 * MICROSECOND else f"{cost / MICROSECOND:.0f}"
+    return f"{digits} {unit}"
 
 
 class Estimates:
@@ -101,7 +110,7 @@ class Estimates:
         """
         key = (leaf.path, self.program.signatures[index])
         if key not in self._times:
-            self._times[key] = self._estimate(index, leaf)
+            self._times[key] = replace(self._estimate(index, leaf), unit=self.costs.unit)
         return self._times[key]
 
     def _by_signature(self, leaf: Site) -> list[Estimate]:
@@ -224,7 +233,7 @@ class Estimates:
         for rates in self.rates.values():
             place = f"@{rates.site.path or '.'} ({rates.site.target.kind})"
             if not rates.is_launch_known:
-                yield f"what a call on {place} takes: {rates.launch:g} us assumed"
+                yield f"what a call on {place} takes: {rates.launch:g} {self.costs.unit} assumed"
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
         for leaf in self.leaves:
@@ -387,17 +396,25 @@ def _matches(rule: OpCost, op: Op) -> bool:
 def _roofline(work: Work | Unknown, rates: Rates, share: float) -> Estimate:
     """Return the roofline estimate: the longer of computing at the peak rate and moving all bytes once, over the share.
 
-    Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+    Energies of computing and moving add up, as neither hides the other. Williams, Waterman and Patterson, "Roofline: An
+    Insightful Visual Performance Model" (2009); Choi, Bedard, Fowler and Vuduc, "A Roofline Model of Energy" (2013).
     """
     if isinstance(work, Unknown):
         return Estimate(None, work.reason)
     place = f"@{rates.site.path or '.'}"
     peak = rates.peak(work.dtype)
     if work.is_contraction and peak is None:
-        return Estimate(None, f"the peak of {place} for {work.dtype} is not known")
+        what = "operations per joule" if rates.is_energy else "peak"
+        verb = "are" if rates.is_energy else "is"
+        return Estimate(None, f"the {what} of {place} for {work.dtype} {verb} not known")
+    if rates.mem_bw is None and rates.is_energy:
+        return Estimate(None, f"the bytes per joule of {place} are not known")
     if rates.mem_bw is None:
         return Estimate(None, f"the memory bandwidth of {place} is not known")
     computing = work.flops / peak if peak else 0.0
     moving = work.nbytes / rates.mem_bw
+    if rates.is_energy:
+        reason = f"{work.flops} flops and {work.nbytes} bytes" + (f" at {share:.2g} of the peak" if share != 1 else "")
+        return Estimate(round((computing + moving) / share * PICOSECONDS), reason)
     bound = f"{work.flops} flops" if computing > moving else f"{work.nbytes} bytes"
     return Estimate(round(max(computing, moving) / share * PICOSECONDS), f"{bound} at {share:.2g} of the peak")

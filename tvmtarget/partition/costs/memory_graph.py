@@ -80,7 +80,8 @@ class MemoryGraph:
         stated: _Speeds = {}
         named: dict[str, set[str]] = {}
         for path, a, b, link in _stated(topology):
-            stated.setdefault((a, b), []).append(_speed(link))
+            # Links of the target have times, which are no energies.
+            stated.setdefault((a, b), []).append((None, None) if self.costs.is_energy else _speed(link))
             named.setdefault(path, set()).update((a, b))
         # `setdefault` ranks the sources of a link: measured before stated, and each of them before its reverse.
         for speeds in (measured, stated):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tvmtarget.ir.module import IRModule
-from tvmtarget.partition.costs.estimate import MICROSECOND, Estimates, microseconds
+from tvmtarget.partition.costs.costs import Unit
+from tvmtarget.partition.costs.estimate import MICROSECOND, Estimates, cost_text
 from tvmtarget.partition.outline.outlining import Outlined
 
 __all__ = ["Prediction", "predict"]
@@ -29,6 +30,7 @@ class Prediction:
         lower_bound: no assignment of sites takes less than this; None if no bound is known.
         boundary: values that enter functions from another site, or leave them (`SiteCost.boundary_bw`).
         unused: costs that match nothing in the program or the target.
+        unit: `us`, or `uJ` where all times are energies in picojoules.
     """
 
     ops: int
@@ -40,6 +42,7 @@ class Prediction:
     lower_bound: int | None = None
     boundary: int = 0
     unused: tuple[str, ...] = ()
+    unit: Unit = "us"
 
     @property
     def total(self) -> int:
@@ -74,13 +77,14 @@ class Prediction:
         Yields:
             The lines, indented by two spaces: the sum, the gap to the lower bound, then what is unknown.
         """
-        parts = f"ops {microseconds(self.ops)}, calls {microseconds(self.launches)}, copies {microseconds(self.copies)}"
-        parts += f", passing {microseconds(self.boundary)}" if self.boundary else ""
+        named = {"ops": self.ops, "calls": self.launches, "copies": self.copies}
+        named |= {"passing": self.boundary} if self.boundary else {}
+        parts = ", ".join(f"{name} {cost_text(cost, self.unit)}" for name, cost in named.items())
         beside = f", and {len(self.unknown)} unknown" if self.unknown else ""
-        yield f"  predicted: {microseconds(self.total)}{beside} ({parts})"
+        yield f"  predicted: {cost_text(self.total, self.unit)}{beside} ({parts})"
         if self.lower_bound is not None and not self.unknown:
             gap = 100 * (self.total - self.lower_bound) / self.total if self.total else 0.0
-            yield f"  no choice of sites takes less than {microseconds(self.lower_bound)}: gap {gap:.1f} %"
+            yield f"  no choice of sites takes less than {cost_text(self.lower_bound, self.unit)}: gap {gap:.1f} %"
         for unknown in self.unknown[:MAX_SHOWN]:
             yield f"  unknown: {unknown}"
         if len(self.unknown) > MAX_SHOWN:
@@ -94,10 +98,11 @@ class Prediction:
         """Return the prediction as JSON data.
 
         Returns:
-            Times in microseconds. The keys `least` (lower bound) and `passing` (boundary), fixed by the file format,
-            are left out where there is nothing to say.
+            Times in microseconds, or energies in microjoules with the `unit`. The keys `least` (lower bound) and
+            `passing` (boundary), fixed by the file format, are left out where there is nothing to say.
         """
-        flat: dict[str, object] = {
+        flat: dict[str, object] = {"unit": self.unit} if self.unit != "us" else {}
+        flat |= {
             "total": self.total / MICROSECOND,
             "ops": self.ops / MICROSECOND,
             "launches": self.launches / MICROSECOND,
@@ -164,6 +169,7 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
         assumed=tuple(estimates.assumptions()),
         unused=tuple(estimates.unused()),
         boundary=round(_boundary_time(estimates, outlined)),
+        unit=estimates.costs.unit,
     )
     return found if lower_bound is None else replace(found, lower_bound=min(lower_bound, found.total))
 

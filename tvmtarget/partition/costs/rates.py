@@ -60,7 +60,8 @@ class Rates:
         is_launch_known: whether `launch` is not the default.
         roofline: share of the peaks that code reaches, from 0 to 1.
         is_roofline_known: whether `roofline` is not the default.
-        mem_bw: peak bytes per second, None if unknown.
+        mem_bw: peak bytes per second, or per joule; None if unknown.
+        is_energy: whether these are energies, of which the target states nothing.
     """
 
     site: Site
@@ -70,6 +71,7 @@ class Rates:
     roofline: float
     is_roofline_known: bool
     mem_bw: float | None
+    is_energy: bool = False
 
     def peak(self, dtype: str) -> float | None:
         """Return the peak rate for an element type.
@@ -78,10 +80,12 @@ class Rates:
             dtype: name of the element type.
 
         Returns:
-            Operations per second; None if neither costs nor target give it.
+            Operations per second, or per joule; None if neither costs nor target give it.
         """
         if dtype in self.site_cost.flops:
             return self.site_cost.flops[dtype]
+        if self.is_energy:
+            return None
         target = self.site.target
         gigaflops = target.attrs.get(f"peak-gflops-{_PEAKS.get(dtype, dtype)}")
         return gigaflops * 1e9 if isinstance(gigaflops, int) else _vector_peak(target, dtype)
@@ -90,7 +94,7 @@ class Rates:
 def rates_of(topology: Topology, site: Site, costs: Costs) -> Rates:
     """Return the rates of a leaf.
 
-    Costs come first, then the target, then the table of measured code generators.
+    Costs come first, then the target, then the table of measured code generators; for energies there are only costs.
 
     Args:
         topology: the sites of the target.
@@ -101,7 +105,8 @@ def rates_of(topology: Topology, site: Site, costs: Costs) -> Rates:
         The rates.
     """
     site_cost = next((costs.sites[name] for name in names_of(site) if name in costs.sites), SiteCost())
-    known = _GENERATORS.get((site.target.kind, site.target.device))
+    known = None if costs.is_energy else _GENERATORS.get((site.target.kind, site.target.device))
+    bandwidth = None if costs.is_energy else _bandwidth(topology, site)
     launch = site_cost.launch if site_cost.launch is not None else known.launch if known else None
     share = site_cost.roofline if site_cost.roofline is not None else known.roofline if known else None
     return Rates(
@@ -111,7 +116,8 @@ def rates_of(topology: Topology, site: Site, costs: Costs) -> Rates:
         is_launch_known=launch is not None,
         roofline=costs.roofline if share is None else share,
         is_roofline_known=share is not None,
-        mem_bw=site_cost.mem_bw if site_cost.mem_bw is not None else _bandwidth(topology, site),
+        mem_bw=site_cost.mem_bw if site_cost.mem_bw is not None else bandwidth,
+        is_energy=costs.is_energy,
     )
 
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from tvmtarget.ir.function import COPY, Call
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.costs.estimate import Estimates, microseconds
+from tvmtarget.partition.costs.estimate import Estimates, cost_text
 from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.programs import machines_of_call
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
@@ -80,11 +80,11 @@ class Throughput:
             One line for each stage, then one for the cluster.
         """
         for stage in self.stages:
-            parts = f"run {microseconds(stage.run)}, transfers {microseconds(stage.transfers)}"
-            yield f"  machine @{stage.machine}: busy {microseconds(stage.busy)} ({parts})"
+            parts = f"run {cost_text(stage.run, 'us')}, transfers {cost_text(stage.transfers, 'us')}"
+            yield f"  machine @{stage.machine}: busy {cost_text(stage.busy, 'us')} ({parts})"
         beside = f", and {self.unknown} unknown" if self.unknown else ""
         rate = "" if self.inputs_per_second is None else f"; in a stream {self.inputs_per_second:.4g} inputs a second"
-        yield f"  one input takes {microseconds(self.latency)}{rate}, as @{self.slowest.machine} allows{beside}"
+        yield f"  one input takes {cost_text(self.latency, 'us')}{rate}, as @{self.slowest.machine} allows{beside}"
 
     def to_json(self) -> dict[str, object]:
         """Return stages, latency and throughput as JSON data, in microseconds and inputs per second."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tvmtarget.human_units import bytes_text, counted
-from tvmtarget.partition.costs.estimate import microseconds
+from tvmtarget.partition.costs.costs import Unit
+from tvmtarget.partition.costs.estimate import cost_text
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 
-__all__ = ["PlanDifference", "Totals", "difference", "time_text", "totals"]
+__all__ = ["PlanDifference", "Totals", "difference", "totals"]
 
 # Operations that are listed; the totals, which follow them, should stay in view.
 MAX_SHOWN = 10
@@ -18,17 +19,23 @@ MAX_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A plan in numbers: subgraphs, copies, bytes copied (of those whose size is known), predicted picoseconds."""
+    """A plan in numbers: subgraphs, copies, bytes copied (of those whose size is known), predicted time or energy."""
 
     subgraphs: int
     copies: int
     nbytes: int
     time: int | None
+    unit: Unit = "us"
 
     def to_json(self) -> dict[str, object]:
-        """Return the numbers as data, the time in microseconds."""
-        us = None if self.time is None else self.time / 10**6
-        return {"subgraphs": self.subgraphs, "copies": self.copies, "bytes": self.nbytes, "us": us}
+        """Return the numbers as data: microseconds under `us`, or microjoules under `uJ`."""
+        time = None if self.time is None else self.time / 10**6
+        return {"subgraphs": self.subgraphs, "copies": self.copies, "bytes": self.nbytes, self.unit: time}
+
+    @property
+    def predicted(self) -> str:
+        """The predicted time with its unit, or `unknown`."""
+        return "unknown" if self.time is None else cost_text(self.time, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class PlanDifference:
             if old != new:
                 yield f"{name}: {old} -> {new}"
         if self.before.time != self.after.time:
-            yield f"predicted: {time_text(self.before.time)} -> {time_text(self.after.time)}"
+            yield f"predicted: {self.before.predicted} -> {self.after.predicted}"
         for supposed in self.hypothetical:
             yield f"hypothetical: {supposed}"
 
@@ -114,17 +121,7 @@ def totals(plan: Decomposition) -> Totals:
     Returns:
         Counts, bytes, and the predicted time in picoseconds, which is None without costs.
     """
-    time = None if plan.prediction is None else plan.prediction.total
-    return Totals(len(plan.subgraphs), len(plan.copies), sum(copy.nbytes or 0 for copy in plan.copies), time)
-
-
-def time_text(time: int | None) -> str:
-    """Print a duration.
-
-    Args:
-        time: picoseconds, or None.
-
-    Returns:
-        Microseconds with their unit, or `unknown`.
-    """
-    return "unknown" if time is None else microseconds(time)
+    nbytes = sum(copy.nbytes or 0 for copy in plan.copies)
+    if plan.prediction is None:
+        return Totals(len(plan.subgraphs), len(plan.copies), nbytes, None)
+    return Totals(len(plan.subgraphs), len(plan.copies), nbytes, plan.prediction.total, plan.prediction.unit)

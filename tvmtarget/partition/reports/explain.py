@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from tvmtarget.human_units import bytes_text, counted
-from tvmtarget.partition.costs.costs import structure_of
-from tvmtarget.partition.costs.estimate import Estimate, Estimates, microseconds
+from tvmtarget.partition.costs.costs import Unit, structure_of
+from tvmtarget.partition.costs.estimate import Estimate, Estimates, cost_text
 from tvmtarget.partition.decisions import decisions_about
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
@@ -22,10 +22,14 @@ from tvmtarget.target.topology import Site
 __all__ = ["Explanation", "explain_op"]
 
 
-_BY_COST = {
-    "latency": "the program is fastest with it there, by the costs of operations, calls and copies",
-    "throughput": "the busiest machine has least work with it there, by the costs of operations, calls and copies",
-}
+def _by_cost(plan: Decomposition) -> str:
+    """Say what the costs minimise by an operation's site."""
+    gain = "the program is fastest"
+    if plan.options.objective == "throughput":
+        gain = "the busiest machine has least work"
+    elif plan.options.costs is not None and plan.options.costs.is_energy:
+        gain = "the program takes least energy"
+    return f"{gain} with it there, by the costs of operations, calls and copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Explanation:
         released: preferences that the site does not meet.
         rules: the effect of each rule of `where` on the operation.
         ran_by: what runs it inside the function, as the engine reported it when it was compiled; empty if unknown.
+        unit: `us`, or `uJ` where times are energies in picojoules.
     """
 
     op: str
@@ -69,6 +74,7 @@ class Explanation:
     released: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     ran_by: str = ""
+    unit: Unit = "us"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -79,7 +85,9 @@ class Explanation:
         times, alone = dict(self.times), dict(self.alone)
         for site, verdict in self.verdicts:
             time = f"; {times[site]}" if site in times else ""
-            yield f"  @{site or '.'}: {verdict}{time}" + (f"; {_longer(alone[site])}" if site in alone else "")
+            yield f"  @{site or '.'}: {verdict}{time}" + (
+                f"; {_longer(alone[site], self.unit)}" if site in alone else ""
+            )
         for item in self.released:
             yield f"  RELEASED_PIN: {item} is not kept"
         yield from (f"  {rule}" for rule in self.rules)
@@ -97,7 +105,7 @@ class Explanation:
 
     def to_json(self) -> dict[str, object]:
         """Return the explanation as data."""
-        times = {site: {"us": _us(estimate), "why": estimate.reason} for site, estimate in self.times}
+        times = {site: {self.unit: _us(estimate), "why": estimate.reason} for site, estimate in self.times}
         flat: dict[str, object] = {
             "op": self.op,
             "kind": self.kind,
@@ -116,8 +124,8 @@ class Explanation:
         return flat | ({"times": times, "structure": self.structure} if times else {})
 
 
-def _longer(time: int) -> str:
-    return f"alone there, {microseconds(abs(time))} {'more' if time >= 0 else 'less'} in all"
+def _longer(time: int, unit: Unit) -> str:
+    return f"alone there, {cost_text(abs(time), unit)} {'more' if time >= 0 else 'less'} in all"
 
 
 def _us(estimate: Estimate) -> float | None:
@@ -165,6 +173,7 @@ def explain_op(plan: Decomposition, op: str) -> Explanation:
         levels=tuple(_levels(plan.root, index)),
         alone=() if estimates is None else tuple(move_delta(feasibility, estimates, sites, index)),
         released=tuple(one.reason for one in decisions_about(plan.decisions, index) if one.code == "RELEASED_PIN"),
+        unit="us" if estimates is None else estimates.costs.unit,
     )
 
 
@@ -193,7 +202,7 @@ def _reason(plan: Decomposition, index: int, record: SubgraphRecord) -> str:
     if estimates is not None:
         known = {leaf.path for leaf in best if estimates.time(index, leaf).time is not None}
         is_blind = record.site == best[0].path and not (record.site in known and len(known) > 1)
-        return f"{first}, as no known time is in favour of another" if is_blind else _BY_COST[plan.options.objective]
+        return f"{first}, as no known time is in favour of another" if is_blind else _by_cost(plan)
     if record.site == best[0].path:
         return first
     return "a site that can take it and what was decided together with it"
@@ -303,5 +312,7 @@ def _copied(copy: CopyRecord, estimates: Estimates | None) -> str:
     time = None if estimates is None else estimates.copy(copy.type, copy.src, copy.dst)
     size = "of dynamic shape" if nbytes is None else bytes_text(nbytes)
     runs = "" if copy.runs == 1 else f", {float(copy.runs):g} times"
-    took = "" if estimates is None else ", unknown time" if time is None else f", {microseconds(time)}"
+    took = (
+        "" if estimates is None else ", unknown time" if time is None else f", {cost_text(time, estimates.costs.unit)}"
+    )
     return f"{copy.value} from {copy.src} to {copy.dst}, {size}{took}{runs}"

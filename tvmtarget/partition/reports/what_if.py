@@ -11,12 +11,13 @@ from glob import escape
 
 from tvmtarget.errors import InfeasibleError, TargetError
 from tvmtarget.human_units import counted
-from tvmtarget.partition.costs.estimate import microseconds
+from tvmtarget.partition.costs.costs import Unit
+from tvmtarget.partition.costs.estimate import cost_text
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.placement.hypotheses import read_moves
 from tvmtarget.partition.plan_cache import PlanCache
-from tvmtarget.partition.reports.difference import Totals, time_text, totals
+from tvmtarget.partition.reports.difference import Totals, totals
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
@@ -78,7 +79,7 @@ class Alternative:
 
     def lines(self) -> Iterator[str]:
         """Yield the alternative as one line of text."""
-        time = "" if self.totals.time is None else f", {time_text(self.totals.time)}"
+        time = "" if self.totals.time is None else f", {self.totals.predicted}"
         counts = f"{counted(self.totals.subgraphs, 'subgraph')}, {counted(self.totals.copies, 'copy')}"
         yield f"{self.name} ({100 * self.share:.0f} % of ops there): {counts}{time}"
 
@@ -121,6 +122,7 @@ class Sensitivity:
     site: str
     time: int
     longer: Mapping[str, int]
+    unit: Unit = "us"
 
     @property
     def most(self) -> int | None:
@@ -132,19 +134,19 @@ class Sensitivity:
 
     def lines(self) -> Iterator[str]:
         """Yield the interval and what it rests on, line by line."""
-        here = f"{self.op} takes {microseconds(self.time)} on @{self.site or '.'}"
+        here = f"{self.op} takes {cost_text(self.time, self.unit)} on @{self.site or '.'}"
         if self.most is None:
             yield f"{here}, and can run nowhere else"
             return
-        yield f"{here}, and stays unless that is more than {microseconds(self.most)}"
+        yield f"{here}, and stays unless that is more than {cost_text(self.most, self.unit)}"
         for site, longer in self.longer.items():
-            yield f"  on @{site or '.'} the whole would take {microseconds(longer)} more"
+            yield f"  on @{site or '.'} the whole would take {cost_text(longer, self.unit)} more"
 
     def to_json(self) -> dict[str, object]:
-        """Return the numbers as data, in microseconds."""
+        """Return the numbers as data, in microseconds or microjoules."""
         most = None if self.most is None else self.most / 10**6
         longer = {site: time / 10**6 for site, time in self.longer.items()}
-        return {"op": self.op, "site": self.site, "us": self.time / 10**6, "most": most, "longer": longer}
+        return {"op": self.op, "site": self.site, self.unit: self.time / 10**6, "most": most, "longer": longer}
 
 
 def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
@@ -183,4 +185,4 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
         # A plan that supposes support for the operation proves nothing for this leaf.
         if moved.prediction and is_known and moved.feasibility.assumed == plan.feasibility.assumed:
             longer[leaf.path] = moved.prediction.total - plan.prediction.total
-    return Sensitivity(op, here, time, longer)
+    return Sensitivity(op, here, time, longer, plan.prediction.unit)
