@@ -3,11 +3,13 @@
 import random
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvmtarget.ir.function import Call, Function, Value
+import tvmtarget as tt
+from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.structure import op_fingerprint
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders, canonical_ranks
@@ -101,3 +103,36 @@ def test_fingerprints_do_not_change(name, dims, text):
     found = op_fingerprint(call, {"a": type_, "b": type_}, lambda _: True)
     assert found.text == text
     assert found.dims == tuple(dim for dim in dims if isinstance(dim, str)) * 2
+
+
+def weighted(size, seed):
+    """Return a program of few kinds of operations and few weights, in which equal structures with other data abound."""
+    rng, floats = random.Random(seed), np.random.default_rng(seed)
+    square = TensorType("float32", (4, 4))
+    weights = [Constant(f"w{at}", square, floats.random((4, 4), "float32")) for at in range(rng.randint(1, 4))]
+    values, calls = ["x"], []
+    for index in range(size):
+        near = values[-6:]
+        kinds = [("MatMul", rng.choice(weights).name), ("Add", rng.choice(weights).name), ("Add", rng.choice(near))]
+        kind, *other = rng.choice([*kinds, ("Relu",)])
+        out = Value(f"v{index}", square)
+        calls.append(Call(f"onnx.{kind}", (rng.choice(near), *other), (out,), source=f"op{index}"))
+        values.append(out.name)
+    read = {name for call in calls for name in call.inputs}
+    results = tuple(name for name in values[1:] if name not in read)
+    constants = tuple(one for one in weights if one.name in read)
+    return Function("main", (Value("x", square),), tuple(calls), results, constants, opsets=(("", 17),))
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), size=st.integers(8, 30))
+def test_functions_have_the_same_names_however_operations_of_equal_structure_are_listed(seed, size):
+    function = weighted(size, seed)
+    listed = function.replace(
+        body=tuple(shuffled(list(function.body), seed)), constants=tuple(reversed(function.constants))
+    )
+    target = "[npu=onnxruntime,cpu=numpy](host=@cpu)"
+    where = {"*": "@cpu"} | ({"op:MatMul": "@npu"} if any(one.kind == "MatMul" for one in function.body) else {})
+    plans = [tt.decompose(tt.IRModule((one,)), target, where=where) for one in (function, listed)]
+    names = [{op: one.function for one in plan.subgraphs for op in one.ops} for plan in plans]
+    assert names[0] == names[1]

@@ -2,18 +2,19 @@
 
 Both orders sort by labels from colour refinement (Weisfeiler and Leman, 1968), in which the label of an operation sums
 up what leads to it, or what its results lead to. One pass down an acyclic graph, or up, reaches everything. Labels are
-BLAKE2b digests, equal in every process and version of Python. Operations with equal labels stay in the order in which
-they are listed: equal structures may then look different, and are not shared, but different ones are never confused,
-because deduplication compares all operations.
+BLAKE2b digests, equal in every process and version of Python. Operations of a leaf function whose labels are equal are
+told apart by the values that they read from elsewhere, then by the data of constants; what is still equal stays in the
+order in which it is listed. Equal structures may then look different, and are not shared, but different ones are never
+confused, because deduplication compares all operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.function import Call, Function
@@ -32,12 +33,18 @@ _EFFECT = -1
 
 
 class CanonicalOrders:
-    """Orders the operations of leaf functions; equal lists of operations are ordered once."""
+    """Orders the operations of leaf functions; equal lists of operations are labeled once."""
 
     def __init__(self) -> None:
-        self._known: dict[object, tuple[int, ...]] = {}
+        self._labels: dict[object, list[int]] = {}
 
-    def order(self, calls: Sequence[Call], fingerprints: Sequence[str]) -> tuple[int, ...]:
+    def order(
+        self,
+        calls: Sequence[Call],
+        fingerprints: Sequence[str],
+        returned: Container[str] = (),
+        data: Callable[[str], str | None] = lambda _: None,
+    ) -> tuple[int, ...]:
         """Return the canonical topological order of operations. O(E log V).
 
         Of the operations that can come next the one with the smallest label does, then the one whose operands were
@@ -46,6 +53,8 @@ class CanonicalOrders:
         Args:
             calls: operations in any topological order.
             fingerprints: text of the fingerprint of each operation.
+            returned: names of the values that are read elsewhere.
+            data: returns what distinguishes a constant from others of its type; None for values that are no constants.
 
         Returns:
             Positions in `calls`.
@@ -54,11 +63,72 @@ class CanonicalOrders:
         producer.pop("", None)
         reads = tuple(tuple([producer.get(name, _OUTSIDE) for name in call.inputs]) for call in calls)
         key = (tuple(fingerprints), reads)
-        if key not in self._known:
-            self._known[key] = _smallest_label_first(
-                calls, _refined_up(_refined_down(fingerprints, reads), reads), reads
-            )
-        return self._known[key]
+        if key not in self._labels:
+            self._labels[key] = _refined_up(_refined_down(fingerprints, reads), reads)
+        labels = self._labels[key]
+        ties = _Ties(calls, labels, reads, returned, data) if len(set(labels)) < len(labels) else None
+        return _smallest_label_first(calls, labels, reads, ties)
+
+
+class _Ties:
+    """Tells operations of one label apart, where they differ.
+
+    First by which operands from elsewhere are one value, which are constants, and which results are read elsewhere;
+    then by the data of constants. Data come last, so that they do not keep operations of equal structure from being in
+    the same order. Of operations that are still equal, those come first whose operands were read first.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        labels: Sequence[int],
+        reads: _Reads,
+        returned: Container[str],
+        data: Callable[[str], str | None],
+    ) -> None:
+        self.reads = reads
+        self.outside = [
+            [(position, name) for position, name in enumerate(call.inputs) if name and read[position] == _OUTSIDE]
+            for call, read in zip(calls, reads, strict=True)
+        ]
+        self.uses: dict[str, list[tuple[int, int]]] = {}
+        for place, operands in enumerate(self.outside):
+            for position, name in operands:
+                self.uses.setdefault(name, []).append((place, position))
+        self.leaves = [[output.name in returned for output in call.outputs] for call in calls]
+        self.numbers: dict[str, int] = {}  # of values from elsewhere, in the order in which they are first read
+        texts = {name: data(name) for name in self.uses}
+        kinds = {name: text is None for name, text in texts.items()}
+        structure, before, count = list(labels), 0, len(set(labels))
+        while before < count < len(calls):
+            structure, before = self._refined(structure, kinds), count
+            count = len(set(structure))
+        has_data = count < len(calls) and not all(kinds.values())
+        self.labels = list(zip(structure, self._refined(structure, texts) if has_data else structure, strict=True))
+
+    def _refined(self, labels: Sequence[int], kinds: Mapping[str, object]) -> list[int]:
+        values = {
+            name: _digest(f"{kinds[name]} {sorted((labels[place], position) for place, position in found)}")
+            for name, found in self.uses.items()
+        }
+        with_operands = [
+            f"{label} {self.leaves[place]} {[(position, values[name]) for position, name in self.outside[place]]}"
+            for place, label in enumerate(labels)
+        ]
+        return _refined_up(_refined_down(with_operands, self.reads), self.reads)
+
+    def key(self, place: int) -> tuple[object, ...]:
+        """Return by what an operation is sorted among those of its label; less once more of its operands were read."""
+        unread = len(self.uses)
+        return self.labels[place], [self.numbers.get(name, unread) for _, name in self.outside[place]]
+
+    def first_read_by(self, place: int) -> Iterator[int]:
+        """Yield the other readers of the values that an operation is the first to read."""
+        fresh = [name for _, name in self.outside[place] if name not in self.numbers]
+        for name in fresh:
+            self.numbers.setdefault(name, len(self.numbers))
+        for name in dict.fromkeys(fresh):
+            yield from (reader for reader, _ in self.uses[name])
 
 
 def canonical_ranks(function: Function, fingerprint: Callable[[int], str]) -> list[int] | None:
@@ -122,8 +192,10 @@ def _digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
-def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _Reads) -> tuple[int, ...]:
-    """Return the positions of operations in topological order, by label and then by when operands were computed."""
+def _smallest_label_first(
+    calls: Sequence[Call], labels: Sequence[int], reads: _Reads, ties: _Ties | None
+) -> tuple[int, ...]:
+    """Return the positions of operations in topological order: by label, when operands were computed, tie breaker."""
     readers: list[list[int]] = [[] for _ in calls]
     waiting = [0] * len(calls)
     # An operation that reads a producer twice waits for it twice.
@@ -135,20 +207,32 @@ def _smallest_label_first(calls: Sequence[Call], labels: Sequence[int], reads: _
     for first, then in pairwise(place for place, call in enumerate(calls) if call.has_effect):
         readers[first].append(then)
         waiting[then] += 1
-    ready: list[tuple[int, tuple[int, ...], int]] = [
-        (labels[place], (), place) for place, count in enumerate(waiting) if not count
-    ]
-    heapify(ready)
+    operands: list[tuple[int, ...]] = [()] * len(calls)
+    ready: list[tuple[int, tuple[int, ...], object, int]] = []
+
+    def push(place: int) -> None:
+        tie: Any = None if ties is None else ties.key(place)
+        heappush(ready, (labels[place], operands[place], tie, place))
+
+    for place, count in enumerate(waiting):
+        if not count:
+            push(place)
     order: list[int] = []
     ranks = {-1: -1}
     while ready:
         place = heappop(ready)[-1]
+        if place in ranks:
+            continue
         ranks[place] = len(order)
         order.append(place)
         for reader in readers[place]:
             waiting[reader] -= 1
             if not waiting[reader]:
-                heappush(ready, (labels[reader], tuple(ranks[one] for one, _ in reads[reader]), reader))
+                operands[reader] = tuple([ranks[one] for one, _ in reads[reader]])
+                push(reader)
+        for reader in () if ties is None else ties.first_read_by(place):
+            if not waiting[reader] and reader not in ranks:
+                push(reader)  # before those of its label that read other values; its earlier entry is skipped
     return tuple(order)
 
 

@@ -141,9 +141,22 @@ class SubgraphStructures:
             return calls
         if calls[0] not in self._orders:
             fingerprints = [program.fingerprint(index).text for index in calls]
-            positions = self._canonical_orders.order([program.body[index] for index in calls], fingerprints)
+            body = [program.body[index] for index in calls]
+            inside = set(calls)
+            names = (output.name for call in body for output in call.outputs)
+            returned = {
+                name
+                for name in names
+                if name in program.results or not inside.issuperset(program.consumers.get(name, ()))
+            }
+            positions = self._canonical_orders.order(body, fingerprints, returned, self._data)
             self._orders[calls[0]] = tuple(calls[position] for position in positions)
         return self._orders[calls[0]]
+
+    def _data(self, name: str) -> str | None:
+        """Return what names contain of a constant."""
+        constant = self.program.constants.get(name)
+        return None if constant is None else bytes(bytes_of(_sample(constant))).hex()
 
     def name(self, subgraph: PartitionNode, structure: SubgraphStructure) -> str:
         """Derive the name of a function from structure and a sample of the constants.
