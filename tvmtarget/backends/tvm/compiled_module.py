@@ -6,7 +6,9 @@ its objects are Any, under names that say what they are.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import functools
 import hashlib
 import io
@@ -487,7 +489,7 @@ def within_limits(compute: Callable[[], _T]) -> _T:
     """Compile something alone, silently, and within the limit `compile-seconds`.
 
     TVM releases Python's lock (GIL) while it compiles, so that another thread can stop waiting for it. A compilation
-    that exceeds the limit cannot be stopped, and ends with the process.
+    that exceeds the limit cannot be stopped; it runs on beside this process, and ends with it.
 
     Args:
         compute: compiles something.
@@ -515,11 +517,31 @@ def within_limits(compute: Callable[[], _T]) -> _T:
     if errors:
         raise errors[0]
     if not results:
+        _end_beside_compilations()
         raise CompileError(
             f"it takes longer than {seconds} seconds; give the inputs static shapes (tt.specialize, --dim), place its "
             f"operations on another site (where, --where), or raise {LIMITS['compile-seconds'].variable}"
         )
     return results[0]
+
+
+@functools.cache
+def _end_beside_compilations() -> None:
+    """Let this process end with its own status while compilations that were given up still run.
+
+    Python ends a thread that comes back from TVM after the interpreter has ended, by an exception that passes functions
+    of C++ which let none pass (`pthread_exit`, up to Python 3.13): `std::terminate` then aborts the process. Also,
+    `exit` would destroy objects of LLVM that the compilation uses.
+    """
+
+    def prepare() -> None:
+        with contextlib.suppress(OSError, AttributeError):  # other platforms than Linux with glibc
+            c, cpp = ctypes.CDLL(None), ctypes.CDLL("libstdc++.so.6")
+            c.fflush(None)
+            c.on_exit(ctypes.cast(c._exit, ctypes.c_void_p), None)
+            cpp._ZSt13set_terminatePFvvE(ctypes.cast(c.pause, ctypes.c_void_p))  # `std::set_terminate`
+
+    atexit.register(prepare)
 
 
 @contextlib.contextmanager
