@@ -6,6 +6,7 @@ removed when one of the same name pattern is made next.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -19,6 +20,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from tvmtarget.errors import FileError
+
 try:
     import fcntl
 except ImportError:  # Windows: nothing is locked, so that leftovers look like files in use, and stay
@@ -31,6 +34,7 @@ __all__ = [
     "sync_folder",
     "tar_archive",
     "temporary_folder",
+    "temporary_place",
     "write_folder",
 ]
 
@@ -89,6 +93,34 @@ def _new_file(path: Path, mode: int) -> tuple[Path, BinaryIO]:
 
 
 @contextmanager
+def temporary_place() -> Iterator[Path]:
+    """Yield the folder for temporary files (`TMPDIR`), and name it in errors of writing there.
+
+    Yields:
+        The path of the folder.
+
+    Raises:
+        FileError: there is none, or it is full or cannot be written.
+    """
+    place: Path | None = None
+    try:
+        place = Path(tempfile.gettempdir())
+        yield place
+    except OSError as error:
+        # A write to a full disk names no file.
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if place is None:
+            raise FileError(f"there is no folder for temporary files ({error.strerror}); name one by TMPDIR") from error
+        if not is_full and not (isinstance(error.filename, str) and Path(error.filename).is_relative_to(place)):
+            raise
+        raise FileError(
+            f"{str(place)!r}, the folder for temporary files, cannot be written: {error.strerror}; name another one by "
+            "TMPDIR",
+            path=str(place),
+        ) from error
+
+
+@contextmanager
 def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-") -> Iterator[Path]:
     """Make a folder that only this user can read, and remove it afterwards.
 
@@ -100,10 +132,13 @@ def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-")
 
     Yields:
         The path of the folder.
+
+    Raises:
+        FileError: as `temporary_place`, unless `parent` is given.
     """
-    place = Path(tempfile.gettempdir()) if parent is None else parent
-    remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
     with ExitStack() as stack:
+        place = stack.enter_context(temporary_place()) if parent is None else parent
+        remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
         while True:
             name = stack.enter_context(tempfile.TemporaryDirectory(".new", prefix, place, ignore_cleanup_errors=True))
             if fcntl is None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from models import small
 from onnx import helper, parser
 
 import tvmtarget as tt
-from tvmtarget.errors import BackendError, CompileError, TvmTargetWarning
+from tvmtarget.errors import BackendError, CompileError, FileError, TvmTargetError, TvmTargetWarning
 
 # onnxruntime has no Selu of float64, which its rules do not say: no test of ONNX has one.
 SELU = """func @main(%x: float64[3]) opsets(onnx=17) { %a: float64[3] = onnx.Abs(%x) as abs
@@ -106,3 +107,20 @@ def test_a_full_disk_is_an_error_before_llvm_ends_the_process(small_disk, monkey
     with pytest.raises(BackendError, match="has 1 MiB left, and object files need 32 MiB"):
         executable.save(small_disk / "x.tta")
     assert not [*small_disk.iterdir()]
+
+
+@pytest.mark.parametrize("target", ["c", "llvm(executor=aot,runtime=cpp)"])
+def test_a_full_folder_for_temporary_files_is_an_error_that_names_it(target, small_disk, monkeypatch):
+    with suppress(OSError):
+        (small_disk / "others").write_bytes(bytes(1 << 21))
+    model = small(helper.make_node("Neg", ["x"], ["y"]))
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(TvmTargetError, match=r"temporary files, cannot be written: .*TMPDIR|has 0 bytes left"):
+        tt.build(model, target, cache=False).run({"x": np.ones((2, 3), "float32")})
+    assert [path.name for path in small_disk.iterdir()] == ["others"]
+
+
+def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
+    with pytest.raises(FileError, match=r"away', the folder for temporary files, cannot be written: No such file"):
+        tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "c", cache=False)

@@ -21,6 +21,7 @@ import numpy as np
 
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import BackendError, RunError
+from tvmtarget.files import temporary_place
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.boards import board_of
 from tvmtarget.toolchains.compilers import toolchain_for
@@ -182,11 +183,13 @@ class ProgramProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            folder = Path(tempfile.mkdtemp(prefix="tvmtarget-program-"))
+            with temporary_place() as place:
+                folder = Path(tempfile.mkdtemp(prefix="tvmtarget-program-", dir=place))
             try:
                 path = folder / "program"
-                path.write_bytes(self.program.data)
-                path.chmod(0o700)
+                with temporary_place():
+                    path.write_bytes(self.program.data)
+                    path.chmod(0o700)
                 self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read when the program fails
                 command = [*(self.runner.command if self.runner is not None else ()), str(path)]
                 self._process = subprocess.Popen(
