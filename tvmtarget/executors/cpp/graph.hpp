@@ -172,7 +172,10 @@ inline void unpack(const std::filesystem::path& archive, const std::filesystem::
     if (header[156] == '0' || header[156] == '\0') {
       if (!is_inside) fail(archive.string() + " has a file outside of its folder: " + path.string());
       std::filesystem::create_directories((folder / path).parent_path());
-      std::ofstream(folder / path, std::ios::binary).write(header + 512, size);
+      std::ofstream file(folder / path, std::ios::binary);
+      file.write(header + 512, size);
+      file.close();
+      if (!file) fail("cannot write " + (folder / path).string());
     }
     at += 512 + (size + 511) / 512 * 512;
   }
@@ -259,6 +262,7 @@ inline void write_npy(const std::filesystem::path& path, const ffi::Tensor& tens
   file << "\x93NUMPY" << '\1' << '\0' << static_cast<char>(header.size() & 0xff)
        << static_cast<char>(header.size() >> 8) << header;
   file.write(bytes_of(tensor), static_cast<std::streamsize>(ffi::GetDataSize(tensor.numel(), tensor.dtype())));
+  file.close();
   if (!file) fail("cannot write " + path.string());
 }
 
