@@ -160,3 +160,13 @@ def test_the_manifest_names_files_and_devices(tmp_path):
     for leaf in manifest["leaves"].values():
         assert leaf["device"] == [1, 0]
         assert (tmp_path / leaf["file"]).exists()
+
+
+@pytest.mark.parametrize("executor", ["graph", "aot"])
+@pytest.mark.parametrize("name", ["x.dll", "x.tar.gz"])
+def test_no_folder_is_written_under_the_name_of_a_file(tmp_path, executor, name):
+    model = small(helper.make_node("Neg", ["x"], ["y"]))
+    executable = tt.build(model, f"llvm(executor={executor},runtime=cpp)")
+    with pytest.raises(ArtifactError, match=r"there is no export that ends with .*; name a folder"):
+        executable.export(tmp_path / name)
+    assert not list(tmp_path.iterdir())

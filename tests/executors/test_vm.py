@@ -121,8 +121,11 @@ def test_vm_on_cpp_runs_the_shared_library_that_it_exports(tmp_path):
     np.testing.assert_array_equal(executable(x), expected)
     executable.export(tmp_path / "digits.so")
     assert (tmp_path / "digits.so").read_bytes()[:4] == b"\x7fELF"
-    with pytest.raises(ArtifactError, match="cannot be written"):
+    with pytest.raises(ArtifactError, match=r"exports a shared library only; name it NAME\.so"):
         executable.export(tmp_path)
+    (tmp_path / "folder.so").mkdir()
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        executable.export(tmp_path / "folder.so")
 
 
 def test_a_node_with_executor_vm_is_one_function_of_the_system_around_it():

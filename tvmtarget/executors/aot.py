@@ -36,7 +36,15 @@ from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import ArtifactError, BackendError, MemoryTooSmallError, RunError, raise_all
 from tvmtarget.executors.driver_program import Driver, Signature
 from tvmtarget.executors.model_library import model_library
-from tvmtarget.executors.protocol import CompiledSystem, Leaf, ProgramExecutor, Record, System, SystemAbility
+from tvmtarget.executors.protocol import (
+    CompiledSystem,
+    Leaf,
+    ProgramExecutor,
+    Record,
+    System,
+    SystemAbility,
+    check_folder_name,
+)
 from tvmtarget.files import atomic_write, tar_archive, write_folder
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.names import Names
@@ -351,7 +359,7 @@ class AotSystem(CompiledSystem):
             path: the file or folder.
 
         Raises:
-            ArtifactError: the name of a library has no name for its header in it.
+            ArtifactError: the name of a library has no name for its header in it, or the name is that of another file.
             BackendError: a library does not compile.
         """
         if path.suffix == ".c":
@@ -365,6 +373,7 @@ class AotSystem(CompiledSystem):
         elif path.suffix == ".tar":
             _write(path, tar_archive(model_library(self.project, self._system)))
         else:
+            check_folder_name(path, "a folder, NAME.c, libNAME.so or NAME.tar")
             write_folder(path, self.project.files(), last=BUILD_FILES)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host
 from tvmtarget.errors import BackendError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
-from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System
+from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System, check_folder_name
 from tvmtarget.files import atomic_write, tar_archive, temporary_folder, write_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import toolchain_for
@@ -137,12 +137,16 @@ class GraphCppSystem(CompiledSystem):
 
         Args:
             path: the folder or the archive; a folder may exist, and keeps its other files.
+
+        Raises:
+            ArtifactError: the name is that of another file, such as `NAME.so`.
         """
         files = {**self._files, "graph.hpp": (HEADERS / "graph.hpp").read_bytes()}
         if path.suffix == ".tar":
             with atomic_write(path) as file:
                 file.write(tar_archive(files))
         else:
+            check_folder_name(path, "a folder or NAME.tar")
             write_folder(path, files, last=[_MANIFEST])
 
 

@@ -55,11 +55,15 @@ __all__ = [
     "System",
     "SystemAbility",
     "Transfers",
+    "check_folder_name",
     "executor_named",
     "missing_abilities",
 ]
 
 GROUP = "tvmtarget.executors"
+
+# Endings of the names of files that somebody may expect of an export.
+_FILE_ENDINGS = frozenset({".a", ".c", ".dll", ".dylib", ".gz", ".h", ".o", ".so", ".tar", ".tgz", ".xz", ".zip"})
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -476,3 +480,17 @@ def executor_named(kind: str) -> ProgramExecutor:
     if not isinstance(executor, ProgramExecutor):
         raise BackendError(f"executor {kind!r} is {executor!r}, which does not derive from {ProgramExecutor.__name__}")
     return executor
+
+
+def check_folder_name(path: Path, forms: str) -> None:
+    """Refuse to write a folder under a name that promises a file.
+
+    Args:
+        path: the folder, which need not exist.
+        forms: what can be written instead.
+
+    Raises:
+        ArtifactError: the name ends like that of a file, such as `.so`, and there is no such folder.
+    """
+    if path.suffix in _FILE_ENDINGS and not path.is_dir():
+        raise ArtifactError(f"{path}: there is no export that ends with {path.suffix!r}; name {forms}")

@@ -200,8 +200,10 @@ class VmSystem(CompiledSystem):
             path: the file to write.
 
         Raises:
-            ArtifactError: this machine has no linker.
+            ArtifactError: this machine has no linker, or the name does not end with `.so`.
         """
+        if path.suffix != ".so":
+            raise ArtifactError(f"{path}: executor 'vm' exports a shared library only; name it NAME.so")
         files = self.files()
         if LIBRARY not in files:
             raise ArtifactError(f"{path}: this machine has no linker, such as gcc, for a shared library")
