@@ -15,9 +15,7 @@ KNOWN = {
     "numpy": {
         "test_if_opt*": "the reference evaluator returns a sequence with one dimension too many",
     },
-    "onnxruntime": {
-        "test_affine_grid_2d*_expanded": "its function passes vectors to Range, which are refused once they are known",
-    },
+    "onnxruntime": {},
     "openvino": dict.fromkeys(
         (
             "test_attention_2?_*fullymasked_*_expanded*",

@@ -156,3 +156,77 @@ def test_a_saved_plan_keeps_what_was_folded(tmp_path):
     plan = tt.decompose(read(HEADS.format(dims="2,8,48")), "[a=numpy,b=numpy](host=@a)")
     plan.save(tmp_path / "plan.tt")
     assert tt.Plan.load(tmp_path / "plan.tt").sites() == plan.sites()
+
+
+# Two branches that define one name each, the taken one captures a value and computes sizes.
+BRANCH = """g (float[2,8] x) => (float[n,m] y) <bool c = {{{c}}}, int64[1] four = {{4}}> {{
+    a = Neg(x)
+    b = If (c) <
+        then_branch = t () => (float[n,m] u) {{ s = Shape(x)
+            u = Abs(a) }},
+        else_branch = e () => (float[n,m] v) {{ s = Exp(x)
+            v = Add(s, a) }}>
+    d = If (c) <
+        then_branch = t2 () => (float[n,m] w) {{ w = Identity(b) }},
+        else_branch = e2 () => (float[n,m] z) {{ s = Relu(b)
+            z = Tanh(s) }}>
+    y = Sqrt(d) }}"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "left"), [(1, ["Neg", "Abs", "Identity", "Sqrt"]), (0, "Neg Exp Add Relu Tanh Sqrt")]
+)
+def test_a_branch_whose_condition_is_known_replaces_its_if(taken, left):
+    module = read(BRANCH.format(c=taken))
+    folded = fold_constants(module).verify()
+    assert kinds(folded) == (left if isinstance(left, list) else left.split())
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype("float32")
+    np.testing.assert_array_equal(run(folded, x=x)["y"], run(module, x=x)["y"])
+
+
+def test_a_condition_that_follows_from_sizes_is_known():
+    text = """g (float[2,8] x) => (float[2,8] y) <int64 zero = {0}, int64 two = {2}> {
+        s = Shape(x)
+        n = Gather(s, zero)
+        c = Equal(n, two)
+        y = If (c) <then_branch = t () => (float[2,8] u) { u = Abs(x) },
+                    else_branch = e () => (float[2,8] v) { v = Neg(x) }> }"""
+    folded = fold_constants(read(text)).verify()
+    assert kinds(folded) == ["Abs"]
+    assert tt.decompose(folded, "llvm").sites() == {folded.main.body[0].source: ""}
+
+
+def test_a_branch_in_a_branch_and_a_branch_that_returns_what_it_captures_are_inlined():
+    text = """g (float[2] x, bool p) => (float[2] y, float[2] k) <bool c = {1}> {
+        y = If (p) <then_branch = t () => (float[2] u) {
+                u = If (c) <then_branch = t2 () => (float[2] w) { w = Abs(x) },
+                            else_branch = e2 () => (float[2] q) { q = Exp(x) }> },
+                    else_branch = e () => (float[2] v) { v = Neg(x) }>
+        k = If (c) <then_branch = t3 () => (float[2] f) { f = Identity(x) },
+                    else_branch = e3 () => (float[2] h) { h = Exp(x) }> }"""
+    module = read(text)
+    folded = fold_constants(module).verify()
+    assert kinds(folded) == ["If", "Identity"]
+    assert [call.kind for _, region in folded.main.body[0].regions for call in region.body] == ["Abs", "Neg"]
+    for p in (True, False):
+        given = {"x": np.array([1, -2], "float32"), "p": np.array(p)}
+        found, wanted = run(folded, **given), run(module, **given)
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_branch_that_an_option_names_stays():
+    module = read(BRANCH.format(c=1))
+    name = next(call.source for call in module.main.body if call.kind == "If")
+    plan = tt.decompose(module, "[a=numpy,b=numpy](host=@a)", where={name: "@b"})
+    assert plan.sites()[name] == "b"
+
+
+@pytest.mark.parametrize(("limit", "left"), [("{6}", ["Add"]), ("{9000000000}", ["Range", "Add"])])
+def test_a_range_of_known_length_is_folded_also_if_its_operands_are_vectors_of_one_element(limit, left):
+    text = f"""g (int64[n] x) => (int64[n] y) <int64 zero = {{0}}, int64[1] most = {limit}, int64 two = {{2}}> {{
+        r = Range(zero, most, two)
+        y = Add(x, r) }}"""
+    folded = fold_constants(read(text))
+    assert kinds(folded) == left
+    if left == ["Add"]:
+        np.testing.assert_array_equal(folded.main.constants[-1].data, [0, 2, 4])

@@ -2,21 +2,24 @@
 
 Sizes are propagated as ONNX's data propagation does: `Shape` of a value of known dimensions is a constant, and of one
 with symbolic dimensions a vector of numbers and symbols, of which `Gather`, `Slice`, `Concat` and arithmetic may keep
-only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way.
+only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way. An `If` whose condition is known is
+replaced by the operations of the branch that runs.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections import ChainMap, Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, isfinite, nan
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
-from tvmtarget.ir.function import Call, Constant, Function, all_names, calls_in
+from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, calls_in
 from tvmtarget.ir.inference import infer_call
+from tvmtarget.ir.inline import rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_call
@@ -106,7 +109,10 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
         any(call.kind in ("Shape", "Size") for call in {call.op: call for call in function.body}.values())
         or any(bool(call.inputs) and constants.issuperset(call.inputs) and _is_foldable(call) for call in function.body)
         or any(
-            _has_candidates(region, constants) for call in function.body if call.regions for _, region in call.regions
+            (call.op == "onnx.If" and constants.issuperset(call.inputs))
+            or any(_has_candidates(region, constants) for _, region in call.regions)
+            for call in function.body
+            if call.regions
         )
     )
 
@@ -161,6 +167,7 @@ class _Folding:
         self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
         self._names = Names(all_names(function))
+        self._definitions = Counter(all_names(function))
         self._bytes_left = limit("folded-bytes")
         self._symbols = frozenset(
             dim
@@ -183,7 +190,19 @@ class _Folding:
         scope = outer.nested(function)
         constants, results = list(function.constants), frozenset(function.results)
         body: list[Call] = []
-        for old in function.body:
+        inlined: list[Call] = []
+        waiting = deque(function.body)
+        while waiting:
+            old = waiting.popleft()
+            branch = self._taken_branch(old, scope)
+            if branch is not None:
+                waiting.extendleft(reversed(branch.body))
+                constants += branch.constants
+                scope.values.update({one.name: one.data for one in branch.constants})
+                scope.types.update(branch.types)
+                scope.changed.update(output.name for output in old.outputs)
+                continue
+            inlined.append(old)
             regions = tuple((label, self.function(region, scope)) for label, region in old.regions)
             call = replace(old, regions=regions) if regions else old
             is_kept = call.constraint is not None or self._keep(call)
@@ -203,7 +222,38 @@ class _Folding:
                     scope.changed.add(output.name)
                     if not is_result:
                         constants.append(Constant(output.name, _type_of(output.type, value), value))
-        return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), function, self._keep)
+        before = function.replace(body=tuple(inlined))
+        return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), before, self._keep)
+
+    def _taken_branch(self, call: Call, scope: _Scope) -> Function | None:
+        """Return the branch of an If that runs, computing the results of the If; None if that is not known."""
+        if call.op != "onnx.If" or call.constraint is not None or call.has_effect or self._keep(call):
+            return None
+        condition = scope.values.get(call.inputs[0])
+        if condition is None or condition.size != 1:
+            return None
+        branch = dict(call.regions)["then_branch" if condition.item() else "else_branch"]
+        # Names of values are unique in the body that the branch becomes a part of.
+        renamed = {name: self._names.fresh(name) for name in branch.types if self._definitions[name] > 1}
+        branch = rename_values(branch, renamed) if renamed else branch
+        computed = {output.name: output for one in branch.body for output in one.outputs}
+        names: dict[str, str] = {}
+        copies: list[Call] = []
+        for output, name in zip(call.outputs, branch.results, strict=True):
+            if name in computed and name not in names and output.name:
+                names[name] = output.name
+            elif output.name:
+                copies.append(Call("onnx.Identity", (names.get(name, name),), (output,), source=call.source))
+        branch = rename_values(branch, names)
+        stated = {output.name: output.type for output in call.outputs}
+        body = tuple(
+            replace(one, outputs=tuple(self._stated(value, stated) for value in one.outputs)) for one in branch.body
+        )
+        return branch.replace(body=(*body, *copies), results=tuple(name for name in stated if name))
+
+    def _stated(self, value: Value, stated: Mapping[str, Type]) -> Value:
+        """Return a value with what an If states of its type, where that is more."""
+        return replace(value, type=self._more_static(value.type, stated.get(value.name)))
 
     def _with_types(self, call: Call, scope: _Scope) -> Call:
         """Return an operation with the types of its results that follow from what is known of its operands."""
@@ -237,6 +287,9 @@ class _Folding:
     def _evaluated(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
         """Return the results of an operation on constants; None if they would be too large, or are not defined."""
         inputs = {name: scope.values[name] for name in call.inputs if name}
+        if call.kind == "Range":
+            # Exporters, and ONNX's own function of AffineGrid, pass vectors of one element.
+            inputs = {name: value.reshape(()) if value.size == 1 else value for name, value in inputs.items()}
         given = sum(value.nbytes for value in inputs.values())
         dtypes = {dtype_of(value.dtype) for value in inputs.values()}
         stated = [output.type for output in call.outputs if output.name]
@@ -247,6 +300,8 @@ class _Folding:
         # The number of results of these depends on values, and is bounded by that of their operands.
         is_bounded = call.kind in ("Compress", "NonZero")
         sizes = [type_.nbytes if isinstance(type_, TensorType) else None for type_ in stated]
+        if call.kind == "Range" and len(call.inputs) == 3 and all(value.shape == () for value in inputs.values()):
+            sizes = [_range_bytes(*(inputs[name].item() for name in call.inputs))]
         grown = sum(size or 0 for size in sizes) - given
         if (None in sizes and not is_bounded and "string" not in dtypes) or max(grown, 0) > self._bytes_left:
             return None
@@ -368,6 +423,12 @@ def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:
     if call.kind in _MOVES:
         return dtypes <= _NUMBERS | {"string"}
     return dtypes <= _NUMBERS and not (call.kind in _SUMS and "float16" in dtypes)
+
+
+def _range_bytes(start: float, stop: float, step: float) -> int | None:
+    """Return an upper bound of the bytes of a Range; None if it is not defined."""
+    length = (stop - start) / step if step else nan
+    return 8 * max(0, ceil(length)) if isfinite(length) else None
 
 
 def _products(call: Call, scope: _Scope) -> int:
