@@ -53,6 +53,18 @@ def test_the_number_of_devices_is_a_word(shipped):
     assert "aws/p5.4xlarge" not in found
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("4x a100", "nvidia/dgx-station-a100"),  # not a tag with 4 in its name: nvidia/a100-sxm4-40gb
+        ("v100 x8", "nvidia/dgx-1"),  # nor aws/p3.8xlarge, which has four
+        ("2x 4090", "nvidia/geforce-rtx-4090"),  # no tag has two
+    ],
+)
+def test_numbers_of_devices_are_no_parts_of_names(shipped, words, first):
+    assert search_tags(shipped, words)[0] == first
+
+
 @pytest.mark.parametrize("words", ["8x h100", "8xH100", "8 x h100", "h100 x8", "8 gpu h100", "h100 8 gpus"])
 def test_the_number_of_devices_is_written_in_many_ways(shipped, words):
     found = search_tags(shipped, words)

@@ -9,13 +9,16 @@ Words and names are compared by their runs of letters and of digits, so that `rp
    names of devices;
 4. each begins a part of the name; then, a word of the description;
 5. each occurs anywhere. Such tags are listed only if there is no better one.
+
+A number of devices, as in `8x h100`, is sought in the counts that tags state and in their descriptions, not in names;
+without such a tag, those of the device are listed.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
@@ -89,10 +92,12 @@ def search_tags(
         level = _level_of_name(whole, info)
         levels: list[int] = []
         names = " ".join((name, *info.aliases)).lower()
-        described = f"{info.doc} {info.same_as} {' '.join(_stated(registry, name, stated).values())}".lower()
+        facts = _stated(registry, name, stated)
+        described = f"{info.doc} {info.same_as} {' '.join(facts.values())}".lower()
         # Most tags lack a word, which is found without splitting their texts.
         if level == _NOT and all(word.may_occur(names, described) for word in query):
-            levels = _levels(query, names, described)
+            counts = {value for path, value in facts.items() if path.rpartition("/")[2] == "count"}
+            levels = _levels(query, names, described, counts)
             level = max(levels)
         if level < _NOT:
             is_phrase = any(form in _spaced(_RUNS.findall(names)) for form in phrase)
@@ -156,17 +161,23 @@ class _Word:
     """A word of a query in lower case, and its spellings as runs of letters and digits.
 
     The first spelling is the user's, the second one has short forms written out, and others spell a number.
+    `is_count` says that the word can only be a number of devices, as in `8x`.
     """
 
     text: str
     spellings: tuple[tuple[str, ...], ...]
+    is_count: bool = False
 
     def may_occur(self, names: str, described: str) -> bool:
-        """Whether all runs of a spelling occur somewhere: a necessary condition for a match."""
-        return any(all(run in names or run in described for run in runs) for runs in self.spellings)
+        """Whether all runs of a spelling occur somewhere: a necessary condition for a match, but for counts."""
+        return self.is_count or any(all(run in names or run in described for run in runs) for runs in self.spellings)
 
-    def level(self, parts: str, runs: str, words: str, names: str, described: str) -> int:
+    def level(self, parts: str, runs: str, words: str, names: str, described: str, counts: Set[str]) -> int:
         """Return how well the word matches a tag, by its names as parts and as runs, and its description as runs."""
+        if self.is_count:
+            numbers = [number for number, *rest in self.spellings[2:] if not rest]
+            is_stated = any(one in counts or (one.isalpha() and _spaced([one]) in words) for one in numbers)
+            return _WORD if is_stated else _ANYWHERE
         if _spaced(_PARTS.findall(self.text)) in parts:
             return _PART
         whole = [_spaced(spelling) for spelling in self.spellings]
@@ -205,13 +216,13 @@ def _level_of_name(whole: Sequence[str], info: TagInfo) -> int:
     return _LAST_PART if any(_compact(name.rpartition("/")[2]) in whole for name in names) else _NOT
 
 
-def _levels(query: Sequence[_Word], names: str, described: str) -> list[int]:
+def _levels(query: Sequence[_Word], names: str, described: str, counts: Set[str]) -> list[int]:
     parts, runs, words = (
         _spaced(_PARTS.findall(names)),
         _spaced(_RUNS.findall(names)),
         _spaced(_RUNS.findall(described)),
     )
-    return [word.level(parts, runs, words, names, described) for word in query]
+    return [word.level(parts, runs, words, names, described, counts) for word in query]
 
 
 def _order(name: str) -> tuple[int, tuple[tuple[bool, int, str], ...]]:
@@ -231,9 +242,14 @@ def _read_words(words: str | Iterable[str]) -> tuple[_Word, ...]:
         if not runs:
             raise TargetError(f"a word to search for has letters or digits, not {shown(text)}")
         long = tuple(" ".join(_SHORT_FORMS.get(run, run) for run in runs).split())
-        (times,) = (_split(_TIMES.fullmatch(text)) if lowered[1:] else ()) or (text,)
-        counts = [(number,) for number in (times, _NUMERALS.get(times)) if number not in (None, text)]
-        read.append(_Word(text, (runs, long, *counts)))
+        is_count = bool(lowered[1:] and _TIMES.fullmatch(text)) or (
+            text.isdecimal() and lowered[at + 1 : at + 2] == ["x"]
+        )
+        (times,) = _split(_TIMES.fullmatch(text) if is_count else None) or (text,)
+        counts = [
+            (number,) for number in (times, _NUMERALS.get(times)) if number is not None and (is_count or number != text)
+        ]
+        read.append(_Word(text, (runs, long, *counts), is_count))
     return tuple(read)
 
 
