@@ -4,7 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from models import small
 from onnx import helper
@@ -182,3 +184,32 @@ def test_code_in_the_artifact_of_a_system_counts_as_native_code(tmp_path):
     module = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"])))
     tt.build(module, "llvm(executor=vm)").save(tmp_path / "x.tta")
     assert [leaf.verdict for leaf in tt.inspect(tmp_path / "x.tta").leaves] == ["fits"]
+
+
+# Files of schema 1 as it was written first, without the fields that came later (`systems`, `self_test`, ...). They are
+# never written anew: each schema that was ever written gets such files.
+OLDER = Path(__file__).parent
+
+
+def test_a_program_that_an_older_version_wrote_is_read():
+    path = OLDER / "schema_1.tta"
+    x = np.array([[1, 1, 1], [1, -2, 3]], "float32")
+    assert {"systems", "self_test"}.isdisjoint(read_files(path)[0])
+    assert [leaf.verdict for leaf in tt.inspect(path).leaves] == ["fits", "fits"]
+    for trust in (False, True):
+        assert tt.load(path, trust=trust)(x).tolist() == [[0.0, 3.0], [4.0, 6.0]]
+
+
+def test_a_module_that_an_older_version_wrote_is_read(tmp_path):
+    module = tt.IRModule.load(OLDER / "schema_1.irm")
+    assert [call.kind for call in module["main"].body] == ["MatMul", "Relu"]
+    module.save(tmp_path / "again.ttm")
+    assert (tmp_path / "again.ttm").read_bytes() == (OLDER / "schema_1.irm").read_bytes()
+
+
+def test_a_program_of_a_later_schema_says_what_this_version_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr("tvmtarget.artifact.SCHEMA", 2)
+    write_files(tmp_path / "later.tta", {})
+    monkeypatch.undo()
+    with pytest.raises(ArtifactError, match=r"schema 2; this version reads 'tvmtarget.artifact' schema 1"):
+        tt.load(tmp_path / "later.tta")
