@@ -144,7 +144,7 @@ def test_throughput_uses_all_machines_where_latency_uses_one(squeezenet):
     assert "in a stream" in fast.summary()
     data = fast.to_json()["machines"]
     assert data["stages"][data["slowest"]]["busy"] == max(stage["busy"] for stage in data["stages"].values())
-    assert data["throughput"] == pytest.approx(1e6 / data["stages"][data["slowest"]]["busy"])
+    assert data["throughput"] == pytest.approx(1e6 / data["stages"][data["slowest"]]["busy"], rel=0.01)
 
 
 def test_the_throughput_adds_up_to_the_prediction(squeezenet):

@@ -28,6 +28,7 @@ from tvmtarget.executors.signatures import check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder
 from tvmtarget.partition.machines.machine import Machines, is_distributed
+from tvmtarget.partition.machines.stream_simulation import STREAM_DEPTH
 from tvmtarget.partition.plan import Plan
 from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
 from tvmtarget.target.node import Runtime
@@ -399,7 +400,9 @@ class Executable:
             check_outputs(self._program.outputs, here)
         return dict(zip(self.outputs, here, strict=True))
 
-    def stream(self, inputs: Iterable[Mapping[str, object]], *, depth: int = 8) -> Iterator[dict[str, Array]]:
+    def stream(
+        self, inputs: Iterable[Mapping[str, object]], *, depth: int = STREAM_DEPTH
+    ) -> Iterator[dict[str, Array]]:
         """Run on a sequence of inputs; machines of a cluster work on several at a time.
 
         Args:

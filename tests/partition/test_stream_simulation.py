@@ -1,0 +1,106 @@
+"""Streams over machines: the event simulation against a list scheduler, and against what is known of its limits."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvmtarget.partition.machines.stream_simulation import MAX_STEPS, STREAM_DEPTH, MachineStep, time_per_input
+
+WHOLE = 20  # inputs for each one in progress; the first ten do not count, nor the last
+
+
+def programs_of(seed, machines=3, steps=12):
+    """Return the programs of machines, in which each transfer comes in one order at both of its ends."""
+    rng = random.Random(seed)
+    programs = {f"m{number}": [] for number in range(machines)}
+    for number in range(steps):
+        one, other = rng.sample(sorted(programs), 2)
+        time = rng.randrange(1, 10**6)
+        if rng.random() < 0.5:
+            programs[one].append(MachineStep(time))
+        else:
+            programs[one].append(MachineStep(time, sends=number))
+            programs[other].append(MachineStep(time, receives=number))
+    return programs
+
+
+def scheduled(programs, depth):
+    """Return the mean time between results of a scheduler that always makes the step that can begin first."""
+    count = WHOLE * depth
+    at = {(machine, number): 0 for machine in programs for number in range(count)}
+    free, current, sent = dict.fromkeys(programs, 0), {}, {}
+    ends, done = {number: {} for number in range(count)}, []
+    begins = dict.fromkeys(range(depth), 0)
+    while len(done) < count:
+        waiting = []
+        for machine, steps in programs.items():
+            for number, begin in begins.items():
+                if at[machine, number] == len(steps):
+                    continue
+                step = steps[at[machine, number]]
+                ready = begin if step.receives is None else sent.get((number, step.receives), (None, 0))[0]
+                if ready is not None:
+                    goes_on = current.get(machine) == number and step.receives is None
+                    waiting.append((max(free[machine], ready), not goes_on, number, machine, step))
+        if waiting:
+            start, _, number, machine, step = min(waiting, key=lambda one: one[:4])
+            end = start + step.time
+            if step.receives is not None:
+                end = max(end, sent[number, step.receives][1])
+            if step.sends is not None:
+                sent[number, step.sends] = start, end
+            at[machine, number] += 1
+            free[machine], current[machine], ends[number][machine] = end, number, end
+        while len(done) < count and len(done) in begins:
+            number = len(done)
+            if any(at[machine, number] < len(steps) for machine, steps in programs.items()):
+                break
+            done.append(max([begins[number], *ends[number].values(), *done[-1:]]))
+            if len(begins) < count:
+                begins[len(begins)] = done[-1]
+    first = 10 * depth - 1
+    return (done[-1 - depth] - done[first]) // (len(done) - 1 - depth - first)
+
+
+def busiest(programs):
+    return max(sum(step.time for step in steps) for steps in programs.values())
+
+
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 10**6), machines=st.integers(2, 4))
+def test_the_simulation_does_what_a_list_scheduler_does(seed, machines):
+    # Steps that can begin at the same moment, as both ends of a transfer do afterwards, come in another order.
+    programs = programs_of(seed, machines)
+    assert time_per_input(programs) == pytest.approx(scheduled(programs, STREAM_DEPTH), rel=0.05)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_one_input_at_a_time_takes_its_latency(seed):
+    programs = programs_of(seed, 3)
+    assert time_per_input(programs, 1) == scheduled(programs, 1) >= busiest(programs)
+
+
+def test_a_pipeline_is_as_fast_as_its_busiest_machine():
+    programs = {
+        "a": [MachineStep(30), MachineStep(5, sends=0)],
+        "b": [MachineStep(5, receives=0), MachineStep(40), MachineStep(5, sends=1)],
+        "c": [MachineStep(5, receives=1), MachineStep(20)],
+    }
+    assert time_per_input(programs) == busiest(programs) == 50
+
+
+def test_a_machine_that_waits_for_another_hides_the_wait_behind_other_inputs():
+    round_trip = {
+        "a": [MachineStep(10), MachineStep(1, sends=0), MachineStep(1, receives=1), MachineStep(10)],
+        "b": [MachineStep(1, receives=0), MachineStep(78), MachineStep(1, sends=1)],
+    }
+    # One input takes 100: what is received is there as soon as it was sent.
+    assert [time_per_input(round_trip, depth) for depth in (1, 8)] == [100, 80]
+
+
+def test_programs_of_very_many_steps_are_not_simulated():
+    steps = [step for number in range(MAX_STEPS) for step in (MachineStep(1), MachineStep(1, sends=number))]
+    assert time_per_input({"a": steps, "b": [MachineStep(1, receives=number) for number in range(MAX_STEPS)]}) is None
