@@ -91,6 +91,8 @@ def test_bodies_with_bodies_of_their_own_get_names_and_sizes():
 def test_no_buckets_change_nothing():
     module = model(ATTENTION)
     assert tt.with_buckets(module, []) is module
+    passed = model("g (float[n] x) => (float[n] x) { y = Neg(x) }")
+    assert tt.with_buckets(passed, [{"n": 1}]) is passed
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,12 @@ def test_sizes_that_do_not_fit_together_are_refused():
         tt.specialize(module, {"n": 2, "k": 5})
 
 
+def test_a_module_keeps_its_target_and_attributes():
+    module = model("g (float[n,3] x) => (float[n,3] y) { y = Neg(x) }").with_target("numpy").replace(attrs={"own": 1})
+    for changed in (tt.specialize(module, {"n": 2}), tt.with_buckets(module, [{"n": 2}])):
+        assert (changed.target, dict(changed.attrs)) == (module.target, {"own": 1})
+
+
 def test_results_are_those_of_the_whole_model():
     module = tt.IRModule.from_onnx(DIGITS)
     with np.load(EXAMPLES / "digits.npz") as stored:

@@ -48,14 +48,15 @@ def with_buckets(module: IRModule, buckets: Sequence[Mapping[str, int]]) -> IRMo
         if bucket in given[:at]:
             raise ModelError(f"the bucket {_label(bucket)} is given twice")
     bodies = [(bucket, specialize(module, bucket).main) for bucket in given]
-    if not bodies or not module.main.body:
+    computed = {output.name for call in module.main.body for output in call.outputs}
+    if not bodies or computed.isdisjoint(module.main.results):
         return module
     version = dict(module.main.opsets).get("", 0)
     if version < _FIRST_OPSET:
         raise ModelError(
             f"buckets need operator set {_FIRST_OPSET} of ONNX, and the program uses {version}; upgrade it"
         )
-    return IRModule((_Buckets(module.main).function(bodies),)).verify()
+    return module.replace(functions=(_Buckets(module.main).function(bodies),)).verify()
 
 
 def _label(bucket: Mapping[str, int]) -> str:

@@ -23,7 +23,8 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
         dims: sizes by the names of dimensions, such as `{"batch": 1}`; others stay symbolic.
 
     Returns:
-        The program with types that ONNX infers for these sizes; other values keep the types that were stated.
+        The program with types that ONNX infers for these sizes; other values keep the types that were stated, and the
+        module its target and attributes.
 
     Raises:
         ModelError: a size is negative or no integer, the program has no such dimension or several functions, or ONNX
@@ -49,7 +50,7 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
     open_calls = tuple(_without_open_types(call) for call in given.body)
     inferred = infer_types(given.replace(body=open_calls))
     body = tuple(_filled(new, stated) for new, stated in zip(inferred.body, given.body, strict=True))
-    return IRModule((given.replace(body=body),)).verify()
+    return module.replace(functions=(given.replace(body=body),)).verify()
 
 
 def _with_sizes(function: Function, dims: Mapping[str, int]) -> Function:
