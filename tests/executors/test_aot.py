@@ -487,6 +487,11 @@ def test_constants_of_kernels_are_exact():
     check(model, PACKED, rtol=2e-7, atol=0)
 
 
+@pytest.mark.parametrize(("op", "alpha"), [("Celu", {}), ("Celu", {"alpha": 2.5}), ("Swish", {"alpha": 0.5})])
+def test_activations_that_tvm_lacks_are_written_as_onnx_defines_them(op, alpha):
+    check(small(helper.make_node(op, ["x"], ["y"], **alpha), opset=24), PACKED, rtol=1e-6, atol=0)
+
+
 def test_parameters_may_be_passed_apart_from_the_code(tmp_path):
     model = small(helper.make_node("Mul", ["x", "w"], ["y"]), w=WEIGHTS)
     executable = check(model, TYPED.replace("unpacked", "link-params=false,unpacked"))

@@ -18,7 +18,7 @@ from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
-__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
+__all__ = ["DEFINED_BY_OTHERS", "DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
 
 _Shape: TypeAlias = tuple[Dim, ...]
 
@@ -504,12 +504,15 @@ _REDUCTION = Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,), checks=(_chec
 _NO_NOOP = {"noop_with_empty_axes": (0,)}
 _POOL = Rule(dtypes=_FLOATS, checks=(_check_pool,))
 
+# Operators that TVM's importer lacks, for which the backend writes those by which ONNX defines them.
+DEFINED_BY_OTHERS = frozenset({"Celu", "Swish"})
+
 RULES: dict[str, Rule] = {
     # Elementwise, one operand.
     **_each("Atanh Ceil Cos Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN LeakyRelu Log LogSoftmax Mish", _FLOAT),
     **_each("Reciprocal Round Shrink Sigmoid Sin Softmax Softplus Softsign Sqrt Tan Tanh", _FLOAT),
     **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", Rule(dtypes=_WIDE_FLOATS)),
-    **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_FLOAT32)),
+    **_each("Celu Elu Selu Swish ThresholdedRelu", Rule(dtypes=_FLOAT32)),
     **_each("Neg Relu Sign", Rule(dtypes=_SIGNED | _FLOATS)),
     **_each("Abs Clip", Rule(dtypes=_NUMBERS)),
     **_each("Cast CastLike Identity", _ANY),

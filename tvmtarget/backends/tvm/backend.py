@@ -50,6 +50,7 @@ from tvmtarget.backends.tvm.isolated_compile import compile_isolated
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
+from tvmtarget.support.tvm_rules import DEFINED_BY_OTHERS
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
 from tvmtarget.target.cpu.triples import Triple
@@ -676,6 +677,8 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
     elif node.op_type == "Resize":
         node.input[:] = [name if name not in empty else "" for name in node.input]
         yield node
+    elif node.op_type in DEFINED_BY_OTHERS and node.domain in ("", "ai.onnx"):
+        yield from _activation(node)
     elif node.op_type == "Concat" and _is_int64_vector(types.get(node.output[0])):
         # A concatenation of constants comes out as a shape; a cast makes a tensor of it again.
         whole, node.output[0] = node.output[0], f"{node.output[0]}:shape"
@@ -683,6 +686,22 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
         yield onnx.helper.make_node("Cast", [node.output[0]], [whole], to=TensorProto.INT64)
     else:
         yield node
+
+
+def _activation(node: NodeProto) -> Iterator[NodeProto]:
+    """Yield the nodes by which ONNX defines `Celu` or `Swish`."""
+    (x, *_), y, make = node.input, node.output[0], onnx.helper.make_node
+    value = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
+    alpha, scaled, curved = f"{y}:alpha", f"{y}:scaled", f"{y}:curved"
+    yield make("Constant", [], [alpha], value=numpy_helper.from_array(np.float32(value)))
+    if node.op_type == "Celu":
+        yield make("Div", [x, alpha], [scaled])
+        yield make("Elu", [scaled], [curved], alpha=1.0)
+        yield make("Mul", [curved, alpha], [y])
+    else:
+        yield make("Mul", [x, alpha], [scaled])
+        yield make("Sigmoid", [scaled], [curved])
+        yield make("Mul", [x, curved], [y])
 
 
 def _with_products(
