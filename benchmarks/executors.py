@@ -6,7 +6,8 @@ Run as `python -m benchmarks executors [SECTION ...] [--models MODEL ...] [--rou
   called directly: with a tensor of TVM as its input, and its result left where it is. All run the same kernels.
 - `call`: microseconds that a driver takes for a call. A chain of operations alternates between two leaves; in `graph`
   on `python` they do nothing, elsewhere they are one operation on six numbers, whose time is included.
-- `c`: whole networks in C99 by the C compiler of this machine, as a ratio to object files of LLVM in the same program.
+- `c`: whole networks, or the models of `tvm_schedule kinds`, in C99 by the C compiler of this machine, as a ratio of
+  processor time to object files of LLVM in the same program.
 - `cache`: seconds to build a network in a new process, and to build and run it, with an empty compile cache and with
   one that has its code; beside TVM, which has no cache. All processes have read the model before. Seconds include the
   import of what compiles, as it is part of the first build of a process.
@@ -20,6 +21,7 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +31,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.tvm_schedule import Run, best, line, names, network, sample
+from benchmarks._kinds import KINDS
+from benchmarks.tvm_schedule import Run, best, given, line, names, network, sample
 from benchmarks.tvm_schedule import tvm as directly
 
 PAIRS = (("graph", "python"), ("vm", "python"), ("graph", "cpp"), ("vm", "cpp"), ("aot", "cpp"))
@@ -186,14 +189,13 @@ def c(options: argparse.Namespace) -> None:
     print("networks by the executor aot on one thread, milliseconds")
     print(line("network", "llvm", "c", "ratio"))
     for name in options.models:
-        model = network(name)
-        _, array = sample(model)
+        model, inputs = given(name)
         module = tt.IRModule.from_onnx(model)
         targets = ("llvm(executor=aot,runtime=cpp)", "c(executor=aot,runtime=cpp)")
-        programs = [partial(tt.build(module, target), array) for target in targets]
+        programs = [partial(tt.build(module, target), *inputs.values()) for target in targets]
         for program in programs:
             program()
-        llvm, generated = best(programs, options.rounds)
+        llvm, generated = best(programs, options.rounds, time.process_time)
         cells = (f"{llvm * 1e3:.2f}", f"{generated * 1e3:.2f}", f"{generated / llvm:.3f}")
         print(line(name, *cells), flush=True)
 
@@ -205,7 +207,9 @@ def main() -> None:
     """Print the sections that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("--models", nargs="+", default=["squeezenet"], metavar="MODEL", help=", ".join(names()))
+    parser.add_argument(
+        "--models", nargs="+", default=["squeezenet"], metavar="MODEL", help=", ".join([*names(), *KINDS])
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()

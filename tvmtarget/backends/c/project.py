@@ -24,11 +24,23 @@ from tvmtarget.backends.c.static_function import C_TYPES, CopyTensor, Kernel, Ke
 from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import BackendError, raise_all
 
-__all__ = ["BUILD_FILES", "CProject", "Interface", "c_identifier"]
+__all__ = ["BUILD_FILES", "GCC_OPTIONS", "CProject", "Interface", "c_identifier"]
 
 Interface: TypeAlias = Literal["c", "packed"]
 
 BUILD_FILES = ("Makefile", "CMakeLists.txt")
+
+# Options for speed of GCC 12. Only so it unrolls the loops of register tiles and of windows, and leaves their sums in
+# registers; -O3 keeps those in memory (squeezenet takes twice as long). benchmarks/README.md has the figures.
+GCC_OPTIONS = (
+    "-O2",
+    "-fvect-cost-model=dynamic",
+    "-fpeel-loops",
+    "-funroll-loops",
+    "-fno-tree-pre",
+    "--param=max-completely-peeled-insns=2000",
+    "--param=max-completely-peel-times=32",
+)
 
 _RUNTIME = Path(__file__).parent / "runtime"
 # ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines
@@ -780,8 +792,9 @@ class CProject:
         return "\n".join(
             [
                 f"# Builds lib{self.prefix}.a: make CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar",
+                "# For speed, with GCC: make CFLAGS='" + " ".join(GCC_OPTIONS) + "'",
                 "CFLAGS ?= -O2",
-                "override CFLAGS += -std=c99 -Wall -Wextra -pedantic -Iinclude -Isrc",
+                "override CFLAGS += -std=c99 -ffp-contract=off -Wall -Wextra -pedantic -Iinclude -Isrc",
                 f"SOURCES := {sources}",
                 "BUILT := $(SOURCES:.c=.o)",
                 f"GIVEN := {objects}".rstrip(),
@@ -804,6 +817,8 @@ class CProject:
                 f"add_library({self.prefix} STATIC\n  {sources})",
                 f"target_include_directories({self.prefix} PUBLIC include PRIVATE src)",
                 f"set_target_properties({self.prefix} PROPERTIES C_STANDARD 99 POSITION_INDEPENDENT_CODE ON)",
+                f"target_compile_options({self.prefix} PRIVATE",
+                "  $<$<C_COMPILER_ID:GNU,Clang,AppleClang>:-ffp-contract=off>)",
                 f"target_link_libraries({self.prefix} PUBLIC m)" if self._uses_math else "",
                 "",
             ]
