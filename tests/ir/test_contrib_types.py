@@ -44,6 +44,17 @@ CASES = {
     "DynamicQuantizeMatMul": ([X, octets(16, 6), SCALE, ZERO], {}),
     "MatMulIntegerToFloat": ([octets(2, 5, 16), octets(16, 6), SCALE, SCALE, ZERO, ZERO], {}),
     "QLinearAdd": ([octets(2, 1, 4), SCALE, ZERO, octets(3, 1), SCALE, ZERO, SCALE, ZERO], {}),
+    "QLinearConcat": (
+        [np.asarray(SCALE), np.asarray(ZERO), octets(2, 4), SCALE, ZERO, octets(2, 3), SCALE, ZERO],
+        {"axis": 1},
+    ),
+    "QLinearGlobalAveragePool": ([octets(2, 4, 5, 6), SCALE, ZERO, SCALE, ZERO], {"channels_last": 0}),
+    "QGemm": ([octets(5, 16), SCALE, ZERO, octets(6, 16), SCALE, ZERO, None, SCALE, ZERO], {"transB": 1}),
+    "QGemm of floats": ([octets(5, 16), SCALE, ZERO, octets(16, 6), SCALE, ZERO], {}),
+    "FusedConv": (
+        [floats(1, 4, 9, 8), floats(6, 2, 3, 3), floats(6)],
+        {"group": 2, "strides": [2, 1], "pads": [1, 0, 1, 2], "dilations": [1, 2], "activation": "Relu"},
+    ),
     "QLinearSigmoid": ([octets(2, 4), SCALE, ZERO, SCALE, ZERO], {}),
     "QuantizeLinear": ([X, SCALE, ZERO], {}),
     "DequantizeLinear": ([octets(2, 4), SCALE, ZERO], {}),

@@ -22,9 +22,9 @@ class LLVM(Strategy):
     and related operators) are not checked, and one that is out of bounds accesses other memory.
     """
 
-    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.UNSUPPORTED)
+    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.EXPANDED) | frozenset(tvm_rules.UNSUPPORTED)
     unsupported = tvm_rules.UNSUPPORTED
-    rules = tvm_rules.RULES
+    rules: ClassVar[dict[str, Rule]] = tvm_rules.RULES | tvm_rules.EXPANDED
     dtypes = tvm_rules.DTYPES
     opsets = tvm_rules.OPSETS
     supports_unknown_ranks = False
@@ -53,7 +53,10 @@ class LLVM(Strategy):
 
 
 class CUDA(LLVM):
-    """Apache TVM for NVIDIA GPUs: the operators of CPUs, except what its GPU schedules do not support."""
+    """Apache TVM for NVIDIA GPUs: the operators of its importer, except what its GPU schedules do not support."""
+
+    ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.UNSUPPORTED)
+    rules = tvm_rules.RULES
 
     def check(self, op: Op) -> Reject | None:
         """Check an operation for a CPU, then for a GPU.

@@ -8,6 +8,7 @@ when the ranks of the operands are known.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -18,7 +19,7 @@ from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
-__all__ = ["DEFINED_BY_OTHERS", "DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
+__all__ = ["DTYPES", "EXPANDED", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
 
 _Shape: TypeAlias = tuple[Dim, ...]
 
@@ -504,15 +505,12 @@ _REDUCTION = Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,), checks=(_chec
 _NO_NOOP = {"noop_with_empty_axes": (0,)}
 _POOL = Rule(dtypes=_FLOATS, checks=(_check_pool,))
 
-# Operators that TVM's importer lacks, for which the backend writes those by which ONNX defines them.
-DEFINED_BY_OTHERS = frozenset({"Celu", "Swish"})
-
 RULES: dict[str, Rule] = {
     # Elementwise, one operand.
     **_each("Atanh Ceil Cos Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN LeakyRelu Log LogSoftmax Mish", _FLOAT),
     **_each("Reciprocal Round Shrink Sigmoid Sin Softmax Softplus Softsign Sqrt Tan Tanh", _FLOAT),
     **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", Rule(dtypes=_WIDE_FLOATS)),
-    **_each("Celu Elu Selu Swish ThresholdedRelu", Rule(dtypes=_FLOAT32)),
+    **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_FLOAT32)),
     **_each("Neg Relu Sign", Rule(dtypes=_SIGNED | _FLOATS)),
     **_each("Abs Clip", Rule(dtypes=_NUMBERS)),
     **_each("Cast CastLike Identity", _ANY),
@@ -634,6 +632,140 @@ RULES: dict[str, Rule] = {
         checks=(_check_resize,),
     ),
     "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(_require_static(1), _check_roi_align)),
+}
+
+_BYTES = frozenset({"int8", "uint8"})
+_MOST_STEPS = 256
+
+
+def _check_quantized(*data: int, first: int = 0, step: int = 0) -> Callable[[Op], Reject | None]:
+    """Return a check that scales and zero points are constants of float32, and single ones of computed operands.
+
+    Args:
+        *data: the operands that are followed by their scale and zero point.
+        first: with `step`, the first of any number of such operands.
+        step: distance of such operands; 0 if their number is fixed.
+    """
+
+    def check(op: Op) -> Reject | None:
+        places = (*data, *(range(first, len(op.call.inputs), step) if step else ()))
+        for index in range(len(op.call.inputs)):
+            is_computed = bool(op.operand(index)) and not op.is_constant(index)
+            if is_computed and index not in places:
+                message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is computed at run time"
+                return reject("NEED_CONST", message, hint="make it an initializer")
+            scale = op.tensor(index + 1)
+            if index in places and scale is not None and scale.dtype != "float32":
+                return reject(
+                    "DTYPE", f"it does not support {op.kind} with scales of {scale.dtype}", hint="cast to float32"
+                )
+            if is_computed and math.prod(dim for dim in _shape(op, index + 1) if isinstance(dim, int)) > 1:
+                return reject("RULE", f"it supports one scale of {op.operand(index)!r}, which is computed, not several")
+        return None
+
+    return check
+
+
+def _check_quantized_softmax(op: Op) -> Reject | None:
+    """Require the last axis: others have another meaning by version."""
+    if _axis(op, -1) % max(1, len(_shape(op, 0))) == len(_shape(op, 0)) - 1:
+        return None
+    return reject("ATTR", f"it supports {op.kind} along the last axis only", hint="transpose its operand")
+
+
+def _check_skip_norm(op: Op) -> Reject | None:
+    """Require that the results are the normalized values and the sum only, and that broadcasting is known."""
+    for output in op.call.outputs[1:3]:
+        if output.name and output.name in op.read:
+            return reject("RULE", f"it computes no mean and deviation of {op.kind}, but {output.name!r} is read")
+    return _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 1)])
+
+
+def _check_fused_product(op: Op) -> Reject | None:
+    first, second = _shape(op, 0), _shape(op, 1)
+    inner = first[-2:-1] if op.attr("transA") and len(first) > 1 else first[-1:]
+    return _check_nonempty(op, inner) or _check_broadcast_dims(op, [first[:-2], second[:-2]])
+
+
+def _check_blocks(op: Op) -> Reject | None:
+    """Require weights in their usual order, of 2, 4 or 8 bits."""
+    if op.operand(4):
+        return reject("RULE", f"it does not support {op.kind} with an order of groups, {op.operand(4)!r}")
+    zeros = op.tensor(3)
+    if op.attr("bits") not in (None, 2, 4, 8) or (
+        zeros is not None and zeros.dtype not in ("uint8", "float16", "float32")
+    ):
+        return reject("ATTR", f"it supports {op.kind} of 2, 4 and 8 bits with zero points of uint8 or floats")
+    return None
+
+
+def _check_recurrent(op: Op) -> Reject | None:
+    """Require a known, small number of steps, which are written out, and the usual network."""
+    steps = _dim(_shape(op, 0), 0)
+    if not isinstance(steps, int):
+        return _symbolic(op, 0)
+    directions = 2 if op.attr("direction") == "bidirectional" else 1
+    if steps * directions > _MOST_STEPS or not steps:
+        return reject(
+            "RULE", f"it writes out the steps of {op.kind}, from 1 to {_MOST_STEPS}, not {steps * directions}"
+        )
+    if op.operand(4) or op.operand(7):
+        what = "lengths of sequences" if op.operand(4) else "peepholes"
+        return reject("RULE", f"it does not support {op.kind} with {what}", hint="omit them")
+    usual = ("Sigmoid", "Tanh", "Tanh") if op.kind == "LSTM" else ("Sigmoid", "Tanh")
+    if op.attr("activations") not in (None, (), usual, usual * 2):
+        return reject("ATTR", f"it supports {op.kind} with the usual activations only")
+    if op.kind == "GRU" and op.attr("linear_before_reset") != 1:
+        return reject("ATTR", "it supports GRU with linear_before_reset=1 only")
+    return None
+
+
+_RECURRENT = Rule(
+    dtypes=frozenset({"float16", "float32"}),
+    constants=(1, 2, 3),
+    attrs={"clip": (), "input_forget": (0,), "layout": (0,)},
+    checks=(_check_recurrent,),
+)
+_SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
+_GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_broadcast,))
+_QUANTIZED_BINARY = Rule(
+    dtypes=_BYTES,
+    checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 3)])),
+)
+_QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
+
+# Operators that the importer does not know: the backend writes them as others (`backends/tvm/operator_expansion.py`).
+EXPANDED: dict[str, Rule] = {
+    **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
+    "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
+    **_each("GRU LSTM", _RECURRENT),
+    "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
+    "QLinearMatMul": Rule(
+        dtypes=_BYTES,
+        checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0)[:-2], _shape(op, 3)[:-2]])),
+    ),
+    **_each("com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu", _GELU),
+    "com.microsoft::FusedConv": Rule(
+        dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
+    ),
+    "com.microsoft::FusedMatMul": Rule(
+        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(_check_fused_product,)
+    ),
+    "com.microsoft::MatMulNBits": Rule(
+        dtypes=frozenset({"float16", "float32"}),
+        constants=(1, 2, 3),
+        attrs={"weight_prepacked": (0,)},
+        checks=(_check_blocks,),
+    ),
+    "com.microsoft::QGemm": Rule(dtypes=_BYTES, constants=(3,), checks=(_check_quantized(0),)),
+    **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_BINARY),
+    "com.microsoft::QLinearConcat": Rule(dtypes=_BYTES, typed=2, checks=(_check_quantized(first=2, step=3),)),
+    "com.microsoft::QLinearGlobalAveragePool": replace(_QUANTIZED_UNARY, attrs={"channels_last": (0,)}),
+    **_each("com.microsoft::QLinearLeakyRelu com.microsoft::QLinearSigmoid", _QUANTIZED_UNARY),
+    "com.microsoft::QLinearSoftmax": replace(
+        _QUANTIZED_UNARY, checks=(*_QUANTIZED_UNARY.checks, _check_quantized_softmax)
+    ),
+    **_each("com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization", _SKIP_NORM),
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"

@@ -47,10 +47,10 @@ from tvmtarget.backends.tvm.cuda import (
 )
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
+from tvmtarget.backends.tvm.operator_expansion import expand_operators
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
-from tvmtarget.support.tvm_rules import DEFINED_BY_OTHERS
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
 from tvmtarget.target.cpu.triples import Triple
@@ -623,20 +623,29 @@ def _linkable(leaf: Target) -> Target:
 def _prepared(model: ModelProto) -> ModelProto:
     """Copy a model into the form that TVM's importer reads correctly."""
     copy = ModelProto()
-    copy.CopyFrom(accumulate_in_float32(model))
+    copy.CopyFrom(model)
+    _name_inputs(copy.graph)
+    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    expand_operators(copy.graph, _types(copy.graph), opset)
+    # Sums that an expansion brings are accumulated in float32, too.
+    copy = accumulate_in_float32(copy)
     graph = copy.graph
     _name_symbols(graph)
-    _name_inputs(graph)
     _cut_spare_results(graph)
-    types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
-    for tensor in graph.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    types = _types(graph)
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
     nodes = [written for node in graph.node for written in _rewritten(node, types, empty)]
-    nodes = _with_products(nodes, graph, types)
     del graph.node[:]
     graph.node.extend(nodes)
     return copy
+
+
+def _types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
+    """Return the types of all values by name, as far as they are known."""
+    types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    return types
 
 
 def _name_symbols(graph: GraphProto) -> None:
@@ -677,8 +686,6 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
     elif node.op_type == "Resize":
         node.input[:] = [name if name not in empty else "" for name in node.input]
         yield node
-    elif node.op_type in DEFINED_BY_OTHERS and node.domain in ("", "ai.onnx"):
-        yield from _activation(node)
     elif node.op_type == "Concat" and _is_int64_vector(types.get(node.output[0])):
         # A concatenation of constants comes out as a shape; a cast makes a tensor of it again.
         whole, node.output[0] = node.output[0], f"{node.output[0]}:shape"
@@ -686,72 +693,6 @@ def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: se
         yield onnx.helper.make_node("Cast", [node.output[0]], [whole], to=TensorProto.INT64)
     else:
         yield node
-
-
-def _activation(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes by which ONNX defines `Celu` or `Swish`."""
-    (x, *_), y, make = node.input, node.output[0], onnx.helper.make_node
-    value = next((attribute.f for attribute in node.attribute if attribute.name == "alpha"), 1.0)
-    alpha, scaled, curved = f"{y}:alpha", f"{y}:scaled", f"{y}:curved"
-    yield make("Constant", [], [alpha], value=numpy_helper.from_array(np.float32(value)))
-    if node.op_type == "Celu":
-        yield make("Div", [x, alpha], [scaled])
-        yield make("Elu", [scaled], [curved], alpha=1.0)
-        yield make("Mul", [curved, alpha], [y])
-    else:
-        yield make("Mul", [x, alpha], [scaled])
-        yield make("Sigmoid", [scaled], [curved])
-        yield make("Mul", [x, curved], [y])
-
-
-def _with_products(
-    nodes: Sequence[NodeProto], graph: GraphProto, types: Mapping[str, TypeProto.Tensor]
-) -> list[NodeProto]:
-    """Write each MatMulInteger as a MatMul of operands without zero points, in narrow types that hold them.
-
-    Constants are shifted by their zero points here. `narrow_products` multiplies the operands as they are.
-    """
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    taken = {name for node in nodes for name in (*node.input, *node.output)} | constants.keys()
-    written: list[NodeProto] = []
-
-    def fresh(name: str) -> str:
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        return name
-
-    def add(kind: str, inputs: Sequence[str], **attributes: int) -> str:
-        name = fresh(f"{inputs[0]}:{kind}")
-        written.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
-        return name
-
-    def constant(array: Array) -> str:
-        name = fresh(f"{node.output[0]}:constant")
-        graph.initializer.append(numpy_helper.from_array(array, name))
-        return name
-
-    def shifted(name: str, zero: str, *, is_row: bool) -> str:
-        """Return an operand minus its zero points, of which those of rows are a column."""
-        if name in constants and zero in constants:
-            array, shift = (numpy_helper.to_array(constants[each]).astype("int16") for each in (name, zero))
-            return constant(array - (shift[:, None] if is_row and shift.ndim == 1 else shift))
-        if not zero:
-            return name
-        wide = [add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
-        if is_row and len(types[zero].shape.dim) == 1:
-            wide[1] = add("Reshape", [wide[1], constant(np.array([-1, 1]))])
-        return add("Sub", wide)
-
-    for node in nodes:
-        if node.op_type != "MatMulInteger":
-            written.append(node)
-            continue
-        a, b, *zeros = node.input
-        operands = [shifted(a, (zeros or [""])[0], is_row=True), shifted(b, (zeros[1:] or [""])[0], is_row=False)]
-        casts = [add("Cast", [operand], to=TensorProto.INT32) for operand in operands]
-        written.append(onnx.helper.make_node("MatMul", casts, node.output))
-    return written
 
 
 def _shape_nodes(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> Iterator[NodeProto]:

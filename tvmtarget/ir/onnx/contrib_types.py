@@ -181,6 +181,62 @@ def _gather_blocks(call: Call, operands: _Types) -> _Types:
     return (TensorType(scales.dtype, (*shape[:axis], *_shape(indices), *shape[axis + 1 :])),)
 
 
+def _quantized_concat(call: Call, operands: _Types) -> _Types:
+    """Type a concatenation of quantized values, each followed by its scale and zero point."""
+    parts = [operands[at] for at in range(2, len(call.inputs), 3)]
+    first = parts[0] if parts else None
+    if first is None or not first.shape or any(len(_shape(part)) != len(first.shape) for part in parts):
+        return ()
+    axis = _number(call, "axis") % len(first.shape)
+    sizes = [_shape(part)[axis] for part in parts]
+    total = sum(size for size in sizes if isinstance(size, int)) if all(isinstance(one, int) for one in sizes) else None
+    return (TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :])),)
+
+
+def _global_pool(call: Call, operands: _Types) -> _Types:
+    """Type the means of whole images."""
+    first = operands[0]
+    shape = _shape(first)
+    if first is None or len(shape) < 3:
+        return ()
+    ones = (1,) * (len(shape) - 2)
+    return (
+        TensorType(first.dtype, (shape[0], *ones, shape[-1]) if call.attr("channels_last") else (*shape[:2], *ones)),
+    )
+
+
+def _quantized_gemm(call: Call, operands: _Types) -> _Types:
+    """Type a matrix product, which is of floats unless it has a scale."""
+    a, b, scale = operands[0], operands[3], operands[7]
+    if a is None or b is None or len(_shape(a)) != 2 or len(_shape(b)) != 2:
+        return ()
+    rows, columns = _shape(a)[1 if call.attr("transA") else 0], _shape(b)[0 if call.attr("transB") else 1]
+    return (TensorType("float32" if scale is None else a.dtype, (rows, columns)),)
+
+
+def _convolution(call: Call, operands: _Types) -> _Types:
+    """Type a convolution with an activation; sizes are known where they are numbers and pads are given."""
+    data, weights = operands[:2]
+    if data is None or weights is None or len(_shape(data)) != len(_shape(weights)) or len(_shape(data)) < 3:
+        return ()
+    rank = len(_shape(data)) - 2
+    pads = _list(call, "pads", [0] * 2 * rank)
+    strides, dilations = (_list(call, name, [1] * rank) for name in ("strides", "dilations"))
+    sizes: list[Dim] = []
+    for at, (size, kernel) in enumerate(zip(_shape(data)[2:], _shape(weights)[2:], strict=True)):
+        is_known = isinstance(size, int) and isinstance(kernel, int) and call.attr("auto_pad") in (None, "NOTSET")
+        padded = size + pads[at] + pads[at + rank] if is_known else None  # type: ignore[operator]
+        sizes.append(
+            None if padded is None else (padded - dilations[at] * (int(str(kernel)) - 1) - 1) // strides[at] + 1
+        )
+    return (TensorType(data.dtype, (_shape(data)[0], _shape(weights)[0], *sizes)),)
+
+
+def _list(call: Call, name: str, default: list[int]) -> list[int]:
+    value = call.attr(name)
+    return [one for one in value if isinstance(one, int)] if isinstance(value, tuple) else default
+
+
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         (
@@ -207,11 +263,15 @@ _RULES: dict[str, _Rule] = {
     "DequantizeLinear": _typed(1),
     "DynamicQuantizeMatMul": _product(1, 0),
     "EmbedLayerNormalization": _embedding,
+    "FusedConv": _convolution,
     "FusedMatMul": _product(1, 0),
     "GatherBlockQuantized": _gather_blocks,
     "GroupQueryAttention": _group_query_attention,
     "MatMulIntegerToFloat": _product(1, 2),
     "MultiHeadAttention": _multi_head_attention,
+    "QGemm": _quantized_gemm,
+    "QLinearConcat": _quantized_concat,
+    "QLinearGlobalAveragePool": _global_pool,
     "QuantizeLinear": _typed(2),
     "TransposeMatMul": _product(1, 0),
 }

@@ -1,0 +1,250 @@
+"""Operators that the llvm backend writes as others: they compute what ONNX Runtime computes."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tvmtarget as tt
+from tvmtarget.backends.tvm import operator_expansion
+from tvmtarget.support import tvm_rules
+
+pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+pytest.importorskip("onnxruntime", reason="pip install 'tvmtarget[onnxruntime]'")
+
+RNG = np.random.default_rng(0)
+S, Z = np.float32(0.02), np.uint8(120)
+
+
+def bytes_of(*shape, dtype=np.uint8):
+    # Signed weights have 7 bits: ONNX Runtime's sums of pairs of products saturate at 16 bits on CPUs without VNNI.
+    least, most = (-63, 63) if dtype == np.int8 else (0, 255)
+    return RNG.integers(least, most, shape, dtype=dtype, endpoint=True)
+
+
+def floats(*shape, dtype=np.float32):
+    return RNG.standard_normal(shape).astype(dtype)
+
+
+def model(kind, inputs, constants, results=1, domain="", version=17, **attributes):
+    """A module of one operation; operands are inputs by name, and constants in the order of the text."""
+    names = list(inputs) + [name for name in constants if name not in inputs]
+    order = attributes.pop("order", names)
+    elem = TensorProto.UINT8 if kind[0] == "Q" and kind != "QuickGelu" else TensorProto.FLOAT
+    elem = TensorProto.INT32 if kind == "ConvInteger" else elem
+    outputs = [f"y{index}" for index in range(results)]
+    node = helper.make_node(kind, order, outputs, domain=domain, name="op", **attributes)
+    graph = helper.make_graph(
+        [node],
+        kind,
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in inputs.items()
+        ],
+        [helper.make_tensor_value_info(name, elem, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+W = bytes_of(6, 4, 3, 3, dtype=np.int8)
+PER_CHANNEL = np.linspace(0.01, 0.02, 6).astype(np.float32)
+X = bytes_of(1, 4, 8, 8)
+SCALES = {"xs": S, "xz": Z, "ys": np.float32(0.1), "yz": np.uint8(100)}
+QUANTIZED = {
+    "QLinearConv": (
+        "",
+        {"x": X},
+        {"xs": S, "xz": Z, "w": W, "ws": PER_CHANNEL, "wz": np.zeros(6, np.int8), "ys": np.float32(0.3), "yz": Z}
+        | {"b": RNG.integers(-900, 900, 6, dtype=np.int32)},
+        {"pads": [1, 1, 1, 1], "strides": [2, 2]},
+    ),
+    "QLinearMatMul": (
+        "",
+        {"a": bytes_of(2, 5, 16)},
+        {"as": S, "az": Z, "b": bytes_of(16, 6, dtype=np.int8), "bs": PER_CHANNEL, "bz": np.zeros(6, np.int8)}
+        | {"ys": np.float32(0.05), "yz": Z},
+        {},
+    ),
+    "QGemm": (
+        "com.microsoft",
+        {"a": bytes_of(5, 16)},
+        {"as": S, "az": Z, "b": bytes_of(6, 16, dtype=np.int8), "bs": PER_CHANNEL, "bz": np.zeros(6, np.int8)}
+        | {"c": RNG.integers(-900, 900, 6, dtype=np.int32), "ys": np.float32(0.05), "yz": Z},
+        {"transB": 1, "alpha": 1.0},
+    ),
+    "QLinearAdd": (
+        "com.microsoft",
+        {"a": X},
+        {"as": S, "az": Z, "b": bytes_of(4, 1, 1), "bs": S, "bz": Z} | SCALES,
+        {},
+    ),
+    "QLinearMul": (
+        "com.microsoft",
+        {"a": X},
+        {"as": S, "az": Z, "b": bytes_of(4, 1, 1), "bs": S, "bz": Z} | SCALES,
+        {},
+    ),
+    "QLinearConcat": (
+        "com.microsoft",
+        {"x": X},
+        {**SCALES},
+        {"axis": 1, "order": ["ys", "yz", "x", "xs", "xz", "x", "ys", "yz"]},
+    ),
+    "QLinearGlobalAveragePool": (
+        "com.microsoft",
+        {"x": X},
+        {"xs": S, "xz": Z, "ys": np.float32(0.002), "yz": Z},
+        {"channels_last": 0},
+    ),
+    "QLinearSigmoid": ("com.microsoft", {"x": X}, {"xs": S, "xz": Z, "ys": np.float32(1 / 256), "yz": np.uint8(0)}, {}),
+    "QLinearLeakyRelu": ("com.microsoft", {"x": X}, {"xs": S, "xz": Z, "ys": S, "yz": Z}, {"alpha": 0.2}),
+    "QLinearSoftmax": (
+        "com.microsoft",
+        {"x": X},
+        {"xs": S, "xz": Z, "ys": np.float32(1 / 256), "yz": np.uint8(0)},
+        {"axis": -1, "opset": 17},
+    ),
+}
+for name in ("QLinearAdd", "QLinearMul"):
+    QUANTIZED[name][2].pop("xs")
+    QUANTIZED[name][2].pop("xz")
+
+
+def both(proto, inputs, rtol=1e-5):
+    module = tt.IRModule.from_onnx(proto)
+    results = [tt.build(tt.decompose(module, kind)).run(inputs) for kind in ("llvm", "onnxruntime")]
+    return [(results[0][name], results[1][name]) for name in results[1]]
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized_operators_are_within_one_step_of_onnxruntime(kind):
+    domain, inputs, constants, attributes = QUANTIZED[kind]
+    proto = model(kind, inputs, constants, domain=domain, **attributes)
+    ((found, wanted),) = both(proto, inputs)
+    assert found.dtype == wanted.dtype
+    assert np.abs(found.astype(int) - wanted.astype(int)).max() <= 1
+    assert len(np.unique(wanted)) > 3
+
+
+@pytest.mark.parametrize("channels", [4, 2000])
+def test_convolutions_of_integers_are_exact(channels):
+    x, w = bytes_of(1, channels, 4, 4), bytes_of(3, channels, 3, 3, dtype=np.int8)
+    proto = model("ConvInteger", {"x": x}, {"w": w, "xz": Z, "wz": np.int8(3)}, pads=[1, 1, 1, 1])
+    for zero in ("xz", "wz"):
+        assert zero in proto.graph.node[0].input
+    ((found, wanted),) = both(proto, {"x": x})
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_zero_points_that_are_computed_are_subtracted():
+    x, w = bytes_of(1, 4, 4, 4), bytes_of(3, 4, 3, 3, dtype=np.int8)
+    proto = model("ConvInteger", {"x": x, "xz": np.array(7, np.uint8)}, {"w": w}, order=["x", "w", "xz"])
+    ((found, wanted),) = both(proto, {"x": x, "xz": np.array(9, np.uint8)})
+    np.testing.assert_array_equal(found, wanted)
+
+
+FLOATS = {
+    "BiasGelu": ({"x": floats(2, 5, 8)}, {"b": floats(8)}, 1, {}),
+    "FastGelu": ({"x": floats(2, 5, 8)}, {"b": floats(8)}, 1, {}),
+    "Gelu": ({"x": floats(2, 5, 8)}, {}, 1, {}),
+    "QuickGelu": ({"x": floats(2, 5, 8)}, {}, 1, {"alpha": 1.5}),
+    "FusedMatMul": ({"a": floats(2, 8, 5), "b": floats(2, 6, 8)}, {}, 1, {"transA": 1, "transB": 1, "alpha": 0.125}),
+    "FusedConv": ({"x": floats(1, 4, 8, 8)}, {"w": floats(6, 4, 3, 3), "b": floats(6)}, 1, {"activation": "Relu"}),
+    "SkipLayerNormalization": (
+        {"x": floats(2, 5, 8), "k": floats(2, 5, 8)},
+        {"g": floats(8), "b": floats(8), "c": floats(8)},
+        1,
+        {"epsilon": 1e-5},
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        {"x": floats(2, 5, 8), "k": floats(2, 5, 8)},
+        {"g": floats(8)},
+        1,
+        {"epsilon": 1e-5},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_fused_operators_compute_what_onnxruntime_does(kind):
+    inputs, constants, results, attributes = FLOATS[kind]
+    proto = model(kind, inputs, constants, results=results, domain="com.microsoft", **attributes)
+    for found, wanted in both(proto, inputs):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_the_sum_before_a_normalization_is_a_result():
+    inputs = {"x": floats(2, 5, 8), "k": floats(2, 5, 8)}
+    proto = model("SkipLayerNormalization", inputs, {"g": floats(8), "b": floats(8)}, results=4, domain="com.microsoft")
+    del proto.graph.node[0].output[1:3]
+    proto.graph.node[0].output[:] = ["y0", "", "", "y3"]
+    del proto.graph.output[1:3]
+    for found, wanted in both(proto, inputs):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros", "dtype"), [(4, True, "float32"), (4, False, "float32"), (8, True, "float32")]
+)
+def test_products_with_weights_of_few_bits(bits, zeros, dtype):
+    rows, columns, block = 6, 40, 16
+    blocks = -(-columns // block)
+    inputs = {"a": floats(2, 3, columns, dtype=dtype)}
+    constants = {
+        "b": bytes_of(rows, blocks, block * bits // 8),
+        "s": floats(rows * blocks, dtype=dtype) * np.dtype(dtype).type(0.1),
+    }
+    if zeros:
+        constants["z"] = bytes_of(rows * -(-blocks * bits // 8))
+    proto = model(
+        "MatMulNBits", inputs, constants, domain="com.microsoft", N=rows, K=columns, bits=bits, block_size=block
+    )
+    ((found, wanted),) = both(proto, inputs)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize(("direction", "has_state"), [("forward", False), ("reverse", True), ("bidirectional", True)])
+def test_recurrent_networks_are_written_out(kind, direction, has_state):
+    steps, batch, size, hidden, gates = 3, 2, 5, 4, 4 if kind == "LSTM" else 3
+    count = 2 if direction == "bidirectional" else 1
+    inputs = {"x": floats(steps, batch, size)}
+    constants = {"w": floats(count, gates * hidden, size), "r": floats(count, gates * hidden, hidden)}
+    constants["b"] = floats(count, 2 * gates * hidden)
+    order = ["x", "w", "r", "b"]
+    if has_state:
+        inputs |= {"h": floats(count, batch, hidden)} | ({"c": floats(count, batch, hidden)} if kind == "LSTM" else {})
+        order += ["", "h", "c"][: 3 if kind == "LSTM" else 2]
+    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
+    proto = model(
+        kind,
+        inputs,
+        constants,
+        results=3 if kind == "LSTM" else 2,
+        order=order,
+        direction=direction,
+        hidden_size=hidden,
+        **attributes,
+    )
+    for found, wanted in both(proto, inputs):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_every_expanded_operator_has_a_rule():
+    assert operator_expansion._EXPANSIONS.keys() == tvm_rules.EXPANDED.keys() | {"MatMulInteger"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"linear_before_reset": 0}, "linear_before_reset=1 only"),
+        ({"activations": ["Relu", "Tanh"], "linear_before_reset": 1}, "the usual activations only"),
+        ({"clip": 1.0, "linear_before_reset": 1}, "GRU with clip=1.0"),
+    ],
+)
+def test_recurrent_networks_of_other_forms_are_refused(change, reason):
+    constants = {"w": floats(1, 12, 5), "r": floats(1, 12, 4)}
+    proto = model("GRU", {"x": floats(3, 2, 5)}, constants, hidden_size=4, **change)
+    with pytest.raises(tt.TvmTargetError, match=reason):
+        tt.decompose(tt.IRModule.from_onnx(proto), "llvm")

@@ -1,0 +1,521 @@
+"""Operators that TVM's importer does not know, written as operators that it knows.
+
+These are the products of integers, and the operators that ONNX Runtime's quantization and optimisation write. Quantized
+operators are computed as ONNX defines them, in float between DequantizeLinear and QuantizeLinear; constants are
+dequantized here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+__all__ = ["expand_operators"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+# Sums of products of whole numbers are exact in float32 up to here.
+_EXACT = 1 << 24
+
+
+def expand_operators(graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
+    """Expand operators in place.
+
+    Args:
+        graph: the graph of a model; constants of expanded operators are added to it.
+        types: the types of its values by name.
+        opset: the version of ONNX's operator set.
+    """
+    nodes = list(graph.node)
+    if not any(_name(node) in _EXPANSIONS for node in nodes):
+        return
+    builder = _Builder(graph, types, opset)
+    for node in nodes:
+        expand = _EXPANSIONS.get(_name(node))
+        if expand is None:
+            builder.nodes.append(node)
+        else:
+            expand(builder, node)
+    del graph.node[:]
+    graph.node.extend(builder.nodes)
+
+
+def _name(node: NodeProto) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+
+
+class _Builder:
+    """Collects nodes and constants."""
+
+    def __init__(self, graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
+        self.nodes: list[NodeProto] = []
+        self.opset = opset
+        self.types = types
+        self._graph = graph
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._taken = {name for node in graph.node for name in (*node.input, *node.output)} | self._constants.keys()
+
+    def fresh(self, name: str) -> str:
+        """Take a free name."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+    def add(self, kind: str, inputs: Sequence[str], result: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
+        """Add an operation, and return the name of its result."""
+        name = result or self.fresh(f"{inputs[0]}:{kind}")
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def constant(self, array: Array, like: str) -> str:
+        """Add a constant, and return its name."""
+        name = self.fresh(f"{like}:constant")
+        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def array(self, name: str) -> Array | None:
+        """Return the elements of a constant, None if it is computed."""
+        return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
+
+    def known(self, name: str) -> Array:
+        """Return the elements of a value that has to be constant."""
+        array = self.array(name)
+        assert array is not None
+        return array
+
+    def rank(self, name: str) -> int:
+        """Return the number of dimensions of a value."""
+        return len(self.types[name].shape.dim)
+
+    def dequantized(self, name: str, scale: str, zero: str, axis: int | None = None) -> str:
+        """Return a value as floats; a constant of few elements per scale is computed here."""
+        array = self.array(name)
+        if array is None:
+            return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
+        scales = self.known(scale)
+        zeros = self.known(zero) if zero else np.zeros_like(scales, array.dtype)
+        if scales.size > 1 and axis is not None:
+            shape = [1] * array.ndim
+            shape[axis] = -1
+            scales, zeros = scales.reshape(shape), zeros.reshape(shape)
+        return self.constant((array.astype("float32") - zeros.astype("float32")) * scales, name)
+
+    def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
+        """Quantize a value."""
+        self.add("QuantizeLinear", [name, scale, *([zero] if zero else [])], result)
+
+    def shifted(self, name: str, zero: str, *, is_row: bool) -> str:
+        """Return an operand minus its zero points, of which those of rows are a column."""
+        array, shift = self.array(name), self.array(zero)
+        if array is not None and shift is not None:
+            wide, shift = array.astype("int16"), shift.astype("int16")
+            return self.constant(wide - (shift[:, None] if is_row and shift.ndim == 1 else shift), name)
+        if not zero:
+            return name
+        casts = [self.add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
+        if is_row and self.rank(zero) == 1:
+            casts[1] = self.add("Reshape", [casts[1], self.constant(np.array([-1, 1]), zero)])
+        return self.add("Sub", casts)
+
+
+def _operands(node: NodeProto, count: int) -> list[str]:
+    """Return the operands of a node, "" for those that are absent."""
+    return [*node.input, *[""] * count][:count]
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+# Products of integers
+
+
+def _integer_product(builder: _Builder, node: NodeProto) -> None:
+    """Write a MatMulInteger as a MatMul of operands without zero points, in narrow types that hold them.
+
+    Constants are shifted by their zero points here. `narrow_products` multiplies the operands as they are.
+    """
+    a, b, first, second = _operands(node, 4)
+    operands = [builder.shifted(a, first, is_row=True), builder.shifted(b, second, is_row=False)]
+    casts = [builder.add("Cast", [operand], to=TensorProto.INT32) for operand in operands]
+    builder.add("MatMul", casts, node.output[0])
+
+
+def _integer_convolution(builder: _Builder, node: NodeProto) -> None:
+    """Write a ConvInteger with constant weights as a Conv of floats that hold all sums exactly."""
+    x, w, x_zero, w_zero = _operands(node, 4)
+    weights = builder.known(w).astype("int32")
+    if w_zero:
+        zeros = builder.known(w_zero).astype("int32")
+        weights = weights - zeros.reshape(-1, *[1] * (weights.ndim - 1) * (zeros.ndim == 1))
+    largest = np.abs(weights).sum(axis=tuple(range(1, weights.ndim))).max(initial=0) * 255
+    dtype = "float32" if largest < _EXACT else "float64"
+    to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    data = builder.add("Cast", [x], to=to)
+    if x_zero:
+        data = builder.add("Sub", [data, builder.add("Cast", [x_zero], to=to)])
+    product = builder.add("Conv", [data, builder.constant(weights.astype(dtype), w)], **_attributes(node))
+    builder.add("Cast", [product], node.output[0], to=TensorProto.INT32)
+
+
+def _few_bits(packed: Array, count: int, bits: int) -> Array:
+    """Unpack numbers of few bits, lowest first, along the last axis."""
+    per_byte = 8 // bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * bits
+    flat = (packed[..., None] >> shifts) & ((1 << bits) - 1)
+    return flat.reshape(*packed.shape[:-1], -1)[..., :count]
+
+
+def _block_product(builder: _Builder, node: NodeProto) -> None:
+    """Write a MatMulNBits as a MatMul with dequantized weights."""
+    a, b, scale, zero, _, bias = _operands(node, 6)
+    attributes = _attributes(node)
+    rows, columns = attributes["N"], attributes["K"]
+    bits, block = attributes.get("bits", 4), attributes["block_size"]
+    blocks = -(-columns // block)
+    values = _few_bits(builder.known(b).reshape(rows, blocks, -1), block, bits).astype("float32")
+    scales = builder.known(scale).reshape(rows, blocks, 1)
+    zeros: Array = np.full((rows, blocks), 1 << (bits - 1), "float32")
+    if zero:
+        known = builder.known(zero)
+        is_packed = known.dtype == np.uint8
+        zeros = _few_bits(known.reshape(rows, -1), blocks, bits) if is_packed else known.reshape(rows, blocks)
+    weights = (values - zeros[..., None].astype("float32")) * scales.astype("float32")
+    flat = weights.reshape(rows, -1)[:, :columns].T.astype(scales.dtype)
+    product = builder.add("MatMul", [a, builder.constant(flat, b)], None if bias else node.output[0])
+    if bias:
+        builder.add("Add", [product, bias], node.output[0])
+
+
+# Quantized operators
+
+
+def _quantized_convolution(builder: _Builder, node: NodeProto) -> None:
+    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = _operands(node, 9)
+    inputs = [builder.dequantized(x, x_scale, x_zero), builder.dequantized(w, w_scale, w_zero, axis=0)]
+    if bias:
+        scales = builder.known(x_scale).astype("float64") * builder.known(w_scale)
+        inputs.append(builder.constant((builder.known(bias) * scales).astype("float32").reshape(-1), bias))
+    builder.quantize(builder.add("Conv", inputs, **_attributes(node)), scale, zero, node.output[0])
+
+
+def _quantized_product(builder: _Builder, node: NodeProto) -> None:
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = _operands(node, 8)
+    operands = [builder.dequantized(a, a_scale, a_zero, axis=-2), builder.dequantized(b, b_scale, b_zero, axis=-1)]
+    builder.quantize(builder.add("MatMul", operands), scale, zero, node.output[0])
+
+
+def _quantized_gemm(builder: _Builder, node: NodeProto) -> None:
+    a, a_scale, a_zero, b, b_scale, b_zero, bias, scale, zero = _operands(node, 9)
+    attributes = _attributes(node)
+    axis = 0 if attributes.get("transB") else 1
+    operands = [builder.dequantized(a, a_scale, a_zero), builder.dequantized(b, b_scale, b_zero, axis=axis)]
+    if bias:
+        alpha = attributes.get("alpha", 1.0)
+        scales = builder.known(a_scale).astype("float64") * builder.known(b_scale) * alpha
+        operands.append(builder.constant((builder.known(bias) * scales).astype("float32"), bias))
+    result = builder.add("Gemm", operands, None if scale else node.output[0], **attributes)
+    if scale:
+        builder.quantize(result, scale, zero, node.output[0])
+
+
+def _quantized_binary(kind: str) -> Callable[[_Builder, NodeProto], None]:
+    def expand(builder: _Builder, node: NodeProto) -> None:
+        a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = _operands(node, 8)
+        operands = [builder.dequantized(a, a_scale, a_zero), builder.dequantized(b, b_scale, b_zero)]
+        builder.quantize(builder.add(kind, operands), scale, zero, node.output[0])
+
+    return expand
+
+
+def _quantized_unary(kind: str, *kept: str) -> Callable[[_Builder, NodeProto], None]:
+    """Return an expansion that keeps some attributes."""
+
+    def expand(builder: _Builder, node: NodeProto) -> None:
+        x, x_scale, x_zero, scale, zero = _operands(node, 5)
+        attributes = {name: value for name, value in _attributes(node).items() if name in kept}
+        result = builder.add(kind, [builder.dequantized(x, x_scale, x_zero)], **attributes)
+        builder.quantize(result, scale, zero, node.output[0])
+
+    return expand
+
+
+def _quantized_concat(builder: _Builder, node: NodeProto) -> None:
+    scale, zero, *parts = node.input
+    operands = [builder.dequantized(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
+    builder.quantize(builder.add("Concat", operands, **_attributes(node)), scale, zero, node.output[0])
+
+
+# Operators that fuse others
+
+
+def _scalar(builder: _Builder, name: str, value: float) -> str:
+    """Return a scalar constant of the element type of a value."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[name].elem_type)
+    return builder.constant(np.array(value, dtype), name)
+
+
+def _gelu(builder: _Builder, node: NodeProto) -> None:
+    """Write x * (1 + erf(x / sqrt(2))) / 2, of an operand and its bias."""
+    x, bias = _operands(node, 2)
+    data = builder.add("Add", [x, bias]) if bias else x
+    error = builder.add("Erf", [builder.add("Mul", [data, _scalar(builder, x, 0.5**0.5)])])
+    gate = builder.add("Add", [error, _scalar(builder, x, 1.0)])
+    builder.add("Mul", [builder.add("Mul", [data, _scalar(builder, x, 0.5)]), gate], node.output[0])
+
+
+def _fast_gelu(builder: _Builder, node: NodeProto) -> None:
+    """Write x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2, of an operand and its bias."""
+    x, bias = _operands(node, 2)
+    data = builder.add("Add", [x, bias]) if bias else x
+    square = builder.add("Mul", [data, data])
+    inner = builder.add("Add", [builder.add("Mul", [square, _scalar(builder, x, 0.044715)]), _scalar(builder, x, 1.0)])
+    scaled = builder.add("Mul", [data, _scalar(builder, x, (2 / np.pi) ** 0.5)])
+    gate = builder.add("Add", [builder.add("Tanh", [builder.add("Mul", [scaled, inner])]), _scalar(builder, x, 1.0)])
+    builder.add("Mul", [builder.add("Mul", [data, _scalar(builder, x, 0.5)]), gate], node.output[0])
+
+
+def _fused_product(builder: _Builder, node: NodeProto) -> None:
+    attributes = _attributes(node)
+    operands = list(node.input)
+    for at, name in enumerate(("transA", "transB")):
+        if attributes.get(name):
+            rank = builder.rank(operands[at])
+            perm = [*range(rank - 2), rank - 1, rank - 2] if rank > 1 else [0]
+            operands[at] = builder.add("Transpose", [operands[at]], perm=perm)
+    alpha = attributes.get("alpha", 1.0)
+    product = builder.add("MatMul", operands, node.output[0] if alpha == 1 else None)
+    if alpha != 1:
+        builder.add("Mul", [product, _scalar(builder, node.input[0], alpha)], node.output[0])
+
+
+def _fused_convolution(builder: _Builder, node: NodeProto) -> None:
+    attributes = _attributes(node)
+    activation = _text(attributes.pop("activation", ""))
+    params = list(attributes.pop("activation_params", ()))
+    x, w, bias, added = _operands(node, 4)
+    result = builder.add("Conv", [x, w, *([bias] if bias else [])], **attributes)
+    if added:
+        result = builder.add("Add", [result, added])
+    if activation == "Clip":
+        bounds = [builder.constant(np.array(bound, "float32"), x) for bound in params]
+        builder.add("Clip", [result, *bounds], node.output[0])
+    elif activation == "LeakyRelu":
+        builder.add("LeakyRelu", [result], node.output[0], **({"alpha": params[0]} if params else {}))
+    else:
+        builder.add(activation or "Identity", [result], node.output[0])
+
+
+def _mean(builder: _Builder, name: str, axis: int) -> str:
+    if builder.opset < 18:
+        return builder.add("ReduceMean", [name], axes=[axis], keepdims=1)
+    return builder.add("ReduceMean", [name, builder.constant(np.array([axis]), name)], keepdims=1)
+
+
+def _normalized(builder: _Builder, data: str, like: str, epsilon: float, axis: int, *, is_centered: bool) -> str:
+    """Return data divided by its deviation, or by the root of its mean square, along the axes from one on."""
+    centered = builder.add("Sub", [data, _mean(builder, data, axis)]) if is_centered else data
+    square = _mean(builder, builder.add("Mul", [centered, centered]), axis)
+    root = builder.add("Sqrt", [builder.add("Add", [square, _scalar(builder, like, epsilon)])])
+    return builder.add("Div", [centered, root])
+
+
+def _skip_norm(builder: _Builder, node: NodeProto) -> None:
+    """Write the normalization of a sum over the last axis; the fourth result is the sum."""
+    is_simple = node.op_type == "SkipSimplifiedLayerNormalization"
+    x, skip, gamma, *others = _operands(node, 5)
+    beta, bias = ("", others[0]) if is_simple else others
+    total = node.output[3] if len(node.output) > 3 and node.output[3] else None
+    if bias:
+        x_skip = builder.add("Add", [x, skip])
+        data = builder.add("Add", [x_skip, bias], total)
+    else:
+        data = builder.add("Add", [x, skip], total)
+    epsilon = _attributes(node).get("epsilon", 1e-12)
+    result = _normalized(builder, data, x, epsilon, -1, is_centered=not is_simple)
+    scaled = builder.add("Mul", [result, gamma], None if beta else node.output[0])
+    if beta:
+        builder.add("Add", [scaled, beta], node.output[0])
+
+
+# Activations
+
+
+def _celu(builder: _Builder, node: NodeProto) -> None:
+    (x,) = node.input
+    alpha = _scalar(builder, x, _attributes(node).get("alpha", 1.0))
+    curved = builder.add("Elu", [builder.add("Div", [x, alpha])], alpha=1.0)
+    builder.add("Mul", [curved, alpha], node.output[0])
+
+
+def _swish(builder: _Builder, node: NodeProto, alpha: float = 1.0) -> None:
+    (x,) = node.input
+    scaled = builder.add("Mul", [x, _scalar(builder, x, _attributes(node).get("alpha", alpha))])
+    builder.add("Mul", [x, builder.add("Sigmoid", [scaled])], node.output[0])
+
+
+# Recurrent networks
+
+
+def _lstm(builder: _Builder, node: NodeProto) -> None:
+    """Write an LSTM step by step, with the products of all inputs at once."""
+    _recurrent(builder, node, gates=4, step=_lstm_step)
+
+
+def _gru(builder: _Builder, node: NodeProto) -> None:
+    """Write a GRU step by step, with the products of all inputs at once."""
+    _recurrent(builder, node, gates=3, step=_gru_step)
+
+
+_Step: TypeAlias = Callable[..., tuple[str, str]]
+
+
+def _recurrent(builder: _Builder, node: NodeProto, gates: int, step: _Step) -> None:
+    x, w, r, b, _, first_h, first_c, _ = _operands(node, 8)
+    attributes = _attributes(node)
+    hidden = attributes["hidden_size"]
+    steps = builder.types[x].shape.dim[0].dim_value
+    directions = 2 if _text(attributes.get("direction", "forward")) == "bidirectional" else 1
+    outputs = [*node.output, "", ""][:3]
+    hs, last_h, last_c = [], [], []
+    for number in range(directions):
+        weights, inner = builder.known(w)[number], builder.known(r)[number]
+        biases = builder.known(b)[number] if b else np.zeros(2 * gates * hidden, weights.dtype)
+        outer_bias, inner_bias = np.split(biases, 2)
+        # Only the bias of the last gate of a GRU is inside of the product with the reset gate.
+        if gates == 4:
+            outer_bias = outer_bias + inner_bias
+        product = builder.add("MatMul", [x, builder.constant(weights.T, w)])
+        inputs = builder.add("Add", [product, builder.constant(outer_bias, b or w)])
+        matrix = builder.constant(inner.T, r)
+        state = [_initial(builder, name, number, w) for name in (first_h, first_c)]
+        is_reverse = number == 1 or _text(attributes.get("direction", "forward")) == "reverse"
+        found: dict[int, str] = {}
+        for at in reversed(range(steps)) if is_reverse else range(steps):
+            here = _slice(builder, inputs, at, at + 1, 0)
+            here = _reshape(builder, here, [-1, gates * hidden])
+            state = list(step(builder, here, state, matrix, inner_bias, hidden))
+            found[at] = state[0]
+        # Of each direction [steps, 1, batch, hidden].
+        parts = [_reshape(builder, found[at], [1, 1, -1, hidden]) for at in range(steps)]
+        hs.append(builder.add("Concat", parts, axis=0) if steps > 1 else parts[0])
+        last_h.append(_reshape(builder, state[0], [1, -1, hidden]))
+        last_c.append(_reshape(builder, state[1], [1, -1, hidden]) if state[1] else "")
+    for output, values, axis in zip(outputs, (hs, last_h, last_c), (1, 0, 0), strict=True):
+        if output:
+            builder.add(
+                "Concat" if len(values) > 1 else "Identity",
+                values,
+                output,
+                **({"axis": axis} if len(values) > 1 else {}),
+            )
+
+
+def _initial(builder: _Builder, name: str, number: int, like: str) -> str:
+    """Return the first state of a direction as a matrix; "" if it is absent, which is zero."""
+    if not name:
+        return ""
+    part = _slice(builder, name, number, number + 1, 0)
+    hidden = builder.types[name].shape.dim[2].dim_value
+    return _reshape(builder, part, [-1, hidden])
+
+
+def _slice(builder: _Builder, name: str, start: int, end: int, axis: int) -> str:
+    bounds = [builder.constant(np.array([value]), name) for value in (start, end, axis)]
+    return builder.add("Slice", [name, *bounds])
+
+
+def _reshape(builder: _Builder, name: str, shape: Sequence[int]) -> str:
+    return builder.add("Reshape", [name, builder.constant(np.array(shape), name)])
+
+
+def _gate(builder: _Builder, name: str, at: int, hidden: int) -> str:
+    return _slice(builder, name, at * hidden, (at + 1) * hidden, -1)
+
+
+def _lstm_step(
+    builder: _Builder, here: str, state: Sequence[str], matrix: str, _bias: Array, hidden: int
+) -> tuple[str, str]:
+    """Return the next states; gates are in the order input, output, forget, cell."""
+    h, c = state
+    total = builder.add("Add", [here, builder.add("MatMul", [h, matrix])]) if h else here
+    given, out, forget = (builder.add("Sigmoid", [_gate(builder, total, at, hidden)]) for at in range(3))
+    cell = builder.add("Mul", [given, builder.add("Tanh", [_gate(builder, total, 3, hidden)])])
+    if c:
+        cell = builder.add("Add", [cell, builder.add("Mul", [forget, c])])
+    return builder.add("Mul", [out, builder.add("Tanh", [cell])]), cell
+
+
+def _gru_step(
+    builder: _Builder,
+    here: str,
+    state: Sequence[str],
+    matrix: str,
+    bias: Array,
+    hidden: int,
+) -> tuple[str, str]:
+    """Return the next state; gates are in the order update, reset, hidden."""
+    h, _ = state
+    inner = builder.constant(bias, matrix)
+    if h:
+        inner = builder.add("Add", [builder.add("MatMul", [h, matrix]), inner])
+        sums = [
+            builder.add("Add", [_gate(builder, here, at, hidden), _gate(builder, inner, at, hidden)]) for at in (0, 1)
+        ]
+    else:
+        sums = [
+            builder.add(
+                "Add",
+                [_gate(builder, here, at, hidden), builder.constant(bias[at * hidden : (at + 1) * hidden], matrix)],
+            )
+            for at in (0, 1)
+        ]
+    update, reset = (builder.add("Sigmoid", [one]) for one in sums)
+    last = _gate(builder, inner, 2, hidden) if h else builder.constant(bias[2 * hidden :], matrix)
+    candidate = builder.add(
+        "Tanh", [builder.add("Add", [_gate(builder, here, 2, hidden), builder.add("Mul", [reset, last])])]
+    )
+    if not h:
+        # (1 - update) * candidate
+        return builder.add("Sub", [candidate, builder.add("Mul", [update, candidate])]), ""
+    difference = builder.add("Sub", [h, candidate])
+    return builder.add("Add", [candidate, builder.add("Mul", [update, difference])]), ""
+
+
+_EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
+    "Celu": _celu,
+    "ConvInteger": _integer_convolution,
+    "GRU": _gru,
+    "LSTM": _lstm,
+    "MatMulInteger": _integer_product,
+    "QLinearConv": _quantized_convolution,
+    "QLinearMatMul": _quantized_product,
+    "Swish": _swish,
+    "com.microsoft::BiasGelu": _gelu,
+    "com.microsoft::FastGelu": _fast_gelu,
+    "com.microsoft::FusedConv": _fused_convolution,
+    "com.microsoft::FusedMatMul": _fused_product,
+    "com.microsoft::Gelu": _gelu,
+    "com.microsoft::MatMulNBits": _block_product,
+    "com.microsoft::QGemm": _quantized_gemm,
+    "com.microsoft::QLinearAdd": _quantized_binary("Add"),
+    "com.microsoft::QLinearConcat": _quantized_concat,
+    "com.microsoft::QLinearGlobalAveragePool": _quantized_unary("GlobalAveragePool"),
+    "com.microsoft::QLinearLeakyRelu": _quantized_unary("LeakyRelu", "alpha"),
+    "com.microsoft::QLinearMul": _quantized_binary("Mul"),
+    "com.microsoft::QLinearSigmoid": _quantized_unary("Sigmoid"),
+    "com.microsoft::QLinearSoftmax": _quantized_unary("Softmax", "axis"),
+    "com.microsoft::QuickGelu": partial(_swish, alpha=1.702),
+    "com.microsoft::SkipLayerNormalization": _skip_norm,
+    "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+}
