@@ -3,6 +3,7 @@
 The oracle is a mixed-integer program (`benchmarks/_small.py`), which trying everything must agree with.
 """
 
+from collections import Counter
 from pathlib import Path
 from statistics import mean
 
@@ -89,3 +90,13 @@ def test_the_lower_bound_of_a_nested_tree_counts_the_copies_between_its_systems(
         shares.append(found.lower_bound / found.total)
     assert sum(shares) > 0.9 * len(shares)
     assert max(shares) <= 1
+
+
+@pytest.mark.slow
+def test_what_a_plan_says_of_other_sites_is_what_planning_again_gives():
+    from benchmarks.questions import KINDS, answers
+
+    found = [answer for seed in range(len(KINDS)) for answer in answers(seed)]
+    compared = Counter(answer.kind for answer in found)
+    assert min(compared[kind] for kind in ("what_if", "sensitivity", "alone")) > 10
+    assert not [answer for answer in found if answer.problem and answer.kind in ("what_if", "sensitivity", "alone")]
