@@ -16,7 +16,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tvmtarget.backends.c.static_function import C_TYPES, Kernel, KernelCall, StaticFunction, Tensor
+from tvmtarget.backends.c.static_function import (
+    C_TYPES,
+    CopyTensor,
+    Kernel,
+    KernelCall,
+    StaticFunction,
+    StaticStep,
+    Tensor,
+)
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm, object_folder
 from tvmtarget.errors import BackendError
@@ -69,7 +77,7 @@ def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: 
         walk = _Walk(name, prefix)
         walk.function(module["main"])
         used = {variable: module[variable] for variable in walk.symbols}
-        counts = {call.kernel: len(call.reads) for call in walk.calls}
+        counts = {call.kernel: len(call.reads) for call in walk.calls if isinstance(call, KernelCall)}
         kernels, code = _kernels(used, walk.symbols, counts, target, form)
     file = f"{prefix}_kernels.{'c' if form == 'c' else 'o'}"
     return StaticFunction(
@@ -93,7 +101,7 @@ class _Walk:
     outputs: list[str] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
-    calls: list[KernelCall] = field(default_factory=list)
+    calls: list[StaticStep] = field(default_factory=list)
     symbols: dict[Any, str] = field(default_factory=dict)  # of the kernels, by their global variables
     values: dict[Any, tuple[str, ...]] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
@@ -110,7 +118,10 @@ class _Walk:
                     self.values[binding.var] = self.alias(binding.value, binding.ty)
                     continue
                 self.values[binding.var] = self.value(binding.value, binding.var.ty)
-        self.outputs.extend(self.value(function.body.body, function.body.body.ty))
+        result = function.body.body
+        types = result.ty.fields if isinstance(result.ty, import_tvm().ir.TupleType) else [result.ty]
+        for name, type_ in zip(self.value(result, result.ty), types, strict=True):
+            self.outputs.append(self.of_shape(name, self.tensor(type_)))
 
     def value(self, expr: Expr, type_: Any) -> tuple[str, ...]:  # noqa: ANN401
         """Return the names of the tensors that an expression yields."""
@@ -150,6 +161,15 @@ class _Walk:
         """Return the value under its own name: only its shape differs, which C does not state."""
         self.tensor(type_)
         return self.value(expr, expr.ty)
+
+    def of_shape(self, name: str, tensor: Tensor) -> str:
+        """Return a result with the shape that callers see: a copy, if the value is another one in another shape."""
+        if self.tensors[name].shape == tensor.shape:
+            return name
+        copy = self.names.fresh(name)
+        self.tensors[copy] = tensor
+        self.calls.append(CopyTensor(name, copy))
+        return copy
 
     def new(self, type_: Any, stem: str) -> str:  # noqa: ANN401
         name = self.names.fresh(stem)
