@@ -204,9 +204,10 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "GRU reset first"])
 @pytest.mark.parametrize(("direction", "has_state"), [("forward", False), ("reverse", True), ("bidirectional", True)])
 def test_recurrent_networks_are_written_out(kind, direction, has_state):
+    kind, *is_first = kind.split(maxsplit=1)
     steps, batch, size, hidden, gates = 3, 2, 5, 4, 4 if kind == "LSTM" else 3
     count = 2 if direction == "bidirectional" else 1
     inputs = {"x": floats(steps, batch, size)}
@@ -216,7 +217,7 @@ def test_recurrent_networks_are_written_out(kind, direction, has_state):
     if has_state:
         inputs |= {"h": floats(count, batch, hidden)} | ({"c": floats(count, batch, hidden)} if kind == "LSTM" else {})
         order += ["", "h", "c"][: 3 if kind == "LSTM" else 2]
-    attributes = {"linear_before_reset": 1} if kind == "GRU" else {}
+    attributes = {"linear_before_reset": int(not is_first)} if kind == "GRU" else {}
     proto = model(
         kind,
         inputs,
@@ -238,9 +239,18 @@ def test_every_expanded_operator_has_a_rule():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"linear_before_reset": 0}, "linear_before_reset=1 only"),
-        ({"activations": ["Relu", "Tanh"], "linear_before_reset": 1}, "the usual activations only"),
-        ({"clip": 1.0, "linear_before_reset": 1}, "GRU with clip=1.0"),
+        (
+            {
+                "activations": ["Relu", "Tanh"],
+            },
+            "the usual activations only",
+        ),
+        (
+            {
+                "clip": 1.0,
+            },
+            "GRU with clip=1.0",
+        ),
     ],
 )
 def test_recurrent_networks_of_other_forms_are_refused(change, reason):
@@ -248,3 +258,34 @@ def test_recurrent_networks_of_other_forms_are_refused(change, reason):
     proto = model("GRU", {"x": floats(3, 2, 5)}, constants, hidden_size=4, **change)
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+
+
+def test_generated_c_runs_expanded_operators():
+    inputs = {"x": floats(1, 2, 5)}
+    constants = {"w": floats(1, 16, 5), "r": floats(1, 16, 4)}
+    proto = model("LSTM", inputs, constants, results=3, hidden_size=4)
+    module = tt.IRModule.from_onnx(proto)
+    found, wanted = (tt.build(tt.decompose(module, kind)).run(inputs) for kind in ("c", "onnxruntime"))
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5)
+        assert found[name].shape == array.shape
+
+
+def test_generated_c_returns_one_value_in_several_shapes():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["r", "s"], ["a"]),
+        helper.make_node("Reshape", ["a", "q"], ["b"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shapes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("r", "a", "b")],
+        [numpy_helper.from_array(np.array(shape), name) for name, shape in (("s", [3, 2]), ("q", [6]))],
+    )
+    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    x = floats(2, 3)
+    found = tt.build(tt.decompose(module, "c")).run({"x": x})
+    for name, shape in (("r", (2, 3)), ("a", (3, 2)), ("b", (6,))):
+        np.testing.assert_array_equal(found[name], np.maximum(x, 0).reshape(shape))

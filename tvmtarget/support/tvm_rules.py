@@ -715,8 +715,6 @@ def _check_recurrent(op: Op) -> Reject | None:
     usual = ("Sigmoid", "Tanh", "Tanh") if op.kind == "LSTM" else ("Sigmoid", "Tanh")
     if op.attr("activations") not in (None, (), usual, usual * 2):
         return reject("ATTR", f"it supports {op.kind} with the usual activations only")
-    if op.kind == "GRU" and op.attr("linear_before_reset") != 1:
-        return reject("ATTR", "it supports GRU with linear_before_reset=1 only")
     return None
 
 

@@ -93,6 +93,18 @@ class _Builder:
         """Return the number of dimensions of a value."""
         return len(self.types[name].shape.dim)
 
+    def slice(self, name: str, start: int, end: int, axis: int) -> str:
+        """Return a part of a value along an axis."""
+        return self.add("Slice", [name, *(self.constant(np.array([each]), name) for each in (start, end, axis))])
+
+    def reshape(self, name: str, shape: Sequence[int], result: str | None = None) -> str:
+        """Return a value in another shape."""
+        return self.add("Reshape", [name, self.constant(np.array(shape), name)], result)
+
+    def join(self, names: Sequence[str], axis: int) -> str:
+        """Return the concatenation of values."""
+        return names[0] if len(names) == 1 else self.add("Concat", names, axis=axis)
+
     def dequantized(self, name: str, scale: str, zero: str, axis: int | None = None) -> str:
         """Return a value as floats; a constant of few elements per scale is computed here."""
         array = self.array(name)
@@ -367,136 +379,114 @@ def _swish(builder: _Builder, node: NodeProto, alpha: float = 1.0) -> None:
 # Recurrent networks
 
 
-def _lstm(builder: _Builder, node: NodeProto) -> None:
-    """Write an LSTM step by step, with the products of all inputs at once."""
-    _recurrent(builder, node, gates=4, step=_lstm_step)
-
-
-def _gru(builder: _Builder, node: NodeProto) -> None:
-    """Write a GRU step by step, with the products of all inputs at once."""
-    _recurrent(builder, node, gates=3, step=_gru_step)
-
-
-_Step: TypeAlias = Callable[..., tuple[str, str]]
-
-
-def _recurrent(builder: _Builder, node: NodeProto, gates: int, step: _Step) -> None:
+def _recurrent(builder: _Builder, node: NodeProto) -> None:
+    """Write an LSTM or a GRU step by step, with the products of all inputs at once."""
     x, w, r, b, _, first_h, first_c, _ = _operands(node, 8)
     attributes = _attributes(node)
-    hidden = attributes["hidden_size"]
+    hidden, direction = attributes["hidden_size"], _text(attributes.get("direction", "forward"))
+    is_gru = node.op_type == "GRU"
+    is_reset_last = is_gru and bool(attributes.get("linear_before_reset"))
     steps = builder.types[x].shape.dim[0].dim_value
-    directions = 2 if _text(attributes.get("direction", "forward")) == "bidirectional" else 1
-    outputs = [*node.output, "", ""][:3]
-    hs, last_h, last_c = [], [], []
-    for number in range(directions):
+    sequences, last_h, last_c = [], [], []
+    for number in range(2 if direction == "bidirectional" else 1):
         weights, inner = builder.known(w)[number], builder.known(r)[number]
+        gates = len(weights) // hidden
         biases = builder.known(b)[number] if b else np.zeros(2 * gates * hidden, weights.dtype)
         outer_bias, inner_bias = np.split(biases, 2)
-        # Only the bias of the last gate of a GRU is inside of the product with the reset gate.
-        if gates == 4:
-            outer_bias = outer_bias + inner_bias
+        cell = _Cell(builder, inner, inner_bias if is_reset_last else None, hidden, r)
+        # Only the bias inside of the product with the reset gate is not a part of the inputs.
         product = builder.add("MatMul", [x, builder.constant(weights.T, w)])
-        inputs = builder.add("Add", [product, builder.constant(outer_bias, b or w)])
-        matrix = builder.constant(inner.T, r)
-        state = [_initial(builder, name, number, w) for name in (first_h, first_c)]
-        is_reverse = number == 1 or _text(attributes.get("direction", "forward")) == "reverse"
+        bias = outer_bias if is_reset_last else outer_bias + inner_bias
+        inputs = builder.add("Add", [product, builder.constant(bias, b or w)])
+        h, c = (_initial(builder, name, number) for name in (first_h, first_c))
         found: dict[int, str] = {}
-        for at in reversed(range(steps)) if is_reverse else range(steps):
-            here = _slice(builder, inputs, at, at + 1, 0)
-            here = _reshape(builder, here, [-1, gates * hidden])
-            state = list(step(builder, here, state, matrix, inner_bias, hidden))
-            found[at] = state[0]
-        # Of each direction [steps, 1, batch, hidden].
-        parts = [_reshape(builder, found[at], [1, 1, -1, hidden]) for at in range(steps)]
-        hs.append(builder.add("Concat", parts, axis=0) if steps > 1 else parts[0])
-        last_h.append(_reshape(builder, state[0], [1, -1, hidden]))
-        last_c.append(_reshape(builder, state[1], [1, -1, hidden]) if state[1] else "")
-    for output, values, axis in zip(outputs, (hs, last_h, last_c), (1, 0, 0), strict=True):
+        for at in reversed(range(steps)) if number == 1 or direction == "reverse" else range(steps):
+            here = builder.reshape(builder.slice(inputs, at, at + 1, 0), [-1, gates * hidden])
+            if is_gru:
+                h = cell.gru(here, h)
+            else:
+                h, c = cell.lstm(here, h, c)
+            found[at] = h
+        parts = [builder.reshape(found[at], [1, 1, -1, hidden]) for at in range(steps)]
+        sequences.append(builder.join(parts, axis=0))
+        last_h.append(h)
+        last_c.append(c)
+    for output, values, shape, axis in zip(
+        node.output,
+        (sequences, last_h, last_c),
+        ([steps, len(last_h), -1, hidden], [len(last_h), -1, hidden], [len(last_h), -1, hidden]),
+        (1, 0, 0),
+        strict=False,
+    ):
         if output:
-            builder.add(
-                "Concat" if len(values) > 1 else "Identity",
-                values,
-                output,
-                **({"axis": axis} if len(values) > 1 else {}),
-            )
+            builder.reshape(builder.join(values, axis=axis), shape, output)
 
 
-def _initial(builder: _Builder, name: str, number: int, like: str) -> str:
+def _initial(builder: _Builder, name: str, number: int) -> str:
     """Return the first state of a direction as a matrix; "" if it is absent, which is zero."""
     if not name:
         return ""
-    part = _slice(builder, name, number, number + 1, 0)
-    hidden = builder.types[name].shape.dim[2].dim_value
-    return _reshape(builder, part, [-1, hidden])
+    return builder.reshape(builder.slice(name, number, number + 1, 0), [-1, builder.types[name].shape.dim[2].dim_value])
 
 
-def _slice(builder: _Builder, name: str, start: int, end: int, axis: int) -> str:
-    bounds = [builder.constant(np.array([value]), name) for value in (start, end, axis)]
-    return builder.add("Slice", [name, *bounds])
+class _Cell:
+    """One step of a direction.
 
+    Args:
+        builder: takes the operations.
+        inner: the weights of the state, gate after gate.
+        bias: the bias of the state of a GRU with `linear_before_reset`, else None.
+        hidden: the size of the state.
+        like: a name for constants.
+    """
 
-def _reshape(builder: _Builder, name: str, shape: Sequence[int]) -> str:
-    return builder.add("Reshape", [name, builder.constant(np.array(shape), name)])
+    def __init__(self, builder: _Builder, inner: Array, bias: Array | None, hidden: int, like: str) -> None:
+        self.builder = builder
+        self.hidden = hidden
+        self.matrix = builder.constant(inner.T, like)
+        self.gate_matrix = builder.constant(inner[: 2 * hidden].T, like)
+        self.last_matrix = builder.constant(inner[2 * hidden : 3 * hidden].T, like)
+        self.bias = None if bias is None else builder.constant(bias[None], like)
 
+    def gate(self, name: str, at: int) -> str:
+        """Return the part of a gate."""
+        return self.builder.slice(name, at * self.hidden, (at + 1) * self.hidden, -1)
 
-def _gate(builder: _Builder, name: str, at: int, hidden: int) -> str:
-    return _slice(builder, name, at * hidden, (at + 1) * hidden, -1)
+    def lstm(self, here: str, h: str, c: str) -> tuple[str, str]:
+        """Return the next states; gates are in the order input, output, forget, cell."""
+        add = self.builder.add
+        total = add("Add", [here, add("MatMul", [h, self.matrix])]) if h else here
+        given, out, forget = (add("Sigmoid", [self.gate(total, at)]) for at in range(3))
+        cell = add("Mul", [given, add("Tanh", [self.gate(total, 3)])])
+        if c:
+            cell = add("Add", [cell, add("Mul", [forget, c])])
+        return add("Mul", [out, add("Tanh", [cell])]), cell
 
-
-def _lstm_step(
-    builder: _Builder, here: str, state: Sequence[str], matrix: str, _bias: Array, hidden: int
-) -> tuple[str, str]:
-    """Return the next states; gates are in the order input, output, forget, cell."""
-    h, c = state
-    total = builder.add("Add", [here, builder.add("MatMul", [h, matrix])]) if h else here
-    given, out, forget = (builder.add("Sigmoid", [_gate(builder, total, at, hidden)]) for at in range(3))
-    cell = builder.add("Mul", [given, builder.add("Tanh", [_gate(builder, total, 3, hidden)])])
-    if c:
-        cell = builder.add("Add", [cell, builder.add("Mul", [forget, c])])
-    return builder.add("Mul", [out, builder.add("Tanh", [cell])]), cell
-
-
-def _gru_step(
-    builder: _Builder,
-    here: str,
-    state: Sequence[str],
-    matrix: str,
-    bias: Array,
-    hidden: int,
-) -> tuple[str, str]:
-    """Return the next state; gates are in the order update, reset, hidden."""
-    h, _ = state
-    inner = builder.constant(bias, matrix)
-    if h:
-        inner = builder.add("Add", [builder.add("MatMul", [h, matrix]), inner])
-        sums = [
-            builder.add("Add", [_gate(builder, here, at, hidden), _gate(builder, inner, at, hidden)]) for at in (0, 1)
-        ]
-    else:
-        sums = [
-            builder.add(
-                "Add",
-                [_gate(builder, here, at, hidden), builder.constant(bias[at * hidden : (at + 1) * hidden], matrix)],
-            )
-            for at in (0, 1)
-        ]
-    update, reset = (builder.add("Sigmoid", [one]) for one in sums)
-    last = _gate(builder, inner, 2, hidden) if h else builder.constant(bias[2 * hidden :], matrix)
-    candidate = builder.add(
-        "Tanh", [builder.add("Add", [_gate(builder, here, 2, hidden), builder.add("Mul", [reset, last])])]
-    )
-    if not h:
-        # (1 - update) * candidate
-        return builder.add("Sub", [candidate, builder.add("Mul", [update, candidate])]), ""
-    difference = builder.add("Sub", [h, candidate])
-    return builder.add("Add", [candidate, builder.add("Mul", [update, difference])]), ""
+    def gru(self, here: str, h: str) -> str:
+        """Return the next state; gates are in the order update, reset, hidden."""
+        add, last = self.builder.add, self.gate(here, 2)
+        if self.bias is not None:
+            inner = add("Add", [add("MatMul", [h, self.matrix]), self.bias]) if h else self.bias
+            update, reset = (add("Sigmoid", [add("Add", [self.gate(here, at), self.gate(inner, at)])]) for at in (0, 1))
+            last = add("Add", [last, add("Mul", [reset, self.gate(inner, 2)])])
+        elif h:
+            inner = add("MatMul", [h, self.gate_matrix])
+            update, reset = (add("Sigmoid", [add("Add", [self.gate(here, at), self.gate(inner, at)])]) for at in (0, 1))
+            last = add("Add", [last, add("MatMul", [add("Mul", [reset, h]), self.last_matrix])])
+        else:
+            update = add("Sigmoid", [self.gate(here, 0)])
+        candidate = add("Tanh", [last])
+        # (1 - update) * candidate + update * h
+        if not h:
+            return add("Sub", [candidate, add("Mul", [update, candidate])])
+        return add("Add", [candidate, add("Mul", [update, add("Sub", [h, candidate])])])
 
 
 _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
-    "GRU": _gru,
-    "LSTM": _lstm,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
     "MatMulInteger": _integer_product,
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
