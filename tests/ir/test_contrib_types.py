@@ -115,3 +115,68 @@ def test_other_engines_take_what_is_computed_from_such_operators():
     exe = tt.build(module, "[ort=onnxruntime,cpu=numpy](host=@cpu)", where={"op:Identity": "@cpu"}, cache=False)
     expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"v0": x})[0]
     np.testing.assert_allclose(exe.run({"v0": x})["y"], expected, rtol=1e-5)
+
+
+TREE = {
+    "nodes_nodeids": [0, 1, 2],
+    "nodes_treeids": [0, 0, 0],
+    "nodes_featureids": [0, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+    "nodes_values": [0.0, 0.0, 0.0],
+    "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0],
+}
+CLASSES = {f"class_{name}": [*values] for name, values in {"ids": (0, 1), "nodeids": (1, 2), "treeids": (0, 0)}.items()}
+TARGETS = {
+    f"target_{name}": [*values] for name, values in {"ids": (0, 1), "nodeids": (1, 2), "treeids": (0, 0)}.items()
+}
+ROWS = floats(3, 2)
+CLASSICAL = {
+    "TreeEnsembleClassifier": (
+        [ROWS],
+        {**TREE, **CLASSES, "class_weights": [1.0, 1.0], "classlabels_strings": ["a", "b"]},
+    ),
+    "TreeEnsembleRegressor": ([ROWS], {**TREE, **TARGETS, "target_weights": [1.0, 1.0], "n_targets": 2}),
+    "LinearClassifier": ([ROWS], {"coefficients": [1.0] * 6, "intercepts": [0.0] * 3, "classlabels_ints": [0, 1, 2]}),
+    "LinearRegressor": ([ROWS], {"coefficients": [1.0] * 4, "intercepts": [0.0] * 2, "targets": 2}),
+    "Normalizer": ([ROWS], {"norm": "L2"}),
+    "Scaler": ([ROWS.astype("int64")], {"offset": [0.0], "scale": [2.0]}),
+    "Binarizer": ([ROWS], {"threshold": 0.5}),
+    "Imputer": ([ROWS], {"imputed_value_floats": [1.0, 2.0], "replaced_value_float": 0.0}),
+    "ArrayFeatureExtractor": ([ROWS, np.array([1, 0, 1])], {}),
+    "OneHotEncoder": ([np.array([[0], [1], [0]])], {"cats_int64s": [0, 1, 2]}),
+}
+
+
+@pytest.mark.parametrize("kind", CLASSICAL)
+def test_results_of_classical_models_have_the_types_of_their_values(kind):
+    operands, attributes = CLASSICAL[kind]
+    names = [f"x{index}" for index in range(len(operands))]
+    outputs = ["y", "z"] if "Classifier" in kind else ["y"]
+    node = helper.make_node(kind, names, outputs, domain="ai.onnx.ml", name="op", **attributes)
+    reads = [helper.make_node("Identity", [name], [f"{name}_read"]) for name in outputs]
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, operands, strict=True)
+    ]
+    is_text = "classlabels_strings" in attributes
+    elem = (
+        TensorProto.INT64
+        if "Classifier" in kind and not is_text
+        else TensorProto.STRING
+        if is_text
+        else TensorProto.FLOAT
+    )
+    results = [
+        helper.make_tensor_value_info(f"{name}_read", elem if name == "y" else TensorProto.FLOAT, None)
+        for name in outputs
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(
+        helper.make_graph([node, *reads], kind, values, results), opset_imports=opsets, ir_version=8
+    )
+    types = tt.IRModule.from_onnx(model).main.types
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for name, value in zip(outputs, session.run(None, dict(zip(names, operands, strict=True))), strict=True):
+        assert types[name].shape == value.shape
+        assert types[name].dtype == ("string" if value.dtype == object else str(value.dtype))

@@ -171,7 +171,7 @@ def infer_types(function: Function, functions: Mapping[str, Function] | None = N
 
 
 def with_contrib_types(function: Function) -> Function:
-    """Infer the types of results of ONNX Runtime's operators, and of what is computed from them.
+    """Infer types that ONNX does not infer, and those of what is computed from them.
 
     Args:
         function: the function, whose other types are inferred already.
@@ -203,7 +203,7 @@ def _is_open(value: Value) -> bool:
     )
 
 
-_CONTRIB = "onnx.com.microsoft::"
+_CONTRIB = ("onnx.com.microsoft::", "onnx.ai.onnx.ml::")
 
 
 def infer_call(
@@ -226,7 +226,9 @@ def infer_call(
     if call.op.startswith(_CONTRIB):
         operands = [type_ if isinstance(type_ := types.get(name), TensorType) else None for name in call.inputs]
         pairs = zip(call.outputs, contrib_types(call, operands), strict=False)
-        return {output.name: type_ for output, type_ in pairs if output.name and type_ is not None}
+        own: dict[str, Type] = {output.name: type_ for output, type_ in pairs if output.name and type_ is not None}
+        if own or "com.microsoft" in call.op:
+            return own
     if call.regions or not call.op.startswith("onnx."):
         return {}
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")

@@ -1,11 +1,13 @@
-"""Result types of ONNX Runtime's own operators (domain com.microsoft), which ONNX's shape inference does not know.
+"""Result types that ONNX's shape inference does not know: of operators of com.microsoft, and of classical models.
 
-Source: the operator documents of ONNX Runtime (docs/ContribOperators.md); the tests compare with what it returns.
+Source: the operator documents of ONNX Runtime (docs/ContribOperators.md) and of ONNX (docs/Operators-ml.md); the tests
+compare with what ONNX Runtime returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tvmtarget.ir.function import Call
@@ -19,7 +21,7 @@ _Rule: TypeAlias = "Callable[[Call, _Types], _Types]"
 
 
 def contrib_types(call: Call, operands: Sequence[TensorType | None]) -> Sequence[TensorType | None]:
-    """Return the types of the results of an operator of com.microsoft.
+    """Return the types of the results of an operator of com.microsoft or ai.onnx.ml.
 
     Args:
         call: the operation.
@@ -28,7 +30,9 @@ def contrib_types(call: Call, operands: Sequence[TensorType | None]) -> Sequence
     Returns:
         The types of the first results; None where they are not known, and nothing for operators without a rule.
     """
-    rule = _RULES.get(call.op.removeprefix("onnx.com.microsoft::")) if "com.microsoft::" in call.op else None
+    rules: Mapping[str, Mapping[str, _Rule]] = {"onnx.com.microsoft": _RULES, "onnx.ai.onnx.ml": _CLASSICAL}
+    domain, _, kind = call.op.rpartition("::")
+    rule = rules.get(domain, {}).get(kind)
     known = [*operands, *[None] * 16]
     return () if rule is None or known[0] is None or known[0].shape is None else rule(call, known)
 
@@ -274,4 +278,56 @@ _RULES: dict[str, _Rule] = {
     "QLinearGlobalAveragePool": _global_pool,
     "QuantizeLinear": _typed(2),
     "TransposeMatMul": _product(1, 0),
+}
+
+
+def _length(call: Call, *names: str) -> int:
+    """Return the length of the first attribute that is a list."""
+    return next((len(value) for name in names if isinstance(value := call.attr(name), tuple) and value), 0)
+
+
+def _classifier(call: Call, operands: _Types) -> _Types:
+    """Type a label for each row, and a score for each class."""
+    rows = _shape(operands[0])
+    names = _length(call, "classlabels_strings")
+    classes = names or _length(call, "classlabels_int64s", "classlabels_ints")
+    if len(rows) != 2 or not classes:
+        return ()
+    return (TensorType("string" if names else "int64", rows[:1]), TensorType("float32", (rows[0], classes)))
+
+
+def _regressor(call: Call, operands: _Types) -> _Types:
+    rows = _shape(operands[0])
+    targets = _number(call, "n_targets", _number(call, "targets", 1))
+    return (TensorType("float32", (rows[0], targets)),) if len(rows) == 2 else ()
+
+
+def _scaled(_call: Call, operands: _Types) -> _Types:
+    """Type numbers that become floats."""
+    return (TensorType("float32", _shape(operands[0])),)
+
+
+def _extracted(_call: Call, operands: _Types) -> _Types:
+    """Type the chosen elements along the last axis."""
+    data, indices = operands[:2]
+    shape = _shape(data)
+    if data is None or indices is None or indices.shape is None:
+        return ()
+    sizes = [dim for dim in indices.shape if isinstance(dim, int)]
+    count = math.prod(sizes) if len(sizes) == len(indices.shape) else None
+    return (TensorType(data.dtype, (*(shape[:-1] if len(shape) > 1 else (1,)), count)),)
+
+
+def _one_hot(call: Call, operands: _Types) -> _Types:
+    categories = _length(call, "cats_int64s", "cats_strings")
+    return (TensorType("float32", (*_shape(operands[0]), categories)),) if categories else ()
+
+
+_CLASSICAL: dict[str, _Rule] = {
+    **dict.fromkeys(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"), _classifier),
+    **dict.fromkeys(("LinearRegressor", "SVMRegressor", "TreeEnsembleRegressor"), _regressor),
+    **dict.fromkeys(("Normalizer", "Scaler"), _scaled),
+    **dict.fromkeys(("Binarizer", "Imputer"), _like_first),
+    "ArrayFeatureExtractor": _extracted,
+    "OneHotEncoder": _one_hot,
 }
