@@ -157,15 +157,15 @@ def run(
     if comparison is not None:
         report["max_abs_error"] = comparison.max_abs
         report["check"] = comparison.to_json()
-    if output is not None:
-        _write_npz(output, results)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
     if as_json:
         print_json(report)
     else:
         _print(report, results, exe.tuned, comparison)
-    # Raised last, so that the outputs that differ are printed and written before.
+    # Outputs that no file can hold, and those that differ, are errors once all is printed.
+    if output is not None:
+        _write_npz(output, results)
     if comparison is not None and not comparison.agrees:
         expected = "unpartitioned model" if stored is None else "self-test"
         raise RunError(*(f"differs from the {expected}: {problem}" for problem in comparison.problems))

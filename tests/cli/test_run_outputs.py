@@ -1,0 +1,71 @@
+"""`run` on models whose outputs are texts, sequences and maps."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tvmtarget.cli.main import main
+
+pytest.importorskip("onnxruntime", reason="pip install 'tvmtarget[onnxruntime]'")
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A classifier with labels of text and a map of scores for each row, and its inputs."""
+    linear = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=[1.0, -1.0, -1.0, 1.0],
+        intercepts=[0.0, 0.0],
+        classlabels_strings=["left", "right"],
+    )
+    maps = helper.make_node("ZipMap", ["scores"], ["maps"], domain="ai.onnx.ml", classlabels_strings=["left", "right"])
+    by_label = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    graph = helper.make_graph(
+        [linear, maps],
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 2])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, [3]),
+            helper.make_value_info("maps", helper.make_sequence_type_proto(by_label)),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path, inputs = tmp_path / "classifier.onnx", tmp_path / "x.npz"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    np.savez(inputs, x=np.array([[1, 2], [3, 1], [0, 5]], "float32"))
+    return [str(path), "-i", str(inputs)]
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "numpy", "[a=onnxruntime,b=numpy](host=@b)"])
+def test_texts_and_maps_are_compared_and_described(classifier, target, capsys):
+    assert main(["run", *classifier, "-t", target, "--check"]) == 0
+    out = capsys.readouterr().out
+    assert "output label: " in out
+    assert "output maps: list of 3" in out
+    assert main(["run", *classifier, "-t", target, "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["check"]["agrees"] is True
+
+
+def test_maps_are_not_written_but_reported(classifier, tmp_path, capsys):
+    output = tmp_path / "out.npz"
+    assert main(["run", *classifier, "-t", "onnxruntime", "--check", "-o", str(output)]) == 1
+    printed = capsys.readouterr()
+    assert "largest difference from the unpartitioned model" in printed.out
+    assert "output 'maps' is not a tensor, and an .npz file holds only these; omit --output" in printed.err
+    assert not output.exists()
+
+
+def test_texts_are_written_without_pickles(classifier, tmp_path, capsys):
+    model = onnx.load(classifier[0])
+    del model.graph.node[1], model.graph.output[1]
+    onnx.save(model, classifier[0])
+    output = tmp_path / "out.npz"
+    assert main(["run", *classifier, "-t", "onnxruntime", "--check", "-o", str(output)]) == 0
+    with np.load(output, allow_pickle=False) as found:
+        assert found["label"].tolist() == ["right", "left", "right"]
