@@ -191,7 +191,10 @@ class Call:
         Returns:
             The value, or None if the call lacks the attribute.
         """
-        return next((value for key, value in self.attrs if key == name), None)
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return None
 
     def uses(self) -> tuple[str, ...]:
         """List the values that the call reads, each once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 
@@ -130,12 +130,20 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
     exact = {key: number for number, key in enumerate(where)}
     globs = [(number, re.compile(translate(key))) for number, key in enumerate(where) if set(key) & set("*?[")]
 
+    def matching(names: Iterable[str]) -> set[int]:
+        named = {exact[name] for name in names if name in exact}
+        return named.union(number for number, pattern in globs if any(pattern.match(name) for name in names))
+
+    # All names but its own an operation shares with others of its operator and functions.
+    shared: dict[tuple[str, frozenset[str]], set[int]] = {}
+
     def numbers(index: int) -> tuple[int, ...]:
-        names = {*names_of(found.body[index]), found.sources[index]}
-        names |= {f"{FUNCTION}{name}" for name in functions[index]}
-        named = {exact[name] for name in names | functions[index] if name in exact}
-        named.update(number for number, pattern in globs if any(pattern.match(name) for name in names))
-        return tuple(sorted(named))
+        call = found.body[index]
+        key = call.op, functions[index]
+        if key not in shared:
+            names = [*names_of(call)[1:], *(f"{FUNCTION}{name}" for name in functions[index])]
+            shared[key] = matching(names).union(exact[name] for name in functions[index] if name in exact)
+        return tuple(sorted(shared[key] | matching({call.source, found.sources[index]})))
 
     matches = [numbers(index) for index in range(len(found.body))]
     used = {number for numbers in matches for number in numbers}
