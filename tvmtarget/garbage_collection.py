@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = ["without_garbage_collection"]
+
+_lock = threading.Lock()
+_entered: list[bool] = []  # for each block that is entered, in any thread, whether collection was enabled before it
 
 
 @contextmanager
@@ -14,12 +18,18 @@ def without_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection, which visits all objects again and again while many are made.
 
     Yields:
-        Nothing; on exit collection is as it was on entry. Objects that are in no cycle are freed as always.
+        Nothing; once no thread is in such a block, collection is as it was before the first one. Objects that are in no
+        cycle are freed as always.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    with _lock:
+        _entered.append(gc.isenabled())
+        gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        with _lock:
+            was_enabled = _entered.pop()
+            if _entered:
+                _entered[0] |= was_enabled
+            elif was_enabled:
+                gc.enable()
