@@ -89,6 +89,16 @@ class _Builder:
         assert array is not None
         return array
 
+    def is_result(self, name: str) -> bool:
+        """Return whether the graph returns a value."""
+        return any(value.name == name for value in self._graph.output)
+
+    def alias(self, constant: str, name: str) -> None:
+        """Give a constant, which was added last, the name of a value."""
+        tensor = self._graph.initializer[-1]
+        assert tensor.name == constant
+        tensor.name = name
+
     def rank(self, name: str) -> int:
         """Return the number of dimensions of a value."""
         return len(self.types[name].shape.dim)
@@ -112,11 +122,12 @@ class _Builder:
             return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
         scales = self.known(scale)
         zeros = self.known(zero) if zero else np.zeros_like(scales, array.dtype)
+        shape = [1] * array.ndim
         if scales.size > 1 and axis is not None:
-            shape = [1] * array.ndim
             shape[axis] = -1
-            scales, zeros = scales.reshape(shape), zeros.reshape(shape)
-        return self.constant((array.astype("float32") - zeros.astype("float32")) * scales, name)
+        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
+        floats = (array.astype("float32") - zeros.astype("float32")) * scales.astype("float32")
+        return self.constant(floats.astype(scales.dtype), name)
 
     def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
         """Quantize a value."""
@@ -210,6 +221,18 @@ def _block_product(builder: _Builder, node: NodeProto) -> None:
 
 
 # Quantized operators
+
+
+def _dequantize(builder: _Builder, node: NodeProto) -> None:
+    """Dequantize a constant here, so that schedules see constant weights, and no run does it again."""
+    x, scale, zero = _operands(node, 3)
+    attributes = _attributes(node)
+    is_known = all(builder.array(name) is not None for name in (x, scale, zero) if name)
+    if not is_known or attributes.get("block_size") or builder.is_result(node.output[0]):
+        builder.nodes.append(node)
+        return
+    floats = builder.dequantized(x, scale, zero, axis=attributes.get("axis", 1))
+    builder.alias(floats, node.output[0])
 
 
 def _quantized_convolution(builder: _Builder, node: NodeProto) -> None:
@@ -485,6 +508,7 @@ class _Cell:
 _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
+    "DequantizeLinear": _dequantize,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "MatMulInteger": _integer_product,
