@@ -38,8 +38,15 @@ def words(model, log, trials=100000):
 
 def started(model, log, **options):
     """Start tuning, and return the process after a few trials."""
+    # The tests may run in a process that ignores SIGHUP, as under nohup.
     process = subprocess.Popen(
-        words(model, log), stderr=subprocess.PIPE, text=True, start_new_session=True, stdout=subprocess.PIPE, **options
+        words(model, log),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        **options,
     )
     for line in process.stderr:
         if line.startswith("trial 4"):
