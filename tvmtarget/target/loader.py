@@ -172,6 +172,9 @@ class Reader(Generic[_N]):
         fields = _plain_fields(data) if type(data) is dict and depth <= MAX_DEPTH else None
         if fields is not None:
             flat = cast("dict[str, object]", data).copy()
+            if "devices" in fields:  # as TVM calls them
+                flat["targets"] = flat.pop("devices")
+                fields = fields - {"devices"}
         elif isinstance(data, TargetNode):
             return cast(_N, data)
         elif isinstance(data, str):
@@ -414,12 +417,13 @@ def _plain_fields(data: Mapping[str, object]) -> Set[str] | None:
     if row is None:
         return None
     fields = data.keys() - row.by_spelling.keys()
-    if not fields <= _PLAIN_FIELDS:
+    children = "devices" if "devices" in fields and "targets" not in fields else "targets"
+    if not fields <= _PLAIN_FIELDS | {children}:
         return None
     for field in fields:  # a loop, because a generator costs more than the rest of this function
         if data[field] is None:
             return None
-    return fields if "targets" not in fields or isinstance(data["targets"], list | tuple) else None
+    return fields if children not in fields or isinstance(data[children], list | tuple) else None
 
 
 def _checked(data: object, depth: int) -> dict[str, object]:
