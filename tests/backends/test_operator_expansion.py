@@ -233,7 +233,7 @@ def test_recurrent_networks_are_written_out(kind, direction, has_state):
 
 
 def test_every_expanded_operator_has_a_rule():
-    assert operator_expansion._EXPANSIONS.keys() == tvm_rules.EXPANDED.keys() | {"DequantizeLinear", "MatMulInteger"}
+    assert operator_expansion._EXPANSIONS.keys() == tvm_rules.EXPANDED.keys() | {"MatMulInteger"}
 
 
 @pytest.mark.parametrize(
@@ -289,23 +289,3 @@ def test_generated_c_returns_one_value_in_several_shapes():
     found = tt.build(tt.decompose(module, "c")).run({"x": x})
     for name, shape in (("r", (2, 3)), ("a", (3, 2)), ("b", (6,))):
         np.testing.assert_array_equal(found[name], np.maximum(x, 0).reshape(shape))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(("axis", "shape"), [(0, (4,)), (-1, (6,)), (1, (1,)), (1, ())])
-def test_constants_are_dequantized_when_they_are_compiled(dtype, axis, shape):
-    weights, zero = bytes_of(4, 6), bytes_of(*shape)
-    constants = [("w", weights), ("s", (RNG.random(shape) + 0.5).astype(dtype)), ("z", zero)]
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=axis),
-        helper.make_node("Mul", ["x", "d"], ["y"]),
-    ]
-    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    values = [helper.make_tensor_value_info(name, elem, [4, 6]) for name in ("x", "y")]
-    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants]
-    graph = helper.make_graph(nodes, "dequantized", values[:1], values[1:], tensors)
-    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9))
-    x = floats(4, 6, dtype=dtype)
-    found, wanted = (tt.build(tt.decompose(module, kind)).run({"x": x})["y"] for kind in ("llvm", "numpy"))
-    assert found.dtype == wanted.dtype
-    np.testing.assert_allclose(found, wanted, rtol=2e-3 if dtype == "float16" else 1e-6)

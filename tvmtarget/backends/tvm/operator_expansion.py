@@ -89,16 +89,6 @@ class _Builder:
         assert array is not None
         return array
 
-    def is_result(self, name: str) -> bool:
-        """Return whether the graph returns a value."""
-        return any(value.name == name for value in self._graph.output)
-
-    def alias(self, constant: str, name: str) -> None:
-        """Give a constant, which was added last, the name of a value."""
-        tensor = self._graph.initializer[-1]
-        assert tensor.name == constant
-        tensor.name = name
-
     def rank(self, name: str) -> int:
         """Return the number of dimensions of a value."""
         return len(self.types[name].shape.dim)
@@ -221,18 +211,6 @@ def _block_product(builder: _Builder, node: NodeProto) -> None:
 
 
 # Quantized operators
-
-
-def _dequantize(builder: _Builder, node: NodeProto) -> None:
-    """Dequantize a constant here, so that schedules see constant weights, and no run does it again."""
-    x, scale, zero = _operands(node, 3)
-    attributes = _attributes(node)
-    is_known = all(builder.array(name) is not None for name in (x, scale, zero) if name)
-    if not is_known or attributes.get("block_size") or builder.is_result(node.output[0]):
-        builder.nodes.append(node)
-        return
-    floats = builder.dequantized(x, scale, zero, axis=attributes.get("axis", 1))
-    builder.alias(floats, node.output[0])
 
 
 def _quantized_convolution(builder: _Builder, node: NodeProto) -> None:
@@ -508,7 +486,6 @@ class _Cell:
 _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
-    "DequantizeLinear": _dequantize,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "MatMulInteger": _integer_product,
