@@ -169,12 +169,12 @@ class Reader(Generic[_N]):
             UnknownNameError: all problems are unknown names.
         """
         problems = Problems()
+        if (type(data) is dict or isinstance(data, Mapping)) and "devices" in data and "targets" not in data:
+            # TVM's name of the children.
+            data = {"targets" if key == "devices" else key: value for key, value in data.items()}
         fields = _plain_fields(data) if type(data) is dict and depth <= MAX_DEPTH else None
         if fields is not None:
             flat = cast("dict[str, object]", data).copy()
-            if "devices" in fields:  # as TVM calls them
-                flat["targets"] = flat.pop("devices")
-                fields = fields - {"devices"}
         elif isinstance(data, TargetNode):
             return cast(_N, data)
         elif isinstance(data, str):
@@ -417,13 +417,12 @@ def _plain_fields(data: Mapping[str, object]) -> Set[str] | None:
     if row is None:
         return None
     fields = data.keys() - row.by_spelling.keys()
-    children = "devices" if "devices" in fields and "targets" not in fields else "targets"
-    if not fields <= _PLAIN_FIELDS | {children}:
+    if not fields <= _PLAIN_FIELDS:
         return None
     for field in fields:  # a loop, because a generator costs more than the rest of this function
         if data[field] is None:
             return None
-    return fields if children not in fields or isinstance(data[children], list | tuple) else None
+    return fields if "targets" not in fields or isinstance(data["targets"], list | tuple) else None
 
 
 def _checked(data: object, depth: int) -> dict[str, object]:
@@ -436,8 +435,6 @@ def _checked(data: object, depth: int) -> dict[str, object]:
     problems: list[str] = []
     if "devices" in flat and "targets" in flat:
         problems.append(Problem("'targets' and 'devices' are two names of one field; leave one out", ("devices",)))
-    elif "devices" in flat:
-        flat["targets"] = flat.pop("devices")
     problems += [
         Problem(f"{key!r} is null; leave it out", (key,)) for key in (*RESERVED, "+", "~") if flat.get(key, key) is None
     ]
