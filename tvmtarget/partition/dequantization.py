@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tvmtarget.ir.def_use import readers_of
@@ -10,6 +10,7 @@ from tvmtarget.ir.function import Call, all_names, calls_in
 from tvmtarget.ir.inline import Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
+from tvmtarget.partition.placement.where_rules import NamePatterns
 
 __all__ = ["DEQUANTIZE", "unshare_dequantized"]
 
@@ -17,14 +18,14 @@ __all__ = ["DEQUANTIZE", "unshare_dequantized"]
 DEQUANTIZE = frozenset({"DequantizeLinear", "relax.dequantize"})
 
 
-def unshare_dequantized(inlined: Inlined, is_kept: Callable[[str], bool]) -> Inlined:
+def unshare_dequantized(inlined: Inlined, kept: Iterable[str]) -> Inlined:
     """Give each reader of a dequantized value a DequantizeLinear of its own.
 
     A value that is dequantized once for several sites would be copied to them as floats.
 
     Args:
         inlined: the function with the frames of its operations.
-        is_kept: whether an operation of a name is left as it is; one with a constraint always is.
+        kept: names and globs of operations that are left as they are; those with a constraint always are.
 
     Returns:
         The changed function. The first reader keeps the operation and its name; those in other inlined calls, results
@@ -34,10 +35,10 @@ def unshare_dequantized(inlined: Inlined, is_kept: Callable[[str], bool]) -> Inl
         return inlined
     names = Names(all_names(inlined.function))
     sources = Names(call.source for call in calls_in(inlined.function))
-    return _unshared(inlined, is_kept, names, sources)
+    return _unshared(inlined, NamePatterns(kept), names, sources)
 
 
-def _unshared(inlined: Inlined, is_kept: Callable[[str], bool], names: Names, sources: Names) -> Inlined:
+def _unshared(inlined: Inlined, kept: NamePatterns, names: Names, sources: Names) -> Inlined:
     function, readers = inlined.function, readers_of(inlined.function)
     # The value that a reader reads instead, by reader and original value.
     own: dict[tuple[int, str], str] = {}
@@ -46,7 +47,7 @@ def _unshared(inlined: Inlined, is_kept: Callable[[str], bool], names: Names, so
     bodies = {}
     for index, call in enumerate(function.body):
         if index in inlined.bodies:
-            inner = tuple(_unshared(one, is_kept, names, sources) for one in inlined.bodies[index])
+            inner = tuple(_unshared(one, kept, names, sources) for one in inlined.bodies[index])
             labels = (label for label, _ in call.regions)
             regions = tuple((label, one.function) for label, one in zip(labels, inner, strict=True))
             call = replace(call, regions=regions)
@@ -54,7 +55,7 @@ def _unshared(inlined: Inlined, is_kept: Callable[[str], bool], names: Names, so
         inputs = tuple(own.get((index, name), name) for name in call.inputs)
         body.append(replace(call, inputs=inputs) if inputs != call.inputs else call)
         frames.append(inlined.frames[index])
-        if call.kind not in DEQUANTIZE or call.constraint is not None or is_kept(call.source):
+        if call.kind not in DEQUANTIZE or call.constraint is not None or kept.matching((call.source,)):
             continue
         value = call.outputs[0]
         plain = [

@@ -416,8 +416,7 @@ def normalise(
     if len(tuple(topology.leaves())) > 1:
         inlined = split_tuples(inlined, where)
         # What the user names stays as it is; a rule for all operations of a kind applies to the copies, too.
-        patterns = [re.compile(translate(name)) for name in (*where, *named) if not name.startswith("op:")]
-        inlined = unshare_dequantized(inlined, lambda name: any(one.match(name) for one in patterns))
+        inlined = unshare_dequantized(inlined, (*where, *named))
     found = scopes_of(inlined)
     codes = {function.name: function.constraint for function in others if function.code is not None}
     _check_input_memories(module.main, topology)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 
@@ -14,7 +14,32 @@ from tvmtarget.partition.placement.constraint_paths import resolve_names, unknow
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 
-__all__ = ["ConstraintResolver", "Requirement", "names_of", "rules_matching"]
+__all__ = ["ConstraintResolver", "NamePatterns", "Requirement", "names_of", "rules_matching"]
+
+
+class NamePatterns:
+    """Names and globs by number. Names are looked up; only globs are matched one by one.
+
+    Args:
+        patterns: the names and globs; a glob also matches the name that is equal to it.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.numbers = {pattern: number for number, pattern in enumerate(patterns)}
+        globs = (pattern for pattern in self.numbers if set(pattern) & set("*?["))
+        self._globs = [(self.numbers[glob], re.compile(translate(glob))) for glob in globs]
+
+    def matching(self, names: Collection[str]) -> set[int]:
+        """Return which patterns match one of some names.
+
+        Args:
+            names: the names.
+
+        Returns:
+            The numbers of the patterns.
+        """
+        named = {self.numbers[name] for name in names if name in self.numbers}
+        return named.union(number for number, glob in self._globs if any(glob.match(name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +151,8 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
             if key in ambiguous
         ],
     )
-    # Exact names are looked up; only globs have to be matched one by one.
-    exact = {key: number for number, key in enumerate(where)}
-    globs = [(number, re.compile(translate(key))) for number, key in enumerate(where) if set(key) & set("*?[")]
-
-    def matching(names: Iterable[str]) -> set[int]:
-        named = {exact[name] for name in names if name in exact}
-        return named.union(number for number, pattern in globs if any(pattern.match(name) for name in names))
-
+    patterns = NamePatterns(where)
+    exact = patterns.numbers
     # All names but its own an operation shares with others of its operator and functions.
     shared: dict[tuple[str, frozenset[str]], set[int]] = {}
 
@@ -142,8 +161,8 @@ def rules_matching(where: Mapping[str, Constraint], found: Scopes) -> list[tuple
         key = call.op, functions[index]
         if key not in shared:
             names = [*names_of(call)[1:], *(f"{FUNCTION}{name}" for name in functions[index])]
-            shared[key] = matching(names).union(exact[name] for name in functions[index] if name in exact)
-        return tuple(sorted(shared[key] | matching({call.source, found.sources[index]})))
+            shared[key] = patterns.matching(names).union(exact[name] for name in functions[index] if name in exact)
+        return tuple(sorted(shared[key] | patterns.matching({call.source, found.sources[index]})))
 
     matches = [numbers(index) for index in range(len(found.body))]
     used = {number for numbers in matches for number in numbers}
