@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
+from tvmtarget.ir.names import Names
+
 __all__ = ["expand_operators"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -58,24 +60,19 @@ class _Builder:
         self.types = types
         self._graph = graph
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self._taken = {name for node in graph.node for name in (*node.input, *node.output)} | self._constants.keys()
-
-    def fresh(self, name: str) -> str:
-        """Take a free name."""
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        return name
+        self._names = Names(name for node in graph.node for name in (*node.input, *node.output))
+        for name in self._constants:
+            self._names.add(name)
 
     def add(self, kind: str, inputs: Sequence[str], result: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
         """Add an operation, and return the name of its result."""
-        name = result or self.fresh(f"{inputs[0]}:{kind}")
+        name = result or self._names.fresh(f"{inputs[0]}:{kind}")
         self.nodes.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
         return name
 
     def constant(self, array: Array, like: str) -> str:
         """Add a constant, and return its name."""
-        name = self.fresh(f"{like}:constant")
+        name = self._names.fresh(f"{like}:constant")
         self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
@@ -133,7 +130,7 @@ class _Builder:
             return name
         casts = [self.add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
         if is_row and self.rank(zero) == 1:
-            casts[1] = self.add("Reshape", [casts[1], self.constant(np.array([-1, 1]), zero)])
+            casts[1] = self.reshape(casts[1], [-1, 1])
         return self.add("Sub", casts)
 
 
