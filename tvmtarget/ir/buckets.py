@@ -48,15 +48,15 @@ def with_buckets(module: IRModule, buckets: Sequence[Mapping[str, int]]) -> IRMo
         if bucket in given[:at]:
             raise ModelError(f"the bucket {_label(bucket)} is given twice")
     bodies = [(bucket, specialize(module, bucket).main) for bucket in given]
-    computed = {output.name for call in module.main.body for output in call.outputs}
-    if not bodies or computed.isdisjoint(module.main.results):
+    choice = _Buckets(module.main)
+    if not bodies or not choice.results:
         return module
     version = dict(module.main.opsets).get("", 0)
     if version < _FIRST_OPSET:
         raise ModelError(
             f"buckets need operator set {_FIRST_OPSET} of ONNX, and the program uses {version}; upgrade it"
         )
-    return module.replace(functions=(_Buckets(module.main).function(bodies),)).verify()
+    return module.replace(functions=(choice.function(bodies),)).verify()
 
 
 def _label(bucket: Mapping[str, int]) -> str:
@@ -80,16 +80,16 @@ class _Buckets:
         branch = self._branch("else_branch", self._main, {})
         for condition, (bucket, body) in reversed([*zip(conditions, bodies, strict=True)]):
             then = self._branch("then_branch", body, bucket)
-            outputs = tuple(self._new(result, self._main.types[result]) for result in self._results)
+            outputs = tuple(self._new(result, self._main.types[result]) for result in self.results)
             regions = (("then_branch", then), ("else_branch", branch))
             choice = Call("onnx.If", (condition,), outputs, (), regions, source=self._named("bucket", bucket))
             branch = Function("else_branch", (), (choice,), tuple(one.name for one in outputs))
-        names = dict(zip(branch.results, self._results, strict=True))
+        names = dict(zip(branch.results, self.results, strict=True))
         chosen = rename_values(branch, names)
         return self._main.replace(body=(*self._calls, *chosen.body), constants=tuple(self._constants))
 
     @cached_property
-    def _results(self) -> tuple[str, ...]:
+    def results(self) -> tuple[str, ...]:
         """The results that operations compute, each once."""
         computed = {one.name for call in self._main.body for one in call.outputs}
         return tuple(name for name in dict.fromkeys(self._main.results) if name in computed)
@@ -97,7 +97,7 @@ class _Buckets:
     def _branch(self, label: str, body: Function, bucket: Mapping[str, int]) -> Function:
         """Return a body as a branch, which reads the parameters and constants of the function around it."""
         sized = [*self._sized(bucket)]
-        results = {name: self._values.fresh(name) for name in self._results}
+        results = {name: self._values.fresh(name) for name in self.results}
         renamed = rename_values(body, {call.inputs[0]: call.outputs[0].name for call in sized} | results)
         if bucket:
             renamed = self._with_names(renamed, bucket)

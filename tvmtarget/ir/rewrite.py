@@ -203,7 +203,7 @@ def with_op_names(function: Function) -> Function:
     Returns:
         The function; the same one if its names are unique already.
     """
-    sources = [call.source for call in calls_in(function) if call.op[:1] != "@" and call.op not in (COPY, CODE)]
+    sources = [call.source for call in calls_in(function) if _needs_name(call)]
     if len(set(sources)) == len(sources) and "" not in sources:
         return function
     return _with_op_names(function, Names(sources), set())

@@ -175,7 +175,7 @@ class _Word:
     def level(self, parts: str, runs: str, words: str, names: str, described: str, counts: Set[str]) -> int:
         """Return how well the word matches a tag, by its names as parts and as runs, and its description as runs."""
         if self.is_count:
-            numbers = [number for number, *rest in self.spellings[2:] if not rest]
+            numbers = (number for (number,) in self.spellings[2:])
             is_stated = any(one in counts or (one.isalpha() and _spaced([one]) in words) for one in numbers)
             return _WORD if is_stated else _ANYWHERE
         if _spaced(_PARTS.findall(self.text)) in parts:

@@ -159,7 +159,7 @@ class Packing:
         self._capacity = -(-capacity // self._unit) * self._unit
         self._latest = np.where(self._fixed < 0, capacity - self._raw, self._fixed)
         spent, limit = 0, FIRST_LIMIT * len(self._raw)
-        ends, length = float(FIRST_RUN * len(self._raw)), float(FIRST_RUN * len(self._raw))
+        ends = length = float(FIRST_RUN * len(self._raw))
         if (self._live > self._capacity).any() or (self._latest < np.maximum(self._fixed, 0)).any():
             return Found(None, True, 0)
         while True:

@@ -30,9 +30,8 @@ def contrib_types(call: Call, operands: Sequence[TensorType | None]) -> Sequence
     Returns:
         The types of the first results; None where they are not known, and nothing for operators without a rule.
     """
-    rules: Mapping[str, Mapping[str, _Rule]] = {"onnx.com.microsoft": _RULES, "onnx.ai.onnx.ml": _CLASSICAL}
     domain, _, kind = call.op.rpartition("::")
-    rule = rules.get(domain, {}).get(kind)
+    rule = _RULES_BY_DOMAIN.get(domain, {}).get(kind)
     known = [*operands, *[None] * 16]
     return () if rule is None or known[0] is None or known[0].shape is None else rule(call, known)
 
@@ -331,3 +330,5 @@ _CLASSICAL: dict[str, _Rule] = {
     "ArrayFeatureExtractor": _extracted,
     "OneHotEncoder": _one_hot,
 }
+
+_RULES_BY_DOMAIN: Mapping[str, Mapping[str, _Rule]] = {"onnx.com.microsoft": _RULES, "onnx.ai.onnx.ml": _CLASSICAL}
