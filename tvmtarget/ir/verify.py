@@ -75,7 +75,7 @@ def verify_functions(module: Functions, target: Target | None = None) -> None:
 
 
 def _own_problems(body: _Body) -> Iterator[str]:
-    """Yield what is wrong with a function whatever the other functions are."""
+    """Yield what is wrong with a function by itself, which other functions do not change."""
     function = body.function
     if _SOUND.get(id(function)) is function:
         return

@@ -66,8 +66,8 @@ def decompose(
 
     Returns:
         The plan: `plan.module` with every decision as a constraint that names one node, and its reports. Where a target
-        that is a single leaf has no support for control flow of the program, `plan.target` is a system of that leaf,
-        whose host runs it.
+        that is a single leaf has no support for control flow of the program, `plan.topology.root` is a system of that
+        leaf, whose host runs it.
 
     Raises:
         InfeasibleError: for operations that fit no site, with the reason of each.

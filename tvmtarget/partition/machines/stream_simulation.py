@@ -15,8 +15,8 @@ __all__ = ["STREAM_DEPTH", "MachineStep", "time_per_input"]
 # Inputs that are in progress at once unless a caller of `Executable.stream` says otherwise.
 STREAM_DEPTH = 8
 
-# Inputs that are simulated, as a multiple of the depth, and the part of them at the begin that does not count; neither
-# do the last `depth` of them, while fewer are in progress.
+# Inputs that are simulated, and those at the beginning that do not count, as multiples of the depth; neither do the
+# last `depth` of them, while fewer are in progress.
 ROUNDS, WARM_UP = 20, 10
 
 # Steps of one input above which nothing is simulated: the queues of so many steps have no time to fill.

@@ -3,9 +3,9 @@
 Both orders sort by labels from colour refinement (Weisfeiler and Leman, 1968), in which the label of an operation sums
 up what leads to it, or what its results lead to. One pass down an acyclic graph, or up, reaches everything. Labels are
 BLAKE2b digests, equal in every process and version of Python. Operations of a leaf function whose labels are equal are
-told apart by the values that they read from elsewhere, then by the data of constants; what is still equal stays in the
-order in which it is listed. Equal structures may then look different, and are not shared, but different ones are never
-confused, because deduplication compares all operations.
+distinguished by the values that they read from elsewhere, then by the data of constants; what is still equal stays in
+the order in which it is listed. Equal structures may then look different, and are not shared, but different ones are
+never confused, because deduplication compares all operations.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CanonicalOrders:
 
 
 class _Ties:
-    """Tells operations of one label apart, where they differ.
+    """Distinguishes operations of one label, where they differ.
 
     First by which operands from elsewhere are one value, which are constants, and which results are read elsewhere;
     then by the data of constants. Data come last, so that they do not keep operations of equal structure from being in
