@@ -122,6 +122,23 @@ def test_a_program_in_cpp_rejects_inputs_and_files_that_do_not_fit(programs, tmp
 
 
 @pytest.mark.slow
+def test_results_that_cannot_be_written_are_an_error_and_leave_the_file_as_it_was(programs, tmp_path):
+    executable = both(DIGITS)[1]
+    for name in ("folder", "digits.tar"):
+        executable.export(tmp_path / name)
+    np.save(tmp_path / "x.npy", np.zeros((100, 1, 8, 8), "float32"))
+    (tmp_path / "0.npy").write_text("before")
+    # As on a full disk, writes fail beyond 1,024 bytes; the results have 4,128, the files of the archive more.
+    limited = 'ulimit -f 1; trap "" XFSZ; exec "$@"'
+    for program in ("folder", "digits.tar"):
+        words = [programs / "run_graph", tmp_path / program, tmp_path / "x.npy", tmp_path]
+        done = run_program("bash", "-c", limited, "bash", *words)
+        assert (done.returncode, "cannot write" in done.stderr) == (1, True), done.stderr
+    assert (tmp_path / "0.npy").read_text() == "before"
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.slow
 def test_an_archive_cannot_write_outside_of_its_folder(programs, tmp_path):
     import tarfile
 

@@ -258,12 +258,21 @@ inline void write_npy(const std::filesystem::path& path, const ffi::Tensor& tens
                        dtype_of(tensor.dtype()).npy + "', 'fortran_order': False, 'shape': " + text_of(shape) + ", }";
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';
-  std::ofstream file(path, std::ios::binary);
+  // Under another name until it is complete; what is no file, such as /dev/stdout, is written directly.
+  bool is_file = !std::filesystem::exists(path) || std::filesystem::is_regular_file(path);
+  std::filesystem::path partial = path;
+  if (is_file) partial += ".partial";
+  std::ofstream file(partial, std::ios::binary);
   file << "\x93NUMPY" << '\1' << '\0' << static_cast<char>(header.size() & 0xff)
        << static_cast<char>(header.size() >> 8) << header;
   file.write(bytes_of(tensor), static_cast<std::streamsize>(ffi::GetDataSize(tensor.numel(), tensor.dtype())));
   file.close();
-  if (!file) fail("cannot write " + path.string());
+  std::error_code problem;
+  if (file && is_file) std::filesystem::rename(partial, path, problem);
+  if (file && !problem) return;
+  std::error_code ignored;
+  if (is_file) std::filesystem::remove(partial, ignored);
+  fail("cannot write " + path.string());
 }
 
 namespace detail {
