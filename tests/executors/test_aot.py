@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 import tarfile
@@ -485,6 +486,29 @@ def test_constants_of_kernels_are_exact():
     """TVM's code generator for C prints seven digits of a number."""
     model = small(helper.make_node("Elu", ["x"], ["h"], alpha=1 / 3), helper.make_node("Add", ["h", "x"], ["y"]))
     check(model, PACKED, rtol=2e-7, atol=0)
+
+
+def kernels(folder):
+    (path,) = (folder / "src").glob("*_kernels.c")
+    return path.read_text()
+
+
+def test_rectifiers_select_without_a_branch(tmp_path):
+    """GCC compares numbers with a zero that it knows by branches, which are slow for numbers of either sign."""
+    model = small(helper.make_node("Relu", ["x"], ["y"]), shape=(2, 4))
+    executable = tt.build(model, TYPED)
+    x = np.array([[np.inf, -np.inf, 0.0, 1e-45], [-1.0, 1.0, -1e-45, 3e38]], "float32")
+    np.testing.assert_array_equal(executable(x), np.maximum(x, 0))
+    executable.export(tmp_path)
+    assert "TVMTARGET_ZERO(float, zero_float32);" in kernels(tmp_path)
+    assert not re.search(r"[<>] \(?0\.0", kernels(tmp_path))
+
+
+def test_long_rows_are_padded_without_a_condition_for_each_element(tmp_path):
+    node = helper.make_node("Pad", ["x", "p"], ["y"])
+    model = small(node, shape=(3, 40), p=np.array([1, 3, 2, 0], "int64"))
+    check(model, TYPED, rtol=0, atol=0).export(tmp_path)
+    assert "condval" not in kernels(tmp_path)
 
 
 @pytest.mark.parametrize(("op", "alpha"), [("Celu", {}), ("Celu", {"alpha": 2.5}), ("Swish", {"alpha": 0.5})])

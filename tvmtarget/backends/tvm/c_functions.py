@@ -42,9 +42,12 @@ Stmt: TypeAlias = Any
 _DEFINITION = re.compile(r"^TVM_DLL int32_t (\w+)\(([^)]*)\) \{$", re.MULTILINE)
 # A number that `_exact` wrote as a call without arguments.
 _NUMBER = re.compile(r"((?:-?[0-9][0-9.]*(?:e[-+]?[0-9]+)?f?|-?INFINITY|NAN))\(\)")
+# A zero that `_compared` wrote as a call without arguments.
+_ZERO = re.compile(r"\btvmtarget_zero_(float32|float64)\(\)")
 # Functions of math.h for operations that TVM's code generator for C does not lower.
 _FUNCTIONS = {"tirx.fabs": "fabs"}
 _SMALL = 17  # elements; smaller buffers stay local variables of the C function, which compilers keep in registers
+_LONG_ROW = 32  # iterations; shorter loops that store by a condition take longer in parts
 _INCLUDES = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n"
 _INCLUDES += '#include "tvmtarget_crt.h"\n'
 
@@ -256,8 +259,76 @@ def _passes(form: CodeForm) -> Iterator[Any]:
     yield plain.StmtSimplify()
     yield plain.RemoveNoOp()
     yield blocks.RewriteUnsafeSelect()
+    if form == "c":
+        yield tvm.tirx.transform.prim_func_pass(_split_rows, opt_level=0, name="SplitRows")
     yield plain.CommonSubexprElim()
     yield plain.VerifyMemory()
+
+
+def _split_rows(function: PrimFunc, _module: Module, _context: object) -> PrimFunc:
+    """Split long loops that store by a condition, as padding does, where the condition changes.
+
+    C compilers vectorize the parts, but no load that may not be executed.
+    """
+    from tvm_ffi import structural_map
+
+    tvm = import_tvm()
+    ir, tirx = tvm.ir, tvm.tirx
+
+    def split(loop: Stmt) -> Stmt:
+        found = _range_of_choice(loop)
+        if found is None:
+            return loop
+        store, length, dtype = loop.body, int(loop.extent), str(loop.loop_var.ty.dtype)
+        _, chosen, other = store.value.args
+        begin, end, around = found
+
+        def part(first: int, last: int, value: Expr) -> Stmt:
+            variable = ir.Var(loop.loop_var.name, loop.loop_var.ty)
+            place = variable + tirx.const(first, dtype) if first else variable
+            body = structural_map(
+                tirx.BufferStore(store.buffer, value, store.indices),
+                [(ir.Var, lambda one: place if one.same_as(loop.loop_var) else one)],
+            )
+            return tirx.For(variable, tirx.const(0, dtype), tirx.const(last - first, dtype), loop.kind, body)
+
+        parts = ((0, begin, other), (begin, end, chosen), (end, length, other))
+        made = [part(*one) for one in parts if one[0] < one[1]]
+        whole = tirx.SeqStmt(made) if len(made) > 1 else made[0]
+        return tirx.IfThenElse(tirx.all(*around), whole, part(0, length, other)) if around else whole
+
+    return function.with_body(structural_map(function.body, [(tirx.For, split)]))
+
+
+def _range_of_choice(loop: Stmt) -> tuple[int, int, list[Expr]] | None:
+    """Return the iterations in which a loop stores the first of two values, if further conditions hold.
+
+    Returns:
+        The first iteration, the one after the last, and the conditions that do not depend on it; None if the loop does
+        anything else, or for few iterations.
+    """
+    tirx = import_tvm().tirx
+    is_loop = loop.kind == tirx.ForKind.SERIAL and isinstance(loop.body, tirx.BufferStore)
+    if not is_loop or not isinstance(loop.extent, tirx.IntImm) or not isinstance(loop.min, tirx.IntImm):
+        return None
+    choice = loop.body.value
+    if int(loop.min) != 0 or getattr(getattr(choice, "op", None), "name", "") != "prim.if_then_else":
+        return None
+    begin, end, around = 0, int(loop.extent), list[Any]()
+    conditions = [choice.args[0]]
+    while conditions:
+        one = conditions.pop()
+        if isinstance(one, tirx.And):
+            conditions += [one.b, one.a]
+        elif not any(used.same_as(loop.loop_var) for used in tirx.analysis.undefined_vars(one)):
+            around.append(one)
+        elif isinstance(one, tirx.LE) and one.b.same_as(loop.loop_var) and isinstance(one.a, tirx.IntImm):
+            begin = max(begin, int(one.a))
+        elif isinstance(one, tirx.LT) and one.a.same_as(loop.loop_var) and isinstance(one.b, tirx.IntImm):
+            end = min(end, int(one.b))
+        else:
+            return None
+    return (begin, end, around) if end - begin >= _LONG_ROW else None
 
 
 def _with_pointers(
@@ -321,9 +392,11 @@ def _with_pointers(
     params = list(function.params)
     declared = [tirx.DeclBuffer(buffer, data=pointer(buffer)) for buffer in params]
     changes = [(tirx.AllocBuffer, allocated), (ir.Call, called), (tirx.For, serial)]
+    body = function.body
     if form == "c":
+        body = structural_map(body, [((tirx.Max, tirx.Min), _compared)])
         changes.append((tirx.FloatImm, _exact))
-    body = structural_map(function.body, changes)
+    body = structural_map(body, changes)
     if registers:
         body = structural_map(body, [(ir.Var, lambda variable: registers.get(variable, variable))])
     # Tensors begin at their pointers; TVM leaves this open for arguments of packed functions.
@@ -347,6 +420,22 @@ def _tensor_of(buffer: Any) -> Tensor:  # noqa: ANN401
     return Tensor(str(buffer.dtype), tuple(int(size) for size in buffer.shape))
 
 
+def _compared(expr: Expr) -> Expr:
+    """Return a maximum or minimum whose constant zeros are a variable of the C function.
+
+    Where GCC 12 knows the zero, it branches, which takes long for numbers of either sign.
+    """
+    tirx = import_tvm().tirx
+
+    def operand(one: Expr) -> Expr:
+        if not isinstance(one, tirx.FloatImm) or one.value != 0 or math.copysign(1, one.value) < 0:
+            return one
+        dtype = str(one.ty.dtype)
+        return tirx.call_pure_extern(dtype, f"tvmtarget_zero_{dtype}") if dtype in C_TYPES else one
+
+    return type(expr)(operand(expr.a), operand(expr.b))
+
+
 def _exact(number: Any) -> Expr:  # noqa: ANN401
     """Return a number as a call whose text is the number: TVM prints numbers with seven digits."""
     value, is_single = number.value, str(number.ty.dtype) == "float32"
@@ -366,8 +455,10 @@ def _c_source(text: str, kernels: Mapping[str, Kernel]) -> str:
         kernel = kernels[symbol]
         count = len(kernel.reads) + len(kernel.writes) + len(kernel.workspaces)
         body, end, _ = body.partition("\n}\n")
-        body = _NUMBER.sub(r"\1", body)
+        zeros = sorted(set(_ZERO.findall(body)))
+        body = _NUMBER.sub(r"\1", _ZERO.sub(r"zero_\1", body))
         unused = [f"p{number}" for number in range(count) if not re.search(rf"\bp{number}\b", body)]
         lines += [kernel.prototype + ";", kernel.prototype + " {", *(f"  (void){name};" for name in unused)]
+        lines += [f"  TVMTARGET_ZERO({C_TYPES[dtype]}, zero_{dtype});" for dtype in zeros]
         lines += [body.strip("\n") + end]
     return "\n".join(lines)
