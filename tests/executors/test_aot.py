@@ -418,11 +418,22 @@ def test_the_packed_entry_checks_its_arguments(project):
   tensors[0].dtype.bits = 32;
   codes[1] = 0;
   printf("%d ", (int)tvmgen_default___tvm_main__(values, codes, 4, NULL, NULL, NULL));
+  codes[1] = TVMTARGET_TENSOR;
+  tensors[1].shape = NULL;
+  printf("%d ", (int)tvmgen_default___tvm_main__(values, codes, 4, NULL, NULL, NULL));
+  tensors[1].shape = shape;
+  tensors[1].data = NULL;
+  printf("%d ", (int)tvmgen_default___tvm_main__(values, codes, 4, NULL, NULL, NULL));
+  values[1].v_handle = NULL;
+  printf("%d ", (int)tvmgen_default___tvm_main__(values, codes, 4, NULL, NULL, NULL));
+  printf("%d ", (int)tvmgen_default___tvm_main__(NULL, codes, 4, NULL, NULL, NULL));
+  printf("%d ", (int)tvmgen_default___tvm_main__(values, NULL, 4, NULL, NULL, NULL));
+  printf("%d ", tvmgen_default_function(NULL) == NULL);
   printf("%d", tvmgen_default_function("tvmgen_default___tvm_main__") == tvmgen_default___tvm_main__);
 """
     target = PACKED.replace("crt", "crt(system-lib=true)")
     done = run_main(project(target), MAIN.replace("BODY", body), name="packed")
-    assert (done.returncode, done.stdout) == (0, "0 -4 -4 -4 1")
+    assert (done.returncode, done.stdout) == (0, "0 -4 -4 -4 -4 -4 -4 -4 -4 1 1")
 
 
 @pytest.mark.parametrize("target", [TYPED, PACKED])

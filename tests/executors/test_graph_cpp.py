@@ -12,7 +12,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ArtifactError, BackendError, RunError
-from tvmtarget.executors.graph_cpp import header_flags, library_flags
+from tvmtarget.executors.graph_cpp import _interpreter, header_flags, library_flags
 
 PAIR = "[a=llvm,b=llvm](host=@a,runtime={runtime})"
 
@@ -146,6 +146,16 @@ def test_an_archive_cannot_write_outside_of_its_folder(programs, tmp_path):
         archive.addfile(tarfile.TarInfo("../evil.txt"))
     done = run_program(programs / "run_graph", tmp_path / "evil.tar", tmp_path)
     assert "outside of its folder" in done.stderr
+
+
+def test_what_is_no_tensor_is_an_error_that_names_the_input(tmp_path):
+    both(small(helper.make_node("Neg", ["x"], ["y"]), shape=(2, 2)))[1].export(tmp_path / "program")
+    program = _interpreter()["open_program"](str(tmp_path / "program"))
+    for arguments in ((None,), (1,), ("x",), ([None],)):
+        with pytest.raises(RuntimeError, match="input 'x' is not a tensor"):
+            program(*arguments)
+    with pytest.raises(RuntimeError, match="0 inputs are given, and the program takes 1"):
+        program()
 
 
 def test_leaves_of_other_code_generators_are_rejected_with_their_path():

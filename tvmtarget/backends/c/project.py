@@ -782,7 +782,8 @@ class CProject:
         rows = ",\n  ".join(f'{{"{name}", {function}}}' for name, function in names)
         yield f"static const struct tvmtarget_entry {self.prefix}_entries[] = {{\n  {rows}\n}};"
         yield f"tvmtarget_packed {self.prefix}_function(const char *name) {{"
-        yield f"  size_t i;\n  for (i = 0; i < sizeof {self.prefix}_entries / sizeof {self.prefix}_entries[0]; ++i)"
+        yield "  size_t i;\n  if (name == NULL) return NULL;"
+        yield f"  for (i = 0; i < sizeof {self.prefix}_entries / sizeof {self.prefix}_entries[0]; ++i)"
         yield f"    if (strcmp({self.prefix}_entries[i].name, name) == 0) return {self.prefix}_entries[i].function;"
         yield "  return NULL;\n}"
 

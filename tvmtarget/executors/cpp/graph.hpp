@@ -365,8 +365,13 @@ struct Driver : Block {
   mutable std::map<int, Value> copied;  // copies of constants, by the slot of the result
 };
 
+/// Returns the tensor that a value is; none for null, which TVM takes for one.
+inline std::optional<ffi::Tensor> as_tensor(const Value& value) {
+  return value == nullptr ? std::nullopt : value.as<ffi::Tensor>();
+}
+
 inline ffi::Tensor tensor_of(const Value& value, const std::string& what) {
-  if (auto tensor = value.as<ffi::Tensor>()) return *tensor;
+  if (auto tensor = as_tensor(value)) return *tensor;
   fail(what + " is not a tensor");
 }
 
@@ -440,7 +445,7 @@ class Program {
     check_inputs(inputs);
     std::vector<Value> results = run_driver(*entry_, inputs);
     for (Value& result : results)
-      if (auto tensor = result.as<ffi::Tensor>(); tensor && tensor->device().device_type != kDLCPU)
+      if (auto tensor = detail::as_tensor(result); tensor && tensor->device().device_type != kDLCPU)
         result = detail::to_device(*tensor, detail::kHost);
     return results;
   }
@@ -588,6 +593,9 @@ class Program {
         fits = shape[axis] == wanted;
       }
       if (!fits) fail(what + " has shape " + text_of(shape) + ", which does not fit the program");
+      if (tensor.numel() == 0) continue;
+      if (tensor.data_ptr() == nullptr) fail(what + " has no memory: its data pointer is null");
+      if (!tensor.IsContiguous()) fail(what + " has strides; copy it into one piece of memory");
     }
   }
 
@@ -634,7 +642,7 @@ class Program {
 
   // Values are never changed in place, so that memories of CPUs share them.
   static Value copy(const Value& value, DLDevice device) {
-    auto tensor = value.as<ffi::Tensor>();
+    auto tensor = detail::as_tensor(value);
     if (!tensor) return value;
     DLDevice here = tensor->device();
     bool is_there = here.device_type == device.device_type && here.device_id == device.device_id;
@@ -659,7 +667,7 @@ class Program {
     }
     auto fields = result.as<ffi::Array<ffi::Any>>();
     // Of one result, only a tuple of one tensor is unpacked.
-    bool is_one = leaf.results == 1 && (!fields || fields->size() != 1 || !(*fields)[0].as<ffi::Tensor>());
+    bool is_one = leaf.results == 1 && (!fields || fields->size() != 1 || !detail::as_tensor((*fields)[0]));
     if (is_one || !fields) return {result};
     return Values(fields->begin(), fields->end());
   }

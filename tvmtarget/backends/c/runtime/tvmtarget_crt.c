@@ -19,6 +19,7 @@ static bool has_type(const struct tvmtarget_tensor *tensor, const struct tvmtarg
   bool is_bool = type->code == 6 && tensor->dtype.code == 1 && tensor->dtype.bits <= 8; /* of older DLPack */
   if ((tensor->dtype.code != type->code || tensor->dtype.bits != type->bits) && !is_bool) return false;
   if (tensor->dtype.lanes != 1 || tensor->ndim != type->ndim || tensor->device.type != 1) return false;
+  if (tensor->shape == NULL && type->ndim > 0) return false;
   for (i = type->ndim - 1; i >= 0; --i) {
     if (tensor->shape[i] != type->shape[i]) return false;
     /* `step` is 0 where a dimension is empty: there no element has a place. */
@@ -31,7 +32,7 @@ static bool has_type(const struct tvmtarget_tensor *tensor, const struct tvmtarg
 int32_t tvmtarget_read(const union tvmtarget_value *values, const int32_t *type_codes, int32_t count,
                        const struct tvmtarget_type *types, int32_t expected, void **data) {
   int32_t i;
-  if (count != expected) return TVMTARGET_ERROR_ARGUMENTS;
+  if (count != expected || (count > 0 && (values == NULL || type_codes == NULL))) return TVMTARGET_ERROR_ARGUMENTS;
   for (i = 0; i < count; ++i) {
     const struct tvmtarget_tensor *tensor = (const struct tvmtarget_tensor *)values[i].v_handle;
     if (type_codes[i] != TVMTARGET_TENSOR || tensor == NULL) return TVMTARGET_ERROR_ARGUMENTS;
