@@ -1,6 +1,7 @@
 # ruff: noqa: N803, N805, N806
 """REQUIREMENTS N1: functions of operators are called with tensors of the caller, here and in foreign programs."""
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -183,6 +184,17 @@ def test_a_program_in_c_calls_an_exported_library(language, tmp_path):
     check_printed(subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout)
     needed = subprocess.run(["ldd", tmp_path / "libops.so"], capture_output=True, text=True, check=True).stdout
     assert "tvm" not in needed
+
+
+def test_null_tensors_and_null_data_are_errors_of_an_exported_library(tmp_path):
+    command_or_skip("gcc")
+    built().export(tmp_path / "libops.so")
+    library = ctypes.CDLL(str(tmp_path / "libops.so"))
+    library.ops_error.restype = ctypes.c_char_p
+    assert library.ops_exponential(None, None) == -1
+    assert library.ops_error() == b"exponential: X is NULL"
+    assert library.ops_scale_data(None, None, 16) == -1
+    assert b"A data pointer is NULL" in library.ops_error()
 
 
 def test_python_calls_an_exported_library_without_this_package(tmp_path):

@@ -711,7 +711,13 @@ class CProject:
             "outputs": (self.outputs, tuple(results), self.function.outputs),
         }
         for struct, (names, places, values) in rows.items():
-            lines += [f"{self._maps[struct]} {{", f"  struct {self.prefix}_{struct} made;", "  (void)pools;"]
+            given = ["pools", *(f"pools->{c_identifier(pool.name)}" for pool in self._pools)]
+            lines += [
+                f"{self._maps[struct]} {{",
+                f"  static const struct {self.prefix}_{struct} nothing;",
+                f"  struct {self.prefix}_{struct} made;",
+                f"  if ({' || '.join(f'{one} == NULL' for one in given)}) return nothing;",
+            ]
             lines += [] if names else ["  made.unused = 0;"]
             for name, place, value in zip(names, places, values, strict=True):
                 tensor, where = self.function.tensors[value], self.memory.places[place]

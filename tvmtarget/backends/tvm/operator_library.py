@@ -129,10 +129,16 @@ def library_source(
     for name, parameters in functions.items():
         arguments = [_argument(at, one) for at, one in enumerate(parameters)]
         checks = [
-            f"  if (!begins_at({_name(at, one)}, {one.alignment})) "
-            f'return refuse("{name}: {one.name} does not begin at a multiple of {one.alignment} bytes");'
+            f'  if ({test}) return refuse("{name}: {one.name} {problem}");'
             for at, one in enumerate(parameters)
             if one.shape is not None
+            for test, problem in (
+                (f"!{_name(at, one)}", "is NULL"),
+                (
+                    f"!begins_at({_name(at, one)}, {one.alignment})",
+                    f"does not begin at a multiple of {one.alignment} bytes",
+                ),
+            )
         ]
         parts += [
             f"extern int32_t __tvm_ffi_{name}(void *self, const Any *arguments, int32_t count, Any *result);",
@@ -348,7 +354,7 @@ static void begin(void) {
   if (&__TVMBackendParallelBarrier && !__TVMBackendParallelBarrier) __TVMBackendParallelBarrier = wait_for_others;
 }
 static int begins_at(const DLTensor *tensor, uintptr_t bytes) {
-  return tensor && ((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset) %% bytes == 0;
+  return ((uintptr_t)tensor->data + (uintptr_t)tensor->byte_offset) %% bytes == 0;
 }
 static int32_t refuse(const char *text) {
   append(text);
