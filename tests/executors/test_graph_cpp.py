@@ -149,6 +149,7 @@ def test_an_archive_cannot_write_outside_of_its_folder(programs, tmp_path):
 
 
 def test_what_is_no_tensor_is_an_error_that_names_the_input(tmp_path):
+    tvm_ffi = pytest.importorskip("tvm_ffi")
     both(small(helper.make_node("Neg", ["x"], ["y"]), shape=(2, 2)))[1].export(tmp_path / "program")
     program = _interpreter()["open_program"](str(tmp_path / "program"))
     for arguments in ((None,), (1,), ("x",), ([None],)):
@@ -156,6 +157,9 @@ def test_what_is_no_tensor_is_an_error_that_names_the_input(tmp_path):
             program(*arguments)
     with pytest.raises(RuntimeError, match="0 inputs are given, and the program takes 1"):
         program()
+    strided = tvm_ffi.from_dlpack(np.ones((2, 2), "float32").T)
+    with pytest.raises(RuntimeError, match="input 'x' has strides; copy it into one piece of memory"):
+        program(strided)
 
 
 def test_leaves_of_other_code_generators_are_rejected_with_their_path():
