@@ -230,3 +230,38 @@ def test_a_range_of_known_length_is_folded_also_if_its_operands_are_vectors_of_o
     assert kinds(folded) == left
     if left == ["Add"]:
         np.testing.assert_array_equal(folded.main.constants[-1].data, [0, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        (
+            """g (float[b,s,6] x, float[b,p,6] past) => (float[k,l] y) <int64[2] t = {0, -1}> {
+            k = Concat<axis = 1>(past, x) r = Reshape(k, t) y = Relu(r) }""",
+            ("b", "6*p + 6*s"),
+        ),
+        (
+            """g (float[b,s] x, float[1,9] table) => (float[k,l] y) <int64[1] a = {0}, int64[1] i = {1}> {
+            n = Shape<start = 1, end = 2>(x) p = Slice(table, a, n, i) y = Relu(p) }""",
+            (1, "min(9, s)"),
+        ),
+        (
+            """g (float[b,s] x, float[1,9] table) => (float[k,l] y) <int64[1] a = {0}, int64[1] i = {1}> {
+            n = Shape<start = 1, end = 2>(x) p = Slice(table, a, n, i) y = Add(p, x) }""",
+            ("b", "s"),
+        ),
+        (
+            """g (float[b,1,t] x, float[2,1,4] w) => (float[k,l,m] y) {
+            c = Conv<strides = [3], pads = [1, 0]>(x, w) y = Relu(c) }""",
+            ("b", 2, "((t - 3)//3) + 1"),
+        ),
+        (
+            """g (float["past + new",4] w, float[past,4] p, float[new,4] n) => (float[k,4] y) {
+            c = Concat<axis = 0>(p, n) d = Relu(c) y = Add(d, w) }""",
+            ("past + new", 4),
+        ),
+    ],
+    ids=["inferred", "cut short", "fits", "window", "spelled"],
+)
+def test_dimensions_are_expressions_of_those_of_the_inputs(text, shape):
+    assert fold_constants(read(text)).main.types["y"].shape == shape

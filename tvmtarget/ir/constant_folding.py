@@ -1,8 +1,9 @@
 """Fold operations whose results are known before the program runs: operations on constants, and on sizes.
 
 Sizes are propagated as ONNX's data propagation does: `Shape` of a value of known dimensions is a constant, and of one
-with symbolic dimensions a vector of numbers and symbols, of which `Gather`, `Slice`, `Concat` and arithmetic may keep
-only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way. An `If` whose condition is known is
+with symbolic dimensions a vector of numbers and expressions of symbols, of which `Gather`, `Slice`, `Concat` and
+arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
+what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
 replaced by the operations of the branch that runs.
 """
 
@@ -17,6 +18,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
+from tvmtarget.ir.dim_expressions import (
+    add_dims,
+    divide_dims,
+    least_dim,
+    min_dims,
+    multiply_dims,
+    product_of_dims,
+    subtract_dims,
+    symbols_of,
+)
 from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, calls_in
 from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.inline import rename_values
@@ -24,6 +35,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.symbolic_shapes import ShapeOperands, symbolic_shape
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
 from tvmtarget.untrusted import limit
 
@@ -96,9 +108,11 @@ def folded_ops(before: IRModule, after: IRModule) -> tuple[str, ...]:
 
 
 def _folded(function: Function, keep: Callable[[Call], bool]) -> Function:
-    if function.code is not None or not _has_candidates(function):
+    if function.code is not None:
         return function
     folding = _Folding(function, keep)
+    if not _has_candidates(function) and not folding.has_open_types(function):
+        return function
     return folding.function(function, _Scope(ChainMap(), ChainMap(), ChainMap(), set()))
 
 
@@ -128,7 +142,7 @@ class _Scope:
 
     Attributes:
         values: arrays by name.
-        sizes: by name, integers of which some are not known: arrays of numbers, symbols and None.
+        sizes: by name, integers of which some are not known: arrays of numbers, expressions of symbols, and None.
         types: types by name.
         changed: values of which more is known than when the program was read.
     """
@@ -169,13 +183,30 @@ class _Folding:
         self._names = Names(all_names(function))
         self._definitions = Counter(all_names(function))
         self._bytes_left = limit("folded-bytes")
-        self._symbols = frozenset(
+        dims = {
             dim
             for param in function.params
             if isinstance(param.type, TensorType)
             for dim in param.type.shape or ()
             if isinstance(dim, str)
-        )
+        }
+        self._symbols = frozenset(dims).union(*map(symbols_of, dims))
+        # Expressions are spelled as the parameters spell them.
+        self._spelled: dict[Dim, Dim] = {add_dims(dim, 0): dim for dim in sorted(dims)}
+        self._unclamped: dict[str, Dim] = {}
+        self._retyped: dict[str, Type] = {}
+
+    def has_open_types(self, function: Function) -> bool:
+        """Return whether dimensions of results may be expressions of symbols of the parameters.
+
+        Args:
+            function: the function that is folded.
+
+        Returns:
+            False also if there are no symbols.
+        """
+        outputs = (output.type for call in function.body for output in call.outputs if output.name)
+        return bool(self._symbols) and not all(map(self._is_settled, outputs))
 
     def function(self, function: Function, outer: _Scope) -> Function:
         """Fold a function.
@@ -208,7 +239,9 @@ class _Folding:
             is_kept = call.constraint is not None or self._keep(call)
             # What a function returns is computed by an operation, which has a site.
             is_result = any(output.name in results for output in call.outputs)
-            if is_result or not scope.changed.isdisjoint(call.inputs) or _is_constant(call, scope):
+            is_open = bool(self._symbols) and not all(self._is_settled(output.type) for output in call.outputs)
+            if is_result or is_open or not scope.changed.isdisjoint(call.inputs) or _is_constant(call, scope):
+                self._fit_slices(call, scope)
                 call = self._with_types(call, scope)
             found = None if is_kept else self._found(call, scope)
             if found is None or is_result:
@@ -222,6 +255,7 @@ class _Folding:
                     scope.changed.add(output.name)
                     if not is_result:
                         constants.append(Constant(output.name, _type_of(output.type, value), value))
+        body = [self._with_retyped(call) for call in body] if self._retyped else body
         before = function.replace(body=tuple(inlined))
         return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), before, self._keep)
 
@@ -260,11 +294,70 @@ class _Folding:
         if all(isinstance(one.type, TensorType) and one.type.nbytes is not None for one in call.outputs):
             return call
         inferred = infer_call(call, scope.types, scope.values, self._opsets)
+        if self._symbols and call.outputs:
+            inferred = self._with_expressions(call, scope, inferred)
         outputs = tuple(replace(one, type=self._more_static(one.type, inferred.get(one.name))) for one in call.outputs)
         for old, new in zip(call.outputs, outputs, strict=True):
             if new.type != old.type and new.name:
                 scope.types[new.name] = new.type
                 scope.changed.add(new.name)
+        return replace(call, outputs=outputs)
+
+    def _with_expressions(self, call: Call, scope: _Scope, inferred: dict[str, Type]) -> dict[str, Type]:
+        """Return inferred types with the dimensions of the first result that are expressions of others."""
+
+        def sizes(index: int) -> Sequence[object] | None:
+            name = call.inputs[index] if index < len(call.inputs) else ""
+            found = scope.sizes_of(name) if name else None
+            return None if found is None else found.reshape(-1).tolist()
+
+        def tensor(index: int) -> TensorType | None:
+            return scope.tensor(call.inputs[index]) if index < len(call.inputs) else None
+
+        shape = symbolic_shape(call, ShapeOperands(tensor, sizes, self._unclamped))
+        output = call.outputs[0]
+        known = inferred.get(output.name) or output.type
+        if shape is None or not isinstance(known, TensorType):
+            return inferred
+        shape = tuple(self._spelled.get(dim, dim) for dim in shape)
+        computed = TensorType(known.dtype, shape)
+        return {**inferred, output.name: self._more_static(inferred.get(output.name) or known, computed)}
+
+    def _is_settled(self, type_: Type) -> bool:
+        """Return whether all dimensions of a type are numbers, or expressions of dimensions of the parameters."""
+        if not isinstance(type_, TensorType):
+            return True
+        return type_.shape is not None and all(isinstance(dim, int) or self._is_derived(dim) for dim in type_.shape)
+
+    def _is_derived(self, dim: Dim) -> bool:
+        return isinstance(dim, str) and (dim in self._symbols or symbols_of(dim) <= self._symbols)
+
+    def _fit_slices(self, call: Call, scope: _Scope) -> None:
+        """Type slices by their bounds where they are broadcast with values of that size.
+
+        A table of positions is sliced to the length of a sequence: the sum with the sequence fits only if the slice is
+        not cut short by the end of the table.
+        """
+        if not self._unclamped or call.op not in _BROADCASTING:
+            return
+        tensors = {name: type_ for name in call.inputs if (type_ := scope.tensor(name)) is not None and type_.shape}
+        dims = {(-at, dim) for type_ in tensors.values() for at, dim in enumerate(reversed(type_.shape or ()))}
+        wanted = scope.sizes.get(call.inputs[1]) if call.op == "onnx.Expand" and len(call.inputs) == 2 else None
+        if wanted is not None and wanted.ndim == 1:
+            dims |= {(-at, dim) for at, dim in enumerate(reversed(wanted.tolist()))}
+        for name, type_ in tensors.items():
+            shape = type_.shape or ()
+            fitted = tuple(
+                self._unclamped[dim]
+                if isinstance(dim, str) and (at - len(shape) + 1, self._unclamped.get(dim)) in dims
+                else dim
+                for at, dim in enumerate(shape)
+            )
+            if fitted != shape and name not in scope.values:
+                self._retyped[name] = scope.types[name] = TensorType(type_.dtype, fitted)
+
+    def _with_retyped(self, call: Call) -> Call:
+        outputs = tuple(replace(one, type=self._retyped.get(one.name, one.type)) for one in call.outputs)
         return replace(call, outputs=outputs)
 
     def _found(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
@@ -385,12 +478,14 @@ class _Folding:
             return inferred
         if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
             return stated
+        # Converters to float16 leave wrong element types behind; shapes do not depend on these.
+        inferred = replace(inferred, dtype=stated.dtype)
         if not stated.agrees_with(inferred) or stated.shape is None or inferred.shape is None:
             return inferred if stated.shape is None and stated.agrees_with(inferred) else stated
         return replace(stated, shape=tuple(map(self._better, stated.shape, inferred.shape)))
 
     def _better(self, old: Dim, new: Dim) -> Dim:
-        is_named = new in self._symbols and isinstance(old, str) and old not in self._symbols
+        is_named = self._is_derived(new) and isinstance(old, str) and not self._is_derived(old)
         return new if isinstance(new, int) or old is None or is_named else old
 
 
@@ -474,10 +569,7 @@ def _sizes(call: Call, scope: _Scope) -> _Array | None:
 
 def _sizes_of_shape(call: Call, shape: tuple[Dim, ...]) -> _Array | None:
     if call.kind == "Size":
-        numbers = [dim for dim in shape if isinstance(dim, int)]
-        product = np.empty((), object)
-        product[()] = int(np.prod(numbers, dtype=object)) if len(numbers) == len(shape) else None
-        return product
+        return _scalar(product_of_dims(shape))
     start, end = call.attr("start") or 0, call.attr("end")
     return _vector(shape[slice(start, end if isinstance(end, int) else None)]) if isinstance(start, int) else None
 
@@ -541,25 +633,57 @@ def _is_equal(first: object, second: object) -> bool:
     return first is not None and type(first) is type(second) and first == second
 
 
+def _less(first: object, second: object) -> bool | None:
+    """Return whether a size is less than another, None if that is not known; no symbol is negative."""
+    if not isinstance(first, int | str) or not isinstance(second, int | str):
+        return None
+    more, less = (least_dim(subtract_dims(a, b), 0) for a, b in ((second, first), (first, second)))
+    return True if more is not None and more > 0 else False if less is not None and less >= 0 else None
+
+
 def _equal(first: object, second: object) -> bool | None:
-    numbers = [one for one in (first, second) if isinstance(one, int)]
-    if len(numbers) == 2:
+    if isinstance(first, int) and isinstance(second, int):
         return first == second
-    # No dimension is negative.
-    return False if numbers and numbers[0] < 0 else True if _is_equal(first, second) else None
+    if _less(first, second) or _less(second, first):
+        return False
+    return True if _is_equal(first, second) else None
 
 
 def _number(
-    compute: Callable[[int, int], int | None], neutral: int, *, commutes: bool = False
+    compute: Callable[[int, int], int | None], of_dims: Callable[[Dim, Dim], Dim] | None = None
 ) -> Callable[..., object]:
+    """Return a function of numbers and expressions."""
+
     def apply(first: object, second: object) -> object:
         if isinstance(first, int) and isinstance(second, int):
             return compute(first, second)
-        if isinstance(second, int) and second == neutral:
-            return first
-        return second if commutes and isinstance(first, int) and first == neutral else None
+        if of_dims is None or not isinstance(first, int | str) or not isinstance(second, int | str):
+            return None
+        return of_dims(first, second)
 
     return apply
+
+
+def _quotient_of_dims(first: Dim, second: Dim) -> Dim:
+    """Divide what is not negative, so that rounding down is rounding towards zero."""
+    least = least_dim(first, 0)
+    return divide_dims(first, second) if least is not None and least >= 0 else None
+
+
+def _max_of_dims(first: Dim, second: Dim) -> Dim:
+    least = min_dims(first, second)
+    # The other one, if it is known which is less.
+    return second if _is_equal(least, first) else first if _is_equal(least, second) else None
+
+
+def _product(call: Call, operands: Sequence[Any]) -> _Array | None:
+    """Return the product of all elements of a vector."""
+    type_ = call.outputs[0].type
+    rank = len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None
+    if operands[0].ndim != 1 or rank not in (0, 1) or not all(isinstance(one, int | str) for one in operands[0]):
+        return None
+    found = _scalar(product_of_dims(operands[0].tolist()))
+    return found.reshape((1,) * (rank or 0))
 
 
 def _quotient(first: int, second: int) -> int | None:
@@ -570,18 +694,29 @@ def _quotient(first: int, second: int) -> int | None:
 
 
 _SIZES: dict[str, Callable[[Call, Sequence[Any]], _Array | None]] = {
-    "onnx.Add": _elementwise(_number(lambda a, b: a + b, 0, commutes=True)),
+    "onnx.Add": _elementwise(_number(lambda a, b: a + b, add_dims)),
     "onnx.Cast": _same,
     "onnx.Concat": _concat,
-    "onnx.Div": _elementwise(_number(_quotient, 1)),
+    "onnx.Div": _elementwise(_number(_quotient, _quotient_of_dims)),
     "onnx.Equal": _elementwise(_equal),
     "onnx.Gather": _gather,
+    "onnx.Greater": _elementwise(lambda a, b: _less(b, a)),
     "onnx.Identity": _same,
-    "onnx.Mul": _elementwise(_number(lambda a, b: a * b, 1, commutes=True)),
+    "onnx.Less": _elementwise(_less),
+    "onnx.Max": _elementwise(_number(max, _max_of_dims)),
+    "onnx.Min": _elementwise(_number(min, min_dims)),
+    "onnx.Mul": _elementwise(_number(lambda a, b: a * b, multiply_dims)),
+    "onnx.Neg": _elementwise(lambda a: subtract_dims(0, a) if isinstance(a, int | str) else None),
+    "onnx.ReduceProd": _product,
     "onnx.Reshape": _same,
     "onnx.Slice": _slice,
     "onnx.Squeeze": _same,
-    "onnx.Sub": _elementwise(_number(lambda a, b: a - b, 0)),
+    "onnx.Sub": _elementwise(_number(lambda a, b: a - b, subtract_dims)),
     "onnx.Unsqueeze": _same,
     "onnx.Where": _elementwise(lambda condition, a, b: None if condition is None else a if condition else b),
 }
+_BROADCASTING = frozenset(
+    f"onnx.{kind}"
+    for kind in _kinds("Add And Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow")
+    | _kinds("Sub Where Xor")
+)

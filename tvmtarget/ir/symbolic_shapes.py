@@ -1,0 +1,303 @@
+"""Result shapes with symbolic dimensions that ONNX's shape inference leaves open, as expressions of the operands'.
+
+ONNX's own inference keeps symbols that pass through an operator, and makes unknown dimensions of sums, products and
+quotients. These rules compute them, as onnxruntime.tools.symbolic_shape_infer does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tvmtarget.ir.dim_expressions import (
+    add_dims,
+    divide_dims,
+    least_dim,
+    min_dims,
+    multiply_dims,
+    product_of_dims,
+    subtract_dims,
+)
+from tvmtarget.ir.function import Call
+from tvmtarget.ir.types import Dim, TensorType
+
+__all__ = ["ShapeOperands", "symbolic_shape"]
+
+_Shape: TypeAlias = "tuple[Dim, ...]"
+_Sizes: TypeAlias = "list[Dim]"
+
+_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
+
+
+@dataclass(frozen=True)
+class ShapeOperands:
+    """What is known of the operands of one operation.
+
+    Attributes:
+        tensor: returns the type of an operand by its position; None if it is absent or not known.
+        sizes: returns the elements of an operand that holds sizes; None if they are not known.
+        unclamped: is filled with the sizes of slices whose bounds may exceed the operand: the size that the slice has
+            if they do not, by the actual size.
+    """
+
+    tensor: Callable[[int], TensorType | None]
+    sizes: Callable[[int], Sequence[object] | None]
+    unclamped: dict[str, Dim] = field(default_factory=dict)
+
+    def shape(self, index: int) -> _Shape | None:
+        """Return the dimensions of an operand.
+
+        Args:
+            index: its position.
+
+        Returns:
+            Its dimensions, None if their number is not known.
+        """
+        tensor = self.tensor(index)
+        return None if tensor is None else tensor.shape
+
+    def dims(self, index: int) -> _Sizes | None:
+        """Return sizes as dimensions.
+
+        Args:
+            index: the position of an operand that holds sizes.
+
+        Returns:
+            Numbers, expressions, and None for what is not known; None if nothing is known.
+        """
+        sizes = self.sizes(index)
+        return None if sizes is None else [size if isinstance(size, int | str) else None for size in sizes]
+
+
+def symbolic_shape(call: Call, operands: ShapeOperands) -> _Shape | None:
+    """Return the shape of the first result of an operation.
+
+    Args:
+        call: the operation.
+        operands: what is known of its operands.
+
+    Returns:
+        The dimensions, None for those that are not known; None for operators without a rule.
+    """
+    rule = _RULES.get(call.op)
+    return None if rule is None else rule(call, operands)
+
+
+def _ints(call: Call, name: str, default: Sequence[int] = ()) -> list[int]:
+    value = call.attr(name)
+    return [one for one in value if isinstance(one, int)] if isinstance(value, tuple) else list(default)
+
+
+def _int(call: Call, name: str, default: int) -> int:
+    value = call.attr(name)
+    return value if isinstance(value, int) else default
+
+
+def _reshape(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, wanted = operands.shape(0), operands.dims(1)
+    if wanted is None:
+        return None
+    if call.attr("allowzero"):
+        return tuple(None if dim == -1 else dim for dim in wanted)
+    known = [*(shape or ()), *[None] * len(wanted)]
+    dims = [known[at] if dim == 0 else dim for at, dim in enumerate(wanted)]
+    if -1 in dims and shape is not None:
+        # Dimensions that stay cancel out, so that sums among them need not be divided.
+        rest, divisors = [*shape], []
+        for dim in dims:
+            if dim in rest and dim is not None:
+                rest.remove(dim)
+            elif dim != -1:
+                divisors.append(dim)
+        total, others = product_of_dims(rest), product_of_dims(divisors)
+        inferred = None if others == 0 else divide_dims(total, others)
+        # A quotient with a remainder is no size.
+        if inferred is None or multiply_dims(inferred, others) != add_dims(total, 0):
+            inferred = None
+        dims[dims.index(-1)] = inferred
+    return tuple(None if dim == -1 else dim for dim in dims)
+
+
+def _expand(_call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, wanted = operands.shape(0), operands.dims(1)
+    if shape is None or wanted is None:
+        return None
+    rank = max(len(shape), len(wanted))
+    pairs = zip((1,) * (rank - len(shape)) + shape, [1] * (rank - len(wanted)) + wanted, strict=True)
+    return tuple(_broadcast(old, new) for old, new in pairs)
+
+
+def _broadcast(old: Dim, new: Dim) -> Dim:
+    if new == 1 or old == new:
+        return old
+    if old == 1:
+        return new
+    # The other one is equal, or 1.
+    return next((dim for dim in (old, new) if isinstance(dim, int)), None)
+
+
+def _constant_of_shape(_call: Call, operands: ShapeOperands) -> _Shape | None:
+    dims = operands.dims(0)
+    return None if dims is None else tuple(dims)
+
+
+def _range(_call: Call, operands: ShapeOperands) -> _Shape | None:
+    start, limit, step = (dims[0] if (dims := operands.dims(index)) and len(dims) == 1 else None for index in range(3))
+    distance = subtract_dims(limit, start)
+    bound = least_dim(distance, 0)
+    if not isinstance(step, int) or step < 1 or bound is None or bound < 0:
+        return None
+    return (divide_dims(add_dims(distance, step - 1), step),)
+
+
+def _concat(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shapes = [operands.shape(index) for index in range(len(call.inputs))]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) < len(shapes) or len({len(shape) for shape in known}) != 1:
+        return None
+    axis = _int(call, "axis", 0) % max(1, len(known[0]))
+    dims = [next((dim for dim in column if isinstance(dim, int)), column[0]) for column in zip(*known, strict=True)]
+    total: Dim = 0
+    for shape in known:
+        total = add_dims(total, shape[axis])
+    dims[axis] = total
+    return tuple(dims)
+
+
+def _slice(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, starts, ends = operands.shape(0), operands.dims(1), operands.dims(2)
+    if shape is None or starts is None or ends is None:
+        return None
+    axes = operands.dims(3) if len(call.inputs) > 3 and call.inputs[3] else list(range(len(starts)))
+    steps = operands.dims(4) if len(call.inputs) > 4 and call.inputs[4] else [1] * len(starts)
+    if axes is None or steps is None or not len(starts) == len(ends) == len(axes) == len(steps):
+        return None
+    dims = list(shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+            return None
+        dims[axis] = _slice_size(shape[axis], start, end, step, operands) if step == 1 else None
+    return tuple(dims)
+
+
+def _slice_size(dim: Dim, start: Dim, end: Dim, step: Dim, operands: ShapeOperands) -> Dim:
+    """Return the size of a slice with step 1."""
+    first, last = _bound(dim, start), _bound(dim, end)
+    size = subtract_dims(last, first)
+    plain = subtract_dims(end, start) if _sign(start) == _sign(end) == 1 else None
+    bound, least = least_dim(size, 0), least_dim(plain, 0)
+    is_sure = (bound is not None and bound >= 0) or (least is not None and least >= 0)
+    if isinstance(start, int) and isinstance(end, int) and not is_sure:
+        # Backward bounds, or a start beyond one symbol: the size is never less than 0 if the bounds are ordered so.
+        is_sure = (start >= 0 and end >= _END) or (start < 0 and (end >= _END or start <= end < 0))
+        is_sure |= start == 0 and end < 0
+    if not is_sure:
+        return None
+    if isinstance(size, str) and plain is not None and size != plain and not (isinstance(end, int) and end >= _END):
+        operands.unclamped[size] = plain
+    return size
+
+
+def _bound(dim: Dim, bound: Dim) -> Dim:
+    """Return a bound of a slice within a dimension."""
+    if isinstance(bound, int) and bound >= _END:
+        return dim
+    if _sign(bound) == 1:
+        return min_dims(bound, dim)
+    return subtract_dims(dim, min_dims(subtract_dims(0, bound), dim)) if _sign(bound) == -1 else None
+
+
+def _sign(bound: Dim) -> int:
+    """Return 1 for a bound from the start, -1 for one from the end, and 0 if that is not known."""
+    forward, backward = least_dim(bound, 0), least_dim(subtract_dims(0, bound), 1)
+    return 1 if forward is not None and forward >= 0 else -1 if backward is not None and backward >= 1 else 0
+
+
+def _pad(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, pads = operands.shape(0), operands.dims(1)
+    if shape is None or pads is None:
+        return None
+    axes = operands.dims(3) if len(call.inputs) > 3 and call.inputs[3] else list(range(len(shape)))
+    if axes is None or len(pads) != 2 * len(axes):
+        return None
+    dims = list(shape)
+    for at, axis in enumerate(axes):
+        if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
+            return None
+        dims[axis] = add_dims(shape[axis], add_dims(pads[at], pads[at + len(axes)]))
+    return tuple(dims)
+
+
+def _tile(_call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, repeats = operands.shape(0), operands.dims(1)
+    if shape is None or repeats is None or len(shape) != len(repeats):
+        return None
+    return tuple(multiply_dims(dim, times) for dim, times in zip(shape, repeats, strict=True))
+
+
+def _flatten(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape = operands.shape(0)
+    if shape is None:
+        return None
+    axis = _int(call, "axis", 1)
+    axis += len(shape) if axis < 0 else 0
+    return (product_of_dims(shape[:axis]), product_of_dims(shape[axis:]))
+
+
+def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
+    """Return the shape of a convolution or pooling with stated padding that rounds down."""
+    shape, weights = operands.shape(0), operands.shape(1) if "Conv" in call.op else None
+    if shape is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("ceil_mode"):
+        return None
+    rank = len(shape) - 2
+    kernel: list[Dim] = list(_ints(call, "kernel_shape")) or list(weights[2:] if weights else ())
+    strides, dilations = _ints(call, "strides", [1] * rank), _ints(call, "dilations", [1] * rank)
+    pads = _ints(call, "pads", [0] * (2 * rank))
+    if not len(kernel) == len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
+        return None
+    dims: list[Dim] = [shape[0], weights[0] if weights else shape[1]]
+    for at in range(rank):
+        extent = add_dims(multiply_dims(subtract_dims(kernel[at], 1), dilations[at]), 1)
+        padded = add_dims(shape[2 + at], pads[at] + pads[at + rank])
+        dims.append(add_dims(divide_dims(subtract_dims(padded, extent), strides[at]), 1))
+    return tuple(dims)
+
+
+def _transposed_window(call: Call, operands: ShapeOperands) -> _Shape | None:
+    shape, weights = operands.shape(0), operands.shape(1)
+    if shape is None or weights is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("output_shape"):
+        return None
+    rank = len(shape) - 2
+    strides, dilations = _ints(call, "strides", [1] * rank), _ints(call, "dilations", [1] * rank)
+    pads, added = _ints(call, "pads", [0] * (2 * rank)), _ints(call, "output_padding", [0] * rank)
+    if not len(strides) == len(dilations) == len(added) == len(weights) - 2 == rank or len(pads) != 2 * rank:
+        return None
+    dims: list[Dim] = [shape[0], multiply_dims(weights[1], _int(call, "group", 1))]
+    for at in range(rank):
+        extent = add_dims(multiply_dims(subtract_dims(weights[2 + at], 1), dilations[at]), 1)
+        moved = multiply_dims(subtract_dims(shape[2 + at], 1), strides[at])
+        dims.append(subtract_dims(add_dims(moved, add_dims(extent, added[at])), pads[at] + pads[at + rank]))
+    return tuple(dims)
+
+
+def _resize(call: Call, operands: ShapeOperands) -> _Shape | None:
+    sizes = operands.dims(3) if len(call.inputs) > 3 and call.inputs[3] else None
+    is_plain = call.attr("keep_aspect_ratio_policy") in (None, "stretch") and call.attr("axes") is None
+    return tuple(sizes) if sizes is not None and is_plain else None
+
+
+_RULES: dict[str, Callable[[Call, ShapeOperands], _Shape | None]] = {
+    **dict.fromkeys(("onnx.AveragePool", "onnx.Conv", "onnx.LpPool", "onnx.MaxPool"), _window),
+    "onnx.Concat": _concat,
+    "onnx.ConstantOfShape": _constant_of_shape,
+    "onnx.ConvTranspose": _transposed_window,
+    "onnx.Expand": _expand,
+    "onnx.Flatten": _flatten,
+    "onnx.Pad": _pad,
+    "onnx.Range": _range,
+    "onnx.Reshape": _reshape,
+    "onnx.Resize": _resize,
+    "onnx.Slice": _slice,
+    "onnx.Tile": _tile,
+}
