@@ -1,11 +1,13 @@
 """Sizes of symbolic dimensions that llvm reads when a program runs."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import parser
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import BackendError, InfeasibleError, RunError
 
 
 def model(text):
@@ -46,3 +48,107 @@ def test_a_gpu_leaves_sizes_that_are_not_known_before_to_its_host():
     module = model("g (float[n,3] x) => (int64[2] y, float[n,3] z) { y = Shape(x) z = Relu(x) }")
     with pytest.raises(InfeasibleError, match="SHAPE_DYNAMIC: its code for Shape of symbolic shapes runs on the host"):
         tt.decompose(module, "cuda(arch=sm_80,host=llvm)", where={"op:Shape": "cuda"})
+
+
+COMPUTED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "heads": (
+        """g (float[b,s,12] x) => (float[b,s,h,d] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {0},
+            int64[1] heads = {3}, int64[1] depth = {4}> {
+            z = Shape(x) b = Gather(z, zero) s = Gather(z, one) m = Mul(b, s) um = Unsqueeze(m, axis)
+            flat = Concat<axis = 0>(um, heads, depth) r = Reshape(x, flat)
+            ub = Unsqueeze(b, axis) us = Unsqueeze(s, axis) whole = Concat<axis = 0>(ub, us, heads, depth)
+            y = Reshape(r, whole) }""",
+        ({"x": (1, 1, 12)}, {"x": (7, 2, 12)}, {"x": (0, 2, 12)}),
+    ),
+    "positions": (
+        """g (float[b,s,4] x, float[b,p,4] past) => (float[b,t,4] y) <int64 zero = {0},
+            int64 one = {1}, int64[1] axis = {0}> {
+            k = Concat<axis = 1>(past, x) z = Shape(k) n = Gather(z, one) r = Range(zero, n, one) f = Cast<to = 1>(r)
+            last = Unsqueeze(one, axis) u = Unsqueeze(f, last) y = Add(k, u) }""",
+        ({"x": (2, 3, 4), "past": (2, 5, 4)}, {"x": (1, 1, 4), "past": (1, 0, 4)}),
+    ),
+    "mask": (
+        """g (float[b,s] x) => (float[b,1,s,s] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {0},
+            int64[1] three = {1}, int64[2] places = {1, 2}> {
+            z = Shape(x) b = Gather(z, zero) n = Gather(z, one) ub = Unsqueeze(b, axis) un = Unsqueeze(n, axis)
+            t = Concat<axis = 0>(ub, three, un, un) e = Unsqueeze(x, places) w = Expand(e, t)
+            ones = ConstantOfShape<value = float[1] {2}>(t) y = Mul(w, ones) }""",
+        ({"x": (2, 3)}, {"x": (1, 1)}, {"x": (0, 7)}),
+    ),
+    "table": (
+        """g (float[b,s,2] x) => (float[b,s,2] y) <float[1,4,2] t = {1, 2, 3, 4, 5, 6, 7, 8}, int64 one = {1},
+            int64[1] axis = {0}, int64[1] start = {0}, int64[1] place = {1}> {
+            z = Shape(x) n = Gather(z, one) end = Unsqueeze(n, axis) p = Slice(t, start, end, place) y = Add(x, p) }""",
+        ({"x": (2, 3, 2)}, {"x": (1, 4, 2)}),
+    ),
+    "run-time shape": (
+        "g (float[b,s] x, int64[3] t) => (float[k,l,m] y) { r = Reshape(x, t) y = Relu(r) }",
+        ({"x": (2, 6), "t": [0, -1, 3]}, {"x": (2, 6), "t": [3, 2, 2]}),
+    ),
+    "run-time slice": (
+        """g (float[b,s] x, int64[1] i, int64[1] j) => (float[b,k] y) <int64[1] axis = {1}, int64[1] step = {2}> {
+            r = Slice(x, i, j, axis, step) y = Relu(r) }""",
+        ({"x": (2, 6), "i": [1], "j": [-1]}, {"x": (2, 6), "i": [3], "j": [2]}, {"x": (2, 6), "i": [-9], "j": [99]}),
+    ),
+    "tile": (
+        """g (float[b,3] x, float[k,3] z) => (float[m,3] y) <int64[1] one = {1}> {
+            s = Shape<start = 0, end = 1>(z) r = Concat<axis = 0>(s, one) t = Tile(x, r) y = Relu(t) }""",
+        ({"x": (2, 3), "z": (4, 3)}, {"x": (1, 3), "z": (1, 3)}),
+    ),
+    "windows": (
+        """g (float[n,1,h,w] x, float[2,1,3,3] k) => (float[n,2,a] y) <int64[3] t = {0, 2, -1}> {
+            c = Conv<strides = [2, 2]>(x, k) r = Reshape(c, t) q = Transpose<perm = [0, 2, 1]>(r) m = MatMul(r, q)
+            y = MatMul(m, r) }""",
+        ({"x": (1, 1, 3, 3), "k": (2, 1, 3, 3)}, {"x": (2, 1, 8, 13), "k": (2, 1, 3, 3)}),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "table" else pytest.param(name, marks=pytest.mark.slow) for name in COMPUTED]
+)
+def test_llvm_makes_shapes_that_are_computed_at_run_time(name):
+    text, cases = COMPUTED[name]
+    module = model(text)
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+    assert len(program.plan.subgraphs) == 1
+    random = np.random.default_rng(0)
+    for case in cases:
+        given = {
+            key: np.array(one) if isinstance(one, list) else random.standard_normal(one).astype("float32")
+            for key, one in case.items()
+        }
+        for key, array in expected.run(given).items():
+            np.testing.assert_allclose(program.run(given)[key], array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("table", {"x": np.ones((2, 5, 2), "float32")}),
+        ("windows", {"x": np.ones((2, 1, 2, 9), "float32"), "k": np.ones((2, 1, 3, 3), "float32")}),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_when_a_program_runs(name, given):
+    program = tt.build(model(COMPUTED[name][0]), "llvm")
+    with pytest.raises(RunError, match="mismatch"):
+        program.run(given)
+
+
+@pytest.mark.parametrize("target", ["c", "cuda(arch=sm_80,host=llvm)"])
+def test_computed_shapes_are_refused_where_memory_is_planned_or_on_a_gpu(target):
+    with pytest.raises(InfeasibleError, match="'t'"):
+        tt.decompose(model("g (float[2,6] x, int64[2] t) => (float[3,4] y) { y = Reshape(x, t) }"), target)
+
+
+@pytest.mark.slow
+def test_a_cache_may_be_empty_if_sums_read_it_with_more():
+    module = model("""g (float[b,s,4] x, float[b,p,4] past) => (float[b,s,t] y, float[b,t,4] k) {
+        k = Concat<axis = 1>(past, x) q = Transpose<perm = [0, 2, 1]>(k) y = MatMul(x, q) }""")
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+    given = {"x": np.ones((2, 3, 4), "float32"), "past": np.ones((2, 0, 4), "float32")}
+    for name, array in expected.run(given).items():
+        np.testing.assert_allclose(program.run(given)[name], array)
+    with pytest.raises(BackendError, match="input 0 has shape"):
+        program.run({"x": np.ones((2, 0, 4), "float32"), "past": np.ones((2, 1, 4), "float32")})

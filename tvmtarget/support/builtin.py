@@ -100,10 +100,11 @@ class C(LLVM):
                 )
         # TVM's importer folds no shape in which 0 stands for an empty dimension.
         has_zeros = op.kind == "Reshape" and op.call.attr("allowzero")
-        if op.kind in ("Reshape", "Tile") and (has_zeros or not op.is_constant(1)):
+        computed = tvm_rules.computed_shape(op)
+        if (op.kind == "Reshape" and has_zeros) or computed:
             return reject(
-                "SHAPE_DYNAMIC",
-                f"{op.call.inputs[1]!r} is computed at run time, and memory is planned ahead of time",
+                "NEED_CONST" if computed else "SHAPE_DYNAMIC",
+                f"{computed or op.call.inputs[1]!r} is computed at run time, and memory is planned ahead of time",
                 hint="make it an initializer",
             )
         return super().check_op(op)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
+from tvmtarget.support.tvm_rules import computed_shape
 
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
@@ -30,6 +31,9 @@ def check_gpu(op: Op) -> Reject | None:
         return reject("NO_RULE", UNSUPPORTED[op.kind])
     if op.kind in ("Shape", "Size") and not _is_static(op):
         return reject("SHAPE_DYNAMIC", f"its code for {op.kind} of symbolic shapes runs on the host")
+    computed = computed_shape(op)
+    if computed:
+        return reject("NEED_CONST", f"{computed!r} of {op.kind} is read on the host, and computed on the GPU")
     if any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs):
         return reject("RULE", f"its schedules for GPUs do not support {op.kind} with an empty result")
     if op.kind == "AveragePool" and op.attr("ceil_mode") == 1 and not _is_static(op):

@@ -15,15 +15,39 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
-__all__ = ["DTYPES", "EXPANDED", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands"]
+__all__ = ["DTYPES", "EXPANDED", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands", "computed_shape"]
 
 _Shape: TypeAlias = tuple[Dim, ...]
 
 _STATIC_HINT = "give the inputs static shapes"
+
+
+# Operands that say which shape a result has.
+_SHAPE_OPERANDS = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Tile": (1,),
+}
+
+
+def computed_shape(op: Op) -> str:
+    """Return the operand that says which shape a result has, if it is computed at run time.
+
+    Args:
+        op: an operation of any operator.
+
+    Returns:
+        The name of the operand; '' if it is a constant, or the operator has none.
+    """
+    return next((op.operand(at) for at in _SHAPE_OPERANDS.get(op.kind, ()) if not op.is_constant(at)), "")
 
 
 def check_empty_operands(op: Op) -> Reject | None:
@@ -185,6 +209,28 @@ def _check_coordinates(op: Op) -> Reject | None:
     return next((refusal for refusal in found if refusal is not None), None)
 
 
+def _require_rank(op: Op) -> Reject | None:
+    """Require that the number of dimensions of the result is known."""
+    result = op.outputs[0]
+    if isinstance(result, TensorType) and result.shape is not None:
+        return None
+    return reject("SHAPE_DYNAMIC", f"the number of dimensions that {op.kind} makes is not known", hint=_STATIC_HINT)
+
+
+def _check_range(op: Op) -> Reject | None:
+    """Require a constant step where bounds are computed: a step of 0 kills the process."""
+    computed = [index for index in (0, 1) if not op.is_constant(index)]
+    if not computed and op.is_constant(2):
+        return None
+    step = op.constant(2)
+    if step is None or not step.all():
+        return reject("NEED_CONST", f"the step of Range, {op.operand(2)!r}, is computed at run time and may be 0")
+    tensor = op.tensor(0)
+    if tensor is not None and tensor.dtype in ("int16", "int32", "int64", "float32", "float64"):
+        return None
+    return reject("NEED_CONST", f"it computes no Range of {tensor} whose bounds are not known", hint="cast to int64")
+
+
 def _check_reshape(op: Op) -> Reject | None:
     """Reject an inferred dimension (-1) of an empty tensor."""
     wanted = op.constant(1)
@@ -195,45 +241,45 @@ def _check_reshape(op: Op) -> Reject | None:
 
 def _check_constant_of_shape(op: Op) -> Reject | None:
     """Reject a scalar result: the value that fills it is a vector of one element."""
-    shape = op.constant(0)
-    if shape is not None and not shape.size:
+    result = op.outputs[0]
+    if isinstance(result, TensorType) and result.shape == ():
         return reject("RULE", "it makes no scalar by ConstantOfShape", hint="use Constant")
     return None
 
 
 def _check_expand(op: Op) -> Reject | None:
-    """Require a static operand, and a target without empty dimensions."""
-    wanted = op.constant(1)
+    """Require that symbolic dimensions stay as they are, and a constant target without empty dimensions."""
+    wanted, shape, result = op.constant(1), _shape(op, 0), op.outputs[0]
     if wanted is not None and 0 in wanted:
         return reject("RULE", "it expands nothing to an empty tensor")
-    return _require_static(0)(op)
+    after = result.shape if isinstance(result, TensorType) and result.shape is not None else ()
+    pairs = zip(reversed(shape), reversed(after), strict=False)
+    return (
+        None
+        if all(isinstance(old, int) or (old is not None and old == new) for old, new in pairs)
+        else _symbolic(op, 0)
+    )
 
 
 def _check_slice(op: Op) -> Reject | None:
     """Reject slices that may be empty, and backward slices that start before the first element."""
     result, shape = op.outputs[0], _shape(op, 0)
-    if isinstance(result, TensorType) and 0 in (result.shape or ()) and 0 not in shape:
+    if _is_static(shape) and isinstance(result, TensorType) and 0 in (result.shape or ()) and 0 not in shape:
         return reject("RULE", f"it makes no empty tensors, and Slice makes {result}")
     starts, ends, axes, steps = (op.constant(index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
-        return None
+        if steps is not None and (steps < 1).any():
+            return reject("RULE", "it slices backwards between constant bounds only")
+        return _require_static(1, 2)(op)
     axes = np.arange(len(starts)) if axes is None else axes
     steps = np.ones_like(starts) if steps is None else steps
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=False):
+    for start, axis, step in zip(starts, axes, steps, strict=False):
         dim = _dim(shape, int(axis))
         if isinstance(dim, int) and step < 0 and start < -dim:
             return reject("RULE", f"it slices backwards from {start} wrongly", hint="start at -1")
-        if not isinstance(dim, int) and not _is_ordered(start, end, step):
-            return reject("SHAPE_DYNAMIC", f"it fails where [{start}:{end}:{step}] of {dim or '?'} elements is empty")
+        if not isinstance(dim, int) and step < 1:
+            return reject("SHAPE_DYNAMIC", f"it slices {dim or '?'} elements backwards by {step}", hint=_STATIC_HINT)
     return None
-
-
-def _is_ordered(start: int, end: int, step: int) -> bool:
-    """Whether a slice of any number of elements starts before it ends."""
-    # Exporters write the largest int32 or int64 for "to the end".
-    to_the_end = end >= np.iinfo("int32").max
-    same_side = (start < 0) == (end < 0) and start <= end
-    return step > 0 and (start == 0 or same_side or to_the_end)
 
 
 def _check_pad(op: Op) -> Reject | None:
@@ -465,11 +511,21 @@ def _check_broadcast_dims(op: Op, shapes: Sequence[_Shape]) -> Reject | None:
 
 def _check_nonempty(op: Op, dims: Iterable[Dim]) -> Reject | None:
     """Reject sums over dimensions of unknown size; those that the user named are checked at run time."""
-    # ONNX's shape inference names unknown dimensions unk__0, unk__1, ...: such a name is no statement of the user.
-    if not any(dim is None or (isinstance(dim, str) and dim.startswith("unk__")) for dim in dims):
+    if all(map(_is_never_empty, dims)):
         return None
     message = f"{op.kind} runs over a dimension that may be empty, and its result would not be written then"
     return reject("SHAPE_DYNAMIC", message, hint="give the dimension a number or a name")
+
+
+def _is_never_empty(dim: Dim) -> bool:
+    """Whether a dimension has elements if those have that the user named."""
+    if not isinstance(dim, str):
+        return dim is not None
+    # ONNX's shape inference names unknown dimensions unk__0, unk__1, ...: such a name is no statement of the user.
+    if any(name.startswith("unk__") for name in symbols_of(dim)):
+        return False
+    least = least_dim(dim, 1)
+    return least is not None and least > 0 if symbols_of(dim) != {dim} else True
 
 
 def _check_bounds(op: Op, indices: np.ndarray[Any, Any], extent: Dim) -> Reject | None:
@@ -589,12 +645,12 @@ RULES: dict[str, Rule] = {
             (),
         )
     ),
-    "ConstantOfShape": Rule(constants=(0,), checks=(_check_constant_of_shape,)),
-    "Expand": Rule(constants=(1,), checks=(_check_expand,)),
+    "ConstantOfShape": Rule(checks=(_require_rank, _check_constant_of_shape)),
+    "Expand": Rule(checks=(_require_rank, _check_expand)),
     "Pad": Rule(constants=(1, 2, 3), checks=(_check_pad,)),
-    "Range": Rule(constants=(0, 1, 2)),
-    "Reshape": Rule(constants=(1,), checks=(_check_reshape,)),
-    "Slice": Rule(constants=(1, 2, 3, 4), opsets=range(10, 29), checks=(_check_slice,)),
+    "Range": Rule(checks=(_check_range,)),
+    "Reshape": Rule(checks=(_require_rank, _check_reshape)),
+    "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
     "Split": Rule(constants=(1,), checks=(_check_split,)),
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
     "Tile": Rule(checks=(_require_static(1),)),

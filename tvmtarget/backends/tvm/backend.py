@@ -11,13 +11,13 @@ import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
@@ -51,6 +51,8 @@ from tvmtarget.backends.tvm.operator_expansion import expand_operators
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
+from tvmtarget.ir.dim_expressions import least_dim, symbols_of
+from tvmtarget.ir.types import Dim
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
 from tvmtarget.target.cpu.triples import Triple
@@ -466,7 +468,10 @@ def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
 def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
     if request.is_relax:
         return tvm.ir.load_json(request.source.decode())
-    return tvm.relax.frontend.onnx.from_onnx(_prepared(request.model), sanitize_input_names=False)
+    # A build whose code is cached imports nothing.
+    from tvmtarget.backends.tvm.onnx_import import import_onnx
+
+    return import_onnx(*_prepared(request.model))
 
 
 def _reduces_to_scalar(tvm: Any, module: Any) -> bool:  # noqa: ANN401
@@ -557,12 +562,36 @@ _MOST_KINDS = 8
 def _never_empty(graph: GraphProto) -> frozenset[int]:
     """Return the inputs that must not be empty, as sums over nothing leave their results unwritten.
 
-    These are the inputs of symbolic shape; static shapes are checked when the program is partitioned.
+    These are the inputs of symbolic shape; static shapes are checked when the program is partitioned. An input may be
+    empty along a dimension that is read only as a part of others: a cache that is extended before a sum.
     """
-    if not any(node.op_type in _SUMS or node.op_type.startswith("Reduce") for node in graph.node):
+    sums = [node for node in graph.node if node.op_type in _SUMS or node.op_type.startswith("Reduce")]
+    if not sums:
         return frozenset()
-    shapes = [value.type.tensor_type.shape.dim for value in graph.input]
-    return frozenset(index for index, dims in enumerate(shapes) if any(not dim.HasField("dim_value") for dim in dims))
+    shapes = [_dims(value.type.tensor_type) for value in graph.input]
+    types = _types(graph)
+    operands = [types.get(name) for node in sums for name in node.input if name]
+    known = [_dims(type_) for type_ in operands if type_ is not None and type_.HasField("shape")]
+    dims = {dim for shape in known for dim in shape}
+    symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+    is_known = len(known) == len(operands) and all(symbols_of(dim) <= symbols for dim in dims if isinstance(dim, str))
+    harmless = {one for one in symbols if is_known and None not in dims and _may_be_empty(one, dims)}
+    needed = [any(not isinstance(dim, int) and dim not in harmless for dim in shape) for shape in shapes]
+    checked = {dim for shape in shapes if harmless.isdisjoint(shape) for dim in shape if isinstance(dim, str)}
+    return frozenset(
+        index
+        for index, shape in enumerate(shapes)
+        if needed[index] and (harmless.isdisjoint(shape) or not {*shape} - harmless <= checked | {*_numbers(shape)})
+    )
+
+
+def _may_be_empty(symbol: str, dims: Iterable[Dim]) -> bool:
+    """Return whether all dimensions have elements if a symbol is 0 and the others are not."""
+    return all((least_dim(dim, 1, {symbol}) or 0) > 0 for dim in dims if symbol in symbols_of(dim))
+
+
+def _numbers(shape: Iterable[Dim]) -> Iterator[int]:
+    return (dim for dim in shape if isinstance(dim, int))
 
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
@@ -620,8 +649,12 @@ def _linkable(leaf: Target) -> Target:
     return leaf.override(added) if added else leaf
 
 
-def _prepared(model: ModelProto) -> ModelProto:
-    """Copy a model into the form that TVM's importer reads correctly."""
+def _prepared(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Dim, ...]], dict[str, int]]:
+    """Copy a model into the form that TVM's importer reads correctly.
+
+    Returns:
+        The model, and the dimensions and element types of its values by name.
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
     _name_inputs(copy.graph)
@@ -630,14 +663,18 @@ def _prepared(model: ModelProto) -> ModelProto:
     # Sums that an expansion brings are accumulated in float32, too.
     copy = accumulate_in_float32(copy)
     graph = copy.graph
+    types = _types(graph)
+    shapes = {name: _dims(type_) for name, type_ in types.items() if type_.HasField("shape")}
     _name_symbols(graph)
     _cut_spare_results(graph)
-    types = _types(graph)
     empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
-    nodes = [written for node in graph.node for written in _rewritten(node, types, empty)]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    return copy
+    for node in graph.node:
+        _drop_empty(node, empty)
+    return copy, shapes, {name: type_.elem_type for name, type_ in types.items()}
+
+
+def _dims(type_: TypeProto.Tensor) -> tuple[Dim, ...]:
+    return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in type_.shape.dim)
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
@@ -677,45 +714,12 @@ def _cut_spare_results(graph: GraphProto) -> None:
             node.output.pop()
 
 
-def _rewritten(node: NodeProto, types: Mapping[str, TypeProto.Tensor], empty: set[str]) -> Iterator[NodeProto]:
-    """Yield the nodes that replace one; `empty` are the initializers without elements."""
+def _drop_empty(node: NodeProto, empty: set[str]) -> None:
+    """Remove empty lists of a node, and operands of a Resize; `empty` are the initializers without elements."""
     for attribute in [attr for attr in node.attribute if attr.type == AttributeProto.INTS and not attr.ints]:
         node.attribute.remove(attribute)
-    if node.op_type in ("Shape", "Size"):
-        yield from _shape_nodes(node, types)
-    elif node.op_type == "Resize":
+    if node.op_type == "Resize":
         node.input[:] = [name if name not in empty else "" for name in node.input]
-        yield node
-    elif node.op_type == "Concat" and _is_int64_vector(types.get(node.output[0])):
-        # A concatenation of constants comes out as a shape; a cast makes a tensor of it again.
-        whole, node.output[0] = node.output[0], f"{node.output[0]}:shape"
-        yield node
-        yield onnx.helper.make_node("Cast", [node.output[0]], [whole], to=TensorProto.INT64)
-    else:
-        yield node
-
-
-def _shape_nodes(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> Iterator[NodeProto]:
-    """Yield a constant for a Shape or Size of a static value; of another, what makes a tensor of its shape."""
-    dims = types[node.input[0]].shape.dim
-    if all(dim.HasField("dim_value") for dim in dims):
-        bounds = {attribute.name: attribute.i for attribute in node.attribute}
-        shape = np.array([dim.dim_value for dim in dims[slice(bounds.get("start", 0), bounds.get("end"))]], "int64")
-        value = shape if node.op_type == "Shape" else np.array(shape.prod(), "int64")
-        yield onnx.helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(value))
-        return
-    (result,) = node.output
-    vector = result if node.op_type == "Shape" else f"{result}:vector"
-    shape_node = onnx.helper.make_node("Shape", node.input, [f"{result}:shape"])
-    shape_node.attribute.extend(node.attribute)
-    yield shape_node
-    yield onnx.helper.make_node("Cast", [f"{result}:shape"], [vector], to=TensorProto.INT64)
-    if node.op_type == "Size":
-        yield onnx.helper.make_node("ReduceProd", [vector], [result], keepdims=0)
-
-
-def _is_int64_vector(type_: TypeProto.Tensor | None) -> bool:
-    return type_ is not None and type_.elem_type == TensorProto.INT64 and len(type_.shape.dim) == 1
 
 
 BACKEND = _Tvm()

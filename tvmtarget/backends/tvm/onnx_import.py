@@ -1,0 +1,623 @@
+"""Import of ONNX models with shapes that are computed when a program runs.
+
+TVM's importer represents `Shape` in a form that most of its operators do not accept, and knows few results of
+computations with sizes. The importer of this module knows the elements of a value that holds sizes as expressions, in
+symbols of the shapes of the inputs; `Reshape`, `Expand`, `Range`, `ConstantOfShape`, `Slice` and `Tile` get their
+shapes from these. Other sizes are read from tensors when the program runs.
+
+The partitioner decides by its own types which operations fit together. Where TVM derives less of a shape than these
+say, a check that runs with the program (`match_cast`) states it.
+
+TVM is imported late and ships no types: its objects are Any, under names that say what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.ir.types import Dim
+
+__all__ = ["Shapes", "import_onnx"]
+
+Module: TypeAlias = Any
+Builder: TypeAlias = Any
+Expr: TypeAlias = Any  # of Relax
+Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
+Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
+
+_MOST_SIZES = 64
+_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
+_LARGEST = 1 << 40  # bound of dimensions in proofs
+_INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
+_OPAQUE = 8  # TVM's kOpaque
+_WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
+_SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def import_onnx(model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) -> Module:
+    """Import a model.
+
+    Args:
+        model: the model; the names of symbolic dimensions of its inputs are identifiers.
+        shapes: dimensions of its values by name, with the symbols and expressions of the partitioner.
+        dtypes: element types of its values by name.
+
+    Returns:
+        TVM's module.
+    """
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    # The importer passes the name of a node to converters, so that it tells here which node it is.
+    for number, node in enumerate(copy.graph.node):
+        node.name = str(number)
+    symbolic = _SymbolicImport(copy, shapes, dtypes)
+
+    class Importer(ONNXGraphImporter):  # type: ignore[misc]  # TVM ships no types
+        def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Expr:  # noqa: ANN401
+            def default(operands: Sequence[Expr]) -> Expr:
+                inputs[:] = operands
+                return super(Importer, self)._convert_operator(op_name, inputs, attrs, opset)
+
+            number = attrs["tvm_custom"]["name"]
+            if not number.isdecimal():  # of a nested body
+                return default(list(inputs))
+            symbolic.bind(self._inputs)
+            return symbolic.converted(self.bb, int(number), list(inputs), default)
+
+    opset = next((one.version for one in copy.opset_import if one.domain in ("", "ai.onnx")), 1)
+    return Importer({}, "float32", sanitize=False).from_onnx(copy.graph, opset)
+
+
+class _SymbolicImport:
+    """What is known of the sizes in a graph while it is imported."""
+
+    def __init__(self, model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) -> None:
+        self._tvm = import_tvm()
+        self._nodes = model.graph.node
+        self._shapes = shapes
+        self._dtypes = dtypes
+        self._read = {name for node in model.graph.node for name in node.input}
+        self._proofs = self._tvm.sym.Analyzer()
+        self._dims: dict[str, Size] | None = None
+        self._sizes: dict[str, list[Size]] = {}
+        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+
+    def bind(self, inputs: Mapping[str, Expr]) -> None:
+        """Learn the symbols of the shapes of the inputs, once."""
+        if self._dims is not None:
+            return
+        self._dims = {}
+        for name, value in inputs.items():
+            sizes = self._shape_of(value) if hasattr(value, "ty") else None
+            for dim, size in zip(self._shapes.get(name, ()), sizes or (), strict=False):
+                if isinstance(size, self._tvm.tirx.Var):
+                    self._proofs.bind(size, self._tvm.ir.Range(0, _LARGEST))
+                if isinstance(dim, str):
+                    self._dims.setdefault(dim, size)
+
+    def converted(
+        self, builder: Builder, number: int, inputs: list[Expr], default: Callable[[Sequence[Expr]], Expr]
+    ) -> Expr:
+        """Return the results of a node."""
+        node = self._nodes[number]
+        sizes = self._computed(node, inputs)
+        if sizes is not None:
+            self._sizes[node.output[0]] = sizes
+            return self._tensor(builder, node.output[0], sizes)
+        if node.op_type in _WINDOWS:
+            inputs[0] = self._wide_enough(builder, node, inputs)
+        lower = _LOWERED.get(node.op_type)
+        found = None if lower is None else lower(self, builder, node, inputs)
+        found = default(inputs) if found is None else builder.normalize(found)
+        if isinstance(found.ty, self._tvm.relax.ShapeType):  # a concatenation of constants
+            found = self.vector(builder, list(found.values))
+        return self._aligned(builder, node, found)
+
+    # Sizes that are expressions
+
+    def known(self, name: str) -> list[Size] | None:
+        """Return the elements of a scalar or vector of integers; None if they are not known."""
+        tensor = self._constants.get(name)
+        if name not in self._sizes and tensor is not None and tensor.data_type in _INTEGERS and len(tensor.dims) < 2:
+            array = numpy_helper.to_array(tensor)
+            if array.size <= _MOST_SIZES:
+                self._sizes[name] = [
+                    bool(one) if array.dtype == bool else self.number(int(one)) for one in array.reshape(-1)
+                ]
+        return self._sizes.get(name)
+
+    def number(self, value: int) -> Size:
+        """Return a number as an expression."""
+        return self._tvm.tirx.IntImm("int64", value)
+
+    def value(self, size: Size) -> int | None:
+        """Return the number that a size is; None if it is symbolic."""
+        return int(size.value) if isinstance(size, self._tvm.tirx.IntImm) else None
+
+    def simple(self, size: Size) -> Size:
+        """Return a size in a simpler form."""
+        return size if isinstance(size, bool) else self._proofs.simplify(size)
+
+    def is_proven(self, condition: Size) -> bool:
+        """Return whether a condition on sizes holds for all sizes."""
+        return condition if isinstance(condition, bool) else bool(self._proofs.can_prove(condition))
+
+    def least(self, first: Size, second: Size) -> Size:
+        """Return the smaller of two sizes."""
+        for less, more in ((first, second), (second, first)):
+            if self.is_proven(less <= more):
+                return less
+        return self._tvm.tirx.min(first, second)
+
+    def most(self, first: Size, second: Size) -> Size:
+        """Return the larger of two sizes."""
+        for less, more in ((first, second), (second, first)):
+            if self.is_proven(less <= more):
+                return more
+        return self._tvm.tirx.max(first, second)
+
+    def product(self, sizes: Sequence[Size]) -> Size:
+        """Return the product of sizes."""
+        return self.simple(reduce(lambda a, b: a * b, sizes, self.number(1)))
+
+    def dim(self, dim: Dim) -> Size | None:
+        """Return the expression of a dimension of the partitioner; None if nothing in the function has it."""
+        return self.number(dim) if isinstance(dim, int) else (self._dims or {}).get(dim or "")
+
+    def rank(self, name: str) -> int | None:
+        """Return the number of dimensions of a value, None if it is not known."""
+        tensor = self._constants.get(name)
+        shape = self._shapes.get(name) if tensor is None else tensor.dims
+        return None if shape is None else len(shape)
+
+    def attribute(self, node: NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401
+        """Return an attribute of a node."""
+        found = (onnx.helper.get_attribute_value(one) for one in node.attribute if one.name == name)
+        return next(found, default)
+
+    def _shape_of(self, value: Expr) -> list[Size] | None:
+        values = getattr(getattr(value.ty, "shape", None), "values", None)
+        return None if values is None else list(values)
+
+    def shape(self, value: Expr) -> list[Size]:
+        """Return the dimensions of a tensor, which are known for all values."""
+        found = self._shape_of(value)
+        if found is None:
+            raise ValueError(f"the shape of {value.ty} is not known")
+        return found
+
+    def _tensor(self, builder: Builder, name: str, sizes: Sequence[Size]) -> Expr:
+        """Return sizes as a tensor."""
+        relax = self._tvm.relax
+        dtype = _INTEGERS[self._dtypes[name]]
+        values = [size if isinstance(size, bool) else self.value(size) for size in sizes]
+        rank = self.rank(name)
+        if None not in values:
+            return relax.const(np.array(values, dtype).reshape(() if rank == 0 else (-1,)), dtype)
+        return self.vector(builder, sizes, dtype, is_scalar=rank == 0)
+
+    def _computed(self, node: NodeProto, inputs: Sequence[Expr]) -> list[Size] | None:
+        """Return the elements of the result of a computation with sizes; None if it is none, or they are not known."""
+        if len(node.output) != 1 or self._dtypes.get(node.output[0]) not in _INTEGERS:
+            return None
+        rank = self.rank(node.output[0])
+        if rank is None or rank > 1 or node.op_type not in _COMPUTED:
+            return None
+        if node.op_type in ("Shape", "Size"):
+            shape = self._shape_of(inputs[0])
+            if shape is None:
+                return None
+            if node.op_type == "Size":
+                return [self.product(shape)]
+            return shape[self.attribute(node, "start", 0) : self.attribute(node, "end", None)]
+        operands = [self.known(name) for name in node.input if name]
+        if None in operands or not operands:
+            return None
+        found = _COMPUTED[node.op_type](self, node, operands)
+        if found is None or len(found) > _MOST_SIZES or (rank == 0 and len(found) != 1):
+            return None
+        if any(one is None for one in found):
+            return None
+        return [self.simple(one) for one in found]
+
+    # Types
+
+    def _aligned(self, builder: Builder, node: NodeProto, found: Expr) -> Expr:
+        """Return results with all that the partitioner knows of their shapes."""
+        relax, names = self._tvm.relax, [*node.output]
+        fields = getattr(found.ty, "fields", None)
+        if fields is None:
+            return self._with_shape(builder, names[0], found)
+        each = [found[at] if isinstance(found, relax.Tuple) else None for at in range(len(fields))]
+        if not any(self._needs_shape(name, field) for name, field in zip(names, fields, strict=False)):
+            return found
+        values = [builder.emit(relax.TupleGetItem(found, at)) if one is None else one for at, one in enumerate(each)]
+        named = zip([*names, *[""] * len(values)], values, strict=False)
+        return relax.Tuple([self._with_shape(builder, name, value) for name, value in named])
+
+    def _needs_shape(self, name: str, type_: Any) -> bool:  # noqa: ANN401
+        return name in self._shapes and any(not isinstance(dim, int) for dim in self._shapes[name])
+
+    def _with_shape(self, builder: Builder, name: str, value: Expr) -> Expr:
+        relax, tirx = self._tvm.relax, self._tvm.tirx
+        dims = self._shapes.get(name)
+        if dims is None or not isinstance(value.ty, relax.TensorType) or value.ty.ndim != len(dims):
+            return value
+        sizes = self._shape_of(value)
+        wanted: list[Size] = []
+        for at, dim in enumerate(dims):
+            size, known = None if sizes is None else sizes[at], self.dim(dim)
+            if size is not None and (known is None or self.value(size) is not None or self._are_equal(size, known)):
+                found = size
+            elif known is not None:
+                found = known
+            else:
+                found = tirx.Var(f"d{len(self._dims or {})}_{at}", "int64")
+                self._proofs.bind(found, self._tvm.ir.Range(0, _LARGEST))
+            if isinstance(dim, str) and self._dims is not None:
+                self._dims.setdefault(dim, found)
+            wanted.append(found)
+        is_same = sizes is not None and all(new is old for new, old in zip(wanted, sizes, strict=True))
+        # What nothing reads needs no check: exporters name the dimensions of results as they like.
+        if is_same or (sizes is not None and name not in self._read):
+            return value
+        if sizes is None:
+            return builder.match_cast(value, relax.TensorType(wanted, value.ty.dtype))
+        return self._checked(builder, value, sizes, wanted)
+
+    def _checked(self, builder: Builder, value: Expr, sizes: Sequence[Size], wanted: Sequence[Size]) -> Expr:
+        """Return a value with other dimensions, after a check that these are equal to its own.
+
+        A check by a symbol alone defines it for TVM's pass CanonicalizeTIRVariables, which then replaces the symbols of
+        parameters. So the check compares with an expression, and a copy, which is fused with what reads it, has the
+        dimensions.
+        """
+        te, tirx = self._tvm.te, self._tvm.tirx
+        limit = tirx.IntImm("int64", 1 << 62)  # which no dimension exceeds, and no proof knows
+        compared = [
+            old if new is old or self.value(new) is not None else tirx.min(new, limit)
+            for new, old in zip(wanted, sizes, strict=True)
+        ]
+        checked = builder.match_cast(value, self._tvm.relax.TensorType(compared, value.ty.dtype))
+        return self.emitted(
+            builder, lambda operand: te.compute(wanted, lambda *indices: operand(*indices), name="checked"), checked
+        )
+
+    def _are_equal(self, first: Size, second: Size) -> bool:
+        return bool(self._proofs.can_prove_equal(first, second))
+
+    def _wide_enough(self, builder: Builder, node: NodeProto, inputs: Sequence[Expr]) -> Expr:
+        """Return the data of a convolution or pooling, after a check that the window fits into it.
+
+        The partitioner relies on results with elements.
+        """
+        tirx, data = self._tvm.tirx, inputs[0]
+        shape, rank = self.shape(data), len(self.shape(data)) - 2
+        if self.attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+            return data
+        kernel = self.attribute(node, "kernel_shape", None) or [
+            self.value(size) or 1 for size in self.shape(inputs[1])[2:]
+        ]
+        dilations = self.attribute(node, "dilations", [1] * rank)
+        pads = self.attribute(node, "pads", [0] * (2 * rank))
+        wanted = list(shape)
+        for at in range(rank):
+            least = self.number(max(1, (kernel[at] - 1) * dilations[at] + 1 - pads[at] - pads[at + rank]))
+            if not self.is_proven(shape[at + 2] >= least):
+                wanted[at + 2] = tirx.max(shape[at + 2], least)
+        if all(new is old for new, old in zip(wanted, shape, strict=True)):
+            return data
+        return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
+
+    # Operators whose shapes are computed
+
+    def read_sizes(self, builder: Builder, tensor: Expr, names: Sequence[Dim] = ()) -> list[Size]:
+        """Return the elements of a vector of sizes that is computed when the program runs, as new symbols."""
+        tvm, relax = self._tvm, self._tvm.relax
+        count = self.value(self.shape(tensor)[0])
+        if count is None:
+            raise ValueError("the number of sizes is not known")
+        if str(tensor.ty.dtype) != "int64":
+            tensor = builder.normalize(relax.op.astype(tensor, "int64"))
+        shape = builder.emit(relax.op.tensor_to_shape(tensor))
+        sizes = [tvm.tirx.Var(f"size_{at}", "int64") for at in range(count)]
+        for size in sizes:
+            self._proofs.bind(size, tvm.ir.Range(0, _LARGEST))
+        builder.match_cast(shape, relax.ShapeType(sizes))
+        return sizes
+
+    def vector(self, builder: Builder, sizes: Sequence[Size], dtype: str = "int64", *, is_scalar: bool = False) -> Expr:
+        """Return sizes as a vector, or one as a scalar."""
+        tvm = self._tvm
+
+        def listed(values: Sequence[Size]) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                found = values[-1]
+                for number in reversed(range(len(values) - 1)):
+                    found = tvm.tirx.Select(indices[0] == number, values[number], found)
+                return found.astype(dtype)
+
+            return tvm.te.compute(() if is_scalar else (len(values),), element, name="sizes")
+
+        return self.emitted(builder, listed, list(sizes))
+
+    def emitted(self, builder: Builder, compute: Callable[..., Any], *operands: Expr | list[Size]) -> Expr:
+        """Return what a function of TE computes of tensors and lists of sizes.
+
+        TVM's fusion fails on functions that take symbols besides tensors: these are marked to be not fused.
+        """
+        call = builder.call_te(compute, *operands, primfunc_name_hint="computed")
+        if any(not isinstance(one.ty, self._tvm.relax.TensorType) for one in call.args[1].fields):
+            attributes = {"op_pattern": _OPAQUE}
+            call = builder.call_te(compute, *operands, primfunc_name_hint="computed", primfunc_attrs=attributes)
+        return builder.emit(call)
+
+    def reshape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Reshape to computed sizes; None for one to constant sizes."""
+        if node.input[1] in self._constants:
+            return None
+        data, shape = inputs[0], self.shape(inputs[0])
+        wanted, copies = self.known(node.input[1]), not self.attribute(node, "allowzero", 0)
+        if wanted is None:
+            wanted = self.read_sizes(builder, self._resolved(builder, inputs[1], shape, copies=copies))
+        elif copies:
+            wanted = [shape[at] if self.value(one) == 0 else one for at, one in enumerate(wanted)]
+        if any(self.value(one) == -1 for one in wanted):
+            at = next(at for at, one in enumerate(wanted) if self.value(one) == -1)
+            others = self.product([*wanted[:at], *wanted[at + 1 :]])
+            # Where others are 0, there is no quotient, and the process would end.
+            quotient = self._tvm.tirx.floordiv(self.product(shape), self.most(others, self.number(1)))
+            wanted = [*wanted[:at], self.simple(quotient), *wanted[at + 1 :]]
+        return self._tvm.relax.op.reshape(data, self._tvm.relax.ShapeExpr(wanted))
+
+    def _resolved(self, builder: Builder, sizes: Expr, shape: Sequence[Size], *, copies: bool) -> Expr:
+        """Return the sizes of a Reshape with what 0 and -1 stand for, computed when the program runs."""
+        relax = self._tvm.relax
+        op, emit = relax.op, builder.normalize
+        count = self.value(self.shape(sizes)[0]) or 0
+        if str(sizes.ty.dtype) != "int64":
+            sizes = emit(op.astype(sizes, "int64"))
+        one, zero, minus = (relax.const(value, "int64") for value in (1, 0, -1))
+        if copies:
+            same = self.vector(builder, [*shape, *[self.number(1)] * count][:count])
+            sizes = emit(op.where(emit(op.equal(sizes, zero)), same, sizes))
+        is_inferred = emit(op.equal(sizes, minus))
+        others = emit(op.prod(emit(op.where(is_inferred, one, sizes))))
+        total = emit(op.prod(self.vector(builder, shape))) if shape else one
+        inferred = emit(op.floor_divide(total, emit(op.maximum(others, one))))
+        return emit(op.where(is_inferred, inferred, sizes))
+
+    def expand(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower an Expand to computed sizes; None for one to constant sizes."""
+        data, shape = inputs[0], self.shape(inputs[0])
+        if node.input[1] in self._constants and all(self.value(size) is not None for size in shape):
+            return None
+        wanted = self.known(node.input[1]) or self.read_sizes(builder, inputs[1])
+        rank = max(len(shape), len(wanted))
+        shape, wanted = ([self.number(1)] * (rank - len(one)) + one for one in (shape, wanted))
+        # A dimension other than 1 stays, as the partitioner has made sure.
+        sizes = [new if self.value(old) == 1 else old for old, new in zip(shape, wanted, strict=True)]
+        return self._tvm.relax.op.broadcast_to(data, self._tvm.relax.ShapeExpr(sizes))
+
+    def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a ConstantOfShape of computed sizes; None for one of constant sizes."""
+        if node.input[0] in self._constants:
+            return None
+        sizes = self.known(node.input[0]) or self.read_sizes(builder, inputs[0])
+        tensor = self.attribute(node, "value", None)
+        value = np.zeros(1, "float32") if tensor is None else numpy_helper.to_array(tensor)
+        constant = self._tvm.relax.const(value.reshape(()), str(value.dtype))
+        return self._tvm.relax.op.full(self._tvm.relax.ShapeExpr(sizes), constant, str(value.dtype))
+
+    def range(self, builder: Builder, node: NodeProto, _inputs: list[Expr]) -> Expr | None:
+        """Lower a Range of known sizes; None for others, whose length TVM's importer computes when the program runs."""
+        tvm, dtype = self._tvm, _INTEGERS.get(self._dtypes.get(node.output[0], 0))
+        start, limit, step = (self.known(name) for name in node.input)
+        if start is None or limit is None or step is None or dtype is None or all(map(self._is_number, node.input)):
+            return None
+        by = self.value(step[0])
+        if not by:
+            return None
+        distance = limit[0] - start[0] if by > 0 else start[0] - limit[0]
+        length = tvm.tirx.floordiv(distance + (abs(by) - 1), abs(by))
+        count = self.simple(self.most(self.simple(length), self.number(0)))
+
+        def counted(first: Sequence[Size]) -> Any:  # noqa: ANN401
+            return tvm.te.compute((count,), lambda at: (first[0] + at * by).astype(dtype), name="range")
+
+        return self.emitted(builder, counted, start)
+
+    def _is_number(self, name: str) -> bool:
+        return all(self.value(one) is not None for one in self.known(name) or [])
+
+    def slice(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Slice with constant axes and steps of 1 or more; None for one of a static shape by constants."""
+        tvm = self._tvm
+        names = [*node.input, "", ""][:5]
+        data, shape = inputs[0], self.shape(inputs[0])
+        is_static = all(self.value(size) is not None for size in shape)
+        if is_static and all(name in self._constants for name in names[1:3]):
+            return None
+        count = self.value(self.shape(inputs[1])[0]) or 0
+        axes = self.known(names[3]) if names[3] else [self.number(at) for at in range(count)]
+        steps = self.known(names[4]) if names[4] else [self.number(1)] * count
+        if axes is None or steps is None:
+            raise ValueError("the axes and steps of a Slice are not known")
+        places = [(self.value(axis) or 0) % len(shape) for axis in axes]
+        starts, ends = self.known(names[1]), self.known(names[2])
+        tensor = None
+        if starts is None or ends is None:
+            tensor, counts = self._bounds(builder, [shape[at] for at in places], inputs[1], inputs[2], steps)
+        else:
+            starts = [self._bound(start, shape[at]) for start, at in zip(starts, places, strict=True)]
+            ends = [self._bound(end, shape[at]) for end, at in zip(ends, places, strict=True)]
+            floordiv, zero = tvm.tirx.floordiv, self.number(0)
+            counts = [
+                self.simple(self.most(self.simple(floordiv(end - start + (step - 1), step)), zero))
+                for start, end, step in zip(starts, ends, steps, strict=True)
+            ]
+        sizes = list(shape)
+        for at, size in zip(places, counts, strict=True):
+            sizes[at] = size
+
+        def sliced(operand: Any, first: Any) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                moved = list(indices)
+                for number, at in enumerate(places):
+                    moved[at] = first[number] + indices[at] * steps[number]
+                return operand(*moved)
+
+            return tvm.te.compute(sizes, element, name="slice")
+
+        return self.emitted(builder, sliced, data, starts if tensor is None else tensor)
+
+    def _bound(self, bound: Size, size: Size) -> Size:
+        """Return a bound of a slice, counted from the start and within the dimension."""
+        if (self.value(bound) or 0) >= _END:
+            return size
+        if self.is_proven(bound < 0):
+            bound = self.simple(bound + size)
+        elif not self.is_proven(bound >= 0):
+            bound = self._tvm.tirx.Select(bound < 0, bound + size, bound)
+        return self.simple(self.most(self.least(bound, size), self.number(0)))
+
+    def _bounds(
+        self, builder: Builder, sizes: Sequence[Size], start: Expr, end: Expr, steps: Sequence[Size]
+    ) -> tuple[Expr, list[Size]]:
+        """Return the starts and counts of a slice whose bounds are computed when the program runs."""
+        relax = self._tvm.relax
+        op, emit = relax.op, builder.normalize
+        step = relax.const(np.array([self.value(one) for one in steps], "int64"), "int64")
+        extent, zero = self.vector(builder, sizes), relax.const(0, "int64")
+
+        def within(bound: Expr) -> Expr:
+            bound = bound if str(bound.ty.dtype) == "int64" else emit(op.astype(bound, "int64"))
+            moved = emit(op.where(emit(op.less(bound, zero)), emit(op.add(bound, extent)), bound))
+            return emit(op.maximum(emit(op.minimum(moved, extent)), zero))
+
+        first, last = within(start), within(end)
+        distance = emit(
+            op.add(
+                emit(op.subtract(last, first)),
+                relax.const(np.array([(self.value(one) or 1) - 1 for one in steps], "int64"), "int64"),
+            )
+        )
+        counts = emit(op.maximum(emit(op.floor_divide(distance, step)), zero))
+        return first, self.read_sizes(builder, counts)
+
+    def tile(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Tile by known sizes; None for others, which TVM's importer lowers."""
+        tvm, repeats = self._tvm, self.known(node.input[1])
+        if node.input[1] in self._constants or repeats is None:
+            return None
+        shape = self.shape(inputs[0])
+        sizes = [self.simple(size * times) for size, times in zip(shape, repeats, strict=True)]
+
+        def tiled(operand: Any) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                return operand(*(tvm.tirx.floormod(at, size) for at, size in zip(indices, shape, strict=True)))
+
+            return tvm.te.compute(sizes, element, name="tile")
+
+        return self.emitted(builder, tiled, inputs[0])
+
+
+_Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
+_LOWERED: dict[str, _Lowering] = {
+    "ConstantOfShape": _SymbolicImport.constant_of_shape,
+    "Expand": _SymbolicImport.expand,
+    "Range": _SymbolicImport.range,
+    "Reshape": _SymbolicImport.reshape,
+    "Slice": _SymbolicImport.slice,
+    "Tile": _SymbolicImport.tile,
+}
+
+
+# Computations with sizes: functions of the elements of their operands
+
+
+def _elementwise(compute: Callable[..., Size | None]) -> Callable[..., list[Size | None] | None]:
+    def apply(context: _SymbolicImport, _node: NodeProto, operands: Sequence[list[Size]]) -> list[Size | None] | None:
+        count = max(map(len, operands), default=0)
+        if any(len(one) not in (1, count) for one in operands):
+            return None
+        columns = zip(*(one * count if len(one) == 1 else one for one in operands), strict=True)
+        return [compute(context, *column) for column in columns]
+
+    return apply
+
+
+def _gather(context: _SymbolicImport, node: NodeProto, operands: Sequence[list[Size]]) -> list[Size] | None:
+    data, places = operands[0], [context.value(one) for one in operands[1]]
+    if context.rank(node.input[0]) != 1 or any(at is None or not -len(data) <= at < len(data) for at in places):
+        return None
+    return [data[at] for at in places if at is not None]
+
+
+def _slice(context: _SymbolicImport, node: NodeProto, operands: Sequence[list[Size]]) -> list[Size] | None:
+    data, *bounds = operands
+    numbers = [[context.value(one) for one in bound] for bound in bounds]
+    if context.rank(node.input[0]) != 1 or any(len(one) != 1 or one[0] is None for one in numbers):
+        return None
+    start, end = numbers[0][0], numbers[1][0]
+    step = numbers[-1][0] if len(node.input) > 4 and node.input[4] else 1
+    return data[start:end:step] if step is not None and step > 0 else None
+
+
+def _concat(_context: _SymbolicImport, _node: NodeProto, operands: Sequence[list[Size]]) -> list[Size]:
+    return [size for operand in operands for size in operand]
+
+
+def _same(context: _SymbolicImport, node: NodeProto, operands: Sequence[list[Size]]) -> list[Size] | None:
+    is_integer = all(not isinstance(one, bool) for one in operands[0])
+    return operands[0] if is_integer and context._dtypes[node.output[0]] != TensorProto.BOOL else None
+
+
+def _quotient(context: _SymbolicImport, first: Size, second: Size) -> Size | None:
+    is_plain = context.is_proven(second > 0) and context.is_proven(first >= 0)
+    return context._tvm.tirx.floordiv(first, second) if is_plain else None
+
+
+def _equal(context: _SymbolicImport, first: Size, second: Size) -> bool | None:
+    if context._are_equal(first, second):
+        return True
+    return False if context.is_proven(first < second) or context.is_proven(first > second) else None
+
+
+def _less(context: _SymbolicImport, first: Size, second: Size) -> bool | None:
+    return True if context.is_proven(first < second) else False if context.is_proven(first >= second) else None
+
+
+def _product(context: _SymbolicImport, node: NodeProto, operands: Sequence[list[Size]]) -> list[Size] | None:
+    return [context.product(operands[0])] if context.rank(node.input[0]) == 1 else None
+
+
+_COMPUTED: dict[str, Callable[..., list[Any] | None]] = {
+    "Add": _elementwise(lambda _, a, b: a + b),
+    "Concat": _concat,
+    "Div": _elementwise(_quotient),
+    "Equal": _elementwise(_equal),
+    "Gather": _gather,
+    "Greater": _elementwise(lambda context, a, b: _less(context, b, a)),
+    "Less": _elementwise(_less),
+    "Max": _elementwise(lambda context, *sizes: reduce(context.most, sizes)),
+    "Min": _elementwise(lambda context, *sizes: reduce(context.least, sizes)),
+    "Mul": _elementwise(lambda _, a, b: a * b),
+    "Neg": _elementwise(lambda _, a: -a),
+    "ReduceProd": _product,
+    "Shape": _same,
+    "Size": _same,
+    "Slice": _slice,
+    "Sub": _elementwise(lambda _, a, b: a - b),
+    "Where": _elementwise(lambda _, condition, a, b: a if condition else b),
+    **dict.fromkeys(_SAME, _same),
+}
