@@ -9,7 +9,7 @@ and `_trees.py`, in turn). For a random operation of each program the questions 
   prints, and leave if it takes a little more?
 - `alone`: do operations and copies take so much longer if only this one moves (`explain`)?
 
-Printed are how many answers of each kind were compared, then those that were wrong, by program.
+Printed are the answers that were wrong, by program, then how many of each kind were compared.
 """
 
 from __future__ import annotations
@@ -176,22 +176,22 @@ def _alone(case: _Case, plan: Plan, about: str, op: str) -> Iterator[Answer]:
 
 
 def main() -> None:
-    """Ask until there are enough answers, and print how many of each kind were compared, and the wrong ones."""
+    """Ask until there are enough answers; print wrong ones as they come, then how many of each kind were compared."""
     words = [int(word) for word in sys.argv[1:]]
     count, seed = (*words, *(COUNT, 0)[len(words) :])[:2]
     first, begin = seed, time.process_time()
     compared: Counter[str] = Counter()
-    wrong: list[Answer] = []
+    wrong: Counter[str] = Counter()
     while compared.total() < count:
         for answer in answers(seed):
             compared[answer.kind] += 1
-            wrong += [answer] if answer.problem else []
+            if answer.problem:
+                wrong[answer.kind] += 1
+                print(f"{answer.kind} {answer.about}: {answer.problem}", flush=True)
         seed += 1
     print(f"{compared.total()} answers on programs {first} to {seed - 1}, {time.process_time() - begin:.0f} s CPU:")
     for kind, number in compared.items():
-        print(f"{kind:>12} {number:>6}, {sum(one.kind == kind for one in wrong)} wrong")
-    for one in wrong:
-        print(f"{one.kind} {one.about}: {one.problem}")
+        print(f"{kind:>12} {number:>6}, {wrong[kind]} wrong")
 
 
 if __name__ == "__main__":

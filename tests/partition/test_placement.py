@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
-from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings
+from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
 from tvmtarget.partition.placement.local_search import neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
 
@@ -131,6 +131,19 @@ def best_of_all(problem):
 def test_two_labels_reach_the_optimum(seed, size, share, distinct):
     problem = placement_of(random.Random(seed), size, 2, share=share, distinct=distinct)
     assert problem.total(expand_labels(problem, 0.0)) == best_of_all(problem)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**9), size=st.integers(1, 7), distinct=st.booleans(), more=st.integers(-5, 30))
+def test_branch_and_bound_returns_every_labeling_that_may_be_better(seed, size, distinct, more):
+    problem = placement_of(random.Random(seed), size, 3, share=0.8, distinct=distinct)
+    rows = enumerate_labelings(problem, 10**6)
+    used = (rows[:, :, None] == np.arange(3)).any(axis=1)
+    totals = energy_of(problem, 0.0).totals(rows) + used @ problem.launches
+    known = int(totals.min()) + more
+    found = labelings_below(problem, known, 10**6)
+    assert found.tolist() == rows[totals < known].tolist()
+    assert labelings_below(problem, known, len(found) - 1) is None
 
 
 def test_three_labels_are_placed_within_a_few_percent_of_the_best():

@@ -18,7 +18,13 @@ from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
 from tvmtarget.partition.placement.dual_bound import dual_bound
-from tvmtarget.partition.placement.energy import Bools, LabelingProblem, energy_of, enumerate_labelings
+from tvmtarget.partition.placement.energy import (
+    Bools,
+    LabelingProblem,
+    energy_of,
+    enumerate_labelings,
+    labelings_below,
+)
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import within_capacity
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
@@ -50,6 +56,9 @@ MAX_FORMED = 16
 
 # Up to this many atoms whose choices depend on each other, any two of them are moved together; of more, exchanged.
 PAIRED = 16
+
+# If no more labelings than this may be better than the best that was found, all of them are compared.
+BETTER = 10_000
 
 # Up to this many candidates are repaired where atoms are not apart as required; of more, these are left out.
 MAX_REPAIRED = 64
@@ -224,6 +233,10 @@ class _Search:
                 self.move_atoms()
                 if self._is_coupled:
                     self.climb_from([preferred, *starts, *found])
+                better = labelings_below(problem, self.total, BETTER)
+                if better is not None:
+                    self.consider(list(better))
+                    return self.bound_of(better)
             if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
@@ -293,7 +306,7 @@ class _Search:
         return found
 
     def bound_of(self, labelings: Ints) -> int:
-        """Return a cost that none of some labelings goes below, however their subgraphs are formed."""
+        """Return a cost that neither the best labeling nor some others go below, however their subgraphs are formed."""
         launches = self.problem.launches
         weights: list[int] = launches.tolist()
         labelings = labelings[self.coupled.keeps(labelings)]
@@ -301,14 +314,13 @@ class _Search:
             labelings = labelings[self.capacity.fitting(labelings)]
         totals, used = self._sums(labelings)
         bounds = totals + used @ launches
-        least: int | None = None
+        least = self.total
         for number in np.argsort(bounds, kind="stable").tolist():
-            if least is not None and bounds[number] >= least:
+            if bounds[number] >= least:
                 break
             graph = LabeledGraph(self.level.graph, labelings[number][self.coupled.owner].tolist())
-            bound = int(totals[number]) + least_weight(graph, weights)
-            least = bound if least is None else min(least, bound)
-        return least or 0
+            least = min(least, int(totals[number]) + least_weight(graph, weights))
+        return least
 
     def _sums(self, rows: Ints) -> tuple[Ints, Bools]:
         """Return the cost of atoms and copies of each labeling, and which labels it uses."""

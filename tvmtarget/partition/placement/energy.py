@@ -8,15 +8,16 @@ that move-making algorithms such as alpha-expansion need.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 
-__all__ = ["Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings"]
+__all__ = ["Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelings", "labelings_below"]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
@@ -410,4 +411,61 @@ def enumerate_labelings(problem: LabelingProblem, budget: int) -> Ints:
     for atom, count in enumerate(counts):
         block //= count
         rows[:, atom] = np.flatnonzero(problem.allowed[atom])[numbers // block % count]
+    return rows
+
+
+def labelings_below(problem: LabelingProblem, total: int, budget: int) -> Ints | None:
+    """Return all allowed labelings that may cost less than a known one, by branch and bound, breadth first.
+
+    Atoms are labeled in order. What is labeled costs no less later, the rest at least its own costs, and each label in
+    use at least one call.
+
+    Args:
+        problem: the labeling problem.
+        total: the cost of the known labeling, calls included.
+        budget: the largest number of labelings that are kept after each atom.
+
+    Returns:
+        One labeling per row in lexicographic order; None if there are more than `budget`.
+    """
+    # In the relaxation, no copy costs less because of another one, as with links that copies share.
+    relaxed = problem.relaxed()
+    labels, domains, pair_costs = np.arange(len(relaxed.domains)), relaxed.domains, relaxed.pair_costs
+    readers = [relaxed.readers[begin:end].tolist() for begin, end in pairwise(relaxed.start.tolist())]
+    producers = relaxed.producer.tolist()
+    values_of: list[list[int]] = [[] for _ in relaxed.costs]
+    for value, found in enumerate(readers):
+        for atom in {*found, producers[value]} - {NO_PRODUCER}:
+            values_of[atom].append(value)
+
+    def copies(value: int, rows: Ints, count: int) -> Ints:
+        """Return what copies of a value cost between the first atoms; 0 where its producer is not one of them."""
+        producer = producers[value]
+        if producer >= count:
+            return np.zeros(len(rows), dtype=np.int64)
+        present = np.zeros((len(rows), pair_costs.shape[-1]), dtype=np.bool_)
+        present[:, relaxed.home] = relaxed.is_live_out[value]
+        for reader in readers[value]:
+            if reader < count:
+                present[np.arange(len(rows)), domains[rows[:, reader]]] = True
+        sources = domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), relaxed.home)
+        found: Ints = np.einsum("ij,ij->i", pair_costs[relaxed.cost_index[value]][sources], present)
+        return found
+
+    own = np.where(relaxed.allowed, relaxed.costs, np.iinfo(np.int64).max).min(axis=1)
+    ahead = np.concatenate([np.cumsum(own[::-1])[::-1], [0]])
+    rows, spent = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    used = np.zeros((1, len(labels)), dtype=np.bool_)
+    for atom, touching in enumerate(values_of):
+        options = np.flatnonzero(relaxed.allowed[atom])
+        added = np.tile(options, len(rows))
+        rows = np.column_stack([np.repeat(rows, len(options), axis=0), added])
+        spent = np.repeat(spent, len(options)) + relaxed.costs[atom, added]
+        for value in touching:
+            spent += copies(value, rows, atom + 1) - copies(value, rows, atom)
+        used = np.repeat(used, len(options), axis=0) | (added[:, None] == labels)
+        kept = spent + used @ relaxed.launches + ahead[atom + 1] < total
+        rows, spent, used = rows[kept], spent[kept], used[kept]
+        if len(rows) > budget:
+            return None
     return rows
