@@ -39,7 +39,7 @@ from tvmtarget.target.topology import Site
 __all__ = ["CostChooser", "with_capacities"]
 
 # Up to this many labelings, all of them are compared, and the result is exact.
-ENUMERATED = 65_536
+ENUMERATED = 4096
 
 # Parts of a launch that are charged wherever a value passes between sites, tried beside 0. How many calls a labeling
 # needs is only known once subgraphs are formed, so no single part is right.
@@ -56,6 +56,9 @@ MAX_FORMED = 16
 
 # Up to this many atoms whose choices depend on each other, any two of them are moved together; of more, exchanged.
 PAIRED = 16
+
+# Up to this many atoms, branch and bound is tried first: where it ends, nothing else is needed.
+FEW = 24
 
 # If no more labelings than this may be better than the best that was found, all of them are compared.
 BETTER = 10_000
@@ -217,6 +220,13 @@ class _Search:
         else:
             budget = Budget(WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE)
             starts = list(_starts(problem))
+            if len(problem.costs) <= FEW:
+                self.consider([preferred, *starts])
+                self.move_atoms()
+                bound = self.compare_better()
+                if bound is not None:
+                    return bound
+                self.labels, self.total, self.formed = self.labels[:0], 2**63, set()
             found = _expanded(problem, starts, budget)
             if len(problem.costs) <= SMALL:
                 found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
@@ -233,10 +243,9 @@ class _Search:
                 self.move_atoms()
                 if self._is_coupled:
                     self.climb_from([preferred, *starts, *found])
-                better = labelings_below(problem, self.total, BETTER)
-                if better is not None:
-                    self.consider(list(better))
-                    return self.bound_of(better)
+                proven = self.compare_better()
+                if proven is not None:
+                    return proven
             if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
@@ -244,6 +253,14 @@ class _Search:
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound
+
+    def compare_better(self) -> int | None:
+        """Compare all labelings that may be better than the best one; return a lower bound, None if they are many."""
+        better = labelings_below(self.problem, self.total, BETTER) if len(self.labels) else None
+        if better is None:
+            return None
+        self.consider(list(better))
+        return self.bound_of(better)
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
@@ -360,7 +377,8 @@ class _Search:
                 found += [*paired(self.problem, self.labels, every=len(self.labels) <= PAIRED)]
             return found
 
-        self._improve(neighbours)
+        if len(self.labels):
+            self._improve(neighbours)
 
     @property
     def _is_coupled(self) -> bool:
