@@ -8,6 +8,9 @@ and CPU seconds; then the worst seeds. scipy is needed, which the extra `bench` 
 `python -m benchmarks oracle trees [COUNT [FIRST_SEED [FAMILY ...]]]` judges COUNT programs of each family of
 `_trees.py`: trees of two and three levels, links that the target states, and requests of every kind. In place of plans
 by preference stands the mean share of the least that the printed bound reaches.
+
+`python -m benchmarks oracle clusters [COUNT [FIRST_SEED [OPERATIONS [MACHINES]]]]` judges the load of the busiest
+machine with `objective="throughput"` against the plans of all assignments (`_clusters.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 import tvmtarget as tt
+from benchmarks._clusters import busiest, cluster_case
 from benchmarks._small import STYLES, Small, least_by_milp, small
 from benchmarks._trees import FAMILIES, least_of_tree, tree_case
 from tvmtarget.errors import InfeasibleError
@@ -26,7 +30,7 @@ from tvmtarget.partition.plan import Plan
 
 __all__ = ["SHAPES", "Judged", "JudgedTree", "judged", "judged_tree"]
 
-COUNT, TREES = 1000, 100
+COUNT, TREES, CLUSTERS = 1000, 100, (20, 0, 5, 3)
 WORST = 8
 
 # Operations and sites.
@@ -144,8 +148,20 @@ def _print_trees(count: int, first: int, families: Sequence[str]) -> None:
         print(f"{family:>10} {len(found):>6} | {_spread(ratios)} {same:>7.1%} | {bound:>7.1%} | {times} | {worst}")
 
 
+def _print_clusters(count: int, first: int, size: int, machines: int) -> None:
+    """Print how many times the least load the busiest machine of a plan has."""
+    cases = [cluster_case(seed, size, machines) for seed in range(first, first + count)]
+    found = sorted(busiest(case.plan()) / case.least_busy() for case in cases)
+    same = sum(ratio <= SAME for ratio in found) / len(found)
+    print(f"{size} operations, {machines} machines, {count} programs: {_spread(found)} {same:>7.1%} are the least")
+
+
 def main() -> None:
     """Print a row for each kind of program, all together, and the worst seeds."""
+    if sys.argv[1:2] == ["clusters"]:
+        words = [int(word) for word in sys.argv[2:]]
+        _print_clusters(*(*words, *CLUSTERS[len(words) :]))
+        return
     if sys.argv[1:2] == ["trees"]:
         count, first = (*map(int, sys.argv[2:4]), *(TREES, 0)[len(sys.argv[2:4]) :])
         _print_trees(count, first, sys.argv[4:] or FAMILIES)

@@ -11,6 +11,8 @@ from models import light
 
 import tvmtarget as tt
 from tvmtarget.errors import TargetError
+from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dataflow import NO_PRODUCER
 from tvmtarget.partition.placement.throughput_balancing import (
     MAX_POSITIONS,
@@ -107,6 +109,32 @@ def test_a_long_line_is_cut_at_its_cheapest_places():
     stages, busiest = balance_stages(_contracted(line, runs))
     assert busiest == pytest.approx(10 * len(line.costs) / 2, rel=2e-2, abs=2e6)
     assert sorted(set(stages)) == [0, 1]
+
+
+def test_no_assignment_of_a_small_program_loads_the_busiest_machine_less():
+    from benchmarks._clusters import busiest, cluster_case
+
+    case = cluster_case(1, 4, 2)
+    assert busiest(case.plan()) == case.least_busy()
+
+
+def test_a_machine_may_have_stages_that_are_not_consecutive():
+    """Two machines, each fast at one of two operators that alternate."""
+    calls = [
+        Call(f"onnx.{kind}", (f"v{place}",), (Value(f"v{place + 1}", TensorType("float32", (4,))),), source=f"n{place}")
+        for place, kind in enumerate(("Relu", "Exp", "Relu", "Exp"))
+    ]
+    main = Function("main", (Value("v0", TensorType("float32", (4,))),), tuple(calls), ("v4",), opsets=(("", 17),))
+    ops = [
+        {"match": {"op": kind}, "site": site, "time": 10 if fast == site else 500}
+        for kind, fast in (("Relu", "a/cpu"), ("Exp", "b/cpu"))
+        for site in ("a/cpu", "b/cpu")
+    ]
+    links = [{"src": "a/cpu", "dst": "b/cpu", "latency": 1, "bandwidth": 1e9}]
+    tree = "[a=[cpu=numpy](host=@cpu),b=[cpu=numpy](host=@cpu)](host=@a/cpu,runtime=processes)"
+    stated = {"schema": "tvmtarget.cost/1", "unit": "us", "ops": ops, "links": links}
+    plan = tt.decompose(tt.IRModule((main,)), tree, stated, objective="throughput")
+    assert [plan.site_of(f"n{place}") for place in range(4)] == ["a/cpu", "b/cpu", "a/cpu", "b/cpu"]
 
 
 NODE = "[ort=onnxruntime,cpu=numpy](host=@cpu,count={})"

@@ -64,7 +64,8 @@ def choosers_for(
     if estimates is not None and objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
-        choosers.append(ThroughputChooser(feasibility, estimates))
+        # The busiest machine is not all that limits a stream: consecutive stages wait less for each other.
+        choosers += [ThroughputChooser(feasibility, estimates, keeps_stages=keeps) for keeps in (True, False)]
     if sites is None:
         return choosers
     return [PinnedChooser(sites, names, choose, estimates) for choose in choosers]

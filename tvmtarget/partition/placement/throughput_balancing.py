@@ -4,24 +4,29 @@ The operations, in one topological order, are cut into consecutive stages, one p
 program of Tarnawski et al. ("Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020). The load
 of a machine is its operations, one call, and what it receives and sends, each value counted once. The result is optimal
 for the order: O(n^2 k) for n atoms, or runs of atoms, and k machines.
+
+For programs of few atoms, `_LoadSearch` goes on from these stages by beam search and local search, so that the stages
+of a machine need not be consecutive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import NO_PRODUCER, Ints
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.by_cost import CostChooser, with_capacities
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level
+from tvmtarget.partition.placement.local_search import neighboring_labelings, paired
+from tvmtarget.partition.subgraphs.forming import quick_subgraphs
 
 __all__ = ["AtomSequence", "PassedValue", "ThroughputChooser", "balance_stages"]
 
@@ -30,6 +35,10 @@ MAX_POSITIONS = 2000
 
 # Orders of machines that are tried; machines with equal columns are interchangeable.
 MAX_ORDERS = 24
+
+# `_LoadSearch`: atoms up to which it goes on from stages, partial labelings that are kept for all atoms together,
+# rounds of local search, and labelings of a round whose calls are counted.
+MAX_ATOMS, KEPT, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -160,16 +169,18 @@ class _StageTraffic:
 
 
 class ThroughputChooser:
-    """A chooser that gives the machines of a cluster consecutive stages; `CostChooser` chooses inside each machine.
+    """A chooser that balances the machines of a cluster; `CostChooser` chooses inside each machine.
 
     Args:
         feasibility: which site can run which operation.
         estimates: times of operations, calls and copies.
+        keeps_stages: give each machine consecutive stages only.
     """
 
-    def __init__(self, feasibility: Feasibility, estimates: Estimates) -> None:
+    def __init__(self, feasibility: Feasibility, estimates: Estimates, *, keeps_stages: bool) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
+        self.keeps_stages = keeps_stages
         self.by_cost = CostChooser(feasibility, estimates)
         self.machines = Machines(feasibility.program.topology)
 
@@ -180,7 +191,7 @@ class ThroughputChooser:
             level: the atoms and options of one system.
 
         Returns:
-            Balanced stages at the root of a cluster of several machines; the assignment by cost anywhere else.
+            Balanced machines at the root of a cluster of several; the assignment by cost anywhere else.
         """
         working = self.machines.working
         if level.site.path or len(working) < 2 or not level.atoms:
@@ -194,14 +205,187 @@ class ThroughputChooser:
         sequence = _sequence(problem, order, options, home)
         runs = _runs(sequence)
         found = _best_stages(_contracted(sequence, runs))
-        if found is None:
-            return self.by_cost(level)
-        chosen = [0] * len(level.atoms)
-        for run, machine in enumerate(found):
-            for position in range(runs[run], runs[run + 1]):
-                atom = int(order[position])
-                chosen[atom] = int(options[atom, machine])
-        return Assignment(chosen)
+        chosen = np.zeros(len(level.atoms), dtype=np.int64)
+        for run, machine in enumerate(found or ()):
+            atoms = order[runs[run] : runs[run + 1]]
+            chosen[atoms] = options[atoms, machine]
+        paths = [machine.path for machine in working]
+        if self.keeps_stages or len(level.atoms) > MAX_ATOMS or not {*owner} <= {*paths}:
+            return self.by_cost(level) if found is None else Assignment(chosen.tolist())
+        starts = [np.array(self.by_cost(level).chosen), *([] if found is None else [chosen])]
+        machine_of = np.array([paths.index(path) for path in owner])
+        search = _LoadSearch(with_capacities(level, self.estimates), problem, machine_of, home)
+        return Assignment(search.best_of(starts).tolist())
+
+
+class _LoadSearch:
+    """Searches for the labeling with the least load of the busiest machine; of equal ones, of the next busiest."""
+
+    def __init__(self, level: Level, problem: LabelingProblem, machine_of: Ints, home: int | None) -> None:
+        self.level = level
+        self.problem = problem
+        self.machine_of = machine_of  # the machine of each label
+        self.count = 1 + int(machine_of.max())
+        # Memories are those of the problem, or one for each domain. Of those of no machine here, the load is no one's.
+        size = problem.pair_costs.shape[-1]
+        self.memory_of = problem.domain_memory if problem.domain_memory.size else np.arange(size)
+        count = max(problem.route_times.shape[-1], size)
+        self.machine_of_memory = np.full(count, self.count)
+        self.machine_of_memory[self.memory_of[problem.domains]] = machine_of
+        if home is not None:
+            self.machine_of_memory[self.memory_of[problem.home]] = home
+        self._values_of: list[list[int]] = [[] for _ in problem.costs]
+        ends = pairwise(problem.start.tolist())
+        for value, (producer, (begin, end)) in enumerate(zip(problem.producer.tolist(), ends, strict=True)):
+            for atom in {producer, *problem.readers[begin:end].tolist()} - {NO_PRODUCER}:
+                self._values_of[atom].append(value)
+        self._known_hops: dict[tuple[int, int], dict[tuple[int, int], tuple[int, list[int]]]] = {}
+
+    def best_of(self, starts: Sequence[Ints]) -> Ints:
+        """Return the best labeling that beam search, and local search from there, finds.
+
+        Args:
+            starts: labelings that are known.
+
+        Returns:
+            A label for each atom.
+        """
+        now = self._best([*starts[1:], *self._beam()], starts[0])
+        for _ in range(MAX_ROUNDS):
+            moves = [*neighboring_labelings(self.problem, now), *paired(self.problem, now, every=False)]
+            better = self._best(moves, now)
+            if better is now:
+                break
+            now = better
+        return now
+
+    def _beam(self) -> Ints:
+        """Label atom by atom in topological order, and keep the partial labelings whose machines have the least loads.
+
+        As long as these are all, the result is exact but for the number of calls.
+        """
+        problem, order = self.problem, self.level.graph.topological_order
+        width = KEPT // len(order)
+        own = np.where(problem.allowed, problem.costs, _NEVER).min(axis=1)
+        ahead = int(own.sum())
+        rows, loads = np.zeros((1, len(order)), dtype=np.int64), np.zeros((1, self.count + 1), dtype=np.int64)
+        used = np.zeros((1, len(problem.launches)), dtype=np.bool_)
+        is_labeled = np.zeros(len(order), dtype=np.bool_)
+        for atom in order:
+            options = np.flatnonzero(problem.allowed[atom])
+            added, every = np.tile(options, len(rows)), np.arange(len(rows) * len(options))
+            rows, loads = np.repeat(rows, len(options), axis=0), np.repeat(loads, len(options), axis=0)
+            used = np.repeat(used, len(options), axis=0)
+            rows[:, atom] = added
+            more = problem.costs[atom, added] + np.where(used[every, added], 0, problem.launches[added])
+            loads[every, self.machine_of[added]] += more
+            used[every, added] = True
+            before = is_labeled.copy()
+            is_labeled[atom] = True
+            for value in self._values_of[atom]:
+                loads += self._traffic(value, rows, is_labeled) - self._traffic(value, rows, before)
+            ahead -= int(own[atom])
+            total = loads[:, : self.count].sum(axis=1)
+            # No machine is busier than the others in the best case, but none less than it is already.
+            bound = np.maximum(loads[:, : self.count].max(axis=1), (total + ahead) // self.count)
+            kept = np.lexsort((total, bound))[:width]
+            rows, loads, used = rows[kept], loads[kept], used[kept]
+        return rows
+
+    def _best(self, candidates: Sequence[Ints], now: Ints) -> Ints:
+        """Return the best of a labeling and others, of which `MAX_FORMED` get their calls counted."""
+        if not candidates:
+            return now
+        best, least, capacity = now, self._key(now), self.level.capacity
+        loads = -np.sort(-self.loads(np.array(candidates)), axis=1)
+        for number in np.lexsort(loads.T[::-1])[:MAX_FORMED].tolist():
+            # A call of each label is counted already, and no labeling needs fewer.
+            if tuple(loads[number].tolist()) >= least:
+                break
+            labels = candidates[number]
+            if (key := self._key(labels)) < least and (capacity is None or capacity.fits(labels)):
+                best, least = labels, key
+        return best
+
+    def _key(self, labels: Ints) -> tuple[int, ...]:
+        """Return the loads of all machines, the largest first, with as many calls as the labeling needs."""
+        launches: list[int] = self.problem.launches.tolist()
+        loads = self.loads(labels[None])[0]
+        subgraphs = quick_subgraphs(self.level, labels.tolist(), launches)
+        called = labels[[subgraph[0] for subgraph in subgraphs]].tolist()
+        for label in set(called):
+            loads[self.machine_of[label]] += launches[label] * (called.count(label) - 1)
+        return tuple(sorted(loads.tolist(), reverse=True))
+
+    def _hops(self, index: int, source: int) -> dict[tuple[int, int], tuple[int, list[int]]]:
+        """Return the links over which a value may leave a domain.
+
+        Args:
+            index: the row of `pair_costs` of the value.
+            source: the domain.
+
+        Returns:
+            By memory of both ends: the time of a copy, and the domains whose copies take that link.
+        """
+        if (index, source) in self._known_hops:
+            return self._known_hops[index, source]
+        problem, found = self.problem, dict[tuple[int, int], tuple[int, list[int]]]()
+        for domain, cost in enumerate(problem.pair_costs[index, source].tolist()):
+            begin, memory, hops = int(self.memory_of[source]), int(self.memory_of[domain]), list[tuple[int, int, int]]()
+            while problem.domain_memory.size and memory != begin:
+                before = int(problem.route_before[index, begin, memory])
+                time = int(problem.route_times[index, begin, memory] - problem.route_times[index, begin, before])
+                hops.append((before, memory, time))
+                memory = before
+            # What is left passes the boundary of a leaf; without memories in between, it is the only link.
+            rest = cost - sum(time for *_, time in hops)
+            hops.append((begin if not hops else -1 - domain, int(self.memory_of[domain]), rest))
+            for src, dst, time in hops:
+                if time:
+                    found.setdefault((src, dst), (time, []))[1].append(domain)
+        self._known_hops[index, source] = found
+        return found
+
+    def loads(self, rows: Ints) -> Ints:
+        """Return the load of each machine: its operations, one call of each label, what it sends and receives.
+
+        Args:
+            rows: labelings, one per row.
+
+        Returns:
+            A row of loads for each labeling.
+        """
+        problem = self.problem
+        found = np.zeros((len(rows), self.count + 1), dtype=np.int64)
+        for label, machine in enumerate(self.machine_of.tolist()):
+            is_here = rows == label
+            found[:, machine] += np.where(is_here, problem.costs[:, label], 0).sum(axis=1)
+            found[:, machine] += problem.launches[label] * is_here.any(axis=1)
+        is_labeled = np.ones(rows.shape[1], dtype=np.bool_)
+        for value in range(len(problem.producer)):
+            found += self._traffic(value, rows, is_labeled)
+        return found[:, : self.count]
+
+    def _traffic(self, value: int, rows: Ints, is_labeled: Bools) -> Ints:
+        """Return what copies of a value between some atoms take of each machine; a link occupies both of its ends."""
+        problem, producer = self.problem, int(self.problem.producer[value])
+        found = np.zeros((len(rows), self.count + 1), dtype=np.int64)
+        if producer >= 0 and not is_labeled[producer]:
+            return found
+        present = np.zeros((len(rows), problem.pair_costs.shape[-1]), dtype=np.bool_)
+        present[:, problem.home] = problem.is_live_out[value]
+        for reader in problem.readers[problem.start[value] : problem.start[value + 1]].tolist():
+            if is_labeled[reader]:
+                present[np.arange(len(rows)), problem.domains[rows[:, reader]]] = True
+        sources = np.full(len(rows), problem.home) if producer < 0 else problem.domains[rows[:, producer]]
+        for source in np.unique(sources).tolist():
+            is_source = sources == source
+            for (src, dst), (time, domains) in self._hops(int(problem.cost_index[value]), source).items():
+                # Links that copies to several domains share carry the value once.
+                busy = np.where(is_source & present[:, domains].any(axis=1), time, 0)
+                for machine in {int(self.machine_of_memory[memory]) for memory in (src, dst) if memory >= 0}:
+                    found[:, machine] += busy
+        return found
 
 
 def _best_stages(sequence: AtomSequence) -> list[int] | None:
