@@ -256,7 +256,12 @@ class _Search:
 
     def compare_better(self) -> int | None:
         """Compare all labelings that may be better than the best one; return a lower bound, None if they are many."""
-        better = labelings_below(self.problem, self.total, BETTER) if len(self.labels) else None
+
+        def keeps(rows: Ints) -> Bools:
+            kept = self.coupled.keeps(rows)
+            return kept if self.capacity is None else kept & self.capacity.fitting(rows)
+
+        better = labelings_below(self.problem, self.total, BETTER, keeps) if len(self.labels) else None
         if better is None:
             return None
         self.consider(list(better))

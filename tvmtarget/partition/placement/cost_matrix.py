@@ -207,7 +207,7 @@ def _shared_routes(
         for stop in graph.route(src, dst, size).stops
     )
     memories = list(dict.fromkeys([*domains, *inner, *stops]))
-    if not stops and len(memories) == len(domains):
+    if not stops and not inner:
         return {}
     number = {memory: location for location, memory in enumerate(memories)}
     shape = len(sizes), len(memories), len(memories)

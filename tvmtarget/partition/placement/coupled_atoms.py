@@ -120,13 +120,13 @@ class CoupledAtoms:
         """Return which labelings have different labels where they must.
 
         Args:
-            rows: labelings, one per row.
+            rows: labelings, one per row; of the first variables at least.
 
         Returns:
             A flag for each row.
         """
         kept = np.ones(len(rows), dtype=np.bool_)
-        for first, second in self.apart:
+        for first, second in (pair for pair in self.apart if pair[1] < rows.shape[1]):
             kept &= rows[:, first] != rows[:, second]
         return kept
 

@@ -7,6 +7,7 @@ that move-making algorithms such as alpha-expansion need.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
@@ -93,7 +94,7 @@ class LabelingProblem:
                 present[owner, self.domains[labels[self.readers]]] = True
                 present[self.is_live_out, self.home] = True
                 sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
-                total[row] = self._overcharged(self.cost_index[multiple], sources[multiple], present[multiple]).sum()
+                total[row] = self.overcharge(self.cost_index[multiple], sources[multiple], present[multiple]).sum()
             return total
         every = np.arange(len(rows))
         for value in multiple.tolist():
@@ -103,11 +104,22 @@ class LabelingProblem:
                 present[every, self.domains[rows[:, reader]]] = True
             producer = self.producer[value]
             sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
-            total += self._overcharged(np.full(len(rows), self.cost_index[value]), sources, present)
+            total += self.overcharge(np.full(len(rows), self.cost_index[value]), sources, present)
         return total
 
-    def _overcharged(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
-        """Return the excess for values, given their costs, source domains and destination domains."""
+    def overcharge(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
+        """Return what `pair_costs` charge more than once for values.
+
+        Args:
+            cost_index: the row of `pair_costs` of each value.
+            sources: the domain that it comes from.
+            present: the domains (columns) that it goes to.
+
+        Returns:
+            The excess cost of each value.
+        """
+        if not self.domain_memory.size:
+            return np.zeros(len(sources), dtype=np.int64)
         start, every = self.domain_memory[sources], np.arange(len(sources))
         times, before = self.route_times[cost_index, start], self.route_before[cost_index, start]
         reached = np.zeros(times.shape, dtype=np.bool_)
@@ -414,7 +426,9 @@ def enumerate_labelings(problem: LabelingProblem, budget: int) -> Ints:
     return rows
 
 
-def labelings_below(problem: LabelingProblem, total: int, budget: int) -> Ints | None:
+def labelings_below(
+    problem: LabelingProblem, total: int, budget: int, keeps: Callable[[Ints], Bools] | None = None
+) -> Ints | None:
     """Return all allowed labelings that may cost less than a known one, by branch and bound, breadth first.
 
     Atoms are labeled in order. What is labeled costs no less later, the rest at least its own costs, and each label in
@@ -424,16 +438,15 @@ def labelings_below(problem: LabelingProblem, total: int, budget: int) -> Ints |
         problem: the labeling problem.
         total: the cost of the known labeling, calls included.
         budget: the largest number of labelings that are kept after each atom.
+        keeps: returns which labelings of the first atoms (columns) keep what is required; None if nothing is.
 
     Returns:
         One labeling per row in lexicographic order; None if there are more than `budget`.
     """
-    # In the relaxation, no copy costs less because of another one, as with links that copies share.
-    relaxed = problem.relaxed()
-    labels, domains, pair_costs = np.arange(len(relaxed.domains)), relaxed.domains, relaxed.pair_costs
-    readers = [relaxed.readers[begin:end].tolist() for begin, end in pairwise(relaxed.start.tolist())]
-    producers = relaxed.producer.tolist()
-    values_of: list[list[int]] = [[] for _ in relaxed.costs]
+    labels, domains, pair_costs = np.arange(len(problem.domains)), problem.domains, problem.pair_costs
+    readers = [problem.readers[begin:end].tolist() for begin, end in pairwise(problem.start.tolist())]
+    producers = problem.producer.tolist()
+    values_of: list[list[int]] = [[] for _ in problem.costs]
     for value, found in enumerate(readers):
         for atom in {*found, producers[value]} - {NO_PRODUCER}:
             values_of[atom].append(value)
@@ -444,27 +457,30 @@ def labelings_below(problem: LabelingProblem, total: int, budget: int) -> Ints |
         if producer >= count:
             return np.zeros(len(rows), dtype=np.int64)
         present = np.zeros((len(rows), pair_costs.shape[-1]), dtype=np.bool_)
-        present[:, relaxed.home] = relaxed.is_live_out[value]
+        present[:, problem.home] = problem.is_live_out[value]
         for reader in readers[value]:
             if reader < count:
                 present[np.arange(len(rows)), domains[rows[:, reader]]] = True
-        sources = domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), relaxed.home)
-        found: Ints = np.einsum("ij,ij->i", pair_costs[relaxed.cost_index[value]][sources], present)
-        return found
+        sources = domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), problem.home)
+        index = problem.cost_index[value]
+        found: Ints = np.einsum("ij,ij->i", pair_costs[index][sources], present)
+        return found - problem.overcharge(np.full(len(rows), index), sources, present)
 
-    own = np.where(relaxed.allowed, relaxed.costs, np.iinfo(np.int64).max).min(axis=1)
+    own = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).min(axis=1)
     ahead = np.concatenate([np.cumsum(own[::-1])[::-1], [0]])
     rows, spent = np.zeros((1, 0), dtype=np.int64), np.zeros(1, dtype=np.int64)
     used = np.zeros((1, len(labels)), dtype=np.bool_)
     for atom, touching in enumerate(values_of):
-        options = np.flatnonzero(relaxed.allowed[atom])
+        options = np.flatnonzero(problem.allowed[atom])
         added = np.tile(options, len(rows))
         rows = np.column_stack([np.repeat(rows, len(options), axis=0), added])
-        spent = np.repeat(spent, len(options)) + relaxed.costs[atom, added]
+        spent = np.repeat(spent, len(options)) + problem.costs[atom, added]
         for value in touching:
             spent += copies(value, rows, atom + 1) - copies(value, rows, atom)
         used = np.repeat(used, len(options), axis=0) | (added[:, None] == labels)
-        kept = spent + used @ relaxed.launches + ahead[atom + 1] < total
+        kept = spent + used @ problem.launches + ahead[atom + 1] < total
+        if keeps is not None:
+            kept[kept] = keeps(rows[kept])
         rows, spent, used = rows[kept], spent[kept], used[kept]
         if len(rows) > budget:
             return None

@@ -76,13 +76,14 @@ class MemoryCapacity:
         """Check many assignments at once.
 
         Args:
-            rows: the option of each atom (column) in each assignment (row).
+            rows: the option of each atom (column) in each assignment (row); of the first atoms at least.
 
         Returns:
-            For each row True if all limits are kept.
+            For each row True if these atoms keep all limits.
         """
         readers: dict[int, list[int]] = {}
-        for atom, constant in zip(self.atoms.tolist(), self.owned.tolist(), strict=True):
+        is_known = self.atoms < rows.shape[1]
+        for atom, constant in zip(self.atoms[is_known].tolist(), self.owned[is_known].tolist(), strict=True):
             readers.setdefault(constant, []).append(atom)
         memories = self.memories[rows]
         kept = np.ones(len(rows), dtype=np.bool_)
