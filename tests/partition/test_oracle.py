@@ -91,6 +91,14 @@ def test_a_small_plan_on_one_level_is_proven_to_be_the_best(family, seed):
     assert found.lower_bound == found.total
 
 
+def test_a_plan_within_memory_capacities_is_found_where_few_assignments_keep_them():
+    from benchmarks._trees import tree_case
+
+    case = tree_case(2736, "capacity")
+    where = case.options["where"] | {"n0": "@gpu"}
+    assert tt.decompose(case.module, case.tree, case.costs, where=where).site_of("n0") == "gpu"
+
+
 def test_the_lower_bound_of_a_nested_tree_counts_the_copies_between_its_systems():
     """Four programs of `benchmarks/_trees.py`: at least 90 % of the plan on average, and never above it."""
     from benchmarks._trees import tree_case

@@ -261,11 +261,11 @@ class _Search:
             kept = self.coupled.keeps(rows)
             return kept if self.capacity is None else kept & self.capacity.fitting(rows)
 
-        better = labelings_below(self.problem, self.total, BETTER, keeps) if len(self.labels) else None
+        better = labelings_below(self.problem, min(self.total, _ENDLESS), BETTER, keeps)
         if better is None:
             return None
         self.consider(list(better))
-        return self.bound_of(better)
+        return self.bound_of(better) if len(self.labels) else None
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
