@@ -11,6 +11,7 @@ from benchmarks.memory_plan import hill_climbing, network, scattered
 from benchmarks.memory_plan import tiles as tiles_of
 from tvmtarget.backends.c import memory_plan
 from tvmtarget.backends.c.memory_plan import Buffer, Place, Pool, plan_memory
+from tvmtarget.backends.c.memory_search import Packing
 from tvmtarget.errors import MemoryTooSmallError, ModelError, UnknownNameError
 
 
@@ -221,6 +222,35 @@ def test_few_buffers_fit_whenever_any_plan_does(rows, limits):
     except MemoryTooSmallError:
         planned = False
     assert planned == fits(buffers, limits)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "rows"),
+    [
+        (35, [(2, 0, 0, 1), (7, 1, 1, 1), (5, 1, 1, 4), (8, 0, 1, 2), (1, 1, 1, 4), (6, 1, 1, 1), (7, 0, 1, 2)]),
+        (15, [(7, 1, 3, 1), (1, 5, 5, 1), (4, 2, 5, 1), (1, 5, 5, 1), (7, 5, 5, 4), (3, 2, 4, 1), (1, 3, 5, 4)]),
+        (
+            22,
+            [
+                (8, 2, 3, 2),
+                (1, 1, 3, 4),
+                (2, 1, 1, 2),
+                (8, 3, 3, 1),
+                (1, 3, 3, 1),
+                (1, 3, 3, 2),
+                (1, 0, 0, 2),
+                (2, 1, 3, 4),
+            ],
+        ),
+    ],
+)
+def test_aligned_buffers_that_fit_are_not_said_to_exceed_their_pool(capacity, rows):
+    nbytes, firsts, lasts, alignments = zip(*rows, strict=True)
+    offsets = Packing(nbytes, firsts, lasts, alignments).search(capacity, 10_000).offsets
+    assert offsets is not None
+    for number, (size, _, _, alignment) in enumerate(rows):
+        assert offsets[number] % alignment == 0
+        assert offsets[number] + size <= capacity
 
 
 def test_a_network_takes_little_more_than_its_live_bytes():

@@ -8,6 +8,9 @@ program that no unplaced buffer connects are solved on their own. What differs:
 - A node has two branches: the buffer with the lowest possible offset is placed there, or it is not. In the second case
   it lies on a buffer that is not yet placed, which raises the lowest offset that is possible for it. A buffer is
   refused at an offset at most once on a path, and most of these nodes fail at once, by the bound below.
+- It goes back to the last decision that a failure follows from (conflict-directed backjumping; Prosser 1993): for each
+  buffer the search knows the placed buffers that its lowest offset follows from. Decisions about other times, which
+  lie between as buffers are placed by offset, are not tried again.
 - The order among buffers of one lowest offset is learned: steps at which the search failed often come first at the next
   restart (as weighted degree of constraints does; Boussemart et al. 2004), up to a pseudo-random factor without which
   restarts repeat each other. Restarts take longer and longer, until everything learned is forgotten.
@@ -19,7 +22,7 @@ together exceed the capacity, or if a buffer cannot end below it.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -35,15 +38,15 @@ Ints = npt.NDArray[np.int64]
 RULES = (("steps", "area"), ("area", "steps"), ("live", "steps"), ("bytes", "steps"))
 FIRST_LIMIT = 2
 LIMIT_GROWTH = 1.4
-# How many placements in relation to buffers until the search begins anew, and how much longer each such run is. What
-# is learned first decides whether a run ends soon or hardly ever (heavy tails; Gomes, Selman and Kautz 1998): of
-# MiniMalloc's instance E, a third of the runs end within 10,000 placements, and the others not within 30,000.
-FIRST_RUN = 45
-RUN_GROWTH = 1.2
+# How many placements in relation to buffers until the search begins anew, with another order of equal buffers, and how
+# much longer each such run is. What is learned first decides whether a run ends soon or hardly ever (heavy tails;
+# Gomes, Selman and Kautz 1998): of MiniMalloc's instance E, a fifth of the runs end within 10,000 placements.
+FIRST_RUN = 20
+RUN_GROWTH = 1.1
 
 NEVER = np.int64(1) << 60
 
-Search = Generator["Search", bool, bool]
+Search = Generator["Search", int | None, int | None]
 
 
 class _LimitReached(Exception):  # noqa: N818
@@ -82,6 +85,25 @@ class _Part:
     members: Ints
     starts: Ints
     sections: Ints
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a node of the search knows.
+
+    Attributes:
+        lowest: the lowest possible offset of each buffer, NEVER for those that have a place.
+        reasons: for each unplaced buffer the placed ones, as bits, that its lowest offset follows from.
+        placed: the buffers that have a place, as bits.
+        live: bytes of the unplaced buffers in each section.
+        crossing: unplaced buffers that continue after each section.
+    """
+
+    lowest: Ints
+    reasons: list[int]
+    placed: int
+    live: Ints
+    crossing: Ints
 
 
 class Packing:
@@ -130,12 +152,14 @@ class Packing:
         np.add.at(self._crossing, self._ends - 1, -1)
         self._crossing = np.cumsum(self._crossing)
         self._conflicts = [self._conflicts_of(number) for number in range(len(nbytes))]
+        self._masks = [sum(1 << other for other in found.tolist()) for found in self._conflicts]
 
         steps = ends - begins
         highest = np.array([self._live[f:e].max() for f, e in zip(self._firsts, self._ends, strict=True)], np.int64)
         self._keys = {"steps": -steps, "area": -steps * self._sizes, "live": -highest, "bytes": -self._sizes}
         self._random = np.random.default_rng(0)
         self._failures = np.zeros(count)
+        self._ties = np.arange(len(nbytes))
         self._offsets = np.zeros(len(nbytes), np.int64)
         self._latest = self._offsets
         self._capacity = 0
@@ -168,7 +192,7 @@ class Packing:
                     return Found(None, False, spent)
                 self._left = allowed = min(limit, placements - spent)
                 try:
-                    done = _run(self._start(rule))
+                    done = _run(self._start(rule)) is None
                 except _LimitReached:
                     spent += allowed
                     continue
@@ -177,6 +201,7 @@ class Packing:
             limit = int(limit * LIMIT_GROWTH)
             if spent >= ends:
                 self._failures[:] = 0
+                self._ties = self._random.permutation(len(self._ties))
                 limit = FIRST_LIMIT * len(self._raw)
                 length *= RUN_GROWTH
                 ends = spent + length
@@ -192,14 +217,13 @@ class Packing:
         """Search from the begin, in the order of a rule and the failures up to now."""
         noisy = self._failures * self._random.uniform(0.5, 1.0, len(self._failures))
         failures = np.array([-noisy[f:e].max() for f, e in zip(self._firsts, self._ends, strict=True)])
-        order = np.lexsort([np.arange(len(self._raw)), *(self._keys[key] for key in reversed(rule)), failures])
-        return self._solve_parts(
-            order, 0, len(self._live), np.maximum(self._fixed, 0), self._live.copy(), self._crossing.copy()
-        )
+        order = np.lexsort([self._ties, *(self._keys[key] for key in reversed(rule)), failures])
+        state = _State(np.maximum(self._fixed, 0), [0] * len(order), 0, self._live.copy(), self._crossing.copy())
+        return self._solve_parts(order, 0, len(self._live), state)
 
-    def _solve_parts(self, buffers: Ints, begin: int, end: int, lowest: Ints, live: Ints, crossing: Ints) -> Search:
+    def _solve_parts(self, buffers: Ints, begin: int, end: int, state: _State) -> Search:
         """Solve the parts of some sections one after another, those with few buffers first."""
-        bounds = [begin, *(np.flatnonzero(crossing[begin : end - 1] == 0) + begin + 1).tolist(), end]
+        bounds = [begin, *(np.flatnonzero(state.crossing[begin : end - 1] == 0) + begin + 1).tolist(), end]
         firsts = self._firsts[buffers]
         parts = [
             (len(inside), one, other, inside)
@@ -213,15 +237,15 @@ class Packing:
             kept = chosen[self._members[window]]
             sections, starts = np.unique(self._sections[window][kept], return_index=True)
             part = _Part(one, other, self._members[window][kept], starts, sections)
-            if not (yield self._solve(part, inside, lowest.copy(), live, crossing)):
-                return False
-        return True
+            own = replace(state, lowest=state.lowest.copy(), reasons=state.reasons.copy())
+            conflict = yield self._solve(part, inside, own)
+            if conflict is not None:
+                return conflict
+        return None
 
-    def _solve(self, part: _Part, buffers: Ints, lowest: Ints, live: Ints, crossing: Ints) -> Search:
-        """Place the buffers of a part; `lowest` are their lowest possible offsets, NEVER for those that have a place.
-
-        `live` are the bytes of the unplaced buffers by section, `crossing` their number that continue after a section.
-        """
+    def _solve(self, part: _Part, buffers: Ints, state: _State) -> Search:
+        """Place the buffers of a part."""
+        lowest, reasons = state.lowest, state.reasons
         while True:
             if self._left == 0:
                 raise _LimitReached
@@ -234,32 +258,51 @@ class Packing:
             conflicts = self._conflicts[number]
             conflicts = conflicts[lowest[conflicts] < NEVER]
             rest = np.delete(buffers, position)
+            chosen = 1 << number
 
-            raised = lowest.copy()
-            raised[conflicts] = np.maximum(raised[conflicts], self._align(end, conflicts))
+            # Others come above it: they are no lower, by their reasons, unless they are too large to end below it.
+            before, ends = lowest[conflicts], self._align(end, conflicts)
+            above = conflicts[before < ends]
+            raised, why = lowest.copy(), reasons.copy()
+            raised[conflicts] = np.maximum(before, ends)
             raised[number] = NEVER
-            remaining = live.copy()
+            for other, is_small in zip(above.tolist(), (self._sizes[above] <= offset).tolist(), strict=True):
+                why[other] = chosen | why[other] if is_small else chosen
+            remaining = state.live.copy()
             remaining[sections] -= self._sizes[number]
-            if self._may_fit(part, rest, raised, remaining):
+            conflict = self._conflict(part, rest, raised, why, remaining)
+            if conflict is None:
                 self._offsets[number] = offset
                 if not len(rest):
-                    return True
-                fewer = crossing.copy()
+                    return None
+                fewer = state.crossing.copy()
                 fewer[sections.start : sections.stop - 1] -= 1
+                below = _State(raised, why, state.placed | chosen, remaining, fewer)
                 if fewer[sections.start : sections.stop - 1].all():
-                    solution = self._solve(part, rest, raised, remaining, fewer)
+                    conflict = yield self._solve(part, rest, below)
                 else:
-                    solution = self._solve_parts(rest, part.begin, part.end, raised, remaining, fewer)
-                if (yield solution):
-                    return True
+                    conflict = yield self._solve_parts(rest, part.begin, part.end, below)
+                if conflict is None:
+                    return None
+            if not conflict & chosen:
+                return conflict
 
             # It lies higher than here, on a buffer that is not yet placed, if one of these comes between.
-            if not len(conflicts) or self._fixed[number] >= 0 or lowest[conflicts].min() >= end:
-                return False
-            ends = self._align(lowest[conflicts] + self._sizes[conflicts], number)
-            lowest[number] = ends.min()
-            if not self._may_fit(part, buffers, lowest, live):
-                return False
+            refused: int = (conflict ^ chosen) | reasons[number]
+            if self._fixed[number] >= 0:
+                return refused
+            refused |= state.placed & self._masks[number]
+            is_free = not len(conflicts) or lowest[conflicts].min() >= end
+            supports = self._align(lowest[conflicts] + self._sizes[conflicts], number)
+            least = int(NEVER if is_free else supports.min())
+            for other in conflicts[self._sizes[conflicts] < least].tolist():
+                refused |= reasons[other]
+            if is_free:
+                return refused
+            lowest[number], reasons[number] = least, refused
+            conflict = self._conflict(part, buffers, lowest, reasons, state.live)
+            if conflict is not None:
+                return conflict
 
     def _align(self, offsets: Any, buffers: Any) -> Any:  # noqa: ANN401
         """Return the lowest aligned offsets of buffers from given ones, which are multiples of the least alignment."""
@@ -268,8 +311,8 @@ class Packing:
         alignments = self._alignments[buffers]
         return -(-offsets // alignments) * alignments
 
-    def _may_fit(self, part: _Part, buffers: Ints, lowest: Ints, live: Ints) -> bool:
-        """Tell whether no step and no buffer rules out that the unplaced buffers fit, and count what does."""
+    def _conflict(self, part: _Part, buffers: Ints, lowest: Ints, reasons: list[int], live: Ints) -> int | None:
+        """Return why the unplaced buffers do not fit, and count where, or None if nothing rules out that they do."""
         live = live[part.sections]
         least = np.minimum.reduceat(lowest[part.members], part.starts)
         least += live
@@ -277,20 +320,35 @@ class Packing:
         worst = int(least.argmax())
         if least[worst] > self._capacity:
             self._failures[part.sections[worst]] += 1
-            return False
+            stop = part.starts[worst + 1] if worst + 1 < len(part.starts) else None
+            members = part.members[part.starts[worst] : stop]
+            members = members[lowest[members] < NEVER]
+            return self._least_reasons(members.tolist(), reasons, int(least[worst]) - self._capacity)
         late = buffers[lowest[buffers] > self._latest[buffers]]
         if len(late):
-            number = late[0]
+            number = int(late[0])
             steps = self._ends[number] - self._firsts[number]
             self._failures[self._firsts[number] : self._ends[number]] += 1 / steps
-            return False
-        return True
+            return reasons[number]
+        return None
+
+    def _least_reasons(self, members: list[int], reasons: list[int], excess: int) -> int:
+        """Return why buffers exceed the capacity at a step, without those whose bytes are less than the excess."""
+        *others, last = sorted(members, key=lambda one: (-reasons[one].bit_count(), one))
+        found = reasons[last]
+        for number in others:
+            size = int(self._sizes[number])
+            if size < excess and reasons[number] & ~found:
+                excess -= size
+            else:
+                found |= reasons[number]
+        return found
 
 
-def _run(search: Search) -> bool:
+def _run(search: Search) -> int | None:
     """Run a search and those that it yields to their ends, without recursion, and return its result."""
     stack = [search]
-    result = False
+    result = None
     started = False
     while stack:
         try:
