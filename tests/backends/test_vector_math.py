@@ -35,13 +35,13 @@ def function_of(compute, size=1024, dtype="float32"):
     return te.create_prim_func([x, te.compute((size,), lambda at: compute(x[at]))])
 
 
-def run(function, array):
+def run(function, array, dtype="float32"):
     """Return what a function computes on this machine."""
     import tvm
 
     named = function.with_attr("global_symbol", "main")
     compiled = tvm.compile(tvm.IRModule({"main": named}), target=tvm.target.Target("llvm"))
-    given, result = tvm.runtime.tensor(array), tvm.runtime.tensor(np.zeros_like(array))
+    given, result = tvm.runtime.tensor(array), tvm.runtime.tensor(np.zeros_like(array, dtype))
     compiled["main"](given, result)
     return result.numpy()
 
@@ -124,3 +124,13 @@ def test_a_chain_of_functions_stays_short_enough_to_compile():
     for _ in range(12):
         expected = _sigmoid(expected)
     np.testing.assert_allclose(run(chain, x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_results_can_be_converted_to_integers(name):
+    """TVM's analysis of integers looks into what is converted."""
+    from tvm import tirx
+
+    function = vectorisable(function_of(lambda x: tirx.Cast("int32", getattr(tirx, name)(x))))
+    x = np.linspace(0.1, 5.05, 1024, dtype="float32")
+    np.testing.assert_array_equal(run(function, x, "int32"), WANTED[name](x).astype("float32").astype("int32"))

@@ -87,7 +87,10 @@ def _names(value: Expr) -> int:
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
-    """Return an expression of a value that is computed once."""
+    """Return an expression of a float that is computed once.
+
+    TVM's analysis fails on names of integers in what is converted to an integer; LLVM finds equal ones by itself.
+    """
     from tvm import tirx
 
     name = tirx.Var("t", str(value.ty))
@@ -141,13 +144,10 @@ def _normal_exp(x: Expr) -> Expr:
     inside = tirx.Max(tirx.Min(x, _float(MOST_EXP)), _float(LEAST_EXP))
     exponent = tirx.Min(tirx.Cast("int32", inside * _float(1 / LN2) + _float(BIAS)), tirx.const(2 * BIAS, "int32"))
 
-    def scaled(exponent: Expr) -> Expr:
-        power = tirx.Cast("float32", exponent - BIAS)
-        rest = x - power * _float(LN2_HIGH) - power * _float(LN2_LOW)
-        scale = tirx.reinterpret("float32", tirx.shift_left(exponent, tirx.const(MANTISSA, "int32")))
-        return _named(rest, lambda rest: _polynomial("exp", rest)) * scale
-
-    return _named(exponent, scaled)
+    power = tirx.Cast("float32", exponent - BIAS)
+    rest = x - power * _float(LN2_HIGH) - power * _float(LN2_LOW)
+    scale = tirx.reinterpret("float32", tirx.shift_left(exponent, tirx.const(MANTISSA, "int32")))
+    return _named(rest, lambda rest: _polynomial("exp", rest)) * scale
 
 
 def _exp(x: Expr) -> Expr:
@@ -198,11 +198,9 @@ def _log(x: Expr) -> Expr:
 
     shift = tirx.const(MANTISSA, "int32")
 
-    def split(bits: Expr, more: Expr) -> Expr:
+    def split(scaled: Expr, more: Expr) -> Expr:
+        bits = tirx.reinterpret("int32", scaled)
         exponent = tirx.shift_right(bits - tirx.const(TWO_THIRDS, "int32"), shift)
-        return _named(exponent, lambda exponent: summed(bits, exponent, more))
-
-    def summed(bits: Expr, exponent: Expr, more: Expr) -> Expr:
         rest = tirx.reinterpret("float32", bits - tirx.shift_left(exponent, shift)) - _float(1)
         power = tirx.Cast("float32", exponent) - more
         return _named(rest, lambda rest: logarithm(rest, power))
@@ -215,7 +213,7 @@ def _log(x: Expr) -> Expr:
         is_small = x < _float(LEAST_NORMAL)
         scaled = tirx.Select(is_small, x * _float(2.0**MANTISSA), x)
         more = tirx.Select(is_small, _float(MANTISSA), _float(0))
-        normal = _named(tirx.reinterpret("int32", scaled), lambda bits: split(bits, more))
+        normal = _named(scaled, lambda scaled: split(scaled, more))
         beside = tirx.Select(x == _float(0), _float(-math.inf), _float(math.nan))
         return tirx.Select(x > _float(0), tirx.Select(x < _float(math.inf), normal, x), beside)
 
