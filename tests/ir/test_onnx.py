@@ -201,6 +201,15 @@ def test_files_that_are_not_models_are_rejected_in_one_line(tmp_path, data, text
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_a_cast_whose_result_is_stated_with_another_element_type_is_an_error():
+    x, y, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2]) for name in "xyz")
+    cast = helper.make_node("Cast", ["x"], ["y"], "widen", to=TensorProto.FLOAT)
+    graph = helper.make_graph([cast, helper.make_node("Add", ["x", "y"], ["z"])], "g", [x], [z], value_info=[y])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(ModelError, match=r"states type float16\[2\] for 'y', but Cast 'widen' makes float32"):
+        tt.IRModule.from_onnx(model)
+
+
 def test_element_types_round_trip():
     for name in ("float16", "float64", "int8", "uint64", "bool", "int32"):
         value = np.ones((2,), name)

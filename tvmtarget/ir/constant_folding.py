@@ -478,8 +478,6 @@ class _Folding:
             return inferred
         if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
             return stated
-        # Converters to float16 leave wrong element types behind; shapes do not depend on these.
-        inferred = replace(inferred, dtype=stated.dtype)
         if not stated.agrees_with(inferred) or stated.shape is None or inferred.shape is None:
             return inferred if stated.shape is None and stated.agrees_with(inferred) else stated
         return replace(stated, shape=tuple(map(self._better, stated.shape, inferred.shape)))

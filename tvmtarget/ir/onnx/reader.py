@@ -23,10 +23,10 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.metadata import read_graph_metadata, read_model_metadata
 from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
-from tvmtarget.ir.onnx.types import check_model, read_type
+from tvmtarget.ir.onnx.types import check_model, dtype_name, read_type
 from tvmtarget.ir.text.escaping import canonical_nan
 from tvmtarget.ir.text.parser import MAX_DEPTH
-from tvmtarget.ir.types import Type
+from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import check_limit, limit, read_bytes
 
@@ -349,6 +349,8 @@ class _Reader:
                 regions.append((attribute.name, self._region(attribute.g, attribute.name)))
             else:
                 attrs.append((attribute.name, self._attribute(attribute)))
+        if node.op_type == "Cast" and not domain:
+            self._check_cast(node, types.get(node.output[0]), dict(attrs).get("to"))
         return Call(
             op=f"onnx.{domain}::{node.op_type}" if domain else f"onnx.{node.op_type}",
             inputs=tuple(node.input),
@@ -357,6 +359,18 @@ class _Reader:
             regions=tuple(regions),
             source=self._source(node, index, taken),
         )
+
+    def _check_cast(self, node: NodeProto, stated: Type | None, to: object) -> None:
+        """Check that a Cast makes what the model states: converters to float16 leave other types behind.
+
+        ONNX's inference and checker accept this, and what follows is typed by the wrong one of the two.
+        """
+        made = dtype_name(to) if isinstance(to, int) else None
+        if made is not None and isinstance(stated, TensorType) and stated.dtype != made:
+            raise ModelError(
+                f"{self._name} states type {stated} for {node.output[0]!r}, but Cast {node.name!r} makes {made}; "
+                "correct the stated type or the attribute 'to'"
+            )
 
     def _call_of_function(self, node: NodeProto, proto: FunctionProto, types: Mapping[str, Type], source: str) -> Call:
         arguments = tuple(types.get(name) for name in node.input)
