@@ -392,12 +392,16 @@ inline ffi::Tensor to_device(const ffi::Tensor& tensor, DLDevice device) {
 /// frames of TVM 0.27 between this one and the kernel's.
 [[gnu::noinline]] inline void call_at_page(const ffi::Function& function, const std::vector<ffi::AnyView>& arguments,
                                            ffi::Any* result) {
-  [[maybe_unused]] alignas(4096) volatile char page[1];
+#ifdef __GNUC__
+  alignas(4096) volatile char page[1];
   auto* gap = static_cast<volatile char*>(__builtin_alloca(1));  // 16 bytes, as stacks are aligned
   page[0] = 0;
   *gap = 0;
   function.CallPacked(arguments.data(), arguments.size(), result);
   page[0] = 1;  // no tail call
+#else
+  function.CallPacked(arguments.data(), arguments.size(), result);
+#endif
 }
 
 }  // namespace detail

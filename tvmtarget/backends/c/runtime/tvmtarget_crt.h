@@ -57,12 +57,12 @@ TVMTARGET_SAME_BITS(int64, int64_t, float64, double)
 TVMTARGET_SAME_BITS(uint64, uint64_t, float64, double)
 
 /* A variable that is 0, which GCC does not know: it compares numbers with a constant 0 by branches. */
-#if defined(__clang__)
-#define TVMTARGET_ZERO(type, name) const type name = 0
-#else
+#if defined(__GNUC__) && !defined(__clang__)
 #define TVMTARGET_ZERO(type, name) \
   type name = 0;                   \
   __asm__("" : "+r"(name))
+#else
+#define TVMTARGET_ZERO(type, name) const type name = 0
 #endif
 
 /* A tensor; binary compatible with DLTensor of DLPack 0.2 and later. */
