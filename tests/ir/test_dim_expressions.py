@@ -80,3 +80,9 @@ def test_a_size_has_a_lower_bound(dim, empty, filled):
 def test_a_name_that_is_no_expression_is_a_symbol():
     assert symbols_of("batch:0") == {"batch:0"}
     assert symbols_of("min(512, past + s)") == {"past", "s"}
+
+
+def test_a_text_that_asks_for_exponentially_many_products_is_a_name():
+    text = "*".join(f"(a{number} + b{number})" for number in range(30))
+    assert add_dims(text, 1) is None
+    assert symbols_of(text) == {text}

@@ -31,6 +31,7 @@ _Sum: TypeAlias = "dict[tuple[str, ...], int]"
 
 _SYMBOL = re.compile(r"[^\W\d]\w*")
 _MOST_TERMS = 12
+_MOST_PRODUCTS = 256  # of one multiplication: texts of files could ask for exponentially many
 _MOST_CHARACTERS = 400
 
 
@@ -163,7 +164,9 @@ def _subtract(first: _Sum, second: _Sum) -> _Sum:
     return _add(first, {term: -times for term, times in second.items()})
 
 
-def _multiply(first: _Sum, second: _Sum) -> _Sum:
+def _multiply(first: _Sum, second: _Sum) -> _Sum | None:
+    if len(first) * len(second) > _MOST_PRODUCTS:
+        return None
     product: _Sum = {}
     for one, times in first.items():
         for other, factor in second.items():
