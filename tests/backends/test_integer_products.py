@@ -63,14 +63,14 @@ def test_integer_products_are_exact_with_all_forms_of_zero_points():
 
 def test_kernels_of_integer_products_read_narrow_operands_in_vectors():
     import tvm
-    from tvm.relax.frontend.onnx import from_onnx
 
     from tvmtarget.backends.tvm.backend import _prepared
     from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions, vector_unit
+    from tvmtarget.backends.tvm.onnx_import import import_onnx
 
     target = tvm.target.Target("llvm")
     with target, tvm.transform.PassContext(opt_level=3):
-        module = from_onnx(_prepared(onnx.shape_inference.infer_shapes(example()[0])))
+        module = import_onnx(*_prepared(onnx.shape_inference.infer_shapes(example()[0])))
         module = tvm.transform.Sequential(legal_passes(target))(module)
         scheduled, unscheduled = schedule_functions(module, vector_unit(target))
     assert unscheduled == {}

@@ -1,8 +1,8 @@
 """Apache TVM for llvm and cuda leaves: import ONNX through Relax, or Relax directly, and compile it to native code.
 
-TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, parses the names
-of symbols as expressions, and represents shapes in a form that most operators do not accept; `_prepared` rewrites the
-model so that none of this changes its meaning.
+TVM's ONNX importer reads a static dimension of 0 as unknown, gives all unnamed dimensions one symbol, and parses the
+names of symbols as expressions; `_prepared` rewrites the model so that none of this changes its meaning. Shapes
+that are computed are imported by `onnx_import.py`.
 """
 
 from __future__ import annotations

@@ -429,10 +429,10 @@ def enumerate_labelings(problem: LabelingProblem, budget: int) -> Ints:
 def labelings_below(
     problem: LabelingProblem, total: int, budget: int, keeps: Callable[[Ints], Bools] | None = None
 ) -> Ints | None:
-    """Return all allowed labelings that may cost less than a known one, by branch and bound, breadth first.
+    """Return all allowed labelings that may cost less than a known one, by branch and bound.
 
-    Atoms are labeled in order. What is labeled costs no less later, the rest at least its own costs, and each label in
-    use at least one call.
+    Atoms are labeled in order, breadth first. What is labeled costs no less later, the rest at least its own costs, and
+    each label in use at least one call.
 
     Args:
         problem: the labeling problem.
