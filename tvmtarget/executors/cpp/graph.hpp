@@ -393,7 +393,7 @@ inline ffi::Tensor to_device(const ffi::Tensor& tensor, DLDevice device) {
 [[gnu::noinline]] inline void call_at_page(const ffi::Function& function, const std::vector<ffi::AnyView>& arguments,
                                            ffi::Any* result) {
 #ifdef __GNUC__
-  alignas(4096) volatile char page[1];
+  [[maybe_unused]] alignas(4096) volatile char page[1];
   auto* gap = static_cast<volatile char*>(__builtin_alloca(1));  // 16 bytes, as stacks are aligned
   page[0] = 0;
   *gap = 0;
