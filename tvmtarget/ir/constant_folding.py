@@ -349,7 +349,9 @@ class _Folding:
             shape = type_.shape or ()
             fitted = tuple(
                 self._unclamped[dim]
-                if isinstance(dim, str) and (at - len(shape) + 1, self._unclamped.get(dim)) in dims
+                if isinstance(dim, str)
+                and dim in self._unclamped
+                and (at - len(shape) + 1, self._unclamped[dim]) in dims
                 else dim
                 for at, dim in enumerate(shape)
             )
