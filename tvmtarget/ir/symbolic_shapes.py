@@ -22,12 +22,12 @@ from tvmtarget.ir.dim_expressions import (
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import Dim, TensorType
 
-__all__ = ["ShapeOperands", "symbolic_shape"]
+__all__ = ["SLICE_END", "ShapeOperands", "symbolic_shape"]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
 _Sizes: TypeAlias = "list[Dim]"
 
-_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
+SLICE_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
 
 
 @dataclass(frozen=True)
@@ -190,18 +190,23 @@ def _slice_size(dim: Dim, start: Dim, end: Dim, step: Dim, operands: ShapeOperan
     is_sure = (bound is not None and bound >= 0) or (least is not None and least >= 0)
     if isinstance(start, int) and isinstance(end, int) and not is_sure:
         # Backward bounds, or a start beyond one symbol: the size is never less than 0 if the bounds are ordered so.
-        is_sure = (start >= 0 and end >= _END) or (start < 0 and (end >= _END or start <= end < 0))
+        is_sure = (start >= 0 and end >= SLICE_END) or (start < 0 and (end >= SLICE_END or start <= end < 0))
         is_sure |= start == 0 and end < 0
     if not is_sure:
         return None
-    if isinstance(size, str) and plain is not None and size != plain and not (isinstance(end, int) and end >= _END):
+    if (
+        isinstance(size, str)
+        and plain is not None
+        and size != plain
+        and not (isinstance(end, int) and end >= SLICE_END)
+    ):
         operands.unclamped[size] = plain
     return size
 
 
 def _bound(dim: Dim, bound: Dim) -> Dim:
     """Return a bound of a slice within a dimension."""
-    if isinstance(bound, int) and bound >= _END:
+    if isinstance(bound, int) and bound >= SLICE_END:
         return dim
     if _sign(bound) == 1:
         return min_dims(bound, dim)

@@ -22,6 +22,7 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.ir.types import Dim
 
 __all__ = ["Shapes", "import_onnx"]
@@ -33,7 +34,6 @@ Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
 Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
 
 _MOST_SIZES = 64
-_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
 _LARGEST = 1 << 40  # bound of dimensions in proofs
 _INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
 _OPAQUE = 8  # TVM's kOpaque
@@ -238,14 +238,14 @@ class _SymbolicImport:
         if fields is None:
             return self._with_shape(builder, names[0], found)
         each = [found[at] if isinstance(found, relax.Tuple) else None for at in range(len(fields))]
-        if not any(self._needs_shape(name, field) for name, field in zip(names, fields, strict=False)):
+        if not any(self._needs_shape(name) for name in names):
             return found
         values = [builder.emit(relax.TupleGetItem(found, at)) if one is None else one for at, one in enumerate(each)]
         named = zip([*names, *[""] * len(values)], values, strict=False)
         return relax.Tuple([self._with_shape(builder, name, value) for name, value in named])
 
-    def _needs_shape(self, name: str, type_: Any) -> bool:  # noqa: ANN401
-        return name in self._shapes and any(not isinstance(dim, int) for dim in self._shapes[name])
+    def _needs_shape(self, name: str) -> bool:
+        return any(not isinstance(dim, int) for dim in self._shapes.get(name, ()))
 
     def _with_shape(self, builder: Builder, name: str, value: Expr) -> Expr:
         relax, tirx = self._tvm.relax, self._tvm.tirx
@@ -320,7 +320,7 @@ class _SymbolicImport:
 
     # Operators whose shapes are computed
 
-    def read_sizes(self, builder: Builder, tensor: Expr, names: Sequence[Dim] = ()) -> list[Size]:
+    def read_sizes(self, builder: Builder, tensor: Expr) -> list[Size]:
         """Return the elements of a vector of sizes that is computed when the program runs, as new symbols."""
         tvm, relax = self._tvm, self._tvm.relax
         count = self.value(self.shape(tensor)[0])
@@ -482,7 +482,7 @@ class _SymbolicImport:
 
     def _bound(self, bound: Size, size: Size) -> Size:
         """Return a bound of a slice, counted from the start and within the dimension."""
-        if (self.value(bound) or 0) >= _END:
+        if (self.value(bound) or 0) >= SLICE_END:
             return size
         if self.is_proven(bound < 0):
             bound = self.simple(bound + size)
