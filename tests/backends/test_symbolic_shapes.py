@@ -81,6 +81,15 @@ COMPUTED: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
             z = Shape(x) n = Gather(z, one) end = Unsqueeze(n, axis) p = Slice(t, start, end, place) y = Add(x, p) }""",
         ({"x": (2, 3, 2)}, {"x": (1, 4, 2)}),
     ),
+    "blocks": (
+        """g (float[n,c,h,w] x) => (float[n,d,k,l] y) <int64[1] two = {2}, int64[1] four = {4}> {
+            n = Shape<start = 0, end = 1>(x) c = Shape<start = 1, end = 2>(x)
+            h = Shape<start = 2, end = 3>(x) w = Shape<start = 3>(x) k = Div(h, two) l = Div(w, two)
+            split = Concat<axis = 0>(n, c, k, two, l, two) b = Reshape(x, split)
+            t = Transpose<perm = [0, 3, 5, 1, 2, 4]>(b) d = Mul(c, four)
+            joined = Concat<axis = 0>(n, d, k, l) y = Reshape(t, joined) }""",
+        ({"x": (1, 3, 4, 6)}, {"x": (2, 1, 2, 2)}, {"x": (0, 1, 2, 2)}),
+    ),
     "run-time shape": (
         "g (float[b,s] x, int64[3] t) => (float[k,l,m] y) { r = Reshape(x, t) y = Relu(r) }",
         ({"x": (2, 6), "t": [0, -1, 3]}, {"x": (2, 6), "t": [3, 2, 2]}),

@@ -38,6 +38,7 @@ from tvmtarget.human_units import bytes_text
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
+    "LARGEST_SIZE",
     "LIBRARY",
     "LOCK",
     "CompiledModule",
@@ -62,6 +63,7 @@ Tvm: TypeAlias = Any
 Tensor: TypeAlias = Any
 
 LIBRARY = "lib.so"
+LARGEST_SIZE = 1 << 40  # of a dimension, in proofs
 _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
 LOCK = threading.Lock()
 

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
 from tvmtarget.backends.tvm.channel_padding import widen_channels
+from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import narrow_products
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
 from tvmtarget.backends.tvm.register_tiling import (
@@ -161,6 +162,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
         tvm.transform.module_pass(scheduled, opt_level=0, name="Schedule"),
         *theirs.dataflow_lower_passes(target),
         *theirs.finalize_passes(target),
+        tvm.tirx.transform.prim_func_pass(_plain_divisions, opt_level=0, name="PlainDivisions"),
         tvm.transform.module_pass(lambda module, _: hide_subroutines(module), opt_level=0, name="HideSubroutines"),
     )
 
@@ -169,6 +171,44 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
             return tvm.transform.Sequential(every)(module)
 
     return tvm.transform.module_pass(run, opt_level=0, name="SchedulingPipeline")
+
+
+def _plain_divisions(function: Function, _module: Module, _context: object) -> Function:
+    """Return a function that divides numbers that are not negative as machines do, which truncate.
+
+    TVM lowers a division that rounds down by the signs of both numbers. It does not know that a size is not negative,
+    and states both numbers several times: with nested divisions, as `Reshape` between symbolic sizes has them, the code
+    grows exponentially.
+    """
+    from tvm import ir, sym, tirx
+    from tvm.s_tir import SBlock
+    from tvm_ffi import structural_map, structural_walk
+
+    shapes = [getattr(param.ty, "shape", ()) for param in function.params]
+    if all(isinstance(size, tirx.IntImm) for shape in shapes for size in shape):
+        return function
+    bounds = sym.Analyzer()
+
+    def bind_size(size: Expr) -> None:
+        bounds.bind(size, ir.Range(0, tirx.const(LARGEST_SIZE, str(size.ty))))
+
+    def bind_loop(loop: Loop) -> None:
+        bounds.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+
+    def bind_block(block: Block) -> None:
+        for one in block.iter_vars:
+            bounds.bind(one.var, one.dom)
+
+    def plain(division: Expr) -> Expr:
+        if isinstance(division.b, tirx.IntImm) and int(division.b).bit_count() == 1:
+            return division  # a shift
+        if any(bounds.const_int_bound(one).min_value < 0 for one in (division.a, division.b)):
+            return division
+        return (tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod)(division.a, division.b)
+
+    structural_walk(shapes, (ir.Var, bind_size))
+    structural_walk(function.body, [(tirx.For, bind_loop), (SBlock, bind_block)])
+    return structural_map(function, [((tirx.FloorDiv, tirx.FloorMod), plain)])
 
 
 def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.ir.types import Dim
 
@@ -34,7 +34,6 @@ Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
 Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
 
 _MOST_SIZES = 64
-_LARGEST = 1 << 40  # bound of dimensions in proofs
 _INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
 _OPAQUE = 8  # TVM's kOpaque
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
@@ -100,7 +99,7 @@ class _SymbolicImport:
             sizes = self._shape_of(value) if hasattr(value, "ty") else None
             for dim, size in zip(self._shapes.get(name, ()), sizes or (), strict=False):
                 if isinstance(size, self._tvm.tirx.Var):
-                    self._proofs.bind(size, self._tvm.ir.Range(0, _LARGEST))
+                    self._proofs.bind(size, self._tvm.ir.Range(0, LARGEST_SIZE))
                 if isinstance(dim, str):
                     self._dims.setdefault(dim, size)
 
@@ -262,7 +261,7 @@ class _SymbolicImport:
                 found = known
             else:
                 found = tirx.Var(f"d{len(self._dims or {})}_{at}", "int64")
-                self._proofs.bind(found, self._tvm.ir.Range(0, _LARGEST))
+                self._proofs.bind(found, self._tvm.ir.Range(0, LARGEST_SIZE))
             if isinstance(dim, str) and self._dims is not None:
                 self._dims.setdefault(dim, found)
             wanted.append(found)
@@ -331,7 +330,7 @@ class _SymbolicImport:
         shape = builder.emit(relax.op.tensor_to_shape(tensor))
         sizes = [tvm.tirx.Var(f"size_{at}", "int64") for at in range(count)]
         for size in sizes:
-            self._proofs.bind(size, tvm.ir.Range(0, _LARGEST))
+            self._proofs.bind(size, tvm.ir.Range(0, LARGEST_SIZE))
         builder.match_cast(shape, relax.ShapeType(sizes))
         return sizes
 
