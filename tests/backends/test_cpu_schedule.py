@@ -12,9 +12,10 @@ import pytest
 from conformance import node_cases
 from hypothesis import given
 from hypothesis import strategies as st
+from models import LIGHT
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.tvm_schedule import names, network, onnxruntime, sample
+from benchmarks.tvm_schedule import network, onnxruntime, sample
 from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, plan
 
 AVX512, AVX2, NEON = VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)
@@ -386,7 +387,7 @@ def test_operators_compute_what_onnx_says(name):
 
 @pytest.mark.slow
 @needs_tvm
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", LIGHT)
 def test_networks_compute_what_onnxruntime_computes(name):
     pytest.importorskip("onnxruntime")
     model = network(name)

@@ -63,7 +63,7 @@ def test_the_main_example_runs_by_two_code_generators():
 
 
 # These take most of a minute: many small subgraphs by TVM, or large weights.
-SLOW = {"densenet121", "vgg19", "inception_v2", "zfnet512", "bvlc_alexnet"}
+SLOW = {"bvlc_alexnet", "densenet121", "inception_v2", "vgg19", "zfnet512"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LIGHT])

@@ -1,6 +1,7 @@
 """The law of readers: whatever bytes they are given, they return or raise a `TvmTargetError`, and soon."""
 
 import pytest
+from effort import examples
 from fuzz.readers import CRASHES, READERS, failures, problem_of
 
 
@@ -27,4 +28,4 @@ def test_changed_files_are_read_or_refused(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many_changed_files_are_read_or_refused(name):
-    assert list(failures(name, seconds=15.0, seed=2, most=600)) == []
+    assert list(failures(name, seconds=15.0, seed=2, most=examples(300, 600))) == []

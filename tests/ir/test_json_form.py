@@ -8,6 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from models import DIGITS
 from random_modules import modules
@@ -33,7 +34,7 @@ def test_json_round_trips(module):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(100, 400), deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_many_modules_are_read_back(module):
     comes_back(module)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from models import LIGHT, light
 from random_modules import functions, modules
@@ -30,7 +31,7 @@ def test_what_is_printed_is_read_back(module):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(60, 200), deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_many_modules_are_read_back(module):
     comes_back(module)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from control_models import inputs_for, random_program
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import parser
@@ -372,7 +373,7 @@ def test_random_programs_compute_the_same_when_partitioned(seed, size, target):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10**6), size=st.integers(1, 6), target=st.sampled_from([PAIR, FLAT, DEEP]))
 def test_many_random_programs_compute_the_same_when_partitioned(seed, size, target):
     check_random(seed, size, target)

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from effort import examples
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plugin")
@@ -280,7 +281,7 @@ def test_plans_keep_sites_options_and_constraints_through_tvm(seed):
 
 @pytest.mark.slow
 def test_many_plans_keep_sites_options_and_constraints_through_tvm():
-    for seed in range(100, 200):
+    for seed in range(100, 100 + examples(30, 100)):
         rng = random.Random(seed)
         check_law(random_module(rng.randint(1, 24), seed), TREES[seed % len(TREES)], rng)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import random_graph, small
@@ -197,7 +198,7 @@ def test_a_plan_since_another_one_is_the_same_text(size, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8, 20), deadline=None)
 @given(size=st.integers(2, 25), seed=st.integers(0, 10**6))
 def test_many_plans_since_others_are_the_same_text(size, seed):
     check_since(size, seed, 3)

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import rfc8785
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trees import consistent, trees
@@ -45,9 +46,9 @@ def test_json_is_read_back(tree):
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=examples(1000, 5000), deadline=None)
 @given(trees)
-def test_5000_trees_are_read_back(tree):
+def test_thousands_of_trees_are_read_back(tree):
     again = Target.from_json(json.loads(json.dumps(tree.to_json())))
     assert again == tree == Target.parse(str(tree))
     assert again.digest == tree.digest
