@@ -332,17 +332,23 @@ class _Tvm(Backend):
 
             from tvmtarget.backends.tvm.c_functions import lower_to_kernels
             from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions
+            from tvmtarget.backends.tvm.quantized_constants import lift_quantized, read_quantized
             from tvmtarget.backends.tvm.vector_units import vector_unit
 
             with _imported(tvm, request) as (module, target, _):
-                module = _with_empty_dimensions(tvm, module)
+                module, quantized = lift_quantized(_with_empty_dimensions(tvm, module))
                 passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
                 vectors = unit
                 if is_tiled and kind == "llvm":
                     vectors, passes = vector_unit(target), legal_passes(target)
                 module = tvm.transform.Sequential(passes)(module)
+                module, in_rows = read_quantized(module, quantized)
+                unscheduled = in_rows
                 if vectors is not None:
-                    module, _ = schedule_functions(module, vectors)
+                    module, reasons = schedule_functions(module, vectors)
+                    unscheduled = {name: one for name, one in in_rows.items() if name in reasons}
+                for name, function in unscheduled.items():
+                    module[name] = function
                 return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
 
         with _named_errors(request):

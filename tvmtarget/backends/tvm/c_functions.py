@@ -417,7 +417,8 @@ def _elements(buffer: Any) -> int:  # noqa: ANN401
 
 
 def _tensor_of(buffer: Any) -> Tensor:  # noqa: ANN401
-    return Tensor(str(buffer.dtype), tuple(int(size) for size in buffer.shape))
+    element, _, lanes = str(buffer.dtype).partition("x")  # a buffer that is only accessed by vectors has these
+    return Tensor(element, (*(int(size) for size in buffer.shape), *([int(lanes)] if lanes else [])))
 
 
 def _compared(expr: Expr) -> Expr:

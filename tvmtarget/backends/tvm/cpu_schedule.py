@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
@@ -24,6 +25,7 @@ from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import narrow_products
+from tvmtarget.backends.tvm.quantized_constants import blocks_of_constants, compute_rows
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
 from tvmtarget.backends.tvm.register_tiling import (
     PARALLEL_TASKS,
@@ -303,14 +305,20 @@ class Scheduler:
             The scheduled function.
         """
         self.inline()
+        weights = blocks_of_constants(self.schedule, self.root, self.parameters.values())
         self.keep_own_parameters()
         done: list[Block] = []
         for block in self.schedule.get_child_blocks(self.root):
+            if any(write.source in weights for write in self.schedule.get(block).writes):
+                continue
             nest = self.nest(block)
             tile = self.tile(nest)
+            rows = self.rows_of_constants(block, weights)
             if tile is not None:
-                self.pack(block, nest, tile)
-                done += self.keep_in_registers(block, nest, tile)
+                self.pack(block, nest, tile, rows)
+                done += self.keep_in_registers(block, nest, tile, rows)
+            else:
+                done += [one for row in rows.values() for one in compute_rows(self.schedule, row)]
         names = {self.schedule.get(block).name_hint for block in done}
         for block in self.schedule.get_child_blocks(self.root):
             if self.schedule.get(block).name_hint not in names:
@@ -490,7 +498,20 @@ class Scheduler:
         structural_walk(index, [(tirx.FloorDiv, division), (tirx.Var, note)], order="pre")
         return steps
 
-    def pack(self, block: Block, nest: Nest, tile: Tile) -> None:
+    def rows_of_constants(self, block: Block, weights: Mapping[Any, Block]) -> dict[int, Block]:
+        """Return the blocks that compute what a block reads of constants, by read.
+
+        Args:
+            block: the block.
+            weights: blocks that read only constants, with one reader each, by what they compute.
+
+        Returns:
+            Those of `weights` that it reads.
+        """
+        reads = [read.source for read in self.schedule.get(block).reads]
+        return {at: weights[source] for at, source in enumerate(reads) if source in weights}
+
+    def pack(self, block: Block, nest: Nest, tile: Tile, rows: Mapping[int, Block]) -> None:
         """Make the vectors that a tile reads contiguous.
 
         Constants are laid out at compile time, other values in each run.
@@ -499,32 +520,78 @@ class Scheduler:
             block: the block.
             nest: its loop nest.
             tile: its tile.
+            rows: blocks that compute what it reads from constants, by the number of the read.
         """
         if tile.pack is None:
             return
         read, layout = tile.pack
         argument = nest.reads[read].constant
-        if argument is None:
+        if read in rows:
+            self.pack_row(rows[read], layout)
+        elif argument is None:
             self.schedule.transform_layout(self.schedule.cache_read(block, read, "global"), ("write", 0), layout.index)
         else:
             self.schedule.transform_layout(block, ("read", read), layout.index)
             self.layouts[argument] = layout
 
-    def keep_in_registers(self, block: Block, nest: Nest, tile: Tile) -> list[Block]:
+    def pack_row(self, row: Block, layout: Layout) -> None:
+        """Let a block of constants write a layout, and lay its constants out alike.
+
+        Args:
+            row: the block.
+            layout: the layout of what it writes.
+        """
+        nest = self.nest(row)
+        (axis,) = nest.writes[0].dims[layout.dim]
+        for read, access in enumerate(nest.reads):
+            moved = [steps for steps in access.dims if steps]
+            if access.constant is not None and len(moved) == len(access.dims) == len(nest.extents):
+                own = replace(layout, dim=moved.index({axis: 1}))
+                self.schedule.transform_layout(row, ("read", read), own.index)
+                self.layouts[access.constant] = own
+        self.schedule.transform_layout(row, ("write", 0), layout.index)
+
+    def compute_row(self, row: Block, at: Loop, lanes: int) -> None:
+        """Compute a block of constants in a loop of its reader.
+
+        Vectors lie along the last dimension that it writes.
+
+        Args:
+            row: the block.
+            at: the loop.
+            lanes: values in a vector.
+        """
+        axes = len(self.schedule.get(row).iter_vars)
+        along = min(self.nest(row).writes[0].dims[-1], default=axes - 1)
+        self.schedule.compute_at(row, at, preserve_unit_loops=True)
+        loops = self.schedule.get_loops(row)[-axes:]
+        if along != axes - 1:
+            self.schedule.reorder(*loops[:along], *loops[along + 1 :], loops[along])
+        self.vectorise(row, lanes)
+
+    def keep_in_registers(self, block: Block, nest: Nest, tile: Tile, rows: Mapping[int, Block]) -> list[Block]:
         """Apply a tile.
 
         Args:
             block: the block.
             nest: its loop nest.
             tile: its tile.
+            rows: blocks that compute what it reads from constants, by the number of the read. They compute the part
+                that a tile needs, in loops around all tiles that need it.
 
         Returns:
             The blocks that are scheduled by this.
         """
         schedule, loops = self.schedule, self.schedule.get_loops(block)
+        if rows:
+            tile = replace(tile, columns_first=False)
         outer, inner = self.split(loops, nest, tile)
         reduced = self.reduced(loops, nest, tile)
+        first = self.loops_of_reads(outer, nest, tile, rows)
+        outer = [*first, *(loop for loop in outer if loop not in first)]
         schedule.reorder(*outer, *reduced, *inner)
+        for row in rows.values():
+            self.compute_row(row, first[-1] if first else outer[0], tile.lanes)
         if tile.unroll > 1:
             schedule.unroll(reduced[-1])
         result = self.write_back(block, outer[-1])
@@ -535,14 +602,31 @@ class Scheduler:
             schedule.unroll(loop)
         schedule.vectorize(inner[-1])
         if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
-            rows = -2 if tile.columns_first else -1
-            schedule.annotate(outer[rows], "pragma_loop_partition_hint", True)
-            del outer[rows:]
-        self.parallel(outer, nest.work / tile.lanes, tile.tasks)
+            split = -2 if tile.columns_first else -1
+            schedule.annotate(outer[split], "pragma_loop_partition_hint", True)
+            del outer[split:]
+        if not rows:
+            self.parallel(outer, nest.work / tile.lanes, tile.tasks)
         start = schedule.decompose_reduction(block, reduced[0])
         self.vectorise(start, tile.lanes)
         self.vectorise(result, tile.lanes)
         return [start, block, result]
+
+    def loops_of_reads(self, outer: Sequence[Loop], nest: Nest, tile: Tile, reads: Iterable[int]) -> list[Loop]:
+        """Return the loops over tiles along which some reads move, but for that over rows.
+
+        Args:
+            outer: the loops over tiles, as `split` returns them.
+            nest: the loop nest.
+            tile: its tile.
+            reads: numbers of the reads.
+
+        Returns:
+            Loops, in order.
+        """
+        axes = [axis for axis in nest.spatial if axis != tile.row_axis]
+        moved = {axis for read in reads for steps in nest.reads[read].dims for axis in steps}
+        return [loop for axis, loop in zip(axes, outer, strict=False) if axis in moved]
 
     def split(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> tuple[list[Loop], list[Loop]]:
         """Split the axes of a tile.
