@@ -11,6 +11,10 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
+from benchmarks._graphs import SITES as GRAPH_SITES
+from benchmarks._graphs import costs_of, module_of, tree_of
+from benchmarks._graphs import transformer as transformer_graph
+from benchmarks.phases import edited as edited_graph
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import TargetError
 from tvmtarget.ir.function import Call, Constant, Value
@@ -157,7 +161,7 @@ def edits(module, rng):
     ]
 
 
-def costs(rng, leaves):
+def random_costs(rng, leaves):
     times = [
         {"match": {"op": kind}, "site": leaf, "time": float(rng.uniform(1, 50))} for kind in KINDS for leaf in leaves
     ]
@@ -173,13 +177,13 @@ def check_since(size, seed, count):
     """Divide edited programs by other constraints, costs and trees, some for each edit, each since the plan before."""
     rng = np.random.default_rng(seed)
     module = graph(rng, size, seed)
-    first = costs(rng, SITES)
+    first = random_costs(rng, SITES)
     plan = tt.decompose(module, DEEP, first)
     for edited in edits(module, rng):
         changes = [
             {"costs": first},
             {"costs": first, "where": {str(rng.choice([call.source for call in edited.main.body])): "@y"}},
-            {"costs": costs(rng, SITES)},
+            {"costs": random_costs(rng, SITES)},
             {},
             {"target": FLAT},
         ]
@@ -217,6 +221,14 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
     assert str(after.reused).startswith("4 of 4 operations that sites take, ")
     with pytest.raises(TargetError, match="since is an earlier plan, not 'before'"):
         tt.decompose(module, "llvm", since="before")
+
+
+def test_an_edit_that_changes_costs_reuses_the_minimum_cuts_that_it_leaves_alone():
+    module, tree, costs = module_of(transformer_graph(300)), tree_of(4), costs_of(GRAPH_SITES)
+    before = tt.decompose(module, tree, costs)
+    after, anew = (tt.decompose(edited_graph(module), tree, costs, since=one) for one in (before, None))
+    assert any(kind == "minimum cuts" and reused for kind, reused, _ in after.reused.counts)
+    assert str(after.module) == str(anew.module)
 
 
 def test_code_of_an_earlier_build_is_used_for_all_that_an_edit_leaves_alone(monkeypatch):

@@ -58,12 +58,42 @@ class PlanCache:
         Returns:
             The result; callers must not change it.
         """
+        found = self.recall(kind, key)
+        if found is None:
+            found = make()
+            self.store(kind, key, found)
+        return cast("_Result", found)
+
+    def recall(self, kind: str, key: Hashable) -> object | None:
+        """Return a cached result.
+
+        Args:
+            kind: as in `find`.
+            key: as in `find`.
+
+        Returns:
+            The result; None if there is none yet, which `store` is to be called with then.
+        """
         full_key = (kind, key)
-        if full_key not in self._known:
-            self._needed[kind] += 1
-            self._reused[kind] += full_key in self._older
-            self._known[full_key] = self._older[full_key] if full_key in self._older else make()
-        return cast("_Result", self._known[full_key])
+        found = self._known.get(full_key)
+        if found is None:
+            found = self._older.get(full_key)
+            if found is not None:
+                self._needed[kind] += 1
+                self._reused[kind] += 1
+                self._known[full_key] = found
+        return found
+
+    def store(self, kind: str, key: Hashable, result: object) -> None:
+        """Keep a result that `recall` did not find.
+
+        Args:
+            kind: as in `find`.
+            key: as in `find`.
+            result: the result, which is not None.
+        """
+        self._needed[kind] += 1
+        self._known[kind, key] = result
 
     def reused(self) -> CacheUse:
         """Count the results that were needed so far, and how many the earlier plan already had.

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 
@@ -35,6 +37,9 @@ MAX_CUT, WINDOW = 10_000, 200
 
 # Visits per edge that the cut of one window may take; without a limit a few windows would use up the budget.
 WINDOW_WORK = 60
+
+# What `PlanCache` calls the cuts.
+_CUTS = "minimum cuts"
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,7 @@ def _cut_all(differences: Ints, terms: Terms, decisions: Decisions, budget: Budg
     found = np.full(len(decisions) + len(gate_heads), -1, dtype=np.int8)
     core, eliminated = eliminate(graph, found)
     # Leave half of the budget to later expansions.
-    spent = Budget(budget.left // 2)
-    budget.left -= spent.left
+    spent = budget.part(budget.left // 2)
     # Place gates next to the first of their heads, so that windows hold neighbours.
     position = np.concatenate([np.arange(len(decisions)), gate_heads])
     order = np.argsort(position[core.ids], kind="stable")
@@ -259,9 +263,20 @@ class _Component(PairwiseProblem):
         if len(self.unary) > MAX_CUT or len(self.a) > work:
             return None
         parts = (self.unary, self.a, self.b, self.rising, self.falling)
-        spent = Budget(min(work, budget.left))
-        budget.left -= spent.left
+        work, cache = min(work, budget.left), budget.cache
+        # Programs repeat layers, and an edit leaves most components as they were.
+        known = key = None
+        if cache is not None:
+            key = blake2b(b"".join([b"%d" % len(self.unary), *(part.tobytes() for part in parts)])).digest()
+            known = cast("tuple[int, list[bool]] | None", cache.recall(_CUTS, key))
+        # A cut that is known is charged as if it were made, so that the rest of the budget is the same.
+        if known is not None and known[0] < work:
+            budget.left -= known[0]
+            return known[1]
+        spent = budget.part(work)
         found = Network(*(part.tolist() for part in parts)).sink_side(spent)
+        if cache is not None and known is None and found is not None:
+            cache.store(_CUTS, key, (work - spent.left, found))
         budget.left += spent.left
         return found
 

@@ -31,6 +31,7 @@ from tvmtarget.partition.placement.level import Assignment, Level, by_preference
 from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
+from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import least_weight
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
@@ -130,12 +131,13 @@ class CostChooser:
         """Return the best labeling found that keeps the requests that couple atoms; without them if none was found."""
         coupled = coupled_atoms(level, self.coupled)
         is_known = matrix.is_known and not matrix.shift
-        search = _Search(level, matrix.problem, coupled)
+        search = _Search(level, matrix.problem, coupled, self.feasibility.cache)
         # Only the bound of the uppermost level is a bound of the program.
         is_bounded = self.bounds and is_known and not level.site.path
         bound = search.run(is_bounded=is_bounded)
         if not len(search.labels) and self.coupled:
-            search = _Search(level, matrix.problem, CoupledAtoms(np.arange(len(level.atoms))))
+            apart = CoupledAtoms(np.arange(len(level.atoms)))
+            search = _Search(level, matrix.problem, apart, self.feasibility.cache)
             bound = search.run(is_bounded=is_bounded)
         launches: list[int] = matrix.problem.launches.tolist()
         chosen = search.labels[search.coupled.owner].tolist()
@@ -196,8 +198,11 @@ def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) 
 class _Search:
     """Keeps the best labeling that was considered, by the cost of the plan: subgraphs are formed as they will be."""
 
-    def __init__(self, level: Level, problem: LabelingProblem, coupled: CoupledAtoms) -> None:
+    def __init__(
+        self, level: Level, problem: LabelingProblem, coupled: CoupledAtoms, cache: PlanCache | None = None
+    ) -> None:
         self.level = level
+        self.cache = cache
         self.coupled = coupled
         self.problem = coupled.contracted(problem)
         self.capacity = coupled.capacity(level.capacity)
@@ -218,7 +223,8 @@ class _Search:
             self.consider([preferred, *enumerated])
             bound = self.bound_of(enumerated)
         else:
-            budget = Budget(WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE)
+            work = WORK * (len(problem.costs) + len(problem.readers)) + WORK_BESIDE
+            budget = Budget(work, cache=self.cache)
             starts = list(_starts(problem))
             if len(problem.costs) <= FEW:
                 self.consider([preferred, *starts])

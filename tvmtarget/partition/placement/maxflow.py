@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvmtarget.partition.plan_cache import PlanCache
+
 __all__ = ["Budget", "Network"]
 
 
@@ -19,10 +21,24 @@ class Budget:
     Attributes:
         left: remaining visits.
         is_sufficient: false once a cut was not finished; what was found is then not proven to be the best.
+        cache: finished cuts, of this plan and of an earlier one; None keeps none.
     """
 
     left: int
     is_sufficient: bool = True
+    cache: PlanCache | None = None
+
+    def part(self, visits: int) -> Budget:
+        """Take visits out of the budget; what is not used of them has to be given back.
+
+        Args:
+            visits: edge visits, at most those that are left.
+
+        Returns:
+            A budget of its own, with the same cache.
+        """
+        self.left -= visits
+        return Budget(visits, cache=self.cache)
 
 
 class Network:
