@@ -54,6 +54,7 @@ __all__ = [
     "calls_in",
     "code_callees",
     "constants_of",
+    "kind_of_op",
     "map_calls",
     "reachable_functions",
     "with_renamed_callees",
@@ -139,6 +140,18 @@ class Opaque:
     data: bytes
 
 
+def kind_of_op(op: str) -> str:
+    """Return an operator without its dialect.
+
+    Args:
+        op: operator with its dialect, such as `onnx.Conv` or `com.microsoft::Gelu`.
+
+    Returns:
+        Its name alone, such as `Conv`.
+    """
+    return op.rsplit("::", 1)[-1].removeprefix("onnx.")
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One operation of a function.
@@ -170,7 +183,7 @@ class Call:
     @property
     def kind(self) -> str:
         """Operator without its dialect: `Conv` for `onnx.Conv`."""
-        return self.op.rsplit("::", 1)[-1].removeprefix("onnx.")
+        return kind_of_op(self.op)
 
     @property
     def op_names(self) -> tuple[str, ...]:
@@ -241,6 +254,17 @@ class Function:
         found |= {constant.name: constant.type for constant in self.constants}
         found |= {output.name: output.type for call in self.body for output in call.outputs if output.name}
         return MappingProxyType(found)
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """Calls of the body and of nested bodies, each before those in its nested bodies."""
+        # The test by a list is several times faster than `any` of a generator, and most functions have no such body.
+        return tuple(calls_in(self)) if [call for call in self.body if call.regions] else self.body
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """Operators of `calls`: few, so that looking for one of them here is faster than in every call."""
+        return frozenset([call.op for call in self.calls])
 
     @property
     def code(self) -> Opaque | None:
@@ -379,13 +403,15 @@ def callees_of(function: Function) -> frozenset[str]:
     Returns:
         Names of functions called directly.
     """
-    own = {call.op[1:] for call in function.body if call.op[:1] == "@"}
-    for call in [call for call in function.body if call.op[:6] == "relax."]:
-        own.update(_operand_functions(call))
-    if function.code is not None:
-        own.update(code_callees(function).values())
-    nested = [callees_of(region) for call in function.body if call.regions for _, region in call.regions]
-    return frozenset(own).union(*nested)
+    own = {op[1:] for op in function.ops if op[:1] == "@"}
+    if any(op[:6] == "relax." for op in function.ops):
+        for call in [call for call in function.calls if call.op[:6] == "relax."]:
+            own.update(_operand_functions(call))
+    if CODE in function.ops:
+        bodies = (function, *(region for call in function.calls for _, region in call.regions))
+        for body in [body for body in bodies if body.code is not None]:
+            own.update(code_callees(body).values())
+    return frozenset(own)
 
 
 # An operand `Global('name')` of a Relax operation (`relax/syntax.py`), or any other Python string literal, which is

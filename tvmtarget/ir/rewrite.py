@@ -203,7 +203,8 @@ def with_op_names(function: Function) -> Function:
     Returns:
         The function; the same one if its names are unique already.
     """
-    sources = [call.source for call in calls_in(function) if _needs_name(call)]
+    has_others = any(not _needs_name(op) for op in function.ops)
+    sources = [call.source for call in function.calls if not has_others or _needs_name(call.op)]
     if len(set(sources)) == len(sources) and "" not in sources:
         return function
     return _with_op_names(function, Names(sources), set())
@@ -214,15 +215,15 @@ def _with_op_names(function: Function, names: Names, seen: set[str]) -> Function
     for call in function.body:
         regions = tuple((label, _with_op_names(region, names, seen)) for label, region in call.regions)
         source = call.source
-        if _needs_name(call) and (not source or source in seen):
+        if _needs_name(call.op) and (not source or source in seen):
             source = names.fresh(source or call.kind)
         seen.add(source)
         body.append(replace(call, regions=regions, source=source))
     return function.replace(body=tuple(body))
 
 
-def _needs_name(call: Call) -> bool:
-    return not call.op.startswith("@") and call.op not in (COPY, CODE)
+def _needs_name(op: str) -> bool:
+    return not op.startswith("@") and op not in (COPY, CODE)
 
 
 def outline(

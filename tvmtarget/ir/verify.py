@@ -23,7 +23,6 @@ from tvmtarget.ir.function import (
     Call,
     Function,
     callees_of,
-    calls_in,
     code_callees,
     constants_of,
 )
@@ -105,17 +104,25 @@ class _Body:
     @cached_property
     def bodies(self) -> tuple[Function, ...]:
         """The function itself, then its nested bodies."""
+        if self.function.calls is self.function.body:
+            return (self.function,)
         nested = (_Body(region).bodies for call in self.function.body if call.regions for _, region in call.regions)
         return (self.function, *chain.from_iterable(nested))
 
-    @cached_property
+    @property
     def calls(self) -> tuple[Call, ...]:
         """All calls, those of nested bodies too."""
-        return self.function.body if len(self.bodies) == 1 else tuple(calls_in(self.function))
+        return self.function.calls
+
+    def calls_of(self, *ops: str) -> tuple[Call, ...]:
+        """Return the calls of some operators, which most functions lack."""
+        return () if self.function.ops.isdisjoint(ops) else tuple(call for call in self.calls if call.op in ops)
 
     @cached_property
     def calls_of_functions(self) -> tuple[tuple[Function, Call, str], ...]:
         """The calls of functions of the module, each with the body that holds it and the name of the callee."""
+        if not any(op[:1] == "@" for op in self.function.ops):
+            return ()
         return tuple((body, call, call.op[1:]) for body in self.bodies for call in body.body if call.op[:1] == "@")
 
     @cached_property
@@ -198,6 +205,8 @@ def _callees_exist_and_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator
 
 
 def _aliases_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    functions: dict[str, Function] = {}
+    counts: dict[str, int] = {}  # a shared function is called many times, and counted once
     for _, call, name in body.calls_of_functions:
         if name not in bodies or not call.attrs:
             continue
@@ -206,8 +215,8 @@ def _aliases_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
             yield f"{_op(call)} has dims={dims!r}, which should be names of dimensions in pairs"
         if names is None:
             continue
-        functions = {other: one.function for other, one in bodies.items()}
-        count = count_ops(functions[name], functions)
+        functions = functions or {other: one.function for other, one in bodies.items()}
+        count = counts[name] if name in counts else counts.setdefault(name, count_ops(functions[name], functions))
         if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
             yield f"{_op(call)} has ops={names!r}, which should be names"
         elif len(names) != count:
@@ -270,7 +279,7 @@ def _twice(named: Sequence[tuple[str, object]]) -> list[str]:
 
 def _opaque_code_is_alone(body: _Body) -> Iterator[str]:
     alone = body.function.body[0] if body.function.code is not None else None
-    for call in [call for call in body.calls if call.op == CODE and call is not alone]:
+    for call in [call for call in body.calls_of(CODE) if call is not alone]:
         yield f"{_op(call)} is code, which must be alone in a function of its own, with an attribute 'code'"
 
 
@@ -290,13 +299,13 @@ def _code_calls_functions_of_the_module(bodies: Mapping[str, _Body], body: _Body
 
 
 def _copies_have_ends(body: _Body) -> Iterator[str]:
-    for call in [call for call in body.calls if call.op == COPY]:
+    for call in body.calls_of(COPY):
         if len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst"):
             yield f"copy {call.source!r} is not from one memory to another"
 
 
 def _transfers_have_ends(body: _Body) -> Iterator[str]:
-    for call in [call for call in body.calls if call.op in (SEND, RECV)]:
+    for call in body.calls_of(SEND, RECV):
         end, values, unexpected = (
             ("to", call.inputs, call.outputs) if call.op == SEND else ("from", call.outputs, call.inputs)
         )
@@ -376,6 +385,8 @@ _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "
 
 def _opsets_are_stated(body: _Body) -> Iterator[str]:
     domains = {domain for domain, _ in body.function.opsets}
+    if {_domain(op) for op in body.function.ops if op.startswith("onnx.")} <= domains:
+        return
     last_of_kind = {call.op: call for call in body.calls}
     used = {_domain(op): call for op, call in last_of_kind.items() if op.startswith("onnx.")}
     # ONNX defines an operator only together with a version of its set (ONNX, docs/Versioning.md).

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tvmtarget.ir.def_use import readers_of
-from tvmtarget.ir.function import Call, all_names, calls_in
+from tvmtarget.ir.function import Call, all_names, calls_in, kind_of_op
 from tvmtarget.ir.inline import Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
@@ -31,7 +31,7 @@ def unshare_dequantized(inlined: Inlined, kept: Iterable[str]) -> Inlined:
         The changed function. The first reader keeps the operation and its name; those in other inlined calls, results
         and nested bodies read it, too.
     """
-    if not any(call.kind in DEQUANTIZE for call in calls_in(inlined.function)):
+    if not any(kind_of_op(op) in DEQUANTIZE for op in inlined.function.ops):
         return inlined
     names = Names(all_names(inlined.function))
     sources = Names(call.source for call in calls_in(inlined.function))

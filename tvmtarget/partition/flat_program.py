@@ -243,7 +243,9 @@ class FlatProgram:
     @cached_property
     def has_binding_values(self) -> bool:
         """Whether an operation computes a value that must stay in one function with its readers."""
-        return any(output.name and binds_readers(output.type) for call in self.body for output in call.outputs)
+        # Values share types: each is looked at once.
+        types = {id(output.type): output.type for call in self.body for output in call.outputs if output.name}
+        return any(map(binds_readers, types.values()))
 
     @cached_property
     def effect_before(self) -> Mapping[int, int]:

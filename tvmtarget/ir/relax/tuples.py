@@ -41,7 +41,9 @@ def split_tuples(inlined: Inlined, kept: Container[str] = ()) -> Inlined:
     Returns:
         The changed function. Fields keep the names under which they were taken.
     """
-    if not any(_fields_of(output) is not None for call in calls_in(inlined.function) for output in call.outputs):
+    # Values share types: each is looked at once.
+    outputs = {id(output.type): output for call in inlined.function.calls for output in call.outputs}
+    if not any(_fields_of(output) is not None for output in outputs.values()):
         return inlined
     return _Rewriter(inlined.function, kept).function(inlined, {})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tvmtarget.ir.function import Call
+from tvmtarget.ir.function import Call, kind_of_op
 from tvmtarget.partition.dequantization import DEQUANTIZE
 from tvmtarget.partition.flat_program import FlatProgram
 
@@ -48,8 +48,10 @@ def followed_ops(program: FlatProgram, calls: Sequence[int]) -> dict[int, int]:
     Returns:
         The followed operation by the number of the one that follows.
     """
-    inside = frozenset(calls)
     found: dict[int, int] = {}
+    if not any(kind_of_op(op) in DEQUANTIZE | _QUANTIZE for op in program.function.ops):
+        return found
+    inside = frozenset(calls)
 
     def follow(index: int, other: int | None) -> bool:
         """Let one operation follow another one that does not follow it already."""
