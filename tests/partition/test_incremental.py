@@ -141,7 +141,7 @@ def graph(rng, size, seed):
 
 
 def edits(module, rng):
-    """Return edited programs: another operator, an attribute, an operation more, other bytes, another name."""
+    """Return edited programs: another operator, attribute or name, swapped operands, an operation more or less."""
     main = module.main
     at = int(rng.integers(len(main.body)))
     call = main.body[at]
@@ -151,10 +151,24 @@ def edits(module, rng):
 
     inner = replace(call.outputs[0], name="inner")
     more = Call("onnx.Abs", ("inner",), call.outputs, source="more")
+    without = with_body(replace(call, op="onnx.Identity", attrs=()))
+    if len(call.inputs) == 1:
+        gone = {call.outputs[0].name: call.inputs[0]}
+        rest = [
+            replace(one, inputs=tuple(gone.get(name, name) for name in one.inputs))
+            for one in main.body
+            if one is not call
+        ]
+        results = tuple(gone.get(name, name) for name in main.results)
+        if len({*results}) == len(results):
+            without = module.replace(functions=(main.replace(body=tuple(rest), results=results),))
     weights = tuple(replace(one, data=one.data + 1) if one.name == "w" else one for one in main.constants)
     return [
         module,
         with_body(replace(call, op="onnx.Tanh" if len(call.inputs) == 1 else "onnx.Sub", attrs=())),
+        with_body(replace(call, attrs=(("alpha", 2.0),))),
+        with_body(replace(call, inputs=call.inputs[::-1])),
+        without,
         with_body(replace(call, source="renamed")),
         with_body(replace(call, outputs=(inner, *call.outputs[1:])), more),
         module.replace(functions=(main.replace(constants=weights),)),
@@ -217,6 +231,7 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
         "operations that sites take": (4, 4),
         "choices of sites": (1, 1),
         "divisions into subgraphs": (1, 1),
+        "structures of subgraphs": (1, 1),
     }
     assert str(after.reused).startswith("4 of 4 operations that sites take, ")
     with pytest.raises(TargetError, match="since is an earlier plan, not 'before'"):

@@ -528,6 +528,7 @@ def outline_subgraphs(candidate: Candidate) -> Candidate:
         constants=candidate.request.options.constants,
         # With costs, copies have to take the routes that the estimates assume.
         memory_graph=MemoryGraph(program.topology) if estimates is None else estimates.memory_graph,
+        cache=candidate.feasibility.cache,
     )
     functions = (*outlined.functions, *program.others)
     module = candidate.request.module.replace(functions=functions, target=program.topology.root)

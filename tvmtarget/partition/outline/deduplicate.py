@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy.typing as npt
 
@@ -23,6 +23,7 @@ from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
+from tvmtarget.partition.plan_cache import PlanCache
 
 __all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 
@@ -32,6 +33,12 @@ _SAMPLE = 16
 # Hexadecimal digits in the name of a function. Two functions of the same name get numbered suffixes; by the birthday
 # bound that happens in one of eighty programs with ten thousand functions.
 _DIGITS = 8
+
+# Structures of subgraphs of at most so many operations are kept: larger ones seldom occur twice.
+MAX_KEPT = 1000
+
+# What `PlanCache` calls them.
+_STRUCTURES = "structures of subgraphs"
 
 HeldConstants: TypeAlias = Callable[[PartitionNode], Collection[str]]
 
@@ -87,17 +94,22 @@ class Correspondence:
 class SubgraphStructures:
     """Computes structures of the subgraphs of one program."""
 
-    def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup] = ()) -> None:
+    def __init__(
+        self, program: FlatProgram, groups: Iterable[PatternGroup] = (), cache: PlanCache | None = None
+    ) -> None:
         """Prepare for a program.
 
         Args:
             program: the program.
             groups: operations that patterns of code generators match together.
+            cache: structures of subgraphs of an earlier plan.
         """
         self.program = program
+        self._cache = cache or PlanCache()
         self.groups = {group.calls[-1]: group for group in groups}
         self._matched = frozenset(index for group in self.groups.values() for index in group.calls)
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
+        self._ordered_by_data: set[int] = set()  # first operations of leaves whose order depends on constants
         self._canonical_orders = CanonicalOrders()
 
     def is_matched(self, index: int) -> bool:
@@ -123,6 +135,20 @@ class SubgraphStructures:
         Returns:
             Its structure.
         """
+        calls = subgraph.calls
+        if not subgraph.is_leaf or not 1 < len(calls) <= MAX_KEPT or self.program.bodies:
+            return self._written(subgraph, results, held)
+        # Programs repeat layers: subgraphs that are listed in the same way have the same structure.
+        listing = _Listing(self.program, self.groups, subgraph, results, held(subgraph))
+        known = cast("_Positions | None", self._cache.recall(_STRUCTURES, listing.key))
+        if known is not None:
+            return listing.structure(known)
+        written = self._written(subgraph, results, held)
+        if calls[0] not in self._ordered_by_data:
+            self._cache.store(_STRUCTURES, listing.key, listing.positions(written))
+        return written
+
+    def _written(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:
         writer = _StructureWriter(self, held)
         writer.subgraph(subgraph)
         return writer.structure(results)
@@ -149,7 +175,14 @@ class SubgraphStructures:
                 for name in names
                 if name in program.results or not inside.issuperset(program.consumers.get(name, ()))
             }
-            positions = self._canonical_orders.order(body, fingerprints, returned, self._data)
+
+            def data(name: str) -> str | None:
+                found = self._data(name)
+                if found is not None:
+                    self._ordered_by_data.add(calls[0])
+                return found
+
+            positions = self._canonical_orders.order(body, fingerprints, returned, data)
             self._orders[calls[0]] = tuple(calls[position] for position in positions)
         return self._orders[calls[0]]
 
@@ -174,6 +207,89 @@ class SubgraphStructures:
         place = subgraph.site.path.rpartition("/")[2] or subgraph.site.target.kind
         kind = self.program.body[structure.ops[0]].kind.rpartition(".")[2] if subgraph.is_leaf and structure.ops else ""
         return re.sub(r"\W+", "_", f"{place}_{kind}".lower()).strip("_") + f"_{digits}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """A structure by positions in the listing of its subgraph (`_Listing`)."""
+
+    key: tuple[Hashable, ...]
+    ops: tuple[int, ...]
+    values: tuple[int, ...]
+    constants: tuple[int, ...]
+    dims: tuple[int, ...]
+
+
+class _Listing:
+    """A leaf as its operations are listed, without names: equal keys mean equal structures.
+
+    The key has all that the canonical order of the operations depends on, but the data of constants.
+    """
+
+    def __init__(
+        self,
+        program: FlatProgram,
+        groups: Mapping[int, PatternGroup],
+        leaf: PartitionNode,
+        results: Sequence[str],
+        own: Collection[str],
+    ) -> None:
+        self.calls = leaf.calls
+        values: dict[str, int] = {"": -1}  # "" is an absent operand
+        constants: dict[str, int] = {}
+        dims: dict[str, int] = {}
+        known = program.constants
+        ops: list[Hashable] = []
+        may_name_dims = False
+
+        def refer(name: str) -> int:
+            if name in known and name in own:
+                return -2 - constants.setdefault(name, len(constants))
+            return values.setdefault(name, len(values) - 1)
+
+        for index in leaf.calls:
+            call, fingerprint = program.body[index], program.fingerprint(index)
+            inputs = [values[name] if name in values else refer(name) for name in call.inputs]
+            outputs = [values[output.name] if output.name in values else refer(output.name) for output in call.outputs]
+            symbols = [dims.setdefault(name, len(dims)) for name in fingerprint.dims]
+            ops.append((fingerprint.text, *inputs, *outputs, *symbols, call.has_effect))
+            may_name_dims = may_name_dims or not call.op.startswith("onnx.")
+        kind = leaf.site.target.kind
+        position = {index: number for number, index in enumerate(leaf.calls)} if groups else {}
+        matches = [
+            (groups[index].pattern_of(kind), *(position[one] for one in groups[index].calls))
+            for index in position
+            if index in groups
+        ]
+        # Operations whose constant operands are parameters are ordered as if these were constants.
+        lifted = [number for name, number in values.items() if name in known] if known else []
+        returned = [refer(name) for name in results]
+        self.values, self.constants, self.dims = [*values][1:], [*constants], [*dims]
+        named = tuple(dims) if may_name_dims else ()
+        self.key = (leaf.site.path, leaf.device, tuple(ops), tuple(matches), tuple(lifted), tuple(returned), named)
+
+    def positions(self, structure: SubgraphStructure) -> _Positions:
+        """Return the structure of this subgraph by positions."""
+        places = ({name: place for place, name in enumerate(names)} for names in self._names())
+        found = (structure.ops, structure.values, structure.constants, structure.dims)
+        ops, values, constants, dims = (
+            tuple([place[name] for name in names]) for place, names in zip(places, found, strict=True)
+        )
+        return _Positions(structure.key, ops, values, constants, dims)
+
+    def structure(self, known: _Positions) -> SubgraphStructure:
+        """Return the structure of this subgraph from that of one with the same key."""
+        calls, values, constants, dims = self._names()
+        return SubgraphStructure(
+            known.key,
+            tuple([calls[place] for place in known.ops]),
+            tuple([values[place] for place in known.values]),
+            tuple([constants[place] for place in known.constants]),
+            tuple([dims[place] for place in known.dims]),
+        )
+
+    def _names(self) -> tuple[Sequence[Any], ...]:
+        return self.calls, self.values, self.constants, self.dims
 
 
 @dataclass

@@ -19,6 +19,7 @@ from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
+from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["CopyRecord", "DrivenRecord", "Outlined", "SubgraphRecord", "outline"]
@@ -124,6 +125,7 @@ def outline(
     *,
     constants: Constants | None = None,
     memory_graph: MemoryGraph | None = None,
+    cache: PlanCache | None = None,
 ) -> Outlined:
     """Make the functions of a partition; the entry keeps the signature of the original function.
 
@@ -141,11 +143,12 @@ def outline(
         groups: operations that patterns of code generators match together.
         constants: policy for weights, as in `lifted_constants`; None for that of each site's strategy.
         memory_graph: memories that values are copied over; by default those of the target, without measured costs.
+        cache: results of an earlier plan.
 
     Returns:
         All functions, and records of calls and copies.
     """
-    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology))
+    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology), cache)
     outliner.lifted = lifted_constants(
         program, outliner.structures, root, lambda leaf: outliner.boundary(leaf)[1], constants
     )
@@ -213,11 +216,17 @@ class _OutlinedSubgraph:
 
 
 class _Outliner:
-    def __init__(self, program: FlatProgram, groups: Iterable[PatternGroup], memory_graph: MemoryGraph) -> None:
+    def __init__(
+        self,
+        program: FlatProgram,
+        groups: Iterable[PatternGroup],
+        memory_graph: MemoryGraph,
+        cache: PlanCache | None,
+    ) -> None:
         self.program = program
         self.memory_graph = memory_graph
         self.groups = {group.calls[-1]: group for group in groups}
-        self.structures = SubgraphStructures(program, self.groups.values())
+        self.structures = SubgraphStructures(program, self.groups.values(), cache)
         self.lifted: Mapping[int, frozenset[str]] = {}  # constants that are parameters of leaf functions
         self.outlined: dict[Hashable, list[_OutlinedSubgraph]] = {}  # by key of their structure
         self.functions: list[Function] = []
