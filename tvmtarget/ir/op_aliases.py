@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tvmtarget.ir.function import CODE, COPY, OPS, Call, Function, calls_in
 
-__all__ = ["count_ops", "is_named_op", "op_aliases", "rename_ops", "with_op_aliases"]
+__all__ = ["count_ops", "is_named_op", "is_named_operator", "op_aliases", "rename_ops", "with_op_aliases"]
 
 
 def is_named_op(call: Call, functions: Mapping[str, Function]) -> bool:
@@ -26,10 +26,22 @@ def is_named_op(call: Call, functions: Mapping[str, Function]) -> bool:
         True for an operation and for a call of code; False for a copy, for code itself, and for a call of a function of
         operations.
     """
-    callee = call.callee
-    if callee is None:
-        return call.op not in (COPY, CODE)
-    return callee in functions and functions[callee].code is not None
+    return is_named_operator(call.op, functions)
+
+
+def is_named_operator(op: str, functions: Mapping[str, Function]) -> bool:
+    """Return whether calls of an operator count as operations with a name.
+
+    Args:
+        op: the operator of a call, `@` and a name for a function.
+        functions: functions of the module by name.
+
+    Returns:
+        As for `is_named_op`.
+    """
+    if op[:1] != "@":
+        return op not in (COPY, CODE)
+    return op[1:] in functions and functions[op[1:]].code is not None
 
 
 def op_aliases(call: Call) -> tuple[str, ...] | None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import COPY, Call, Function, calls_in
+from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_aliases import is_named_op
+from tvmtarget.ir.op_aliases import is_named_operator
 from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.flat_program import FlatProgram
@@ -123,13 +123,16 @@ def _every_call_is_in_its_region(
     entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
     # A module with a single leaf function has no call of it: the entry itself is the start.
     starts = chain(entry, ((call.callee, path) for call, _, path in order if _is_leaf(module, call)))
+    operators = {op for function in module for op in function.ops}
+    is_named = {op: is_named_operator(op, module.by_name) for op in operators}
+    names_in_order = (name for call, name, _ in order if is_named[call.op])
     for subgraph in subgraphs:
         callee, path = next(starts, (None, ()))
         if callee != subgraph.function:
             yield f"function {callee!r} is called where {subgraph.function!r} should be, which has {subgraph.ops[:1]}"
             return
         ops = list(program.with_nested(subgraph.calls))
-        names = list(islice((name for call, name, _ in order if is_named_op(call, module.by_name)), len(ops)))
+        names = list(islice(names_in_order, len(ops)))
         if names != [program.body[index].source for index in ops]:
             yield f"the call of {callee!r} for {subgraph.ops[:1]} calls its ops {', '.join(map(repr, names[:3]))}"
         for index in subgraph.calls if path or program.bodies else ():
@@ -147,7 +150,7 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
 def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterator[str]:
     """Operations with effects keep their order; those in regions come after the operation that has the region."""
     expected = list(_effects(program, program.top))
-    if not expected and not any(call.has_effect for function in module for call in calls_in(function)):
+    if not expected and not any(call.has_effect for function in module for call in function.calls):
         return
     found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
     if expected != found:

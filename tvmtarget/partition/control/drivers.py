@@ -240,11 +240,15 @@ class _Writer:
 
     def _operand_domains(self, step: DriverStep) -> list[str]:
         """Return the domain of each operand of a step."""
+        if not step.blocks:
+            return [step.domain] * len(step.call.inputs)
         carried = {argument.operand: domain for argument, domain in self.carried.get(step, {}).items()}
         return [carried.get(number, step.domain) for number in range(len(step.call.inputs))]
 
     def _output_domains(self, step: DriverStep) -> list[str]:
         """Return the domain of each result of a step."""
+        if not step.blocks:
+            return [step.domain] * len(step.call.outputs)
         carried = {argument.output: domain for argument, domain in self.carried.get(step, {}).items()}
         return [carried.get(number, step.domain) for number in range(len(step.call.outputs))]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.function import CODE, COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_op, op_aliases
 from tvmtarget.partition.control.control_flow_ops import body_arguments, control_flow_form
@@ -33,6 +33,10 @@ def calls_in_order(module: IRModule, name: str) -> Iterator[tuple[Call, str, Pat
 def _calls_of(
     module: IRModule, body: Function, around: Path, names: Iterator[str] | None
 ) -> Iterator[tuple[Call, str, Path]]:
+    if body.calls is body.body and not any(op[:1] == "@" or op in (COPY, CODE) for op in body.ops):
+        # Most calls are operations of leaf functions, which lead to no others.
+        yield from ((call, call.source if names is None else next(names, ""), around) for call in body.body)
+        return
     for call in body.body:
         name = next(names, "") if names is not None and is_named_op(call, module.by_name) else call.source
         yield call, name, around

@@ -133,6 +133,8 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
     """
     topology, body = estimates.program.topology, estimates.program.body
     ops = launches = copies = Fraction(0)
+    # What runs once is added up as integers, which is far faster.
+    ops_once = launches_once = copies_once = 0
     unknown: list[str] = []
     priced = 0
     # Fractions keep sums exact in any order of operations: bodies may run a fractional number of times.
@@ -145,25 +147,35 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
             lower_bound = None
             continue
         priced += len(subgraph.calls)
-        launches += estimates.launch(site) * subgraph.runs
+        is_once = subgraph.runs == 1
+        if is_once:
+            launches_once += estimates.launch(site)
+        else:
+            launches += estimates.launch(site) * subgraph.runs
         once = 0
         for index in subgraph.calls:
             estimate = estimates.time(index, site)
             once += estimate.time or 0
             if estimate.time is None:
                 unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.reason}")
-        ops += once * subgraph.runs
+        if is_once:
+            ops_once += once
+        else:
+            ops += once * subgraph.runs
     for copy in outlined.copies:
         time = estimates.copy(copy.type, copy.src, copy.dst)
-        copies += (time or 0) * copy.runs
+        if copy.runs == 1:
+            copies_once += time or 0
+        else:
+            copies += (time or 0) * copy.runs
         if time is None and copy.runs:
             is_sized = estimates.nbytes(copy.type) is not None
             reason = "no link says what that takes" if is_sized else "its size is not known"
             unknown.append(f"copy of {copy.value!r} from {copy.src} to {copy.dst}: {reason}")
     found = Prediction(
-        ops=round(ops),
-        launches=round(launches),
-        copies=round(copies),
+        ops=round(ops + ops_once),
+        launches=round(launches + launches_once),
+        copies=round(copies + copies_once),
         unknown=tuple(unknown),
         priced=priced + sum(1 for copy in outlined.copies if copy.runs),
         assumed=tuple(estimates.assumptions()),

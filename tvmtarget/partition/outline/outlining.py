@@ -314,11 +314,12 @@ class _Outliner:
         """Add the records of a shared function for one more call of it."""
         ops, values, body, types = correspondence.ops, correspondence.values, self.program.body, self.program.types
         sources = {body[one].source: body[other].source for one, other in ops.items()}
-        factor = context.runs / shared.context.runs
+        has_same_runs = context.runs == shared.context.runs
+        factor = Fraction(1) if has_same_runs else context.runs / shared.context.runs
         begin = len(shared.context.path)
 
         def renamed(names: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
-            return tuple(new[name] for name in names)
+            return tuple([new[name] for name in names])
 
         self.subgraphs += (
             replace(
@@ -328,7 +329,7 @@ class _Outliner:
                 inner=renamed(one.inner, sources),
                 inputs=renamed(one.inputs, values),
                 outputs=renamed(one.outputs, values),
-                runs=one.runs if factor == 1 else one.runs * factor,
+                runs=one.runs if has_same_runs else one.runs * factor,
                 call=context.path + one.call[begin:],
             )
             for one in shared.subgraphs
@@ -338,7 +339,7 @@ class _Outliner:
                 one,
                 value=values[one.value],
                 type=types[values[one.value]],
-                runs=one.runs if factor == 1 else one.runs * factor,
+                runs=one.runs if has_same_runs else one.runs * factor,
                 call=context.path + one.call[begin:],
             )
             for one in shared.copies
