@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import random_graph
 
+from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
+from tvmtarget.partition.flat_program import normalise
+from tvmtarget.partition.pipeline import split
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.level import by_preference
 from tvmtarget.partition.placement.local_search import neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
+from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.tree import Target
 
 
 @dataclass(frozen=True)
@@ -210,3 +218,17 @@ def test_small_changes_move_an_atom_or_all_at_a_value_to_a_label_that_all_may_ha
     problem = problem_of(((1, 1), (1, 1), (1, None)), flows, (0, 1), 0, (0, 0))
     moved = {tuple(labels.tolist()) for labels in neighboring_labelings(problem, np.array([0, 0, 0]))}
     assert moved == {(1, 0, 0), (0, 1, 0), (1, 1, 0)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levels_at_which_nothing_is_to_be_decided_are_split_as_if_they_were_decided(seed):
+    rng = random.Random(seed)
+    tree = Target.parse("[a=numpy,b=[a=numpy,b=[a=numpy,b=[a=numpy,b=onnxruntime]]]]")
+    leaves = [path for path, node in tree.walk() if not node.is_composite]
+    where = {f"n{index}": Constraint.at(rng.choice(leaves)) for index in range(20)}
+    program = normalise(IRModule.from_onnx(random_graph(20, seed)), tree, where)
+    feasibility = Feasibility(program)
+    root = program.topology[""]
+    found = split(program, feasibility, root, program.top)
+    assert found == split(program, feasibility, root, program.top, lambda level: by_preference(level))
+    assert len(found.parts) > 1

@@ -69,7 +69,7 @@ from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import assume_support, with_moves
-from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of
+from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of, only_option
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
@@ -613,6 +613,11 @@ def split(
     """
     if not site.is_system:
         return split_mixed_function(program, feasibility, site, calls)
+    # Choosing by cost has records and bounds of every level.
+    forced = only_option(program, feasibility, site, calls) if choose is by_preference else None
+    if forced is not None:
+        part = split(program, feasibility, forced, calls, choose)
+        return PartitionNode(site, part.calls, (part,), least_parts=1)
     level = level_of(program, feasibility, site, calls)
     assignment, groups, decisions = decide_level(program, feasibility, level, choose)
     parts = tuple(

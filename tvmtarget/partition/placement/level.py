@@ -17,7 +17,7 @@ from tvmtarget.partition.placement.feasibility import Feasibility, has_preferenc
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.placement.minimal_conflict import conflict_text
-from tvmtarget.partition.placement.quantized_units import followed_ops, joined_units
+from tvmtarget.partition.placement.quantized_units import followed_ops, has_quantized_units, joined_units
 from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of, graph_with_cuts
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
@@ -33,6 +33,7 @@ __all__ = [
     "decision_inputs",
     "first_option",
     "level_of",
+    "only_option",
     "preferred",
 ]
 
@@ -223,6 +224,39 @@ def level_of(
         control_scalars=control_scalars,
         followed=followed,
     )
+
+
+def only_option(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Site | None:
+    """Return the child of a system that must get all of some operations, as one subgraph.
+
+    Deep trees have many such levels, where nothing is to be decided.
+
+    Args:
+        program: the flat program.
+        feasibility: what fits where.
+        site: the system.
+        calls: the operations that it got, by number.
+
+    Returns:
+        The child; None if there is none, or if anything but what sites support may have a say.
+    """
+    is_plain = not (program.bodies or program.atomic or feasibility.groups.all or program.has_binding_values)
+    if not calls or not is_plain or any(program.boundaries) or has_quantized_units(program):
+        return None
+    if any(program.frames[index] for index in calls):
+        return None
+    rows = feasibility.supported[list(calls)]
+    able = [
+        (option, found.all())
+        for option in program.topology.options(site.path)
+        if (found := rows[:, feasibility.columns(option)].any(axis=1)).any()
+    ]
+    if len(able) != 1 or not able[0][1]:
+        return None
+    option, strategy = able[0][0], feasibility.strategy(able[0][0])
+    # A code generator may limit subgraphs or reject them; what is one operation has no limit to keep.
+    is_free = strategy is None or (len(calls) == 1 and not strategy.checks_subgraphs)
+    return option if is_free and (option.is_system or len(calls) == 1) else None
 
 
 def _with_units(

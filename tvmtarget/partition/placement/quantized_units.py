@@ -13,7 +13,7 @@ from tvmtarget.ir.function import Call, kind_of_op
 from tvmtarget.partition.dequantization import DEQUANTIZE
 from tvmtarget.partition.flat_program import FlatProgram
 
-__all__ = ["followed_ops", "joined_units"]
+__all__ = ["followed_ops", "has_quantized_units", "joined_units"]
 
 _QUANTIZE = frozenset({"QuantizeLinear", "relax.quantize"})
 
@@ -49,7 +49,7 @@ def followed_ops(program: FlatProgram, calls: Sequence[int]) -> dict[int, int]:
         The followed operation by the number of the one that follows.
     """
     found: dict[int, int] = {}
-    if not any(kind_of_op(op) in DEQUANTIZE | _QUANTIZE for op in program.function.ops):
+    if not has_quantized_units(program):
         return found
     inside = frozenset(calls)
 
@@ -81,6 +81,18 @@ def followed_ops(program: FlatProgram, calls: Sequence[int]) -> dict[int, int]:
             while follow(index, producer) and producer is not None and _is_only_quantized(program, producer, found):
                 index, producer = producer, program.producer.get(program.body[producer].inputs[0])
     return found
+
+
+def has_quantized_units(program: FlatProgram) -> bool:
+    """Return whether a program may have quantized units.
+
+    Args:
+        program: the program.
+
+    Returns:
+        False if no operation quantizes or dequantizes.
+    """
+    return any(kind_of_op(op) in DEQUANTIZE | _QUANTIZE for op in program.function.ops)
 
 
 def _only_reader(program: FlatProgram, index: int) -> int | None:
