@@ -18,6 +18,13 @@ ONE = "onnxruntime(intra-op-threads=1)"
 TARGET = f"composite[a={ONE},b={ONE},far=llvm(mtriple=riscv64-unknown-linux-gnu)](host=numpy)"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Measure for a short time: noise does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch.setattr("tvmtarget.autotune.search.rates.SECONDS", 0.05)
+
+
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     with tt.TuningLog(tmp_path_factory.mktemp("rates") / "log.db") as opened:

@@ -62,6 +62,7 @@ RATES = "tvmtarget.rates/1"  # the format of a candidate: picoseconds of the fas
 
 RUNS = 100  # of a program on a leaf at most
 SECONDS = 0.3  # for each leaf, after which a program is not run again
+LOADING = 1.0  # seconds; a first run that takes longer is counted, as loading libraries is a small part of it
 IN_A_ROW = 2  # because idle threads of one leaf still spin while the next one begins
 # How much faster than the usual rate an operator may be: peaks are set this much above the measured rates.
 HEADROOM = 10.0
@@ -241,17 +242,17 @@ def _measure(
                 plan = decompose(module, leaf.target)
                 program = build(plan, allow_interpreter=allow_interpreter)
                 run = _Run(leaf, name, _runner(program, random_inputs(plan) or {}))
-                run.work()  # the first run loads libraries
+                run.once()
             except TvmTargetError:
                 continue
+            if run.spent < LOADING:
+                run = replace(run, least=float("inf"), spent=0.0, count=0)
             runs.append(run)
             works[name] = _works_of(plan)
     with holding(device_lock()):
-        active = runs
-        while active:
+        while active := [run for run in runs if run.is_active]:
             for run in active:
                 run.repeat()
-            active = [run for run in active if run.spent < SECONDS and run.count < RUNS]
     for run in runs:
         run.leaf.times[run.name] = run.least
     return works
@@ -273,15 +274,25 @@ class _Run:
     spent: float = 0.0
     count: int = 0
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it is to run again."""
+        return self.spent < SECONDS and self.count < RUNS
+
+    def once(self) -> None:
+        """Run once."""
+        begin = time.perf_counter_ns()
+        self.work()
+        taken = time.perf_counter_ns() - begin
+        self.least = min(self.least, taken / 1000)
+        self.spent += taken / 10**9
+        self.count += 1
+
     def repeat(self) -> None:
         """Run a few times in a row."""
         for _ in range(IN_A_ROW):
-            begin = time.perf_counter_ns()
-            self.work()
-            taken = time.perf_counter_ns() - begin
-            self.least = min(self.least, taken / 1000)
-            self.spent += taken / 10**9
-            self.count += 1
+            if self.is_active:
+                self.once()
 
 
 def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCost]]:
