@@ -20,7 +20,7 @@ test:
 	python -m pytest -n 2 -q
 
 slow:
-	python -m pytest -n 2 --dist worksteal -q -m slow
+	python -m pytest -n 2 -q -m slow
 
 coverage:
 	python -m pytest -n 2 -q --cov=tvmtarget --cov-report=term-missing:skip-covered

@@ -36,6 +36,14 @@ def pytest_addoption(parser):
     parser.addoption("--rewrite-goldens", action="store_true", help="write golden files anew instead of comparing")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each process whole files until one has none left, so that few fixtures of files are made twice."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 def pytest_configure():
     """Stop if the entry points in the checkout are not those that are installed: plugins would silently be missing."""
     for folder in (Path(__file__).parents[1], Path(__file__).parent / "plugin"):
