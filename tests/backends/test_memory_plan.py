@@ -288,3 +288,58 @@ def test_very_many_live_buffers_are_planned_by_a_sweep(monkeypatch):
 def test_a_plan_is_no_larger_than_that_of_hill_climbing(family):
     buffers = family(100)
     assert plan_memory(buffers, [Pool("m")]).sizes["m"] <= hill_climbing(buffers)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plans_of_small_networks_take_their_live_bytes_and_no_more_than_hill_climbing(seed):
+    random = Random(seed)
+    buffers = [
+        Buffer(f"b{step}", random.choice((1, 2, 3, 4, 8)) * 784, step, step + random.choice((1, 1, 1, 2, 9)))
+        for step in range(60)
+    ]
+    plan = plan_memory(buffers, [Pool("m")])
+    assert plan.sizes["m"] <= 1.05 * plan.live_bytes["m"]
+    assert plan.sizes["m"] <= hill_climbing(buffers)
+
+
+# Five calls of a network with a branch, in loops; of TVM's unified planner, by size 7,920,256 bytes (apache/tvm v0.12).
+FANOUT = [
+    (0, 7, 720_000),
+    (1, 2, 720_000),
+    (2, 2, 256),
+    (2, 3, 720_000),
+    (3, 4, 758_912),
+    (4, 4, 256),
+    (4, 5, 720_000),
+    (5, 6, 720_000),
+    (6, 6, 256),
+    (6, 8, 5_760_000),
+    (7, 8, 720_000),
+    (8, 8, 256),
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "nbytes"),
+    [
+        (FANOUT, 7_200_256),
+        ([(0, 159, 2048), (0, 13, 7904), (4, 35, 16), (12, 17, 32_768), (16, 21, 32_768)], 67_600),
+        ([(4, 5, 95), (1, 4, 52_135), (3, 4, 12_136), (3, 5, 62_099), (4, 5, 50_458)], 176_923),
+    ],
+)
+def test_programs_of_tvms_unified_planner_take_their_live_bytes(rows, nbytes):
+    buffers = [Buffer(str(number), size, first, last, 1) for number, (first, last, size) in enumerate(rows)]
+    plan = plan_memory(buffers, [Pool("m")])
+    assert plan.sizes["m"] == plan.live_bytes["m"] == nbytes
+
+
+def test_a_search_ends_after_its_placements_and_counts_those_among_many_buffers_several_times():
+    random = Random(0)
+    buffers = [(random.randrange(1, 999), random.randrange(200), 1) for _ in range(400)]
+    nbytes, firsts, alignments = zip(*buffers, strict=True)
+    packing = Packing(nbytes, firsts, [first + 80 for first in firsts], alignments)
+    found = packing.search(packing.lower_bound(), 300)
+    assert found.offsets is None
+    assert not found.is_final
+    assert 300 <= found.placements < 310
+    assert packing.preparation > 1000
