@@ -332,6 +332,7 @@ class _Tvm(Backend):
 
             from tvmtarget.backends.tvm.c_functions import lower_to_kernels
             from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions
+            from tvmtarget.backends.tvm.nan_propagation import propagate_nan
             from tvmtarget.backends.tvm.quantized_constants import lift_quantized, read_quantized
             from tvmtarget.backends.tvm.vector_units import vector_unit
 
@@ -349,6 +350,7 @@ class _Tvm(Backend):
                     unscheduled = {name: one for name, one in in_rows.items() if name in reasons}
                 for name, function in unscheduled.items():
                     module[name] = function
+                module = propagate_nan(module)
                 return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
 
         with _named_errors(request):

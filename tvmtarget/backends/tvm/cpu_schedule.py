@@ -25,6 +25,7 @@ from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import narrow_products
+from tvmtarget.backends.tvm.nan_propagation import propagate_nan
 from tvmtarget.backends.tvm.quantized_constants import blocks_of_constants, compute_rows
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
 from tvmtarget.backends.tvm.register_tiling import (
@@ -256,7 +257,8 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             packed[name] = (variable, scheduler.layouts)
         result[variable] = scheduled
     pack_constants(result, packed)
-    return result, unscheduled
+    # Not before: schedules of tuning logs are found by the functions as TVM writes them.
+    return propagate_nan(result), unscheduled
 
 
 def _options(choose: Choose | None, name: str, function: Function, use: Use) -> Iterator[Sequence[Knobs] | str | None]:
