@@ -137,3 +137,41 @@ def test_a_node_with_executor_vm_is_one_function_of_the_system_around_it():
     called = {event.function for event in vm.profile({"input": x}) if isinstance(event, CallEvent)}
     assert len(vm.systems) == 3
     assert called > vm.systems.keys() - {"main"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.ones((2, 3)),
+        np.ones((2, 3), "int32"),
+        np.ones((3, 2), "float32"),
+        np.ones((0, 3), "float32"),
+        np.ones((2, 3, 1), "float32"),
+        np.ones((), "float32"),
+        np.ones((2, 6), "float32")[:, ::2],
+        np.ones((3, 2), "float32").T,
+        None,
+        "text",
+    ],
+    ids=str,
+)
+def test_an_exported_library_refuses_what_its_program_does_not_take(wrong, exported_sum):
+    import tvm_ffi
+
+    assert exported_sum(tvm_ffi.from_dlpack(np.ones((2, 3), "float32"))).numpy().tolist() == [[2.0] * 3] * 2
+    given = tvm_ffi.from_dlpack(wrong) if isinstance(wrong, np.ndarray) else wrong
+    with pytest.raises((RuntimeError, TypeError, ValueError)):
+        exported_sum(given)
+
+
+@pytest.fixture(scope="module")
+def exported_sum(tmp_path_factory):
+    """Return x + x of 2 by 3 numbers, by a library that `vm` on `cpp` exported."""
+    import tvm
+
+    model = small(helper.make_node("Add", ["x", "x"], ["y"]))
+    path = tmp_path_factory.mktemp("exported") / "sum.so"
+    tt.build(model, "llvm(executor=vm,runtime=cpp)").export(path)
+    machine = tvm.runtime.load_module(str(path))["vm_load_executable"]()
+    machine["vm_initialization"](1, 0, 2)  # the CPU, its number, a pool of memory
+    return machine["main"]
