@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.match import Policy
-from tvmtarget.backends.machine import interpreter_mismatch
+from tvmtarget.backends.machine import faster_cpu, interpreter_mismatch
 from tvmtarget.backends.protocol import backend_named, backends
 from tvmtarget.building import backend_choice
 from tvmtarget.building.backend_choice import choose_backend
@@ -265,7 +265,7 @@ def test_an_attribute_that_nothing_honours_is_an_error_with_its_path(target, pro
 
 def test_default_values_and_descriptive_attributes_are_accepted():
     target = "[a=llvm(num-cores=4,clock-mhz=2000,model=mine,device=mine)](executor=graph(link-params=false))"
-    assert tt.build(tt.IRModule.from_onnx(DIGITS), target).notes == ()
+    assert tt.build(tt.IRModule.from_onnx(DIGITS), target).report()["backends"] == ["tvm"]
 
 
 def test_arguments_that_would_be_ignored_are_errors():
@@ -287,7 +287,26 @@ def test_a_pass_context_that_a_build_would_replace_is_an_error():
     ):
         tt.build(tt.IRModule.from_onnx(DIGITS), "llvm")
     with tvm.transform.PassContext(opt_level=3):
-        assert tt.build(tt.IRModule.from_onnx(DIGITS), "llvm").notes == ()
+        assert tt.build(tt.IRModule.from_onnx(DIGITS), "llvm").report()["backends"] == ["tvm"]
+
+
+def test_code_that_does_not_use_this_cpu_is_noted_once_with_the_target_that_does():
+    pytest.importorskip("tvm")
+    level = faster_cpu(tt.Target("llvm"))
+    if not level:
+        pytest.skip("this machine runs no more than the code of llvm without mcpu")
+    module = tt.IRModule.from_onnx(DIGITS)
+    (note,) = tt.build(module, "[a=llvm,b=llvm,c=onnxruntime](host=@a)", where={"fc*": "@b"}).notes
+    assert note.startswith("@a, @b: llvm without mcpu ")
+    assert f"this machine has {level}, " in note
+    assert note.endswith(f"write 'llvm -mcpu={level}', or 'native'")
+    assert tt.build(module, f"llvm -mcpu={level}").notes == ()
+    assert tt.build(module, "llvm -mattr=+avx").notes == ()
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "c", "llvm -mtriple=aarch64-linux-gnu", "llvm -mcpu=x86-64"])
+def test_no_faster_cpu_is_named_for_a_leaf_that_states_its_own_or_is_another_machine(target):
+    assert faster_cpu(tt.Target.parse(target)) == ""
 
 
 def test_a_device_without_a_code_generator_is_an_error():

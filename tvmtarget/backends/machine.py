@@ -11,8 +11,9 @@ from tvmtarget.target.detection.why_not import compare_instructions, compare_tri
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
+from tvmtarget.toolchains.compilers import X86_LEVELS
 
-__all__ = ["foreign_hosts", "interpreter_mismatch", "load", "native_code_mismatch", "processors"]
+__all__ = ["faster_cpu", "foreign_hosts", "interpreter_mismatch", "load", "native_code_mismatch", "processors"]
 
 
 def processors() -> int:
@@ -56,6 +57,27 @@ def native_code_mismatch(target: Target) -> str | None:
         reason for cpu in _cpus() for reason in (*compare_triples(cpu, target), *compare_instructions(cpu, target))
     )
     return next((reason.text for reason in reasons if not reason), None)
+
+
+# Attributes from which LLVM takes the instructions that it may use.
+_STATE_INSTRUCTIONS = frozenset({"mcpu", "mattr", "march"})
+
+
+def faster_cpu(target: Target) -> str:
+    """Return a CPU for which LLVM makes faster code that this machine runs, if a leaf states no CPU.
+
+    Code for x86-64 without a CPU uses SSE2 only. That of other architectures has vectors of the same width anyway.
+
+    Args:
+        target: a leaf.
+
+    Returns:
+        The highest level of x86-64 of this machine; empty if the leaf states its instructions or is another machine.
+    """
+    if target.kind != "llvm" or target.attrs.keys() & _STATE_INSTRUCTIONS or native_code_mismatch(target) is not None:
+        return ""
+    levels = (level for level in X86_LEVELS if all(cpu.features.covers(level) for cpu in _cpus()))
+    return next((level for level in levels if level != "x86-64-v2"), "")  # which widens no vectors
 
 
 # Attributes that only code for these architectures has, as LLVM's triples spell them (`llvm/lib/Target/{ARM,RISCV}`).

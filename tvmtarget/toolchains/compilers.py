@@ -30,7 +30,7 @@ from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.platforms import general, is_this_machine, platform_of, triple_of
 from tvmtarget.toolchains.runners import configured
 
-__all__ = ["Flavour", "Language", "Toolchain", "toolchain_for"]
+__all__ = ["X86_LEVELS", "Flavour", "Language", "Toolchain", "toolchain_for"]
 
 Language: TypeAlias = Literal["c", "cxx"]
 Flavour: TypeAlias = Literal["gcc", "clang", "zig"]
@@ -282,14 +282,14 @@ def _options(target: Target, triple: Triple, flavour: Flavour, command: Sequence
 
 
 # Of the psABI for x86-64, the largest one first.
-_X86_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+X86_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 
 
 def _x86_cpu(stated: StatedIsa, command: tuple[str, ...]) -> str:
     """Return the name of an x86 CPU for a compiler, for one that is newer than the compiler its largest level."""
     if stated.model is None or _knows(command, f"-march={stated.cpu}"):
         return stated.cpu
-    levels = (one for one in _X86_LEVELS if features_of("llvm", Attributes({"mcpu": one})).names <= stated.model)
+    levels = (one for one in X86_LEVELS if features_of("llvm", Attributes({"mcpu": one})).names <= stated.model)
     return next(levels, "x86-64")
 
 
