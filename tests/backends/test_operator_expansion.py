@@ -204,60 +204,10 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "GRU reset first"])
-@pytest.mark.parametrize(("direction", "has_state"), [("forward", False), ("reverse", True), ("bidirectional", True)])
-def test_recurrent_networks_are_written_out(kind, direction, has_state):
-    kind, *is_first = kind.split(maxsplit=1)
-    steps, batch, size, hidden, gates = 3, 2, 5, 4, 4 if kind == "LSTM" else 3
-    count = 2 if direction == "bidirectional" else 1
-    inputs = {"x": floats(steps, batch, size)}
-    constants = {"w": floats(count, gates * hidden, size), "r": floats(count, gates * hidden, hidden)}
-    constants["b"] = floats(count, 2 * gates * hidden)
-    order = ["x", "w", "r", "b"]
-    if has_state:
-        inputs |= {"h": floats(count, batch, hidden)} | ({"c": floats(count, batch, hidden)} if kind == "LSTM" else {})
-        order += ["", "h", "c"][: 3 if kind == "LSTM" else 2]
-    attributes = {"linear_before_reset": int(not is_first)} if kind == "GRU" else {}
-    proto = model(
-        kind,
-        inputs,
-        constants,
-        results=3 if kind == "LSTM" else 2,
-        order=order,
-        direction=direction,
-        hidden_size=hidden,
-        **attributes,
-    )
-    for found, wanted in both(proto, inputs):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-
-
 def test_every_expanded_operator_has_a_rule():
-    assert operator_expansion._EXPANSIONS.keys() == tvm_rules.EXPANDED.keys() | {"MatMulInteger"}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {
-                "activations": ["Relu", "Tanh"],
-            },
-            "the usual activations only",
-        ),
-        (
-            {
-                "clip": 1.0,
-            },
-            "GRU with clip=1.0",
-        ),
-    ],
-)
-def test_recurrent_networks_of_other_forms_are_refused(change, reason):
-    constants = {"w": floats(1, 12, 5), "r": floats(1, 12, 4)}
-    proto = model("GRU", {"x": floats(3, 2, 5)}, constants, hidden_size=4, **change)
-    with pytest.raises(tt.TvmTargetError, match=reason):
-        tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+    loops = {"GRU", "LSTM", "RNN"}
+    assert operator_expansion._EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"MatMulInteger"}
+    assert operator_expansion._GPU_EXPANSIONS.keys() < loops
 
 
 def test_generated_c_runs_expanded_operators():

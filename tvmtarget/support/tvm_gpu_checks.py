@@ -9,9 +9,12 @@ from fractions import Fraction
 
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
-from tvmtarget.support.tvm_rules import computed_shape
+from tvmtarget.support.tvm_rules import ACTIVATIONS, computed_shape
 
 __all__ = ["UNSUPPORTED", "check_gpu"]
+
+_MOST_STEPS = 256
+_STATIC_HINT = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 UNSUPPORTED = {
     "Compress": "its code for it runs on the host, on values of the GPU",
@@ -29,6 +32,8 @@ def check_gpu(op: Op) -> Reject | None:
     """
     if op.kind in UNSUPPORTED:
         return reject("NO_RULE", UNSUPPORTED[op.kind])
+    if op.kind in ACTIVATIONS:
+        return _check_recurrent(op)
     if op.kind in ("Shape", "Size") and not _is_static(op):
         return reject("SHAPE_DYNAMIC", f"its code for {op.kind} of symbolic shapes runs on the host")
     computed = computed_shape(op)
@@ -42,6 +47,27 @@ def check_gpu(op: Op) -> Reject | None:
         )
     if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _may_have_ties(op):
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
+    return None
+
+
+def _check_recurrent(op: Op) -> Reject | None:
+    """Require a known, small number of steps, which are written out, and the usual network."""
+    if op.kind == "RNN":
+        return reject("NO_RULE", "it does not support RNN on GPUs")
+    tensor = op.tensor(0)
+    steps = (tensor.shape or (None,))[0] if tensor is not None else None
+    if not isinstance(steps, int):
+        return reject("SHAPE_DYNAMIC", f"it writes out the steps of {op.kind} on GPUs", hint=_STATIC_HINT)
+    directions = 2 if op.attr("direction") == "bidirectional" else 1
+    if steps * directions > _MOST_STEPS or not steps:
+        message = f"it writes out the steps of {op.kind} on GPUs, from 1 to {_MOST_STEPS}, not {steps * directions}"
+        return reject("RULE", message)
+    if op.operand(4) or op.operand(7):
+        what = "lengths of sequences" if op.operand(4) else "peepholes"
+        return reject("RULE", f"it does not support {op.kind} with {what} on GPUs", hint="omit them")
+    usual = ACTIVATIONS[op.kind]
+    if op.attr("activations") not in (None, (), usual, usual * 2):
+        return reject("ATTR", f"it supports {op.kind} with the usual activations only on GPUs")
     return None
 
 

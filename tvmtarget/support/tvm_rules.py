@@ -20,7 +20,16 @@ from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
-__all__ = ["DTYPES", "EXPANDED", "OPSETS", "RULES", "UNSUPPORTED", "check_empty_operands", "computed_shape"]
+__all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
+    "EXPANDED",
+    "OPSETS",
+    "RULES",
+    "UNSUPPORTED",
+    "check_empty_operands",
+    "computed_shape",
+]
 
 _Shape: TypeAlias = tuple[Dim, ...]
 
@@ -691,7 +700,6 @@ RULES: dict[str, Rule] = {
 }
 
 _BYTES = frozenset({"int8", "uint8"})
-_MOST_STEPS = 256
 
 
 def _check_quantized(*data: int, first: int = 0, step: int = 0) -> Callable[[Op], Reject | None]:
@@ -755,29 +763,26 @@ def _check_blocks(op: Op) -> Reject | None:
     return None
 
 
+# The activations of recurrent networks that state none.
+ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+
 def _check_recurrent(op: Op) -> Reject | None:
-    """Require a known, small number of steps, which are written out, and the usual network."""
-    steps = _dim(_shape(op, 0), 0)
-    if not isinstance(steps, int):
-        return _symbolic(op, 0)
-    directions = 2 if op.attr("direction") == "bidirectional" else 1
-    if steps * directions > _MOST_STEPS or not steps:
-        return reject(
-            "RULE", f"it writes out the steps of {op.kind}, from 1 to {_MOST_STEPS}, not {steps * directions}"
-        )
-    if op.operand(4) or op.operand(7):
-        what = "lengths of sequences" if op.operand(4) else "peepholes"
-        return reject("RULE", f"it does not support {op.kind} with {what}", hint="omit them")
-    usual = ("Sigmoid", "Tanh", "Tanh") if op.kind == "LSTM" else ("Sigmoid", "Tanh")
-    if op.attr("activations") not in (None, (), usual, usual * 2):
-        return reject("ATTR", f"it supports {op.kind} with the usual activations only")
+    """Require known sizes of the weights, and activations without parameters."""
+    if not _is_static(_shape(op, 2)):
+        return _symbolic(op, 2)
+    activations = op.attr("activations")
+    named = {str(name) for name in activations} if isinstance(activations, tuple) else set[str]()
+    others = sorted(named - {"Relu", "Sigmoid", "Tanh"})
+    if others:
+        return reject("ATTR", f"it does not support {op.kind} with the activations {', '.join(others)}")
     return None
 
 
 _RECURRENT = Rule(
     dtypes=frozenset({"float16", "float32"}),
-    constants=(1, 2, 3),
-    attrs={"clip": (), "input_forget": (0,), "layout": (0,)},
+    constants=(1, 2, 3, 7),
+    attrs={"activation_alpha": (), "activation_beta": (), "clip": (), "input_forget": (0,), "layout": (0,)},
     checks=(_check_recurrent,),
 )
 _SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
@@ -792,7 +797,7 @@ _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 EXPANDED: dict[str, Rule] = {
     **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
-    **_each("GRU LSTM", _RECURRENT),
+    **_each("GRU LSTM RNN", _RECURRENT),
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
     "QLinearMatMul": Rule(
         dtypes=_BYTES,

@@ -479,7 +479,7 @@ def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
     # A build whose code is cached imports nothing.
     from tvmtarget.backends.tvm.onnx_import import import_onnx
 
-    return import_onnx(*_prepared(request.model))
+    return import_onnx(*_prepared(request.model, is_gpu=request.target.kind == "cuda"))
 
 
 def _reduces_to_scalar(tvm: Any, module: Any) -> bool:  # noqa: ANN401
@@ -657,7 +657,9 @@ def _linkable(leaf: Target) -> Target:
     return leaf.override(added) if added else leaf
 
 
-def _prepared(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Dim, ...]], dict[str, int]]:
+def _prepared(
+    model: ModelProto, *, is_gpu: bool = False
+) -> tuple[ModelProto, dict[str, tuple[Dim, ...]], dict[str, int]]:
     """Copy a model into the form that TVM's importer reads correctly.
 
     Returns:
@@ -667,7 +669,7 @@ def _prepared(model: ModelProto) -> tuple[ModelProto, dict[str, tuple[Dim, ...]]
     copy.CopyFrom(model)
     _name_inputs(copy.graph)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
-    expand_operators(copy.graph, _types(copy.graph), opset)
+    expand_operators(copy.graph, _types(copy.graph), opset, is_gpu=is_gpu)
     # Sums that an expansion brings are accumulated in float32, too.
     copy = accumulate_in_float32(copy)
     graph = copy.graph

@@ -21,7 +21,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
+from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.ir.types import Dim
 
@@ -61,6 +63,9 @@ def import_onnx(model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) ->
     symbolic = _SymbolicImport(copy, shapes, dtypes)
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]  # TVM ships no types
+        def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+            """Accept operators that TVM does not know; converting those that this module does not know either fails."""
+
         def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Expr:  # noqa: ANN401
             def default(operands: Sequence[Expr]) -> Expr:
                 inputs[:] = operands
@@ -529,11 +534,58 @@ class _SymbolicImport:
 
         return self.emitted(builder, tiled, inputs[0])
 
+    # Recurrent networks
+
+    def recurrent(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower an LSTM, GRU or RNN of constant weights."""
+        relax = self._tvm.relax
+        op, emit = relax.op, builder.normalize
+        names = [*node.input, *[""] * 8][:8]
+
+        def weights(at: int) -> Array:
+            return numpy_helper.to_array(self._constants[names[at]]) if names[at] else np.zeros(0)
+
+        w, r, b, p = (weights(at) for at in (1, 2, 3, 7))
+        given = [value if name else None for name, value in zip(names, [*inputs, *[None] * 8], strict=False)]
+        dtype = str(inputs[0].ty.dtype)
+
+        def wide(value: Expr) -> Expr:
+            return value if dtype == "float32" else emit(op.astype(value, "float32"))
+
+        data, lengths, states = wide(inputs[0]), given[4], given[5:7] if node.op_type == "LSTM" else given[5:6]
+        direction = self.attribute(node, "direction", b"forward")
+        names_of = [one.decode() for one in self.attribute(node, "activations", [])]
+        found: list[list[Expr]] = []
+        for number in range(len(w)):
+            each = len(names_of) // len(w)
+            network = Network(
+                node.op_type,
+                w[number],
+                r[number],
+                b[number] if b.size else np.zeros(2 * len(w[number]), w.dtype),
+                p[number] if p.size else None,
+                node.op_type == "GRU" and bool(self.attribute(node, "linear_before_reset", 0)),
+                number == 1 or direction == b"reverse",
+                tuple(names_of[number * each : (number + 1) * each]),
+            )
+            at = relax.const(number, "int64")
+            first = [None if state is None else emit(op.take(wide(state), at, axis=0)) for state in states]
+            found.append(recurrent(builder, network, data, first, lengths))
+        results = [
+            emit(op.stack(values, axis=1 if number == 0 else 0))
+            if len(values) > 1
+            else emit(op.expand_dims(values[0], 1 if number == 0 else 0))
+            for number, values in enumerate(zip(*found, strict=True))
+        ]
+        results = [one if dtype == "float32" else emit(op.astype(one, dtype)) for one in results[: len(node.output)]]
+        return results[0] if len(node.output) == 1 else relax.Tuple(results)
+
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     "Expand": _SymbolicImport.expand,
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
     "Slice": _SymbolicImport.slice,

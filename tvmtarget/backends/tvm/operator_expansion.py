@@ -25,20 +25,24 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 _EXACT = 1 << 24
 
 
-def expand_operators(graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
+def expand_operators(
+    graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int, *, is_gpu: bool = False
+) -> None:
     """Expand operators in place.
 
     Args:
         graph: the graph of a model; constants of expanded operators are added to it.
         types: the types of its values by name.
         opset: the version of ONNX's operator set.
+        is_gpu: whether to write out recurrent networks, which are loops on CPUs.
     """
     nodes = list(graph.node)
-    if not any(_name(node) in _EXPANSIONS for node in nodes):
+    expansions = _EXPANSIONS | _GPU_EXPANSIONS if is_gpu else _EXPANSIONS
+    if not any(_name(node) in expansions for node in nodes):
         return
     builder = _Builder(graph, types, opset)
     for node in nodes:
-        expand = _EXPANSIONS.get(_name(node))
+        expand = expansions.get(_name(node))
         if expand is None:
             builder.nodes.append(node)
         else:
@@ -483,8 +487,6 @@ class _Cell:
 _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
-    "GRU": _recurrent,
-    "LSTM": _recurrent,
     "MatMulInteger": _integer_product,
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
@@ -507,3 +509,4 @@ _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
 }
+_GPU_EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}
