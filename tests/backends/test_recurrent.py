@@ -108,6 +108,28 @@ def test_one_of_the_results_is_enough():
     check(proto, inputs)
 
 
+@pytest.mark.parametrize("target", ["numpy", "openvino"])
+@pytest.mark.parametrize("kind", GATES)
+def test_engines_that_ignore_lengths_are_not_given_them(kind, target):
+    proto, _ = network(kind, lengths=True)
+    with pytest.raises(tt.TvmTargetError, match=f"it ignores the lengths of sequences of {kind}"):
+        tt.decompose(tt.IRModule.from_onnx(proto), target)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "change", "reason"),
+    [
+        ("numpy", "GRU", {"clip": 1.0}, "GRU with clip=1.0"),
+        ("numpy", "LSTM", {"activations": ["Relu", "Tanh", "Tanh"]}, "the usual activations only, Sigmoid, Tanh, Tanh"),
+        ("openvino", "RNN", {"activations": ["HardSigmoid"]}, "its RNN lacks the activations HardSigmoid"),
+    ],
+)
+def test_other_engines_refuse_what_they_compute_otherwise(target, kind, change, reason):
+    proto, _ = network(kind, **change)
+    with pytest.raises(tt.TvmTargetError, match=reason):
+        tt.decompose(tt.IRModule.from_onnx(proto), target)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -97,6 +97,14 @@ def test_grids_are_sampled_by_the_modes_of_version_16(mode):
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
+def test_cubic_samples_near_a_border_are_refused():
+    grid = np.zeros((1, 3, 3, 2), "float32")
+    node = helper.make_node("GridSample", ["x", "g"], ["y"], name="sample", mode="bicubic", padding_mode="border")
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 4, 4), g=grid, opset=16))
+    with pytest.raises(tt.TvmTargetError, match="by cubic interpolation with padding_mode='border' otherwise"):
+        tt.decompose(module, "numpy")
+
+
 @pytest.mark.parametrize("labels", [{"classlabels_int64s": [7, 9]}, {"classlabels_strings": ["a", "b"]}])
 def test_scores_become_maps(labels):
     node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **labels)

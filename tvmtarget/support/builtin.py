@@ -118,6 +118,27 @@ _FORWARDS: dict[str, tuple[Attribute, ...]] = {
 }
 
 
+# Attributes of recurrent networks that the reference evaluator ignores.
+_USUAL = {"activation_alpha": (), "activation_beta": (), "clip": (), "input_forget": (0,)}
+
+
+def _usual_network(op: Op) -> Reject | None:
+    """Reject lengths of sequences and activations, which the reference evaluator ignores."""
+    if op.operand(4):
+        return reject("RULE", f"it ignores the lengths of sequences of {op.kind}", hint="omit operand 4")
+    usual = tvm_rules.ACTIVATIONS[op.kind]
+    if op.attr("activations") in (None, (), usual, usual * 2):
+        return None
+    return reject("ATTR", f"it computes {op.kind} with the usual activations only, {', '.join(usual)}")
+
+
+def _no_cubic_border(op: Op) -> Reject | None:
+    """Reject cubic samples near a border: the reference evaluator moves the place, not the elements around it."""
+    if op.attr("mode") not in ("bicubic", "cubic") or op.attr("padding_mode") != "border":
+        return None
+    return reject("ATTR", "it samples by cubic interpolation with padding_mode='border' otherwise than other engines")
+
+
 class NUMPY(Strategy):
     """ONNX's reference evaluator: all of ONNX, except what it computes otherwise.
 
@@ -137,7 +158,11 @@ class NUMPY(Strategy):
             )
         },
     }
-    rules: ClassVar[dict[str, Rule]] = {"Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS)}
+    rules: ClassVar[dict[str, Rule]] = {
+        **{kind: Rule(attrs=_USUAL, checks=(_usual_network,)) for kind in ("GRU", "LSTM", "RNN")},
+        "GridSample": Rule(checks=(_no_cubic_border,)),
+        "Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS),
+    }
 
     supports_control_flow = True
     supports_non_tensors = True

@@ -176,6 +176,17 @@ def _no_peepholes(op: Op) -> Reject | None:
     return reject("RULE", "it ignores the peepholes of LSTM", hint="leave operand 7 out") if op.operand(7) else None
 
 
+def _usual_network(op: Op) -> Reject | None:
+    """Reject lengths of sequences, which it ignores, and activations that its cells lack."""
+    if op.operand(4):
+        return reject("RULE", f"it ignores the lengths of sequences of {op.kind}", hint="leave operand 4 out")
+    activations = op.attr("activations")
+    others = sorted({*activations} - {"Relu", "Sigmoid", "Tanh"}) if isinstance(activations, tuple) else []
+    if others:
+        return reject("ATTR", f"its {op.kind} lacks the activations {', '.join(map(str, others))}")
+    return None
+
+
 def _two_dimensions(op: Op) -> Reject | None:
     tensor = op.tensor(1)
     if tensor is not None and tensor.shape == (2,):
@@ -219,7 +230,7 @@ def _no_order_of_ties(op: Op) -> Reject | None:
     return reject("RULE", "its indices of equal values are not the lowest ones, as ONNX requires", hint="use ArgMax")
 
 
-_RECURRENT = Rule(attrs={"layout": (0,)})
+_RECURRENT = Rule(attrs={"layout": (0,)}, checks=(_usual_network,))
 _REDUCED = Rule(constants=(1,))
 _WEIGHTED = Rule(checks=(_static_weights,))
 _COMPARED = Rule(checks=(_no_equal_floats,))
@@ -242,7 +253,7 @@ RULES: dict[str, Rule] = {
     "GRU": _RECURRENT,
     "GatherND": Rule(checks=(_static_last_dimension,)),
     "GridSample": Rule(max_rank=4),
-    "LSTM": Rule(attrs={"layout": (0,)}, checks=(_no_peepholes,)),
+    "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
     "Mod": Rule(checks=(_integers_or_fmod,)),
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}),
