@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from models import DIGITS
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
@@ -143,3 +143,27 @@ def test_texts_are_refused():
     program = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=relu().opset_import)
     with pytest.raises(tt.errors.TvmTargetError, match="string"):
         tt.decompose(program, "openvino")
+
+
+def test_integers_that_onnxruntime_computes_are_read():
+    nodes = [helper.make_node("Cast", ["x"], ["y"], name="cast", to=TensorProto.FLOAT)]
+    x = np.arange(3, dtype="longlong")  # with the other name of int64 on Linux
+    found = tt.build(model(nodes, {"x": ("int64", [3])}, {"y": ("float32", [3])}), "openvino")(x)
+    np.testing.assert_array_equal(found, x.astype("float32"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_taken"), [(["n", "m", 5], False), (["m", 5], False), ([4, "m", 5], True), ([1, 2, 5], True)]
+)
+def test_weights_of_each_expert_are_not_broadcast_over_symbolic_rows(shape, is_taken):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="experts")
+    proto = model([node], {"x": ("float32", shape)}, {"y": ("float32", None)})
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((4, 5, 2), "float32"), "w"))
+    module = tt.IRModule.from_onnx(proto)
+    if is_taken:
+        assert [
+            subgraph.site for subgraph in tt.decompose(module, "[a=openvino,b=onnxruntime](host=llvm)").subgraphs
+        ] == ["a"]
+    else:
+        with pytest.raises(tt.TvmTargetError, match="does not broadcast symbolic dimensions of 'x' over weights"):
+            tt.decompose(module, "openvino")

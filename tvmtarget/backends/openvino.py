@@ -165,7 +165,8 @@ class _Program(Compiled):
                     f"input {name!r} of {self._place} holds {value}, and OpenVINO computes int64 in 32 bits; place its "
                     "operations on another site"
                 )
-        return np.asarray(array, order="C")
+        # OpenVINO knows one of numpy's two names for integers of 64 bits, and ONNX Runtime returns the other.
+        return np.asarray(array, order="C").view(array.dtype.str)
 
 
 def _position(names: Sequence[Collection[str]], name: str) -> int | None:

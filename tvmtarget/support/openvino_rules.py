@@ -176,6 +176,18 @@ def _no_peepholes(op: Op) -> Reject | None:
     return reject("RULE", "it ignores the peepholes of LSTM", hint="leave operand 7 out") if op.operand(7) else None
 
 
+def _no_weights_per_row(op: Op) -> Reject | None:
+    """Reject weights of three and more dimensions for symbolic rows, unless their outer dimensions are the same."""
+    weights, data = op.constant(1), op.tensor(0)
+    if weights is None or weights.ndim < 3 or data is None or _is_static(data):
+        return None
+    outer = weights.shape[:-2]
+    if all(size == 1 for size in outer) or (data.shape is not None and data.shape[:-2] == outer):
+        return None
+    message = f"it does not broadcast symbolic dimensions of {op.operand(0)!r} over weights"
+    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
+
+
 def _usual_network(op: Op) -> Reject | None:
     """Reject lengths of sequences, which it ignores, and activations that its cells lack."""
     if op.operand(4):
@@ -254,6 +266,7 @@ RULES: dict[str, Rule] = {
     "GatherND": Rule(checks=(_static_last_dimension,)),
     "GridSample": Rule(max_rank=4),
     "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
+    "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
     "Mod": Rule(checks=(_integers_or_fmod,)),
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}),
