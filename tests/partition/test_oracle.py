@@ -80,6 +80,30 @@ def test_the_lower_bound_of_four_sites_is_within_two_percent(family):
     assert 0.98 * prediction.total <= prediction.lower_bound <= prediction.total
 
 
+@pytest.mark.parametrize(("size", "count"), [(30, 3), (60, 4)])
+def test_the_lower_bound_is_within_three_percent_where_sites_refuse_operations_and_copies_share_links(size, count):
+    from benchmarks._small import small
+
+    case = small(0, size, count, "strewn")
+    prediction = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction
+    assert 0.97 * prediction.total <= prediction.lower_bound <= prediction.total
+
+
+@pytest.mark.parametrize("style", ["devices", "strewn"])
+def test_the_bound_by_the_dual_is_not_above_the_least(style, monkeypatch):
+    """Programs so small that the bound is not needed otherwise, and so the oracle knows the least."""
+    from benchmarks._small import least_by_milp, small
+    from tvmtarget.partition.placement import by_cost
+
+    for name in ("FEW", "ENUMERATED", "BETTER"):
+        monkeypatch.setattr(by_cost, name, 1)
+    for seed in range(2):
+        case = small(seed, 7, 3, style)
+        prediction = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction
+        least = 1e6 * least_by_milp(case)
+        assert 0.9 * least <= prediction.lower_bound <= least * (1 + 1e-6)
+
+
 @pytest.mark.parametrize(
     ("family", "seed"), [("links", 92), ("prefer", 92), ("apart", 92), ("capacity", 92), ("capacity", 2275)]
 )

@@ -255,7 +255,7 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                bound = max(bound, dual_bound(relaxed, self.labels, self.total, graph))
+                bound = max(bound, dual_bound(problem, self.labels, self.total, graph))
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound

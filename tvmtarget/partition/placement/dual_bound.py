@@ -32,6 +32,9 @@ MOMENTUM, LESS, FEW = 0.8, 0.6, 30
 # Groups of labels, above which tables of all their sets would be too large.
 MAX_GROUPS = 7
 
+# Costs of copies that share links, by type, group and set of groups, above which each pays for its last link only.
+MAX_SHARED = 200_000
+
 _Floats = npt.NDArray[np.float64]
 
 
@@ -42,7 +45,7 @@ def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGr
     one that enters it most often under a known labeling.
 
     Args:
-        problem: a labeling problem in which no two copies share a link.
+        problem: a labeling problem.
         labels: a labeling, the better the tighter is the bound.
         total: its cost with calls.
         graph: dependences between the atoms; None charges no calls.
@@ -50,6 +53,9 @@ def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGr
     Returns:
         The bound; 0 where the problem is too large.
     """
+    kinds = len(problem.pair_costs) * problem.pair_costs.shape[-1] << problem.pair_costs.shape[-1]
+    if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
+        problem = problem.relaxed()
     energy = energy_of(problem, 0.0)
     if graph is not None:
         energy = _with_launches(energy, problem, labels.tolist(), graph)
@@ -58,7 +64,7 @@ def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGr
         return 0
     count = np.bincount(energy.owner, minlength=len(energy.producer))
     parts = [
-        _Part(energy, np.flatnonzero(chosen), sets)
+        _Part(problem, energy, np.flatnonzero(chosen), sets)
         for chosen, sets in ((count < 2, _sets(width, 1)), (count >= 2, _sets(width, width)))
         if chosen.any()
     ]
@@ -132,7 +138,7 @@ class _Part:
     `cost[e, s, t]` is the cost of edge e from group s if its readers are exactly in the groups of set t.
     """
 
-    def __init__(self, energy: Energy, edges: Ints, sets: Bools) -> None:
+    def __init__(self, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools) -> None:
         width = sets.shape[1]
         position = np.full(len(energy.producer), -1, dtype=np.int64)
         position[edges] = np.arange(len(edges))
@@ -146,6 +152,8 @@ class _Part:
         has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
         reached[~has_readers] = energy.fixed[edges[~has_readers]][:, None]
         self.cost: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
+        if problem.domain_memory.size:
+            self.cost -= _overcharged(problem, energy, edges, reached)
         self.tail = energy.producer[edges]
         self.has_tail = self.tail >= 0
         # Without a producer the source is known: all other rows are out of the question.
@@ -192,6 +200,25 @@ class _Part:
         return self.tail_sum(tails) + self.reader_sum(np.take_along_axis(by_reader, self.reader_groups, axis=1))
 
 
+def _overcharged(problem: LabelingProblem, energy: Energy, edges: Ints, reached: Bools) -> _Floats:
+    """Return what the costs of copies count more than once, by edge, group at the tail and set of groups reached."""
+    width, size = energy.pair_costs.shape[-1], problem.pair_costs.shape[-1]
+    found = np.zeros((len(edges), width, reached.shape[1]))
+    # The edges behind those of values are for launches. Values of one type that reach the same sets are alike.
+    copies = np.flatnonzero(edges < len(problem.producer))
+    kinds = np.column_stack([problem.cost_index[edges[copies]], reached[copies].reshape(len(copies), -1)])
+    _, firsts, kind_of = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    present = reached[copies[firsts]][:, None, :, :size]
+    shape = len(firsts), size, reached.shape[1]
+    excess = problem.overcharge(
+        np.broadcast_to(problem.cost_index[edges[copies[firsts]]][:, None, None], shape).ravel(),
+        np.broadcast_to(np.arange(size)[None, :, None], shape).ravel(),
+        np.broadcast_to(present, (*shape, size)).reshape(-1, size),
+    ).reshape(shape)
+    found[copies, :size] = excess[kind_of.ravel()]
+    return found
+
+
 class _RowSum:
     """Adds up rows of a table that have the same number."""
 
@@ -217,6 +244,13 @@ def _ascend(energy: Energy, parts: list[_Part], steps: int, total: int) -> int:
     endless = float(np.iinfo(np.int64).max)
     unary: _Floats = np.where(energy.allowed, energy.costs.astype(np.float64), endless)
     shares = _shares(len(unary), parts)
+    # An edge must not use a group that its atom cannot be in: there, costs as large as the whole move to the edge.
+    for part in parts:
+        width = part.to_tail.shape[1]
+        tails = _by_group(unary[part.tails], part.tail_groups, width)
+        part.to_tail[part.has_tail] = np.where(tails < endless, 0.0, -float(total))
+        readers = _by_group(unary[part.readers], part.reader_groups, width)
+        part.to_reader[:] = np.where(readers < endless, 0.0, -float(total))
     best, earlier, momentum = 0.0, 0.0, LESS if steps < FEW else MOMENTUM
     for step in range(steps + 1):
         atoms = sum((part.by_label(part.to_tail, part.to_reader) for part in parts), unary)
