@@ -89,6 +89,16 @@ def test_the_lower_bound_is_within_three_percent_where_sites_refuse_operations_a
     assert 0.97 * prediction.total <= prediction.lower_bound <= prediction.total
 
 
+def test_moves_of_single_operations_improve_plans_of_middle_size(monkeypatch):
+    from benchmarks._small import small
+    from tvmtarget.partition.placement import by_cost
+
+    case = small(0, 80, 3, "strewn")
+    with_moves = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction.total
+    monkeypatch.setattr(by_cost, "MOVED", 0)
+    assert with_moves < tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction.total
+
+
 @pytest.mark.parametrize("style", ["devices", "strewn"])
 def test_the_bound_by_the_dual_is_not_above_the_least(style, monkeypatch):
     """Programs so small that the bound is not needed otherwise, and so the oracle knows the least."""

@@ -52,6 +52,10 @@ LARGE = 50_000
 # Up to this many atoms all starting points are improved, and the result by local search over atoms and values.
 SMALL = 64
 
+# Up to this many atoms, those single moves of an atom are tried that add least to operations and copies: so many in
+# a round. They must pay for themselves by the calls that they save, of which one move seldom saves more than two.
+MOVED, MAX_TRIED, MAX_SAVED = 256, 48, 2
+
 # The most labelings, of those that are compared at once, whose subgraphs are formed by all methods.
 MAX_FORMED = 16
 
@@ -245,6 +249,8 @@ class _Search:
                 self.consider_within(self.capacity)
             if len(self.labels) and len(problem.costs) + len(problem.readers) <= MAX_DROPPED:
                 self.move_subgraphs()
+            if len(self.labels) and SMALL < len(problem.costs) <= MOVED:
+                self.move_single_atoms()
             if len(self.labels) and len(problem.costs) <= SMALL:
                 self.move_atoms()
                 if self._is_coupled:
@@ -390,6 +396,27 @@ class _Search:
 
         if len(self.labels):
             self._improve(neighbours)
+
+    def move_single_atoms(self) -> None:
+        """Move single atoms to other labels, the most promising ones, while that lowers the cost."""
+        problem = self.problem
+        for _ in range(MAX_ROUNDS):
+            before = self.total
+            others = problem.allowed.copy()
+            others[np.arange(len(others)), self.labels] = False
+            atoms, labels = np.nonzero(others)
+            if not len(atoms):
+                break
+            moved = np.repeat(self.labels[None], len(atoms), axis=0)
+            moved[np.arange(len(atoms)), atoms] = labels
+            added = self._sums(moved)[0] - problem.total(self.labels)
+            order = np.argsort(added, kind="stable")[:MAX_TRIED]
+            for number in order[added[order] < MAX_SAVED * problem.launches.max()].tolist():
+                one = self.labels.copy()
+                one[atoms[number]] = labels[number]
+                self.consider([one])
+            if self.total == before:
+                break
 
     @property
     def _is_coupled(self) -> bool:
