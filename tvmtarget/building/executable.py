@@ -300,21 +300,25 @@ class Executable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on leaves that are interpreted for lack of a code generator, and on code that does not use this CPU."""
-        notes = dict.fromkeys(leaf.note for leaf in self._leaves.values() if leaf.note)
+        """Notes on leaves that are interpreted for lack of a code generator, and the hints."""
+        return (*dict.fromkeys(leaf.note for leaf in self._leaves.values() if leaf.note), *self.hints)
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What would make the program faster on this machine: code of `llvm` that states no CPU."""
         # Workers of Dask may run on other machines.
         if self.target.runtime is not None and self.target.runtime.kind == "dask":
-            return tuple(notes)
+            return ()
         requests = [leaf.request for leaf in self._leaves.values() if leaf.backend.name == "tvm"]
         levels = {request.site: level for request in requests if (level := faster_cpu(request.target))}
-        if levels:
-            sites = ", ".join(f"@{site or '.'}" for site in sorted(levels))
-            level = next(iter(levels.values()))
-            notes[
-                f"{sites}: llvm without mcpu makes code for any x86-64, with SSE2 only; this machine has {level}, "
-                f"whose code often takes a half to a quarter of the time: write 'llvm -mcpu={level}', or 'native'"
-            ] = None
-        return tuple(notes)
+        if not levels:
+            return ()
+        sites = ", ".join(f"@{site or '.'}" for site in sorted(levels))
+        level = next(iter(levels.values()))
+        return (
+            f"{sites}: llvm without mcpu makes code for any x86-64, with SSE2 only; this machine has {level}, "
+            f"whose code often takes a half to a quarter of the time: write 'llvm -mcpu={level}', or 'native'",
+        )
 
     @property
     def tuned(self) -> tuple[Applied, ...]:
