@@ -42,6 +42,7 @@ _SHAPE_OPERANDS = {
     "Expand": (1,),
     "Range": (0, 1, 2),
     "Reshape": (1,),
+    "Resize": (3,),
     "Slice": (1, 2, 3, 4),
     "Tile": (1,),
 }
@@ -451,22 +452,36 @@ def _check_grid_sample(op: Op) -> Reject | None:
 
 
 def _check_resize(op: Op) -> Reject | None:
-    """Require one to three static spatial dimensions, and scales that give whole sizes.
+    """Require one to three spatial dimensions, and scales that give whole sizes.
 
-    The compiler computes the scale from the sizes; ONNX uses the scale of the model.
+    The compiler computes the scale of static dimensions from the sizes; ONNX uses the scale of the model.
     """
-    shape, scales, sizes = _shape(op, 0), op.constant(2), op.constant(3)
+    shape, scales, result = _shape(op, 0), op.constant(2), op.outputs[0]
     if len(shape) not in (3, 4, 5):
         return reject("RANK", f"it resizes 3 to 5 dimensions, not {len(shape)}")
-    if not _is_static(shape):
-        return _symbolic(op, 0)
-    before = np.array(shape, "float64")
-    after = before * scales.astype("float64") if scales is not None and scales.size else sizes
-    if after is None or len(after) != len(before) or (after[:2] != before[:2]).any() or (after % 1).any():
+    if scales is not None and scales.size:
+        whole = [
+            (isinstance(dim, int) and dim * factor % 1 == 0) or factor % 1 == 0 or 1 / factor % 1 == 0
+            for dim, factor in zip(shape, scales.astype("float64"), strict=False)
+        ]
+        is_plain = len(scales) == len(shape) and (scales[:2] == 1).all() and all(whole)
+        static = [dim * factor for dim, factor in zip(shape, scales, strict=False) if isinstance(dim, int)]
+        is_plain = is_plain and not any(size % 1 for size in static)
+        after: _Shape = tuple(round(d * f) if isinstance(d, int) else None for d, f in zip(shape, scales, strict=False))
+        is_static = _is_static(shape[2:])
+    else:
+        after = result.shape or () if isinstance(result, TensorType) else ()
+        is_plain = len(after) == len(shape) and None not in after and after[:2] == shape[:2]
+        is_static = _is_static(shape[2:]) and _is_static(after[2:])
+    if not is_plain:
         return reject("RULE", "it resizes spatial dimensions only, all of them, to whole sizes", hint="give sizes")
     if op.attr("coordinate_transformation_mode") == "align_corners" and 1 in after[2:]:
         return reject("RULE", "it aligns no corners where a dimension becomes 1")
-    return None
+    tensor = op.tensor(0)
+    is_float = tensor is not None and "float" in tensor.dtype
+    if is_static or op.attr("mode") in (None, "nearest") or (op.attr("mode") == "linear" and is_float):
+        return None
+    return reject("SHAPE_DYNAMIC", "it resizes symbolic dimensions to their nearest elements, and floats linearly")
 
 
 def _shape(op: Op, index: int) -> _Shape:
@@ -686,7 +701,7 @@ RULES: dict[str, Rule] = {
     "GridSample": Rule(dtypes=_WIDE_FLOATS, checks=(_check_grid_sample,)),
     "Resize": Rule(
         dtypes=_NUMBERS,
-        constants=(1, 2, 3),
+        constants=(1, 2),
         attrs={
             "antialias": (0,),
             "axes": (),

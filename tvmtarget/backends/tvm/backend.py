@@ -482,6 +482,14 @@ def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
     return import_onnx(*_prepared(request.model, is_gpu=request.target.kind == "cuda"))
 
 
+def _is_symbolic(tvm: Any, module: Any) -> bool:  # noqa: ANN401
+    """Return whether a parameter of a module has a symbolic dimension."""
+    functions = (one for one in module.functions.values() if isinstance(one, tvm.relax.Function))
+    shapes = (getattr(param.ty, "shape", None) for function in functions for param in function.params)
+    sizes = (size for shape in shapes for size in getattr(shape, "values", None) or ())
+    return any(not isinstance(size, tvm.tirx.IntImm) for size in sizes)
+
+
 def _reduces_to_scalar(tvm: Any, module: Any) -> bool:  # noqa: ANN401
     """Return whether a module reduces a tensor of symbolic shape to a scalar.
 
@@ -514,7 +522,7 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     Yields:
         TVM's module and target, and the pipeline for Relax.
     """
-    from tvmtarget.backends.tvm.cpu_schedule import cpu_pipeline
+    from tvmtarget.backends.tvm.cpu_schedule import PASS_CONFIG, cpu_pipeline
     from tvmtarget.backends.tvm.gpu_kernels import gpu_default
     from tvmtarget.backends.tvm.kernels import TunedChoice, cpu_default
 
@@ -527,7 +535,8 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     known = None if request.schedules is None else TunedChoice(request.schedules, default)
     pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
     disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
-    context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled)
+    config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
+    context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled, config=config)
     with generating(tvm, target) if is_gpu else target, context:
         yield module, target, pipeline
 

@@ -2,8 +2,8 @@
 
 TVM's importer represents `Shape` in a form that most of its operators do not accept, and knows few results of
 computations with sizes. The importer of this module knows the elements of a value that holds sizes as expressions, in
-symbols of the shapes of the inputs; `Reshape`, `Expand`, `Range`, `ConstantOfShape`, `Slice` and `Tile` get their
-shapes from these. Other sizes are read from tensors when the program runs.
+symbols of the shapes of the inputs; `Reshape`, `Expand`, `Range`, `ConstantOfShape`, `Slice`, `Tile` and `Resize` get
+their shapes from these. Other sizes are read from tensors when the program runs.
 
 The partitioner decides by its own types which operations fit together. Where TVM derives less of a shape than these
 say, a check that runs with the program (`match_cast`) states it.
@@ -534,6 +534,81 @@ class _SymbolicImport:
 
         return self.emitted(builder, tiled, inputs[0])
 
+    def resize(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Resize of symbolic dimensions; None for one of static dimensions."""
+        relax = self._tvm.relax
+        names = [*node.input, *[""] * 4][:4]
+        data, shape = inputs[0], self.shape(inputs[0])
+        factors = None
+        if names[2] in self._constants and numpy_helper.to_array(self._constants[names[2]]).size:
+            factors = [float(one) for one in numpy_helper.to_array(self._constants[names[2]])]
+            after = [self._scaled(size, factor) for size, factor in zip(shape, factors, strict=True)]
+        else:
+            after = self.known(names[3]) or self.read_sizes(builder, inputs[3])
+        if all(self.value(size) is not None for size in (*shape[2:], *after[2:])):
+            if names[3]:  # which the importer reads only the spatial sizes of
+                inputs[3] = relax.const(np.array([1, 1, *map(self.value, after[2:])], "int64"), "int64")
+            return None
+        return self.emitted(builder, self._resized(node, factors), data, list(after[2:]))
+
+    def _scaled(self, size: Size, factor: float) -> Size:
+        """Return a size times a factor, which is whole for symbolic sizes, or one through a whole number."""
+        value = self.value(size)
+        if value is not None:
+            return self.number(int(value * factor))
+        return self.simple(size * int(factor) if factor >= 1 else self._tvm.tirx.floordiv(size, round(1 / factor)))
+
+    def _resized(self, node: NodeProto, factors: Sequence[float] | None) -> Callable[[Any, Sequence[Size]], Any]:
+        """Return what resizes the dimensions behind the second to their nearest elements, or linearly."""
+        te, tirx = self._tvm.te, self._tvm.tirx
+        mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel").decode()
+        nearest = self.attribute(node, "nearest_mode", b"round_prefer_floor").decode()
+        is_linear = self.attribute(node, "mode", b"nearest") == b"linear"
+
+        def real(value: float) -> Any:  # noqa: ANN401
+            return tirx.const(value, "float32")
+
+        def coordinate(at: Size, axis: int, before: Size, after: Size) -> Any:  # noqa: ANN401
+            old, new = (size.astype("float32") for size in (before, after))
+            scale, place = new / old if factors is None else real(factors[axis]), at.astype("float32")
+            if mode == "align_corners":
+                return tirx.Select(after > 1, place * (old - real(1)) / tirx.max(new - real(1), real(1)), real(0))
+            if mode == "asymmetric":
+                return place / scale
+            middle = (place + real(0.5)) / scale - real(0.5)
+            return tirx.Select(after > 1, middle, real(0)) if mode == "pytorch_half_pixel" else middle
+
+        def within(place: Any, size: Size) -> Any:  # noqa: ANN401
+            return tirx.max(tirx.min(place, size - 1), self.number(0))
+
+        def rounded(place: Any) -> Any:  # noqa: ANN401
+            if nearest == "round_prefer_ceil":
+                return tirx.floor(place + real(0.5))
+            if nearest == "round_prefer_floor":
+                return tirx.ceil(place - real(0.5))
+            return tirx.floor(place) if nearest == "floor" else tirx.ceil(place)
+
+        def compute(operand: Any, spatial: Sequence[Size]) -> Any:  # noqa: ANN401
+            before, after = operand.shape, [*operand.shape[:2], *spatial]
+
+            def interpolated(indices: Sequence[Size], found: list[Size]) -> Any:  # noqa: ANN401
+                axis = len(found)
+                if axis == len(after):
+                    return operand(*found)
+                place = coordinate(indices[axis], axis, before[axis], after[axis])
+                if not is_linear:
+                    return interpolated(indices, [*found, within(rounded(place).astype("int64"), before[axis])])
+                place = tirx.max(tirx.min(place, (before[axis] - 1).astype("float32")), real(0))
+                low = tirx.floor(place)
+                first = low.astype("int64")
+                weight = (place - low).astype(operand.dtype)
+                sides = [interpolated(indices, [*found, within(first + step, before[axis])]) for step in (0, 1)]
+                return sides[0] * (tirx.const(1, operand.dtype) - weight) + sides[1] * weight
+
+            return te.compute(after, lambda *indices: interpolated(indices, list(indices[:2])), name="resize")
+
+        return compute
+
     # Recurrent networks
 
     def recurrent(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
@@ -588,6 +663,7 @@ _LOWERED: dict[str, _Lowering] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
+    "Resize": _SymbolicImport.resize,
     "Slice": _SymbolicImport.slice,
     "Tile": _SymbolicImport.tile,
 }
