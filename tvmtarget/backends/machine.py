@@ -64,7 +64,7 @@ _STATE_INSTRUCTIONS = frozenset({"mcpu", "mattr", "march"})
 
 
 def faster_cpu(target: Target) -> str:
-    """Return a CPU for which LLVM makes faster code that this machine runs, if a leaf states no CPU.
+    """Return a CPU of which this machine runs the faster code, if a leaf states no CPU.
 
     Code for x86-64 without a CPU uses SSE2 only. That of other architectures has vectors of the same width anyway.
 

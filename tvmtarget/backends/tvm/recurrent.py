@@ -74,12 +74,27 @@ class Network:
         return -(-self.hidden // WIDTH) * WIDTH
 
     def pad(self, array: Array) -> Array:
-        """Return rows of units with zeros behind each gate, (gates, padded units, ...)."""
+        """Append rows of zeros to each gate.
+
+        Args:
+            array: rows of all gates, (gates * hidden, ...).
+
+        Returns:
+            The rows by gate, (gates, padded, ...), of float32.
+        """
         rows = array.reshape(-1, self.hidden, *array.shape[1:]).astype("float32")
         return np.pad(rows, [(0, 0), (0, self.padded - self.hidden), *[(0, 0)] * (rows.ndim - 2)])
 
     def blocks(self, first: int, last: int) -> Array:
-        """Return the weights of the states of some gates as (blocks, hidden, gates * width)."""
+        """Lay out the weights of the states of some gates by blocks of units.
+
+        Args:
+            first: the first gate.
+            last: the one behind the last gate.
+
+        Returns:
+            The weights, (blocks, hidden, gates * width).
+        """
         rows = self.pad(self.inner)[first:last].reshape(last - first, -1, WIDTH, self.hidden)
         return np.ascontiguousarray(rows.transpose(1, 3, 0, 2).reshape(rows.shape[1], self.hidden, -1))
 
