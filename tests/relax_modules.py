@@ -18,7 +18,27 @@ from tvm.script import ir as I  # noqa: E402, N812
 from tvm.script import relax as R  # noqa: E402, N812
 from tvm.script import tirx as T  # noqa: E402, N812
 
-__all__ = ["EVERYTHING", "SIX", "by_tvm", "random_module", "register_codegen", "run"]
+__all__ = ["EVERYTHING", "IN_PLACE", "SIX", "by_tvm", "random_module", "register_codegen", "run"]
+
+
+@I.ir_module
+class _InPlace:
+    @T.prim_func(private=True, s_tir=True)
+    def double(x: T.Buffer((T.int64(4),), "float32")):
+        for i in range(4):
+            with T.sblock("b"):
+                x[i] = x[i] + x[i]
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")):
+        cls = _InPlace
+        with R.dataflow():
+            y = R.call_tir_inplace(cls.double, (x,), [0], R.Tensor((4,), "float32"))
+            R.output(y)
+        return y
+
+
+IN_PLACE = _InPlace
 
 
 @I.ir_module

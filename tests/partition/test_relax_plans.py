@@ -14,7 +14,7 @@ pytest.importorskip("tvmtarget_sample.backend", reason="pip install ./tests/plug
 
 import tvm_ffi  # noqa: E402
 from models import DIGITS, inputs_of, light  # noqa: E402
-from relax_modules import BRANCHES, EVERYTHING, SIX, TWO_STEPS, by_tvm, random_module, register_codegen, run  # noqa: E402
+from relax_modules import BRANCHES, EVERYTHING, IN_PLACE, SIX, TWO_STEPS, by_tvm, random_module, register_codegen, run  # noqa: E402
 from tvm import relax  # noqa: E402
 from tvm.relax.dpl import is_op, wildcard  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
@@ -367,6 +367,15 @@ def test_our_own_build_compiles_relax(module, target, tmp_path):
     assert_equal(list(executable.run({"x": x}).values()), by_tvm(module, x))
     executable.save(tmp_path / "program.tt")
     assert_equal(list(tt.load(tmp_path / "program.tt").run({"x": x}).values()), by_tvm(module, x))
+
+
+@pytest.mark.parametrize("target", ["llvm", "[a=llvm](executor=vm,host=@a)"])
+def test_code_that_writes_into_its_input_leaves_the_array_of_the_caller(target):
+    executable, memory = tt.build(IN_PLACE, target), np.ones(32, "float32")
+    start = -memory.ctypes.data // 4 % 16
+    x = memory[start : start + 4]  # which the code can read in place
+    assert executable(x).tolist() == [2.0] * 4
+    assert x.tolist() == [1.0] * 4
 
 
 def test_our_own_build_names_dimensions_that_a_part_cannot_know():

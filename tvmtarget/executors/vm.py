@@ -157,7 +157,8 @@ class VmSystem(CompiledSystem):
     def __init__(self, system: System, executable: Any, library: bytes | None = None) -> None:  # noqa: ANN401
         self._system = system
         self._library = library
-        self._program = LinkedProgram(executable, len(system.program.outputs), _devices(system))
+        may_write = any(leaf.request.is_relax for leaf in system.leaves.values())
+        self._program = LinkedProgram(executable, len(system.program.outputs), _devices(system), may_write=may_write)
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
         """Run once.

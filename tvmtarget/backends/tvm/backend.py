@@ -251,7 +251,7 @@ class _Tvm(Backend):
             return (
                 CudaModule(executable, never_empty, results, is_native=is_native)
                 if is_gpu
-                else CompiledModule(executable, never_empty, results)
+                else CompiledModule(executable, never_empty, results, may_write=request.is_relax)
             )
 
         def opened(library: bytes) -> CompiledModule:

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from tvmtarget.backends.aligned import is_aligned
+from tvmtarget.backends.aligned import aligned, is_aligned
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Compiled
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError
@@ -148,6 +148,8 @@ class CompiledModule(Compiled):
         executable: TVM's executable.
         never_empty: positions of inputs that must have elements.
         results: number of values that a run returns.
+        may_write: whether the code may write into its inputs, as `call_tir_inplace` of Relax does; then they are
+            copied.
 
     Attributes:
         library: the shared library that the executable was opened from; None if it was compiled here.
@@ -155,8 +157,16 @@ class CompiledModule(Compiled):
 
     library: bytes | None = None
 
-    def __init__(self, executable: Any, never_empty: frozenset[int], results: int) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        executable: Any,  # noqa: ANN401
+        never_empty: frozenset[int],
+        results: int,
+        *,
+        may_write: bool = False,
+    ) -> None:
         self._executable = executable
+        self._may_write = may_write
         self._results = results
         self._never_empty = never_empty
         self._local = threading.local()
@@ -177,13 +187,16 @@ class CompiledModule(Compiled):
         """
         self._check(inputs)
         tvm = import_tvm()
-        given = [_argument(value, lambda array: _tensor(tvm, array)) for value in inputs]
+        given = [_argument(value, lambda array: _tensor(tvm, array, is_copied=self._may_write)) for value in inputs]
         results = self._call(tvm, given)
         # Copied, as tensors may share memory with inputs or constants.
-        return [_value(one, lambda tensor: tensor.numpy()) for one in _several(results, self._results)]
+        return [_value(one, _copied) for one in _several(results, self._results)]
 
     def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
-        return self._machine(tvm, tvm.cpu())["main"](*given)
+        reject_forks()
+        if not hasattr(self._local, "main"):
+            self._local.main = self._machine(tvm, tvm.cpu())["main"]
+        return self._local.main(*given)
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library.
@@ -225,10 +238,18 @@ class LinkedProgram(CompiledModule):
         executable: TVM's executable; its function `main` runs the program.
         results: number of values that a run returns.
         devices: TVM's types and numbers of the devices besides this CPU.
+        may_write: as for `CompiledModule`.
     """
 
-    def __init__(self, executable: Any, results: int, devices: Sequence[tuple[int, int]] = ()) -> None:  # noqa: ANN401
-        super().__init__(executable, frozenset(), results)
+    def __init__(
+        self,
+        executable: Any,  # noqa: ANN401
+        results: int,
+        devices: Sequence[tuple[int, int]] = (),
+        *,
+        may_write: bool = False,
+    ) -> None:
+        super().__init__(executable, frozenset(), results, may_write=may_write)
         self._devices = tuple(devices)
         self._weights: list[Any] | None = None
         self._lock = threading.Lock()
@@ -389,17 +410,26 @@ def _all(module: Any) -> Iterator[Any]:  # noqa: ANN401
         yield from _all(other)
 
 
-def _tensor(tvm: Any, array: Array) -> Any:  # noqa: ANN401
-    """Return an array as a tensor of TVM, without a copy if the array is read-only and aligned, as weights are.
+def _tensor(tvm: Any, array: Array, *, is_copied: bool = False) -> Any:  # noqa: ANN401
+    """Return an array as a tensor of TVM, which shares its memory if that is aligned.
 
-    Copying weights in each run takes half as long as computing with them.
+    Copying weights in each run takes half as long as computing with them. `is_copied` excepts arrays that are not
+    read-only, as weights are.
     """
-    if array.flags.writeable or not array.size or not is_aligned(array):
+    if not array.size or (is_copied and array.flags.writeable):
         return tvm.runtime.tensor(array)
     try:
-        return tvm.runtime.from_dlpack(array.__dlpack__(max_version=(1, 0)))
+        return tvm.runtime.from_dlpack((array if is_aligned(array) else aligned(array)).__dlpack__(max_version=(1, 0)))
     except (BufferError, TypeError):  # an element type that DLPack has not, or a numpy that says nothing of writing
         return tvm.runtime.tensor(array)
+
+
+def _copied(tensor: Tensor) -> Array:
+    """Return a tensor of this CPU as an array of its own, faster than TVM does for the usual element types."""
+    try:
+        return np.array(np.from_dlpack(tensor))
+    except (BufferError, RuntimeError, TypeError):  # an element type that numpy has not
+        return np.asarray(tensor.numpy())
 
 
 def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401
