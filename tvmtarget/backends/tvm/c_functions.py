@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -47,6 +48,7 @@ _ZERO = re.compile(r"\btvmtarget_zero_(float32|float64)\(\)")
 # Functions of math.h for operations that TVM's code generator for C does not lower.
 _FUNCTIONS = {"tirx.fabs": "fabs"}
 _SMALL = 17  # elements; smaller buffers stay local variables of the C function, which compilers keep in registers
+_LEAST_SHARED = 256  # bytes that buffers of parts of a kernel can share, below which it stays whole
 _LONG_ROW = 32  # iterations; shorter loops that store by a condition take longer in parts
 _INCLUDES = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n"
 _INCLUDES += '#include "tvmtarget_crt.h"\n'
@@ -80,15 +82,15 @@ def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: 
         walk = _Walk(name, prefix)
         walk.function(module["main"])
         used = {variable: module[variable] for variable in walk.symbols}
-        counts = {call.kernel: len(call.reads) for call in walk.calls if isinstance(call, KernelCall)}
-        kernels, code = _kernels(used, walk.symbols, counts, target, form)
+        kernels, parts, code = _kernels(used, walk.symbols, walk.operands(), target, form)
+        steps = walk.in_parts(parts)
     file = f"{prefix}_kernels.{'c' if form == 'c' else 'o'}"
     return StaticFunction(
         inputs=tuple(walk.inputs),
         outputs=tuple(walk.outputs),
         tensors=walk.tensors,
         constants=walk.constants,
-        steps=tuple(walk.calls),
+        steps=tuple(steps),
         kernels=kernels,
         code={file: code} if kernels else {},
     )
@@ -160,6 +162,32 @@ class _Walk:
         self.calls.append(KernelCall(self.symbols[callee], reads, writes))
         return writes
 
+    def operands(self) -> dict[str, list[bool]]:
+        """Return for each kernel whether the operands that it reads are constants in all calls."""
+        found: dict[str, list[bool]] = {}
+        for call in self.calls:
+            if isinstance(call, KernelCall):
+                constant = [name in self.constants for name in call.reads]
+                known = found.get(call.kernel, constant)
+                found[call.kernel] = [one and other for one, other in zip(known, constant, strict=True)]
+        return found
+
+    def in_parts(self, parts: Mapping[str, Sequence[_Part]]) -> Iterator[StaticStep]:
+        """Yield the steps, with calls of the parts of kernels; what these hand on are values of their own."""
+        for call in self.calls:
+            if not isinstance(call, KernelCall):
+                yield call
+                continue
+            own = parts[call.kernel]
+            values = dict(zip(own[0].function.params, (*call.reads, *call.writes), strict=True))
+            for part in own:
+                for buffer in part.params:
+                    if buffer not in values:
+                        values[buffer] = self.names.fresh(buffer.name)
+                        self.tensors[values[buffer]] = _tensor_of(buffer)
+                names = [values[buffer] for buffer in part.params]
+                yield KernelCall(part.symbol, tuple(names[: part.count]), tuple(names[part.count :]))
+
     def alias(self, expr: Expr, type_: Any) -> tuple[str, ...]:  # noqa: ANN401
         """Return the value under its own name: only its shape differs, which C does not state."""
         self.tensor(type_)
@@ -201,35 +229,40 @@ def _identifier(name: str) -> str:
 def _kernels(
     functions: Mapping[Any, PrimFunc],
     symbols: Mapping[Any, str],
-    counts: Mapping[str, int],
+    operands: Mapping[str, Sequence[bool]],
     target: Any,  # noqa: ANN401
     form: CodeForm,
-) -> tuple[dict[str, Kernel], bytes]:
+) -> tuple[dict[str, Kernel], dict[str, list[_Part]], bytes]:
     """Generate code of tensor functions.
 
     Returns:
-        The kernels by symbol, and their C source or object file.
+        The kernels by symbol, the parts of which each function is made, by its symbol, and their C source or object
+        file.
     """
     tvm = import_tvm()
     if not functions:
-        return {}, b""
+        return {}, {}, b""
     module = tvm.tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
     module = tvm.transform.Sequential(list(_passes(form)))(module)
     kernels: dict[str, Kernel] = {}
     lowered: dict[Any, PrimFunc] = {}
     by_name = {variable.name_hint: symbol for variable, symbol in symbols.items()}
+    parts: dict[str, list[_Part]] = {}
+    names = Names(symbols.values())
     for variable, function in module.functions.items():
         symbol = by_name[variable.name_hint]
-        pair = _with_pointers(function, symbol, counts[symbol], target, form)
-        lowered[tvm.ir.GlobalVar(symbol)], kernels[symbol] = pair
+        parts[symbol] = _parts(function, symbol, operands[symbol], names)
+        for part in parts[symbol]:
+            pair = _with_pointers(part, target, form)
+            lowered[tvm.ir.GlobalVar(part.symbol)], kernels[part.symbol] = pair
     built = tvm.get_global_func(f"target.build.{target.kind.name}")(
         tvm.tirx.transform.LowerIntrin()(tvm.IRModule(lowered)), target
     )
     if form == "c":
-        return kernels, _c_source(built.inspect_source(), kernels).encode()
+        return kernels, parts, _c_source(built.inspect_source(), kernels).encode()
     with object_folder() as folder:
         built.write_to_file(str(folder / "kernels.o"), "o")
-        return kernels, (folder / "kernels.o").read_bytes()
+        return kernels, parts, (folder / "kernels.o").read_bytes()
 
 
 def _passes(form: CodeForm) -> Iterator[Any]:
@@ -331,19 +364,125 @@ def _range_of_choice(loop: Stmt) -> tuple[int, int, list[Expr]] | None:
     return (begin, end, around) if end - begin >= _LONG_ROW else None
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Statements of a function after all passes, which become one kernel.
+
+    Attributes:
+        function: the function.
+        symbol: name of the kernel.
+        params: the buffers of the function that it reads, then those that it writes.
+        count: how many it reads.
+        body: the statements.
+    """
+
+    function: PrimFunc
+    symbol: str
+    params: tuple[Any, ...]
+    count: int
+    body: Stmt
+
+
+def _parts(function: PrimFunc, symbol: str, is_constant: Sequence[bool], names: Names) -> list[_Part]:
+    """Divide a function where buffers end before others begin, so that these can lie in the same memory.
+
+    The input of a convolution, for example, ends when it is copied with padding around it.
+
+    Args:
+        function: the function after all passes.
+        symbol: its name.
+        is_constant: whether each parameter that it reads is a constant.
+        names: names of kernels, to which those of parts are added.
+
+    Returns:
+        One part or more.
+    """
+    tirx = import_tvm().tirx
+    params, count = list(function.params), len(is_constant)
+    whole = _Part(function, symbol, tuple(params), count, function.body)
+    statements = list(function.body.seq) if isinstance(function.body, tirx.SeqStmt) else []
+    begins = {one.buffer: one for one in statements if isinstance(one, tirx.AllocBuffer)}
+    views = [one for one in statements if isinstance(one, tirx.DeclBuffer)]
+    loops = [one for one in statements if not isinstance(one, tirx.AllocBuffer | tirx.DeclBuffer)]
+    if len(loops) < 2 or not all(isinstance(one, tirx.For) for one in loops):
+        return [whole]
+    owners = {buffer: buffer for buffer in (*params, *begins)}
+    for view in views:
+        source = [one for one in _variables(view.data) if one in owners]
+        if len(source) != 1:
+            return [whole]
+        owners[view.buffer] = owners[source[0]]
+    stores = [_written(loop) for loop in loops]
+    if None in stores:
+        return [whole]
+    used = [{owners[one] for one in _variables(loop) if one in owners} for loop in loops]
+    written = [{owners[one] for one in found or () if one in owners} for found in stores]
+    constants = {param for param, known in zip(params, is_constant, strict=False) if known}
+
+    def is_border(at: int) -> bool:
+        before, after = set().union(*used[:at]), set().union(*used[at:])
+        if not before.isdisjoint(set().union(*written[at:])) or any(one.scope() == "local" for one in before & after):
+            return False
+        ended, begun = (
+            sum(_tensor_of(one).nbytes for one in buffers) for buffers in (before - after - constants, after - before)
+        )
+        return min(ended, begun) >= _LEAST_SHARED
+
+    borders = [0, *filter(is_border, range(1, len(loops))), len(loops)]
+    if len(borders) == 2:
+        return [whole]
+    parts: list[_Part] = []
+    for number, (first, last) in enumerate(pairwise(borders)):
+        inside = set().union(*used[first:last])
+        outside = {*params}.union(*used[:first], *used[last:])
+        shared = [one for one in owners if owners[one] is one and one in inside & outside]
+        stored = set().union(*written[first:last])
+        reads = [one for one in shared if one not in stored]
+        own = [begins[one] for one in begins if one in inside - outside]
+        seen = [view for view in views if owners[view.buffer] in inside]
+        body = tirx.SeqStmt([*own, *seen, *loops[first:last]])
+        ordered = (*reads, *(one for one in shared if one in stored))
+        parts.append(_Part(function, names.fresh(f"{symbol}_{number}"), ordered, len(reads), body))
+    return parts
+
+
+def _variables(node: Any) -> list[Any]:  # noqa: ANN401
+    """Return the variables of a statement or expression; buffers are variables, too."""
+    from tvm_ffi import structural_walk
+
+    found: list[Any] = []
+    structural_walk(node, (import_tvm().ir.Var, found.append))
+    return found
+
+
+def _written(statement: Stmt) -> list[Any] | None:
+    """Return the buffers that a statement stores to; None if it takes the address of one."""
+    from tvm_ffi import structural_walk
+
+    tvm = import_tvm()
+    found: list[Any] = []
+    addresses: list[Expr] = []
+
+    def called(call: Expr) -> None:
+        is_buffer = any(isinstance(one, tvm.ir.Var) and hasattr(one, "scope") for one in call.args)
+        if is_buffer or getattr(call.op, "name", "") == "tirx.address_of":
+            addresses.append(call)
+
+    structural_walk(
+        statement, [(tvm.tirx.BufferStore, lambda store: found.append(store.buffer)), (tvm.ir.Call, called)]
+    )
+    return None if addresses else found
+
+
 def _with_pointers(
-    function: PrimFunc,
-    symbol: str,
-    count: int,
+    part: _Part,
     target: Any,  # noqa: ANN401
     form: CodeForm,
 ) -> tuple[PrimFunc, Kernel]:
     """Return a function that takes pointers to its buffers and to those that it allocates, and returns 0.
 
     Args:
-        function: the function after all passes.
-        symbol: its name.
-        count: the number of its parameters that it reads; the others are results.
+        part: what becomes the function.
         target: TVM's target.
         form: the kind of code.
     """
@@ -389,10 +528,10 @@ def _with_pointers(
             return stmt
         return tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.SERIAL, stmt.body, step=stmt.step)
 
-    params = list(function.params)
+    params, count, symbol = list(part.params), part.count, part.symbol
     declared = [tirx.DeclBuffer(buffer, data=pointer(buffer)) for buffer in params]
     changes = [(tirx.AllocBuffer, allocated), (ir.Call, called), (tirx.For, serial)]
-    body = function.body
+    body = part.body
     if form == "c":
         body = structural_map(body, [((tirx.Max, tirx.Min), _compared)])
         changes.append((tirx.FloatImm, _exact))
