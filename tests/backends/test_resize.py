@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 
@@ -80,6 +80,16 @@ def test_symbolic_dimensions_are_scaled_by_whole_numbers(scales):
 def test_symbolic_dimensions_become_those_of_another_value(size):
     inputs = {"x": image(2, 3, 6, 5), "like": image(2, 3, *size)}
     check(resized(MODES, None, ["n", "c", "a", "b"]), inputs, MODES)
+
+
+def test_sizes_that_are_given_when_a_program_runs_are_symbolic_also_if_the_result_states_them():
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[1,1,4,4] x, int64[4] sizes) => (float[1,1,9,10] y) { y = Resize<mode = "%s">(x, , , sizes) }"""
+    given = {"x": image(1, 1, 4, 4), "sizes": np.array([1, 1, 9, 10])}
+    modes = [{"mode": "nearest"}]
+    check(tt.IRModule.from_onnx(parser.parse_model(text % "nearest")), given, modes)
+    with pytest.raises(tt.TvmTargetError, match="it resizes symbolic dimensions to their nearest elements"):
+        tt.decompose(tt.IRModule.from_onnx(parser.parse_model(text % "cubic")), "llvm")
 
 
 def test_a_symbolic_batch_is_resized_in_all_modes():

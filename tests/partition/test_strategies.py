@@ -35,7 +35,7 @@ def test_every_kind_takes_the_light_models(name, kind):
     ("node", "constants", "code"),
     [
         (helper.make_node("Pad", ["x", "z"], ["y"], name="op"), {}, "NEED_CONST"),
-        (helper.make_node("RNN", ["x", "x", "x"], ["y"], name="op", hidden_size=2), {}, "NO_RULE"),
+        (helper.make_node("RNN", ["x", "x", "x"], ["y"], name="op", hidden_size=2), {}, "NEED_CONST"),
         (helper.make_node("OneHot", ["x", "d", "x"], ["y"], name="op"), {"d": np.int64(3)}, "RULE"),
     ],
 )

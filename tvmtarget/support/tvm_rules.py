@@ -472,7 +472,8 @@ def _check_resize(op: Op) -> Reject | None:
     else:
         after = result.shape or () if isinstance(result, TensorType) else ()
         is_plain = len(after) == len(shape) and None not in after and after[:2] == shape[:2]
-        is_static = _is_static(shape[2:]) and _is_static(after[2:])
+        # Sizes that are given when the program runs are symbols in the code, also where the result states them.
+        is_static = _is_static(shape[2:]) and op.constant(3) is not None
     if not is_plain:
         return reject("RULE", "it resizes spatial dimensions only, all of them, to whole sizes", hint="give sizes")
     if op.attr("coordinate_transformation_mode") == "align_corners" and 1 in after[2:]:
@@ -481,7 +482,8 @@ def _check_resize(op: Op) -> Reject | None:
     is_float = tensor is not None and "float" in tensor.dtype
     if is_static or op.attr("mode") in (None, "nearest") or (op.attr("mode") == "linear" and is_float):
         return None
-    return reject("SHAPE_DYNAMIC", "it resizes symbolic dimensions to their nearest elements, and floats linearly")
+    message = "it resizes symbolic dimensions to their nearest elements, and floats linearly"
+    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, and the sizes as an initializer")
 
 
 def _shape(op: Op, index: int) -> _Shape:

@@ -563,7 +563,10 @@ class _SymbolicImport:
         te, tirx = self._tvm.te, self._tvm.tirx
         mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel").decode()
         nearest = self.attribute(node, "nearest_mode", b"round_prefer_floor").decode()
-        is_linear = self.attribute(node, "mode", b"nearest") == b"linear"
+        method = self.attribute(node, "mode", b"nearest").decode()
+        if method not in ("linear", "nearest"):
+            raise ValueError(f"Resize of symbolic dimensions by mode={method!r}")
+        is_linear = method == "linear"
 
         def real(value: float) -> Any:  # noqa: ANN401
             return tirx.const(value, "float32")
