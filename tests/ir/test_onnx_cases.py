@@ -41,6 +41,8 @@ DEFECTS = {
     "test_scatter_with_axis": "it has no Scatter",
     "test_scatter_without_axis": "it has no Scatter",
 }
+# Those that it passes by chance, and that are refused.
+REFUSED = {"test_lstm_with_peepholes": "it ignores the lengths of sequences, all of which are those of the input here"}
 PREFIX = "test_image_decoder_"  # they need Pillow
 
 # Of the defects, those that ONNX Runtime 1.31 has no kernel for either.
@@ -78,7 +80,12 @@ def came_back(case, folder):
 
 def outcome(case, folder):
     module = came_back(case, folder)
+    if case.name in REFUSED:
+        with pytest.raises(TvmTargetError, match=REFUSED[case.name].partition(",")[0]):
+            tt.decompose(module, "numpy")
+        return judged_by_onnxruntime(case, module)
     if case.name in DEFECTS:
+        assert not by_reference(case), f"{case.name} passes now; remove it from DEFECTS"
         return "unjudged" if case.name in UNJUDGED else judged_by_onnxruntime(case, module)
     try:
         exe = tt.build(module, "numpy")
@@ -95,7 +102,6 @@ def judged_by_onnxruntime(case, module):
     """Run the exported model with ONNX Runtime, which supports ONNX's operators up to version 26."""
     if dict(module.main.opsets)[""] > NEWEST:
         module = module.with_function(convert_opsets(module.main, {"": NEWEST}))
-    assert not by_reference(case), f"{case.name} passes now; remove it from DEFECTS"
     session = onnxruntime.InferenceSession(module.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
     arrays = (np.asarray(one) if isinstance(one, np.generic) else one for one in case.inputs)
     fed = dict(zip((value.name for value in session.get_inputs()), arrays, strict=True))
@@ -129,7 +135,7 @@ def test_a_sample_of_onnx_cases_round_trips_through_every_form(kind, step, tmp_p
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("kind", "passed", "by_onnxruntime"),
-    [("node", 1855, 6), ("simple", 21, 0), ("pytorch-converted", 82, 0), ("pytorch-operator", 35, 0)],
+    [("node", 1854, 7), ("simple", 21, 0), ("pytorch-converted", 82, 0), ("pytorch-operator", 35, 0)],
 )
 def test_all_onnx_cases_round_trip_through_every_form(kind, passed, by_onnxruntime, tmp_path):
     found = counted(cases(kind), tmp_path)
