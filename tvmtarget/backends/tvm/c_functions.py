@@ -440,7 +440,8 @@ def _parts(function: PrimFunc, symbol: str, is_constant: Sequence[bool], names: 
         reads = [one for one in shared if one not in stored]
         own = [begins[one] for one in begins if one in inside - outside]
         seen = [view for view in views if owners[view.buffer] in inside]
-        body = tirx.SeqStmt([*own, *seen, *loops[first:last]])
+        inner = [*own, *seen, *loops[first:last]]
+        body = tirx.SeqStmt(inner) if len(inner) > 1 else inner[0]
         ordered = (*reads, *(one for one in shared if one in stored))
         parts.append(_Part(function, names.fresh(f"{symbol}_{number}"), ordered, len(reads), body))
     return parts
