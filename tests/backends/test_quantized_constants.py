@@ -77,6 +77,16 @@ def with_floats(model):
     return copy
 
 
+def check_sizes(name, target, folder, more):
+    """Check that constants stay as small as they are, in at most some more bytes of workspace; return both programs."""
+    model = MODELS[name]
+    executable, floats = (tt.build(one, target) for one in (model, with_floats(model)))
+    constants, workspace = sizes_of(executable, folder / "quantized")
+    assert constants < numpy_helper.to_array(model.graph.initializer[0]).nbytes + 300
+    assert workspace <= sizes_of(floats, folder / "floats")[1] + more
+    return executable, floats
+
+
 FEW = ("convolution", "depthwise", "product of rows", "transposed weights")
 
 
@@ -86,10 +96,7 @@ FEW = ("convolution", "depthwise", "product of rows", "transposed weights")
 def test_quantized_constants_stay_quantized_and_results_are_those_of_floats(name, tmp_path):
     model = MODELS[name]
     weights = numpy_helper.to_array(model.graph.initializer[0])
-    executable, floats = (tt.build(one, HOST) for one in (model, with_floats(model)))
-    constants, workspace = sizes_of(executable, tmp_path / "quantized")
-    assert constants < weights.nbytes + 300
-    assert workspace < sizes_of(floats, tmp_path / "floats")[1] + 4 * weights.size + 1
+    executable, floats = check_sizes(name, HOST, tmp_path, 4 * weights.size)
     given = inputs_of(model)
     np.testing.assert_array_equal(executable.run(given)["y"], floats.run(given)["y"])
 
@@ -112,11 +119,7 @@ def test_functions_of_constants_are_computed_at_compile_time():
 
 @pytest.mark.parametrize("name", ["groups", "product of batches"])
 def test_boards_dequantize_a_row_of_constants_at_a_time(name, tmp_path):
-    model = MODELS[name]
-    weights = numpy_helper.to_array(model.graph.initializer[0])
-    executable, floats = (tt.build(one, BOARD) for one in (model, with_floats(model)))
-    constants, workspace = sizes_of(executable, tmp_path / "quantized")
-    assert constants < weights.nbytes + 300
+    weights = numpy_helper.to_array(MODELS[name].graph.initializer[0])
     # A row has as many floats as one result has products; places are aligned to 16 bytes.
     row = weights[0].nbytes // weights.itemsize if name == "groups" else weights.shape[0]
-    assert workspace <= sizes_of(floats, tmp_path / "floats")[1] + 4 * row + 16
+    check_sizes(name, BOARD, tmp_path, 4 * row + 16)

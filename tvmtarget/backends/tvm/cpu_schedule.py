@@ -537,7 +537,7 @@ class Scheduler:
             self.layouts[argument] = layout
 
     def pack_row(self, row: Block, layout: Layout) -> None:
-        """Let a block of constants write a layout, and lay its constants out alike.
+        """Let a block of constants write a layout, and lay its constants out in the same order.
 
         Args:
             row: the block.

@@ -204,7 +204,7 @@ def _overcharged(problem: LabelingProblem, energy: Energy, edges: Ints, reached:
     """Return what the costs of copies count more than once, by edge, group at the tail and set of groups reached."""
     width, size = energy.pair_costs.shape[-1], problem.pair_costs.shape[-1]
     found = np.zeros((len(edges), width, reached.shape[1]))
-    # The edges behind those of values are for launches. Values of one type that reach the same sets are alike.
+    # The edges behind those of values are for launches. Values of one type that reach the same sets are equivalent.
     copies = np.flatnonzero(edges < len(problem.producer))
     kinds = np.column_stack([problem.cost_index[edges[copies]], reached[copies].reshape(len(copies), -1)])
     _, firsts, kind_of = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
