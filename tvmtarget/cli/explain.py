@@ -195,7 +195,7 @@ def explain(
     """
     with options.opened_log() as log:
         if is_artifact(model):
-            plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.is_given))
+            plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.given))
         else:
             plan = _make_plan(model, target, edits, context.args, options, log)
         # Looked up here, because the log is closed at the end of the block.

@@ -206,9 +206,10 @@ class PlanOptions(PartitionArguments):
     ] = None
 
     @property
-    def is_given(self) -> bool:
-        """Whether any of the options is given."""
-        return any(vars(self).values()) or self.fold_constants is not None
+    def given(self) -> set[str]:
+        """The fields whose options are given; 0 and `--no-fold-constants` are values, too."""
+        absent = ("near",) if not self.near else ()
+        return {name for name, value in vars(self).items() if value not in (None, []) and name not in absent}
 
     @property
     def policy(self) -> Policy:
@@ -263,9 +264,7 @@ class PlanOptions(PartitionArguments):
 
         module = self.read(model)
         # Without further options `build` makes the plan, and the executable records which placement of the log it used.
-        is_planned_here = self.fold_constants is not None or any(
-            value for name, value in vars(self).items() if name not in ("where", "log", "near", "sizes")
-        )
+        is_planned_here = bool(self.given - {"where", "log", "near", "sizes"})
         with self.opened_log() as log:
             plan = self.plan(module, target, log, allow_interpreter=allow_interpreter) if is_planned_here else None
             with compile_progress(quiet=quiet) as report:

@@ -108,7 +108,7 @@ def run(
             target is not None
             or edits
             or context.args
-            or options.is_given
+            or options.given
             or check
             or allow_interpreter
             or no_cache
