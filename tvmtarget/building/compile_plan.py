@@ -25,6 +25,7 @@ from tvmtarget.ir.relax.tvm_library import is_tvm_function, is_tvm_module, tvm_m
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decomposition import Refusal
 from tvmtarget.partition.machines.machine import is_distributed
+from tvmtarget.partition.machines.programs import replicas_of
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.plan import Plan
@@ -276,7 +277,10 @@ def build_plan(
     machines = {path: DriverProgram.of(part) for path, part in plan.programs().items()} if is_distributed(root) else {}
     calls = [LeafCall(one.function, one.call, one.ops, one.inputs, one.outputs) for one in plan.subgraphs]
     program, constants = DriverProgram.of(plan.module), constants_of(plan.module)
-    executable = Executable(root, program, constants, leaves, name, tuned, machines, calls, cache=cache)
+    replicas = replicas_of(plan.module.main) if machines else {}
+    executable = Executable(
+        root, program, constants, leaves, name, tuned, machines, calls, cache=cache, replicas=replicas
+    )
     raise_all(BackendError, executable.unsupported_reasons())
     code: dict[str, LeafFunction] = {}
     for earlier in since:

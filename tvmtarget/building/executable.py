@@ -21,7 +21,7 @@ from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.manifest import Manifest, reading
 from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, raise_all
+from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs
@@ -96,7 +96,19 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         tuned = tuple(map(Applied.from_json, manifest.tuned))
         calls = tuple(map(LeafCall.read, manifest.leaves if manifest.calls is None else manifest.calls))
         runtime = target.runtime if trust else _safe_runtime(target.runtime, place, scheduler, insecure=insecure)
-        loaded = Executable(target, program, constants, leaves, manifest.name, tuned, programs, calls, runtime, native)
+        loaded = Executable(
+            target,
+            program,
+            constants,
+            leaves,
+            manifest.name,
+            tuned,
+            programs,
+            calls,
+            runtime,
+            native,
+            replicas=_replicas_of(manifest, target, place),
+        )
     raise_all(ArtifactError, [f"{place!r} cannot run: {reason}" for reason in loaded.unsupported_reasons()])
     if manifest.self_test:
         from tvmtarget.building.self_test import SelfTest
@@ -104,6 +116,22 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         with reading(place, "self-test"):
             loaded.self_test = SelfTest.read(files, manifest.self_test)
     return loaded
+
+
+def _replicas_of(manifest: Manifest, target: Target, place: str) -> dict[str, tuple[str, ...]]:
+    """Return the machines that take turns, by the path of the first of them, if such machines are there."""
+    if not manifest.replicas:
+        return {}
+    machines = [machine.path for machine in Machines(Topology(target))]
+    listed = [path for group in manifest.replicas.values() for path in group]
+    problems = [f"it has no machine {path!r}{did_you_mean(path, machines)}" for path in listed if path not in machines]
+    for first, group in manifest.replicas.items():
+        if group[:1] != (first,) or first not in manifest.machines:
+            problems.append(f"machine {first!r} is not the first of its replicas, which has a program")
+        problems += [f"replica {path!r} has a program of its own" for path in group[1:] if path in manifest.machines]
+    problems += [f"machine {path!r} takes turns with two others" for path in {*listed} if listed.count(path) > 1]
+    raise_all(ArtifactError, [f"{place!r} is damaged: 'manifest.json': {problem}" for problem in problems])
+    return dict(manifest.replicas)
 
 
 def _native_of(facts: SystemFacts, files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -170,6 +198,7 @@ class Executable:
         runtime: The runtime, if it is not the target's own; or the reason why the program cannot run.
         native: The files of systems of a saved program that may be used, by the function of the system.
         cache: The compile cache of what systems compile, or None.
+        replicas: The machines that run a program by turns, by the path of the first of them.
 
     Attributes:
         self_test: Reference inputs and outputs, which `save` stores; None if there are none.
@@ -192,6 +221,7 @@ class Executable:
         runtime: Runtime | str | None = None,
         native: Mapping[str, Mapping[str, bytes]] | None = None,
         cache: CompileCache | None = None,
+        replicas: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.target = target
         self.name = name
@@ -200,6 +230,7 @@ class Executable:
         self._constants = {name: aligned(array) for name, array in constants.items()}
         self._leaves = dict(leaves)
         self._machines = dict(machines or {})
+        self._replicas = dict(replicas or {})
         self._calls = tuple(calls)
         topology = self._topology = Topology(target)
         self._systems_of = Systems(
@@ -483,7 +514,7 @@ class Executable:
         home = Machines(topology).home if self._machines else ""
         programs = self._machines or {home: self._program}
         return runtime_named(runtime.kind).engine(
-            runtime, Cluster(home, programs, self.root.run, self._pack, open_machine)
+            runtime, Cluster(home, programs, self.root.run, self._pack, open_machine, self._replicas)
         )
 
     def _pack(self, machine: str) -> bytes:
@@ -527,6 +558,9 @@ class Executable:
             artifact = system.compiled.files()
             files |= {f"systems/{name}/{file}": data for file, data in artifact.items()}
             stored += [system.describe()] if artifact else []
+        # Files without replicas or a self-test stay as they were.
+        additions: dict[str, Any] = {"replicas": self._replicas} if machines and self._replicas else {}
+        additions |= {} if self_test is None else {"self_test": self_test.reference}
         write_files(
             path,
             files,
@@ -538,8 +572,7 @@ class Executable:
             leaves=[leaf.describe() for leaf in leaves.values()],
             machines=list(machines),
             systems=stored,
-            # Files without a self-test stay as they were.
-            **({} if self_test is None else {"self_test": self_test.reference}),
+            **additions,
         )
 
     def _call_system(self, name: str, inputs: Sequence[Any], record: Record | None) -> Sequence[Any]:

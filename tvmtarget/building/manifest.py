@@ -25,6 +25,7 @@ class Manifest(BaseModel):
     leaves: tuple[LeafFacts, ...]
     calls: tuple[CallFacts, ...] | None = None  # None in files of older versions, which call each function once
     machines: tuple[str, ...] = ()
+    replicas: dict[str, tuple[str, ...]] = {}  # machines that take turns, by the first of them
     systems: tuple[SystemFacts, ...] = ()  # of systems with files; those of older versions have none
     tuned: tuple[dict[str, Any], ...] = ()
     allow_interpreter: bool = False

@@ -67,8 +67,11 @@ class DaskWorkerGroup:
         self.cluster = cluster
         self.segments = {machine: tuple(split_segments(program)) for machine, program in cluster.programs.items()}
         working = [
-            machine for machine, segments in self.segments.items() if any(isinstance(one, Driver) for one in segments)
+            worker
+            for worker, machine in cluster.workers.items()
+            if any(isinstance(segment, Driver) for segment in self.segments[machine])
         ]
+        self._runs = 0
         address, workers = runtime["address"], runtime["workers"]
         self._silence = limit("silence-seconds")
         self._heartbeats: dict[str, tuple[object, float]] = {}  # the last heartbeat of each worker, and when it was new
@@ -104,7 +107,8 @@ class DaskWorkerGroup:
         Returns:
             The submitted run.
         """
-        writer = _Writer(self, is_recorded)
+        writer = _Writer(self, self._runs, is_recorded)
+        self._runs += 1
         self._call(lambda: writer.write(inputs))
         return writer.run
 
@@ -223,7 +227,7 @@ class DaskWorkerGroup:
 
     def _packed(self, machine: str) -> Any:  # noqa: ANN401
         """Send the program of a machine to its worker; return the future."""
-        pack = self.cluster.pack(machine)
+        pack = self.cluster.pack(self.cluster.workers[machine])
         packed = _Pack(hashlib.sha256(pack).hexdigest(), pack, self.cluster.open)
         return self.client.scatter(packed, workers=[self.workers[machine]], hash=False)
 
@@ -231,8 +235,9 @@ class DaskWorkerGroup:
 class _Writer:
     """Writes the programs of all machines as the tasks of one run."""
 
-    def __init__(self, group: DaskWorkerGroup, is_recorded: bool) -> None:
+    def __init__(self, group: DaskWorkerGroup, number: int, is_recorded: bool) -> None:
         self.group = group
+        self.number = number
         self.is_recorded = is_recorded
         self.run = _Run()
         self.values: dict[str, dict[str, Any]] = {machine: {} for machine in group.segments}
@@ -270,9 +275,10 @@ class _Writer:
 
     def _add_driver(self, machine: str, driver: Driver) -> None:
         inputs = [self.values[machine][name] for name in driver.params]
-        pack = self.group.packs[machine]
+        replica = self.group.cluster.worker(machine, self.number)
+        pack = self.group.packs[replica]
         task = self._submit(machine, _run_segment, pack, driver, self.is_recorded, inputs, self.before[machine])
-        self.run.tasks[task] = machine
+        self.run.tasks[task] = replica
         self.before[machine] = (self._submit(machine, _after, task),)
         for place, name in enumerate(driver.results):
             self.values[machine][name] = self._submit(machine, itemgetter(place), task)
@@ -285,13 +291,14 @@ class _Writer:
 
     def _at(self, machine: str, value: Any) -> Any:  # noqa: ANN401
         """Move a value of the calling process to the worker of a machine; Dask moves values of workers."""
-        is_with_caller = machine not in self.group.workers
+        replica = self.group.cluster.worker(machine, self.number)
+        is_with_caller = replica not in self.group.workers
         if is_with_caller or isinstance(value, self.group.distributed.Future):
             return value
-        return self.group.client.scatter(value, workers=[self.group.workers[machine]], hash=False)
+        return self.group.client.scatter(value, workers=[self.group.workers[replica]], hash=False)
 
     def _submit(self, machine: str, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401
-        workers = [self.group.workers[machine]]
+        workers = [self.group.workers[self.group.cluster.worker(machine, self.number)]]
         return self.group.client.submit(function, *arguments, workers=workers, pure=False, retries=0)
 
 

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -80,7 +81,7 @@ class ProcessWorkerGroup:
         self._silence = limit("silence-seconds")
         self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._outboxes)
         try:
-            for machine in cluster.programs:
+            for machine in cluster.workers:
                 self._start(machine)
             self._await_all("started", time.monotonic() + limit("start-seconds"))
             self._prepare()
@@ -101,8 +102,9 @@ class ProcessWorkerGroup:
         """
         run = self._runs
         self._runs += 1
-        self._open[run] = _Progress(set(self._processes))
-        for machine in self._processes:
+        machines = [self._cluster.worker(machine, run) for machine in self._cluster.programs]
+        self._open[run] = _Progress(set(machines))
+        for machine in machines:
             message = {"run": run, "record": is_recorded}
             self._send(machine, message, inputs if machine == self._cluster.home else ())
         return run
@@ -127,7 +129,7 @@ class ProcessWorkerGroup:
             raise RunError(*progress.problems)
         if record is not None:
             for machine in self._processes:
-                for event in progress.events[machine]:
+                for event in progress.events.get(machine, ()):
                     record(_read_event(event))
         return progress.results
 
@@ -153,12 +155,20 @@ class ProcessWorkerGroup:
 
     def _prepare(self) -> None:
         """Send each machine its program, and a connection for each pair of machines that communicate."""
-        sinks = {machine: self._cluster.sinks(machine) for machine in self._processes}
-        pairs = [(source, sink) for source in sinks for sink in sinks[source]]
-        opener = f"{self._cluster.open.__module__}:{self._cluster.open.__qualname__}"
-        for machine in self._processes:
-            job = {"open": opener, "connections": sum(machine in pair for pair in pairs)}
-            self._send(machine, job, [np.frombuffer(self._cluster.pack(machine), np.uint8)])
+        cluster = self._cluster
+        replicas = {machine: cluster.replicas.get(machine, (machine,)) for machine in cluster.programs}
+        pairs = [
+            pair
+            for machine in cluster.programs
+            for sink in cluster.sinks(machine)
+            for pair in product(replicas[machine], replicas[sink])
+        ]
+        opener = f"{cluster.open.__module__}:{cluster.open.__qualname__}"
+        for machine, group in replicas.items():
+            packed = np.frombuffer(cluster.pack(machine), np.uint8)
+            for replica in group:
+                connections = sum(replica in pair for pair in pairs)
+                self._send(replica, {"open": opener, "connections": connections, "replicas": replicas}, [packed])
         for source, sink in pairs:
             incoming, outgoing = Pipe(duplex=False)
             with incoming, outgoing:

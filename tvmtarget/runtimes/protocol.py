@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget import plugins
@@ -32,6 +32,7 @@ __all__ = [
     "ProgramRuntime",
     "WorkerEngine",
     "WorkerGroup",
+    "by_turns",
     "runtime_named",
     "unmatched_transfers",
 ]
@@ -51,6 +52,8 @@ class Cluster:
         run_here: runs the artifact of a program for one machine. Runtimes that are distributed do not use it.
         pack: returns the program of a machine with its code and constants, as bytes.
         open: opens these bytes where the machine is. Other processes import it by its qualified name.
+        replicas: the machines that run a program by turns, by the path of the first of them, itself included; a program
+            that is not listed has its own machine alone.
     """
 
     home: str
@@ -58,6 +61,24 @@ class Cluster:
     run_here: RunSystem
     pack: Callable[[str], bytes]
     open: OpenMachine
+    replicas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> dict[str, str]:
+        """The program of each machine that runs one, by the path of the machine."""
+        return {worker: machine for machine in self.programs for worker in self.replicas.get(machine, (machine,))}
+
+    def worker(self, machine: str, run: int) -> str:
+        """Return the machine whose turn it is.
+
+        Args:
+            machine: the machine of a program.
+            run: number of the run.
+
+        Returns:
+            Its path, or that of one of its replicas.
+        """
+        return by_turns(self.replicas.get(machine, (machine,)), run)
 
     def sinks(self, machine: str) -> list[str]:
         """List the machines that a machine sends to.
@@ -70,6 +91,19 @@ class Cluster:
         """
         drivers = self.programs[machine].drivers.values()
         return sorted({step.to for driver in drivers for step in driver.steps if step.to})
+
+
+def by_turns(replicas: Sequence[str], run: int) -> str:
+    """Return the replica of a machine that takes part in a run.
+
+    Args:
+        replicas: paths of the replicas.
+        run: number of the run.
+
+    Returns:
+        One of the paths.
+    """
+    return replicas[run % len(replicas)]
 
 
 class Engine(ABC):

@@ -22,6 +22,7 @@ from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.protocol import Event, RunProgram
 from tvmtarget.python_process import end_with_parent
 from tvmtarget.runtimes.messages import Message, receive, send
+from tvmtarget.runtimes.protocol import by_turns
 
 __all__ = ["main"]
 
@@ -43,6 +44,7 @@ class _PeerNetwork:
     """
 
     def __init__(self) -> None:
+        self.replicas: dict[str, list[str]] = {}  # the machines that run each program by turns
         self._sinks: dict[str, Connection] = {}
         self._sending: dict[str, threading.Lock] = {}
         self._changed = threading.Condition()
@@ -60,6 +62,7 @@ class _PeerNetwork:
 
     def send(self, to: str, run: int, order: int, values: Sequence[Any]) -> None:
         """Send the values of a transfer; `_LostError` if the machine is gone."""
+        to = by_turns(self.replicas[to], run)
         try:
             with self._sending[to]:
                 send(self._sinks[to], {"run": run, "order": order}, values)
@@ -68,6 +71,7 @@ class _PeerNetwork:
 
     def receive(self, from_: str, run: int, order: int) -> list[Any]:
         """Wait for the values of a transfer; `_LostError` if the machine is gone."""
+        from_ = by_turns(self.replicas[from_], run)
         key = (from_, run, order)
         with self._changed:
             self._changed.wait_for(lambda: key in self._arrived or from_ in self._gone)
@@ -106,6 +110,7 @@ class _Machine:
             try:
                 self._report({"started": True})
                 job, values = receive(self.control)
+                self.network.replicas = job["replicas"]
                 for _ in range(job["connections"]):
                     other, _ = receive(self.control)
                     connection = Connection(recv_handle(self.control))

@@ -14,7 +14,22 @@ from tvmtarget.partition.machines.machine import Machines
 from tvmtarget.partition.machines.verify import verify_programs
 from tvmtarget.target.topology import Topology
 
-__all__ = ["machines_of_call", "programs_of"]
+__all__ = ["REPLICAS", "machines_of_call", "programs_of", "replicas_of"]
+
+# The attribute of the root's driver that lists the machines that take turns, in groups.
+REPLICAS = "replicas"
+
+
+def replicas_of(driver: Function) -> dict[str, tuple[str, ...]]:
+    """Return the machines that take turns: replica i mod n of n has input number i of a stream.
+
+    Args:
+        driver: the driver of the root of a partitioned module.
+
+    Returns:
+        For each machine with replicas, by its path, the paths of all of them, itself first.
+    """
+    return {group[0]: tuple(group) for group in driver.attr(REPLICAS) or ()}
 
 
 def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
@@ -26,7 +41,7 @@ def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
 
     Returns:
         Programs by path of the machine. The one of the home machine has the inputs and results; the others have
-        neither. A module that is all on one machine is its program.
+        neither. A module that is all on one machine is its program. Replicas run the program of the first of them.
 
     Raises:
         ModelError: a single operation of the root's driver, such as a loop, spans machines.
@@ -37,7 +52,8 @@ def programs_of(module: IRModule, topology: Topology) -> dict[str, IRModule]:
     projection = _Projection(module, machines)
     for call in module.main.body:
         projection.add(call)
-    programs = {machine.path: projection.program(machine.path) for machine in machines}
+    others = {path for group in replicas_of(module.main).values() for path in group[1:]}
+    programs = {machine.path: projection.program(machine.path) for machine in machines if machine.path not in others}
     verify_programs(module, machines, programs)
     return programs
 
