@@ -26,10 +26,17 @@ def programs_of(seed, machines=3, steps=12):
     return programs
 
 
-def scheduled(programs, depth):
+def scheduled(programs, depth, replicas=()):
     """Return the mean time between results of a scheduler that always makes the step that can begin first."""
     count = WHOLE * depth
-    at = {(machine, number): 0 for machine in programs for number in range(count)}
+    groups = {machine: dict(replicas).get(machine, (machine,)) for machine in programs}
+    turns = {one: (turn, len(group)) for group in groups.values() for turn, one in enumerate(group)}
+    programs = {one: programs[machine] for machine, group in groups.items() for one in group}
+    at = {
+        (machine, number): 0 if number % turns[machine][1] == turns[machine][0] else len(steps)
+        for machine, steps in programs.items()
+        for number in range(count)
+    }
     free, current, sent = dict.fromkeys(programs, 0), {}, {}
     ends, done = {number: {} for number in range(count)}, []
     begins = dict.fromkeys(range(depth), 0)
@@ -74,6 +81,9 @@ def test_the_simulation_does_what_a_list_scheduler_does(seed, machines):
     # Steps that can begin at the same moment, as both ends of a transfer do afterwards, come in another order.
     programs = programs_of(seed, machines)
     assert time_per_input(programs) == pytest.approx(scheduled(programs, STREAM_DEPTH), rel=0.05)
+    replicas = {"m1": ("m1", "r1"), "m2": ("m2", "r2", "r3")} if machines > 2 else {"m0": ("m0", "r0")}
+    shared = time_per_input(programs, replicas=replicas)
+    assert shared == pytest.approx(scheduled(programs, STREAM_DEPTH, replicas.items()), rel=0.05)
 
 
 @settings(max_examples=40, deadline=None)
@@ -90,6 +100,20 @@ def test_a_pipeline_is_as_fast_as_its_busiest_machine():
         "c": [MachineStep(5, receives=1), MachineStep(20)],
     }
     assert time_per_input(programs) == busiest(programs) == 50
+
+
+def test_replicas_take_turns_with_what_arrives_and_leaves():
+    """Two machines share the middle stage: each of them has every second input."""
+    programs = {
+        "a": [MachineStep(20), MachineStep(1, sends=0)],
+        "b": [MachineStep(1, receives=0), MachineStep(48), MachineStep(1, sends=1)],
+        "c": [MachineStep(1, receives=1), MachineStep(4)],
+    }
+    assert time_per_input(programs) == 50
+    assert time_per_input(programs, replicas={"b": ("b", "b2")}) == 25
+    assert time_per_input(programs, replicas={"b": ("b", "b2", "b3")}) == 21
+    # One input at a time keeps one replica busy.
+    assert time_per_input(programs, 1, {"b": ("b", "b2", "b3")}) == time_per_input(programs, 1) == 74
 
 
 def test_a_machine_that_waits_for_another_hides_the_wait_behind_other_inputs():

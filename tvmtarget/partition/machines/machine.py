@@ -26,10 +26,12 @@ class Machine:
     Attributes:
         path: path of the first child that drives itself; the identity of the machine.
         sites: paths of the children that operations can be assigned to; none for an implied host, which only drives.
+        is_one_child: whether it is a single child, with all that drives it and all of its memory.
     """
 
     path: str
     sites: tuple[str, ...]
+    is_one_child: bool
 
 
 class Machines:
@@ -95,7 +97,7 @@ class Machines:
     def _machine(self, tops: list[str], options: list[str]) -> Machine:
         sites = tuple(top for top in tops if top in options)
         self_driven = (top for top in sites if self._top(self.topology[top].host) == top)
-        return Machine(next(self_driven, (*sites, *tops)[0]), sites)
+        return Machine(next(self_driven, (*sites, *tops)[0]), sites, len(tops) == 1)
 
     def _inside(self, top: str) -> Iterator[Site]:
         site = self.topology[top]

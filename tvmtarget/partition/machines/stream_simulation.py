@@ -38,12 +38,17 @@ class MachineStep:
     receives: int | None = None
 
 
-def time_per_input(programs: Mapping[str, Sequence[MachineStep]], depth: int = STREAM_DEPTH) -> int | None:
+def time_per_input(
+    programs: Mapping[str, Sequence[MachineStep]],
+    depth: int = STREAM_DEPTH,
+    replicas: Mapping[str, Sequence[str]] | None = None,
+) -> int | None:
     """Return the mean time between two results of a long stream.
 
     Args:
         programs: the steps of each machine in order; each transfer is in two of them.
         depth: the largest number of inputs in progress at once. The next one begins when the oldest one is done.
+        replicas: the machines that run a program by turns, by the name of the program; by default that machine alone.
 
     Returns:
         Picoseconds; None where there are too many steps to simulate.
@@ -51,7 +56,11 @@ def time_per_input(programs: Mapping[str, Sequence[MachineStep]], depth: int = S
     merged = {machine: _merged(steps) for machine, steps in programs.items()}
     if sum(map(len, merged.values())) > MAX_STEPS:
         return None
-    done = _Simulation(merged, depth, ROUNDS * depth).finished()
+    running: dict[str, _Turn] = {}
+    for machine, steps in merged.items():
+        group = (replicas or {}).get(machine, (machine,))
+        running |= {replica: _Turn(steps, turn, len(group)) for turn, replica in enumerate(group)}
+    done = _Simulation(running, depth, ROUNDS * depth).finished()
     first = WARM_UP * depth - 1
     return (done[-1 - depth] - done[first]) // (len(done) - 1 - depth - first)
 
@@ -68,11 +77,24 @@ def _merged(steps: Sequence[MachineStep]) -> list[MachineStep]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a machine runs, for the inputs whose number leaves the rest `turn` when divided by `turns`."""
+
+    steps: Sequence[MachineStep]
+    turn: int
+    turns: int
+
+    def first_step(self, number: int) -> int:
+        """Return the step that is first for an input; the end where another machine has its turn."""
+        return 0 if number % self.turns == self.turn else len(self.steps)
+
+
 @dataclass
 class _Simulation:
     """The state of all machines; inputs are numbered in the order in which they begin."""
 
-    programs: Mapping[str, Sequence[MachineStep]]
+    machines: Mapping[str, _Turn]
     depth: int
     count: int
     events: list[tuple[int, str]] = field(default_factory=list)  # when a machine may have something to do
@@ -86,8 +108,11 @@ class _Simulation:
 
     def finished(self) -> list[int]:
         """Return when each input is done, and all before it."""
-        self.free = dict.fromkeys(self.programs, 0)
-        self.position = {machine: [0] * self.count for machine in self.programs}
+        self.free = dict.fromkeys(self.machines, 0)
+        self.position = {
+            machine: [turn.first_step(number) for number in range(self.count)]
+            for machine, turn in self.machines.items()
+        }
         done: list[int] = []
         for _ in range(min(self.depth, self.count)):
             self._begin(0)
@@ -95,7 +120,7 @@ class _Simulation:
             time, machine = heappop(self.events)
             if self.free[machine] <= time:
                 self._work(machine, time)
-            while self.oldest < len(self.ends) and len(self.ends[self.oldest]) == len(self.programs):
+            while self.oldest < len(self.ends) and len(self.ends[self.oldest]) == len(self.machines):
                 done.append(max([*self.ends[self.oldest].values(), *done[-1:]]))
                 self.oldest += 1
                 self._begin(done[-1])
@@ -103,14 +128,16 @@ class _Simulation:
 
     def _begin(self, time: int) -> None:
         if len(self.ends) < self.count:
+            number = len(self.begins)
             self.begins.append(time)
-            self.ends.append({machine: time for machine, steps in self.programs.items() if not steps})
-            for machine in self.programs:
+            is_done = {name: self.position[name][number] == len(one.steps) for name, one in self.machines.items()}
+            self.ends.append({machine: time for machine in self.machines if is_done[machine]})
+            for machine in self.machines:
                 heappush(self.events, (max(time, self.free[machine]), machine))
 
     def _work(self, machine: str, time: int) -> None:
         """Make the next step of a machine at some time, if there is one that it can make."""
-        steps, position = self.programs[machine], self.position[machine]
+        steps, position = self.machines[machine].steps, self.position[machine]
         own = self.current.get(machine)
         going_on = own is not None and position[own] < len(steps) and steps[position[own]].receives is None
         for number in (own,) if going_on and own is not None else range(self.oldest, len(self.ends)):
@@ -126,7 +153,7 @@ class _Simulation:
                 end = time + step.time
             if step.sends is not None:
                 self.sent[number, step.sends] = time, end
-                for other in self.programs:
+                for other in self.machines:
                     heappush(self.events, (max(time, self.free[other]), other))
             position[number] += 1
             self.current[machine], self.free[machine] = number, end

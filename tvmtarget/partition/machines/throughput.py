@@ -17,7 +17,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.costs.estimate import Estimates, cost_text
 from tvmtarget.partition.machines.machine import Machines
-from tvmtarget.partition.machines.programs import machines_of_call
+from tvmtarget.partition.machines.programs import machines_of_call, replicas_of
 from tvmtarget.partition.machines.stream_simulation import STREAM_DEPTH, MachineStep, time_per_input
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
 
@@ -31,17 +31,19 @@ NEARLY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The work of one machine per input.
+    """The work of one machine per input; of one with replicas, its share of the work for all inputs.
 
     Attributes:
         machine: path of the machine.
         run: picoseconds for calls, and for copies within the machine.
         transfers: picoseconds for transfers to and from other machines.
+        takes_turns: the replicas of the machine, itself included, of which each input goes to one; empty without any.
     """
 
     machine: str
     run: int
     transfers: int
+    takes_turns: tuple[str, ...] = ()
 
     @property
     def busy(self) -> int:
@@ -88,7 +90,8 @@ class Throughput:
         """
         for stage in self.stages:
             parts = f"run {cost_text(stage.run, 'us')}, transfers {cost_text(stage.transfers, 'us')}"
-            yield f"  machine @{stage.machine}: busy {cost_text(stage.busy, 'us')} ({parts})"
+            share = f", for one of {len(stage.takes_turns)} inputs" if stage.takes_turns else ""
+            yield f"  machine @{stage.machine}: busy {cost_text(stage.busy, 'us')} ({parts}){share}"
         beside = f", and {self.unknown} unknown" if self.unknown else ""
         rate = "" if self.inputs_per_second is None else f"; in a stream {self.inputs_per_second:.4g} inputs a second"
         is_busy = self.interval <= self.slowest.busy * (1 + NEARLY)
@@ -99,6 +102,7 @@ class Throughput:
         """Return stages, latency and throughput as JSON data, in microseconds and inputs per second."""
         stages = {
             stage.machine: {"busy": stage.busy / 10**6, "run": stage.run / 10**6, "transfers": stage.transfers / 10**6}
+            | ({"replicas": list(stage.takes_turns)} if stage.takes_turns else {})
             for stage in self.stages
         }
         return {
@@ -157,9 +161,17 @@ def throughput_of(estimates: Estimates, outlined: Outlined, module: IRModule) ->
             done = max(operands_ready, *(clock[machine] for machine in involved)) + duration
             clock.update(dict.fromkeys(involved, done))
         ready.update((output.name, done) for output in call.outputs)
-    stages = tuple(Stage(path, run[path], transfers[path]) for path in run)
+    replicas = replicas_of(module.main)
+    program_of = {path: group[0] for group in replicas.values() for path in group}
+    stages = []
+    for path in run:
+        leader, group = program_of.get(path, path), replicas.get(program_of.get(path, path), ())
+        share = max(1, len(group))
+        stages.append(Stage(path, -(-run[leader] // share), -(-transfers[leader] // share), group))
+    own = {path: steps for path, steps in programs.items() if program_of.get(path, path) == path}
+    interval = time_per_input(own, replicas=replicas) or 0
     busy = max(stage.busy for stage in stages)
-    return Throughput(stages, max(clock.values()), max(busy, time_per_input(programs) or 0), times.unknown)
+    return Throughput(tuple(stages), max(clock.values()), max(busy, interval), times.unknown)
 
 
 def _steps(call: Call) -> Iterator[Call]:
