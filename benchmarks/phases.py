@@ -68,7 +68,7 @@ def phases_of(family: str, size: int, sites: int, has_costs: bool) -> dict[str, 
         feasibility = judge(request, program, splits=False, cache=None)
         timed("judge", feasibility.check_all)
         estimates = None if request.options.costs is None else Estimates(program, request.options.costs)
-        (choose,) = choosers_for(feasibility, estimates, "latency", None, CoupledOps())
+        (choose,) = choosers_for(feasibility, estimates, PartitionOptions(), None, CoupledOps())
         done = timed("partition", lambda: partition(Candidate(request, feasibility, estimates, choose)))
         done = timed("outline", lambda: outline_subgraphs(done))
         done = timed("predict", lambda: predict_times(done))

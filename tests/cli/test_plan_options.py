@@ -171,6 +171,8 @@ def test_one_report_is_printed_at_a_time(cli):
     [
         (["--objective", "latencyy"], "--objective is latency or throughput, not 'latencyy'; did you mean 'latency'?"),
         (["--objective", "throughput"], "--objective throughput needs --costs"),
+        (["--max-replicas", "2"], "max_replicas is 2, but replicas do not lower the latency of one input"),
+        (["--max-replicas", "0"], "max_replicas is a number, 1 or more, not 0"),
         (["--same-site", "conv1"], "--same-site 'conv1' is not NAME,NAME,..."),
         (["--same-site", "conv1,,fc1"], "--same-site 'conv1,,fc1' is not NAME,NAME,..."),
         (["--same-site", "conv1,fc9"], "no op 'fc9' in the model"),

@@ -66,25 +66,55 @@ def load(line, stages, machine):
     return total
 
 
-def all_stages(line):
+def groupings(kinds, most):
+    """Yield the numbers of machines of all stages: equal machines in a row, at most so many, may share one."""
+    if not kinds:
+        yield ()
+    for number in range(1, min(most, len(kinds)) + 1):
+        if len(set(kinds[:number])) == 1:
+            yield from ((number, *rest) for rest in groupings(kinds[number:], most))
+
+
+def busiest_of(line, stages, replicas):
+    return max(-(-load(line, stages, machine) // number) for machine, number in enumerate(replicas) if number)
+
+
+def all_stages(line, most):
     """Yield every division of the line into consecutive stages that is allowed, and what the busiest machine does."""
-    count, machines = line.costs.shape
-    for cuts in combinations_with_replacement(range(count + 1), machines - 1):
-        stages = [sum(cut <= place for cut in cuts) for place in range(count)]
-        if all(line.allowed[place, machine] for place, machine in enumerate(stages)):
-            yield stages, max(load(line, stages, machine) for machine in range(machines))
+    count = len(line.costs)
+    for numbers in groupings(line.kinds(), most):
+        firsts = [sum(numbers[:stage]) for stage in range(len(numbers))]
+        replicas = [dict(zip(firsts, numbers, strict=True)).get(machine, 0) for machine in range(sum(numbers))]
+        for cuts in combinations_with_replacement(range(count + 1), len(numbers) - 1):
+            stages = [firsts[sum(cut <= place for cut in cuts)] for place in range(count)]
+            if all(line.allowed[place, machine] for place, machine in enumerate(stages)):
+                yield stages, busiest_of(line, stages, replicas)
 
 
-@given(line=lines())
-def test_no_partition_into_stages_is_better(line):
-    found = balance_stages(line)
-    every = list(all_stages(line))
+def with_equal_machines(line, like):
+    """Return the line with the columns of other machines in place of some."""
+    return replace(
+        line,
+        costs=line.costs[:, like],
+        allowed=line.allowed[:, like],
+        launches=tuple(line.launches[machine] for machine in like),
+    )
+
+
+@given(line=lines(), like=st.lists(st.integers(0, 1), min_size=1, max_size=4), most=st.integers(1, 3))
+def test_no_partition_into_stages_is_better(line, like, most):
+    if most > 1:
+        like = [min(machine, line.costs.shape[1] - 1) for machine in like]
+        line = with_equal_machines(line, like)
+        line = replace(line, home=None if line.home is None else min(line.home, len(like) - 1))
+    found = balance_stages(line, most)
+    every = list(all_stages(line, most))
     if not every:
         assert found is None
         return
-    stages, busiest = found
-    assert busiest == min(total for _, total in every)
-    assert busiest == max(load(line, stages, machine) for machine in range(line.costs.shape[1]))
+    assert found.load == min(total for _, total in every)
+    assert found.load == busiest_of(line, found.machines, found.replicas)
+    assert sum(found.replicas) == line.costs.shape[1]
 
 
 def chain(count, cost=10, value=3, machines=2):
@@ -106,9 +136,9 @@ def test_a_long_line_is_cut_at_its_cheapest_places():
     runs = _runs(line)
     assert len(runs) <= MAX_POSITIONS + 2
     assert {begin - 1 for begin in runs[1:-1]} <= cheap
-    stages, busiest = balance_stages(_contracted(line, runs))
-    assert busiest == pytest.approx(10 * len(line.costs) / 2, rel=2e-2, abs=2e6)
-    assert sorted(set(stages)) == [0, 1]
+    stages = balance_stages(_contracted(line, runs))
+    assert stages.load == pytest.approx(10 * len(line.costs) / 2, rel=2e-2, abs=2e6)
+    assert sorted(set(stages.machines)) == [0, 1]
 
 
 def test_no_assignment_of_a_small_program_loads_the_busiest_machine_less():

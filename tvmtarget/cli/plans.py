@@ -75,6 +75,14 @@ class PartitionArguments:
             "What to minimise by costs: the latency of one input, or the time of the busiest machine (throughput).",
         ),
     ] = None
+    max_replicas: Annotated[
+        int | None,
+        _option(
+            "--max-replicas",
+            "The most machines that run the same operations, each for some of the inputs, with --objective throughput.",
+            "N",
+        ),
+    ] = None
     same_site: Annotated[
         _Texts, _option("--same-site", "NAME,NAME,...: operations to place on one site; names as in --where.")
     ] = None
@@ -142,6 +150,7 @@ class PartitionArguments:
             raise TextError("--objective throughput needs --costs, such as --costs roofline")
         return {
             "objective": _one_of("--objective", self.objective, OBJECTIVES) or "latency",
+            "max_replicas": 1 if self.max_replicas is None else self.max_replicas,
             "same_site": _groups("--same-site", self.same_site),
             "apart": _groups("--apart", self.apart),
             "atomic": _groups("--atomic", self.atomic),

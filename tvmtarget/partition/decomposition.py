@@ -71,6 +71,10 @@ class Request:
         """
         return replace(self, options=self.options.replace(**changes))
 
+    def without_costs(self) -> Self:
+        """Return the request for a plan in order of preference."""
+        return self.with_options(costs=None, objective="latency", max_replicas=1)
+
     def check_names(self, program: FlatProgram) -> None:
         """Check the operation names of all options but `where`, which is checked when it matches.
 

@@ -96,6 +96,12 @@ def _counts(numbers: object) -> dict[str, int]:
     return dict(numbers or {})
 
 
+def _replicas(number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise TargetError(f"max_replicas is a number, 1 or more, not {shown(number)}")
+    return number
+
+
 class PartitionOptions(Node):
     """What a decomposition is required to do, beside the module and the target.
 
@@ -118,6 +124,11 @@ class PartitionOptions(Node):
         default="latency",
         description="What costs minimise: `latency`, the time of one input, or `throughput`, the work of the busiest "
         "machine of a cluster for each of many inputs.",
+    )
+    max_replicas: Annotated[int, BeforeValidator(_replicas)] = Field(
+        default=1,
+        description="The most machines of a cluster that run the same operations, each for some of the inputs, if the "
+        "objective is `throughput`: equal machines that would be idle otherwise.",
     )
     same_site: Annotated[OpGroups, _op_groups("same_site")] = Field(
         default=(), description="Groups of operations that share a leaf, named as in `where`."
@@ -153,7 +164,7 @@ class PartitionOptions(Node):
         """Check what concerns several options.
 
         Raises:
-            TargetError: for objective 'throughput' without costs of time.
+            TargetError: for objective 'throughput' without costs of time, or replicas without that objective.
         """
         if self.objective == "throughput" and self.costs is None:
             raise TargetError("objective 'throughput' is about time, so it needs costs; pass some, such as 'roofline'")
@@ -161,6 +172,11 @@ class PartitionOptions(Node):
             raise TargetError(
                 "objective 'throughput' is about time, but the costs are energies (unit 'uJ'); use objective "
                 "'latency', or costs in a unit of time, such as 'us'"
+            )
+        if self.max_replicas > 1 and self.objective != "throughput":
+            raise TargetError(
+                f"max_replicas is {self.max_replicas}, but replicas do not lower the latency of one input; use them "
+                "with objective 'throughput'"
             )
 
     @classmethod
@@ -197,6 +213,7 @@ class PartitionOptions(Node):
             "where": {key: rule.to_json() for key, rule in self.where.items()},
             "costs": None if self.costs is None else write_costs(self.costs),
             "objective": self.objective,
+            "max_replicas": self.max_replicas,
             **{name: [list(names) for names in getattr(self, name)] for name in lists},
             "boundary_before": list(self.boundary_before),
             "boundary_after": list(self.boundary_after),
@@ -231,6 +248,7 @@ class OptionValues(TypedDict, total=False):
 
     where: Mapping[str, Constraint | str | Target] | None
     objective: Objective
+    max_replicas: int
     same_site: Iterable[Iterable[str]]
     apart: Iterable[Iterable[str]]
     atomic: Iterable[Iterable[str]]

@@ -50,6 +50,7 @@ from tvmtarget.partition.decisions import (
 from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
+from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import Outlined, outline
@@ -70,6 +71,7 @@ from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import assume_support, with_moves
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, level_of, only_option
+from tvmtarget.partition.placement.replicas import add_replicas
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
@@ -163,7 +165,7 @@ def normalised(request: Request) -> FlatProgram:
     folded = folded_module(module, request) if options.fold_constants else module
     program = normalise(folded, request.target, options.where, options.named_ops)
     program = replace(program, folded=folded_ops(module, folded))
-    raise_all(TargetError, list(_unsupported_systems(program.topology)))
+    raise_all(TargetError, [*_unsupported_systems(program.topology), *_useless_replicas(request)])
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)
     return with_moves(program, request.moves) if request.moves else program
@@ -200,6 +202,16 @@ def _unsupported_systems(topology: Topology) -> Iterator[str]:
                 yield f"{kind} accepts='device', {hint}"
             if strategy.constants != "bind":
                 yield f"{kind} constants={strategy.constants!r}, {hint}"
+
+
+def _useless_replicas(request: Request) -> Iterator[str]:
+    """Yield an error if replicas are allowed, but no two machines would work at the same time."""
+    most, root = request.options.max_replicas, request.target
+    if most > 1 and not is_distributed(root):
+        yield (
+            f"max_replicas is {most}, but runtime {root.runtime.kind if root.runtime else 'python'!r} runs one machine "
+            "at a time; state a runtime that runs all of them, such as [n=...](runtime=processes)"
+        )
 
 
 # Loops: plan again until every option holds
@@ -447,7 +459,7 @@ def best_candidate(
     distinct: dict[tuple[int, object], Candidate] = {}
     bounds: dict[int, int] = {}
     for number, way in enumerate(ways):
-        for choose in choosers_for(way, estimates, options.objective, sites, coupled):
+        for choose in choosers_for(way, estimates, options, sites, coupled):
             candidate = partition(Candidate(request, way, estimates, choose))
             assert candidate.root is not None
             if candidate.root.least_time is not None:
@@ -536,26 +548,27 @@ def outline_subgraphs(candidate: Candidate) -> Candidate:
 
 
 def predict_times(candidate: Candidate) -> Candidate:
-    """Predict time and throughput by the costs, if there are any.
+    """Predict time and throughput if there are costs, and choose replicas if there may be any.
 
     Args:
         candidate: a candidate with `outlined`.
 
     Returns:
-        The candidate with `prediction` and `throughput`.
+        The candidate with `prediction` and `throughput`, and replicas in `module`.
     """
-    if candidate.estimates is None:
+    estimates, outlined, module = candidate.estimates, candidate.outlined, candidate.module
+    if estimates is None:
         return candidate
     assert candidate.root is not None
-    assert candidate.outlined is not None
-    assert candidate.module is not None
-    return replace(
-        candidate,
-        prediction=predict(candidate.estimates, candidate.outlined, candidate.module, candidate.root.least_time),
-        throughput=None
-        if candidate.estimates.costs.is_energy
-        else throughput_of(candidate.estimates, candidate.outlined, candidate.module),
-    )
+    assert outlined is not None
+    assert module is not None
+    prediction = predict(estimates, outlined, module, candidate.root.least_time)
+    throughput = None if estimates.costs.is_energy else throughput_of(estimates, outlined, module)
+    options = candidate.request.options
+    if throughput is not None and options.max_replicas > 1:
+        module = add_replicas(module, throughput, candidate.feasibility, estimates, outlined, options)
+        throughput = throughput_of(estimates, outlined, module)
+    return replace(candidate, module=module, prediction=prediction, throughput=throughput)
 
 
 # The stages of one candidate, in order; `prepare` runs before them and `verify_plan` after the best one is chosen.

@@ -82,7 +82,7 @@ def plans_by_work(plan: Plan, leaves: Sequence[str], is_sum: Callable[[int], boo
 def _replanned(plan: Plan, sites: Sequence[str]) -> Plan:
     """Return the plan with operations on the given sites, as far as these can run them."""
     chosen = {call.source: site for call, site in zip(plan.program.body, sites, strict=True)}
-    return plan.replanned(plan.request.with_options(costs=None, objective="latency"), sites=chosen)
+    return plan.replanned(plan.request.without_costs(), sites=chosen)
 
 
 def _bounds(plan: Plan, weigh: Weigh) -> list[int]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
@@ -28,7 +29,7 @@ __all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
 def choosers_for(
     feasibility: Feasibility,
     estimates: Estimates | None,
-    objective: str,
+    options: PartitionOptions,
     sites: Mapping[str, str] | None,
     coupled: CoupledOps,
 ) -> list[Chooser]:
@@ -37,7 +38,7 @@ def choosers_for(
     Args:
         feasibility: which site can run which operation.
         estimates: estimated times; None assigns by preference alone.
-        objective: `latency` or `throughput`.
+        options: whether latency or throughput counts, and the most replicas of a machine.
         sites: leaves by operation name that the plan should keep; None to start anew.
         coupled: requests that couple operations, which assignment by cost keeps where it can.
 
@@ -61,11 +62,15 @@ def choosers_for(
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
             choosers.append(PinnedChooser(joint.sites, names, by_cost, estimates, joint.least_time))
-    if estimates is not None and objective == "throughput":
+    if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
         # The busiest machine is not all that limits a stream: consecutive stages wait less for each other.
-        choosers += [ThroughputChooser(feasibility, estimates, keeps_stages=keeps) for keeps in (True, False)]
+        choosers += [
+            ThroughputChooser(feasibility, estimates, keeps_stages=keeps, max_replicas=most)
+            for most in sorted({1, options.max_replicas})
+            for keeps in (True, False)
+        ]
     if sites is None:
         return choosers
     return [PinnedChooser(sites, names, choose, estimates) for choose in choosers]

@@ -5,6 +5,9 @@ program of Tarnawski et al. ("Efficient Algorithms for Device Placement of DNN G
 of a machine is its operations, one call, and what it receives and sends, each value counted once. The result is optimal
 for the order: O(n^2 k) for n atoms, or runs of atoms, and k machines.
 
+Machines that are equal may share a stage, as replicas of which each input takes one (PipeDream, Narayanan et al., SOSP
+2019): a stage of n machines has the n-th part of the load of one, and the dynamic program chooses n, too.
+
 For programs of few atoms, `_LoadSearch` goes on from these stages by beam search and local search, so that the stages
 of a machine need not be consecutive.
 """
@@ -28,7 +31,7 @@ from tvmtarget.partition.placement.level import Assignment, Level
 from tvmtarget.partition.placement.local_search import neighboring_labelings, paired
 from tvmtarget.partition.subgraphs.forming import quick_subgraphs
 
-__all__ = ["AtomSequence", "PassedValue", "ThroughputChooser", "balance_stages"]
+__all__ = ["AtomSequence", "PassedValue", "Stages", "ThroughputChooser", "balance_stages"]
 
 # Longer sequences are divided into runs first: the dynamic program is quadratic.
 MAX_POSITIONS = 2000
@@ -78,37 +81,74 @@ class AtomSequence:
     values: tuple[PassedValue, ...]
     home: int | None
 
+    def kinds(self) -> list[int]:
+        """Return for each machine the first one that is equal to it."""
+        columns = [
+            (*self.costs[:, machine].tolist(), *self.allowed[:, machine].tolist(), launch, machine == self.home)
+            for machine, launch in enumerate(self.launches)
+        ]
+        return [columns.index(column) for column in columns]
 
-def balance_stages(sequence: AtomSequence) -> tuple[list[int], int] | None:
-    """Cut a sequence into one stage per machine, in the order of the machines.
+
+@dataclass(frozen=True)
+class Stages:
+    """Consecutive stages of a sequence.
+
+    Attributes:
+        machines: the machine of each position; of a stage with replicas, the first of them.
+        replicas: the number of replicas by machine, the first of which it is: at least 1, and 0 for all others.
+        load: the largest load of a machine.
+    """
+
+    machines: list[int]
+    replicas: list[int]
+    load: int
+
+
+def balance_stages(sequence: AtomSequence, max_replicas: int = 1) -> Stages | None:
+    """Cut a sequence into stages for one machine or several equal ones in a row.
 
     Args:
-        sequence: the atoms and machines.
+        sequence: the atoms and the machines, whose order is that of the stages.
+        max_replicas: the most machines of a stage.
 
     Returns:
-        The machine of each position, and the largest load; None if no cut is allowed.
+        The stages with the least largest load; None if no cut is allowed.
     """
-    count = len(sequence.costs)
-    best = np.full(count + 1, _NEVER)
-    best[0] = 0
+    count, machines = len(sequence.costs), len(sequence.launches)
+    kinds, place = sequence.kinds(), np.arange(count + 1)
+    # best[m][b]: least possible largest load of the first m machines if they have the positions before b.
+    best = [np.full(count + 1, _NEVER)]
+    best[0][0] = 0
     begins: list[Ints] = []
+    shares: list[Ints] = []
     between = _StageTraffic(sequence)
-    # best[b]: least possible largest load of the machines so far if they have the positions before b.
-    for machine in range(len(sequence.launches)):
+    for machine in range(machines):
         loads = between.loads(machine)
-        worst = np.maximum(best[:, None], loads)
-        begin = worst.argmin(axis=0)
+        least, begin, share = np.full(count + 1, _NEVER), np.zeros_like(place), np.ones_like(place)
+        for number in range(1, 1 + min(max_replicas, machine + 1)):
+            if kinds[machine + 1 - number] != kinds[machine]:
+                break
+            shared = np.where(loads == _NEVER, _NEVER, -(-loads // number))
+            worst = np.maximum(best[machine + 1 - number][:, None], shared)
+            at = worst.argmin(axis=0)
+            is_less = worst[at, place] < least
+            least = np.where(is_less, worst[at, place], least)
+            begin, share = np.where(is_less, at, begin), np.where(is_less, number, share)
+        best.append(least)
         begins.append(begin)
-        best = worst[begin, np.arange(count + 1)]
-    if best[count] == _NEVER:
+        shares.append(share)
+    if best[-1][count] == _NEVER:
         return None
-    chosen = [0] * count
-    end = count
-    for machine in reversed(range(len(sequence.launches))):
-        begin_of_stage = int(begins[machine][end])
+    chosen, replicas = [0] * count, [0] * machines
+    end, machine = count, machines
+    while machine:
+        begin_of_stage, number = int(begins[machine - 1][end]), int(shares[machine - 1][end])
+        machine -= number
+        replicas[machine] = number
         chosen[begin_of_stage:end] = [machine] * (end - begin_of_stage)
         end = begin_of_stage
-    return chosen, int(best[count])
+    return Stages(chosen, replicas, int(best[-1][count]))
 
 
 class _StageTraffic:
@@ -175,12 +215,16 @@ class ThroughputChooser:
         feasibility: which site can run which operation.
         estimates: times of operations, calls and copies.
         keeps_stages: give each machine consecutive stages only.
+        max_replicas: the most equal machines that share a stage; of these, the first one gets its operations.
     """
 
-    def __init__(self, feasibility: Feasibility, estimates: Estimates, *, keeps_stages: bool) -> None:
+    def __init__(
+        self, feasibility: Feasibility, estimates: Estimates, *, keeps_stages: bool, max_replicas: int = 1
+    ) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
         self.keeps_stages = keeps_stages
+        self.max_replicas = max_replicas
         self.by_cost = CostChooser(feasibility, estimates)
         self.machines = Machines(feasibility.program.topology)
 
@@ -203,28 +247,37 @@ class ThroughputChooser:
         order = np.array(level.graph.topological_order, dtype=np.int64)
         options = _cheapest(problem, columns)
         sequence = _sequence(problem, order, options, home)
-        runs = _runs(sequence)
-        found = _best_stages(_contracted(sequence, runs))
+        most = min(self.max_replicas, len(working))
+        runs = _runs(sequence, int(MAX_POSITIONS / most**0.5))
+        found = _best_stages(_contracted(sequence, runs), most)
         chosen = np.zeros(len(level.atoms), dtype=np.int64)
-        for run, machine in enumerate(found or ()):
+        for run, machine in enumerate(() if found is None else found.machines):
             atoms = order[runs[run] : runs[run + 1]]
             chosen[atoms] = options[atoms, machine]
         paths = [machine.path for machine in working]
         if self.keeps_stages or len(level.atoms) > MAX_ATOMS or not {*owner} <= {*paths}:
             return self.by_cost(level) if found is None else Assignment(chosen.tolist())
-        starts = [np.array(self.by_cost(level).chosen), *([] if found is None else [chosen])]
         machine_of = np.array([paths.index(path) for path in owner])
-        search = _LoadSearch(with_capacities(level, self.estimates), problem, machine_of, home)
+        replicas = np.array([1] * len(working) if found is None else found.replicas)
+        # Which machines share a stage stays as it is, so that no operation goes to the others of such machines.
+        problem = replace(problem, allowed=problem.allowed & (replicas[machine_of] > 0))
+        by_cost = np.array(self.by_cost(level).chosen)
+        starts = [by_cost] if problem.allowed[np.arange(len(by_cost)), by_cost].all() else []
+        starts += [] if found is None else [chosen]
+        search = _LoadSearch(with_capacities(level, self.estimates), problem, machine_of, home, replicas)
         return Assignment(search.best_of(starts).tolist())
 
 
 class _LoadSearch:
     """Searches for the labeling with the least load of the busiest machine; of equal ones, of the next busiest."""
 
-    def __init__(self, level: Level, problem: LabelingProblem, machine_of: Ints, home: int | None) -> None:
+    def __init__(
+        self, level: Level, problem: LabelingProblem, machine_of: Ints, home: int | None, replicas: Ints
+    ) -> None:
         self.level = level
         self.problem = problem
         self.machine_of = machine_of  # the machine of each label
+        self.replicas = np.maximum(replicas, 1)  # the machines among which the load of each one is divided
         self.count = 1 + int(machine_of.max())
         # Memories are those of the problem, or one for each domain. Of those of no machine here, the load is no one's.
         size = problem.pair_costs.shape[-1]
@@ -287,7 +340,7 @@ class _LoadSearch:
             ahead -= int(own[atom])
             total = loads[:, : self.count].sum(axis=1)
             # No machine is busier than the others in the best case, but none less than it is already.
-            bound = np.maximum(loads[:, : self.count].max(axis=1), (total + ahead) // self.count)
+            bound = np.maximum(self._divided(loads).max(axis=1), (total + ahead) // int(self.replicas.sum()))
             kept = np.lexsort((total, bound))[:width]
             rows, loads, used = rows[kept], loads[kept], used[kept]
         return rows
@@ -297,7 +350,7 @@ class _LoadSearch:
         if not candidates:
             return now
         best, least, capacity = now, self._key(now), self.level.capacity
-        loads = -np.sort(-self.loads(np.array(candidates)), axis=1)
+        loads = -np.sort(-self._divided(self.loads(np.array(candidates))), axis=1)
         for number in np.lexsort(loads.T[::-1])[:MAX_FORMED].tolist():
             # A call of each label is counted already, and no labeling needs fewer.
             if tuple(loads[number].tolist()) >= least:
@@ -315,7 +368,11 @@ class _LoadSearch:
         called = labels[[subgraph[0] for subgraph in subgraphs]].tolist()
         for label in set(called):
             loads[self.machine_of[label]] += launches[label] * (called.count(label) - 1)
-        return tuple(sorted(loads.tolist(), reverse=True))
+        return tuple(sorted(self._divided(loads[None])[0].tolist(), reverse=True))
+
+    def _divided(self, loads: Ints) -> Ints:
+        """Return what each machine has of loads, by row, when its replicas take turns."""
+        return -(-loads[:, : self.count] // self.replicas)
 
     def _hops(self, index: int, source: int) -> dict[tuple[int, int], tuple[int, list[int]]]:
         """Return the links over which a value may leave a domain.
@@ -388,30 +445,25 @@ class _LoadSearch:
         return found
 
 
-def _best_stages(sequence: AtomSequence) -> list[int] | None:
+def _best_stages(sequence: AtomSequence, max_replicas: int) -> Stages | None:
     """Return the stages of the best order of machines."""
-    columns = [
-        (
-            *sequence.costs[:, position].tolist(),
-            *sequence.allowed[:, position].tolist(),
-            launch,
-            position == sequence.home,
-        )
-        for position, launch in enumerate(sequence.launches)
-    ]
-    kind = [columns.index(column) for column in columns]
-    best: tuple[int, list[int]] | None = None
-    for order in _orders(kind):
-        found = balance_stages(_permuted(sequence, order))
-        if found is not None and (best is None or found[1] < best[0]):
-            best = found[1], [order[machine] for machine in found[0]]
-    return None if best is None else best[1]
+    best: Stages | None = None
+    for order in _orders(sequence.kinds()):
+        found = balance_stages(_permuted(sequence, order), max_replicas)
+        if found is not None and (best is None or found.load < best.load):
+            replicas = [found.replicas[order.index(machine)] for machine in range(len(order))]
+            best = Stages([order[machine] for machine in found.machines], replicas, found.load)
+    return best
 
 
 def _orders(kind: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield orders of machines, the given one first, without those that only swap equal machines."""
+    """Yield orders of machines, the given one first, without those that only swap equal machines.
+
+    Of more than four machines, these are the given order and the one with equal machines in a row.
+    """
     seen: set[tuple[int, ...]] = set()
-    every = permutations(range(len(kind))) if len(kind) <= 4 else iter([tuple(range(len(kind)))])
+    given = tuple(range(len(kind)))
+    every = permutations(given) if len(given) <= 4 else iter((given, tuple(sorted(given, key=kind.__getitem__))))
     for order in every:
         kinds = tuple(kind[machine] for machine in order)
         if kinds not in seen and len(seen) < MAX_ORDERS:
@@ -459,13 +511,13 @@ def _sequence(problem: LabelingProblem, order: Ints, options: Ints, home: int | 
     )
 
 
-def _runs(sequence: AtomSequence) -> list[int]:
+def _runs(sequence: AtomSequence, most: int = MAX_POSITIONS) -> list[int]:
     """Return where runs of atoms begin that stay together, and the end of the last.
 
-    The sequence is divided into `MAX_POSITIONS` parts of equal time; each run begins at the cheapest cut of its part.
+    The sequence is divided into `most` parts of equal time; each run begins at the cheapest cut of its part.
     """
     count = len(sequence.costs)
-    if count <= MAX_POSITIONS:
+    if count <= most:
         return list(range(count + 1))
     passing = np.zeros(count + 2, dtype=np.int64)
     for value in sequence.values:
@@ -474,11 +526,7 @@ def _runs(sequence: AtomSequence) -> list[int]:
             passing[value.readers[-1] + 1] -= value.cost
     cuts = passing.cumsum()[: count + 1]  # what a cut before each position costs
     time = sequence.costs.min(axis=1).cumsum()
-    part = (
-        (time * MAX_POSITIONS) // (int(time[-1]) + 1)
-        if time[-1] < _NEVER // MAX_POSITIONS
-        else np.arange(count) * MAX_POSITIONS // count
-    )
+    part = (time * most) // (int(time[-1]) + 1) if time[-1] < _NEVER // most else np.arange(count) * most // count
     begins = np.flatnonzero(np.diff(part, prepend=-1))
     ends = [*begins[1:].tolist(), count]
     found = [begin + int(cuts[begin:end].argmin()) for begin, end in zip(begins.tolist(), ends, strict=True)]

@@ -99,8 +99,7 @@ def alternatives(plan: Decomposition) -> tuple[Alternative, ...]:
     """
     names = [call.source for call in plan.program.body]
     # Planned without costs only to learn the sites; the loop below predicts all placements with the same costs.
-    without_costs = plan.request.with_options(costs=None, objective="latency")
-    by_preference = plan_request(without_costs, plan.feasibility).sites()
+    by_preference = plan_request(plan.request.without_costs(), plan.feasibility).sites()
     placements = {"in order of preference": by_preference}
     placements |= {f"all on @{leaf.path or '.'}": dict.fromkeys(names, leaf.path) for leaf in plan.feasibility.leaves}
     found = [Alternative("as planned", 1.0, totals(plan))]
