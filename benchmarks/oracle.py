@@ -149,11 +149,13 @@ def _print_trees(count: int, first: int, families: Sequence[str]) -> None:
 
 
 def _print_clusters(count: int, first: int, size: int, machines: int) -> None:
-    """Print how many times the least load the busiest machine of a plan has."""
-    cases = [cluster_case(seed, size, machines) for seed in range(first, first + count)]
-    found = sorted(busiest(case.plan()) / case.least_busy() for case in cases)
-    same = sum(ratio <= SAME for ratio in found) / len(found)
-    print(f"{size} operations, {machines} machines, {count} programs: {_spread(found)} {same:>7.1%} are the least")
+    """Print how many times the least load the busiest machine of a plan has, if machines differ and if they do not."""
+    for are_equal in (False, True):
+        cases = [cluster_case(seed, size, machines, are_equal=are_equal) for seed in range(first, first + count)]
+        found = sorted(busiest(case.plan()) / case.least_busy() for case in cases)
+        same = sum(ratio <= SAME for ratio in found) / len(found)
+        kind = "machines, all but one equal," if are_equal else "machines,"
+        print(f"{size} operations, {machines} {kind} {count} programs: {_spread(found)} {same:>7.1%} are the least")
 
 
 def main() -> None:

@@ -148,6 +148,14 @@ def test_no_assignment_of_a_small_program_loads_the_busiest_machine_less():
     assert busiest(case.plan()) == case.least_busy()
 
 
+def test_no_assignment_loads_machines_that_take_turns_less():
+    from benchmarks._clusters import busiest, cluster_case
+
+    case = cluster_case(3, 2, 3, are_equal=True)
+    assert len({stage.takes_turns for stage in case.plan().throughput.stages}) == 2
+    assert busiest(case.plan()) == case.least_busy()
+
+
 def test_a_machine_may_have_stages_that_are_not_consecutive():
     """Two machines, each fast at one of two operators that alternate."""
     calls = [

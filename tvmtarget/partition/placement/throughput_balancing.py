@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, permutations
+from itertools import islice, pairwise, permutations, product
 
 import numpy as np
 
@@ -42,6 +42,9 @@ MAX_ORDERS = 24
 # `_LoadSearch`: atoms up to which it goes on from stages, partial labelings that are kept for all atoms together,
 # rounds of local search, and labelings of a round whose calls are counted.
 MAX_ATOMS, KEPT, MAX_ROUNDS, MAX_FORMED = 64, 16_384, 8, 16
+
+# Ways in which equal machines share stages that are searched: all of them up to five equal machines.
+MAX_GROUPINGS = 7
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -258,14 +261,17 @@ class ThroughputChooser:
         if self.keeps_stages or len(level.atoms) > MAX_ATOMS or not {*owner} <= {*paths}:
             return self.by_cost(level) if found is None else Assignment(chosen.tolist())
         machine_of = np.array([paths.index(path) for path in owner])
-        replicas = np.array([1] * len(working) if found is None else found.replicas)
-        # Which machines share a stage stays as it is, so that no operation goes to the others of such machines.
-        problem = replace(problem, allowed=problem.allowed & (replicas[machine_of] > 0))
-        by_cost = np.array(self.by_cost(level).chosen)
-        starts = [by_cost] if problem.allowed[np.arange(len(by_cost)), by_cost].all() else []
-        starts += [] if found is None else [chosen]
-        search = _LoadSearch(with_capacities(level, self.estimates), problem, machine_of, home, replicas)
-        return Assignment(search.best_of(starts).tolist())
+        starts = [np.array(self.by_cost(level).chosen), *([] if found is None else [chosen])]
+        with_capacity, best = with_capacities(level, self.estimates), list[tuple[tuple[int, ...], list[int]]]()
+        groupings = {tuple(found.replicas): None} if found is not None else {}
+        groupings |= dict.fromkeys(islice(_groupings(sequence.kinds(), most), MAX_GROUPINGS))
+        for replicas in map(np.array, groupings):
+            # No operation goes to the others of machines that take turns.
+            allowed = problem.allowed & (replicas[machine_of] > 0)
+            search = _LoadSearch(with_capacity, replace(problem, allowed=allowed), machine_of, home, replicas)
+            labels = search.best_of([start for start in starts if allowed[np.arange(len(start)), start].all()])
+            best += [] if labels is None else [(search.key(labels), labels.tolist())]
+        return Assignment(min(best)[1]) if best else self.by_cost(level)
 
 
 class _LoadSearch:
@@ -294,16 +300,22 @@ class _LoadSearch:
                 self._values_of[atom].append(value)
         self._known_hops: dict[tuple[int, int], dict[tuple[int, int], tuple[int, list[int]]]] = {}
 
-    def best_of(self, starts: Sequence[Ints]) -> Ints:
+    def best_of(self, starts: Sequence[Ints]) -> Ints | None:
         """Return the best labeling that beam search, and local search from there, finds.
 
         Args:
             starts: labelings that are known.
 
         Returns:
-            A label for each atom.
+            A label for each atom; None where atoms have none, or memories are too small for all that is found.
         """
-        now = self._best([*starts[1:], *self._beam()], starts[0])
+        if not self.problem.allowed.any(axis=1).all():
+            return None
+        candidates, capacity = [*starts, *self._beam()], self.level.capacity
+        first = next((labels for labels in candidates if capacity is None or capacity.fits(labels)), None)
+        if first is None:
+            return None
+        now = self._best(candidates, first)
         for _ in range(MAX_ROUNDS):
             moves = [*neighboring_labelings(self.problem, now), *paired(self.problem, now, every=False)]
             better = self._best(moves, now)
@@ -349,19 +361,26 @@ class _LoadSearch:
         """Return the best of a labeling and others, of which `MAX_FORMED` get their calls counted."""
         if not candidates:
             return now
-        best, least, capacity = now, self._key(now), self.level.capacity
+        best, least, capacity = now, self.key(now), self.level.capacity
         loads = -np.sort(-self._divided(self.loads(np.array(candidates))), axis=1)
         for number in np.lexsort(loads.T[::-1])[:MAX_FORMED].tolist():
             # A call of each label is counted already, and no labeling needs fewer.
             if tuple(loads[number].tolist()) >= least:
                 break
             labels = candidates[number]
-            if (key := self._key(labels)) < least and (capacity is None or capacity.fits(labels)):
+            if (key := self.key(labels)) < least and (capacity is None or capacity.fits(labels)):
                 best, least = labels, key
         return best
 
-    def _key(self, labels: Ints) -> tuple[int, ...]:
-        """Return the loads of all machines, the largest first, with as many calls as the labeling needs."""
+    def key(self, labels: Ints) -> tuple[int, ...]:
+        """Return the loads of all machines, the largest first, with as many calls as a labeling needs.
+
+        Args:
+            labels: a label for each atom.
+
+        Returns:
+            Picoseconds; of machines that take turns, the share of each.
+        """
         launches: list[int] = self.problem.launches.tolist()
         loads = self.loads(labels[None])[0]
         subgraphs = quick_subgraphs(self.level, labels.tolist(), launches)
@@ -454,6 +473,25 @@ def _best_stages(sequence: AtomSequence, max_replicas: int) -> Stages | None:
             replicas = [found.replicas[order.index(machine)] for machine in range(len(order))]
             best = Stages([order[machine] for machine in found.machines], replicas, found.load)
     return best
+
+
+def _groupings(kinds: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the numbers of replicas by machine, for all ways to divide equal machines into groups that take turns."""
+    classes = [[machine for machine, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)]
+    for sizes in product(*(_partitions(len(machines), most) for machines in classes)):
+        replicas = [0] * len(kinds)
+        for machines, numbers in zip(classes, sizes, strict=True):
+            for machine, number in zip(machines, numbers, strict=False):
+                replicas[machine] = number
+        yield tuple(replicas)
+
+
+def _partitions(count: int, most: int) -> Iterator[tuple[int, ...]]:
+    """Yield all ways to write a number as a sum of numbers from the largest, which is at most `most`, to the least."""
+    if not count:
+        yield ()
+    for first in range(1, min(count, most) + 1):
+        yield from ((first, *rest) for rest in _partitions(count - first, first))
 
 
 def _orders(kind: Sequence[int]) -> Iterator[tuple[int, ...]]:
