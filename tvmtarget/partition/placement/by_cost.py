@@ -124,15 +124,23 @@ class CostChooser:
             return by_preference(level)
         level = with_capacities(level, self.estimates)
         matrix = cost_matrix_of(self.feasibility, self.estimates, level)
-        choice = self._best(level, matrix)
+        choice = self.best(level, matrix)
         if not self.estimates.costs.doubt:
             return choice
         trusted = _best_single_site(level, matrix.problem)
-        doubted = self._best(level, cost_matrix_of(self.feasibility, self.estimates, level, trusted))
+        doubted = self.best(level, cost_matrix_of(self.feasibility, self.estimates, level, trusted))
         return replace(choice, chosen=doubted.chosen)
 
-    def _best(self, level: Level, matrix: CostMatrix) -> Assignment:
-        """Return the best labeling found that keeps the requests that couple atoms; without them if none was found."""
+    def best(self, level: Level, matrix: CostMatrix) -> Assignment:
+        """Choose a site for every atom by known costs.
+
+        Args:
+            level: the atoms and options of one system.
+            matrix: the costs of the level.
+
+        Returns:
+            The best assignment found that keeps the requests that couple atoms; without them if none was found.
+        """
         coupled = coupled_atoms(level, self.coupled)
         is_known = matrix.is_known and not matrix.shift
         search = _Search(level, matrix.problem, coupled, self.feasibility.cache)

@@ -111,7 +111,7 @@ class CachedChooser:
         matrix = cost_matrix_of(feasibility, estimates, level)
         arrays = (getattr(matrix.problem, field.name) for field in fields(matrix.problem))
         key = digest(*decision_inputs(level), *arrays, matrix.penalty, matrix.shift, matrix.is_known)
-        found = feasibility.cache.find("choices of sites", key, lambda: self.choose(level))
+        found = feasibility.cache.find("choices of sites", key, lambda: self.choose.best(level, matrix))
         return replace(found, chosen=[*found.chosen], launches=[*found.launches])
 
 
