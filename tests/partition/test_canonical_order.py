@@ -12,7 +12,7 @@ import tvmtarget as tt
 from tvmtarget.ir.function import Call, Constant, Function, Value
 from tvmtarget.ir.structure import op_fingerprint
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.outline.canonical_order import CanonicalOrders, canonical_ranks
+from tvmtarget.partition.outline.canonical_order import CanonicalOrders, CanonicalRanks
 
 FLOAT = TensorType("float32", (4,))
 KINDS = ("Relu", "Tanh", "Abs", "Neg")
@@ -69,7 +69,7 @@ def kinds_in_order(calls):
 def test_orders_are_topological(size, seed):
     calls = calls_of(size, seed)
     texts = fingerprints(calls)
-    ranks = canonical_ranks(function_of(calls), texts.__getitem__)
+    ranks = CanonicalRanks(function_of(calls)).ranks(texts.__getitem__)
     position = {index: number for number, index in enumerate(CanonicalOrders().order(calls, texts))}
     assert sorted(ranks) == sorted(position.values()) == list(range(size))
     assert all(ranks[a] < ranks[b] and position[a] < position[b] for a, b in graph_of(calls).edges)
@@ -85,8 +85,8 @@ def test_isomorphic_graphs_of_distinct_operations_get_one_order(size, seed, othe
     ]
     again = shuffled(calls, other)
     assert kinds_in_order(calls) == kinds_in_order(again)
-    ranks = canonical_ranks(function_of(calls), fingerprints(calls).__getitem__)
-    other_ranks = canonical_ranks(function_of(again), fingerprints(again).__getitem__)
+    ranks = CanonicalRanks(function_of(calls)).ranks(fingerprints(calls).__getitem__)
+    other_ranks = CanonicalRanks(function_of(again)).ranks(fingerprints(again).__getitem__)
     assert {call.op: rank for call, rank in zip(calls, ranks, strict=True)} == {
         call.op: rank for call, rank in zip(again, other_ranks, strict=True)
     }

@@ -5,7 +5,7 @@ Arrays keep the cost of one planning step on a program of 100,000 operations to 
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -16,7 +16,18 @@ import numpy.typing as npt
 from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.types import Type
 
-__all__ = ["NO_PRODUCER", "Dataflow", "Ints", "TypeNumbers", "dataflow_of", "number_types", "signatures_of", "spans"]
+__all__ = [
+    "NO_PRODUCER",
+    "Dataflow",
+    "Ints",
+    "Signatures",
+    "TypeNumbers",
+    "dataflow_of",
+    "key_of_op",
+    "number_types",
+    "signatures_of",
+    "spans",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -24,7 +35,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 NO_PRODUCER = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataflow:
     """Values that operations read or return, without constants; all arrays are parallel to `names`.
 
@@ -132,36 +143,88 @@ def spans(lengths: Iterable[int] | Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(flat, dtype=np.int64)])
 
 
-def signatures_of(
-    body: Sequence[Call], type_numbers: TypeNumbers, constants: Iterable[str], read: Container[str]
-) -> list[int]:
-    """Number operations by their structure, without names and values of constants.
+@dataclass(frozen=True, slots=True)
+class Signatures:
+    """Operations numbered by their structure, without names and values of constants.
 
     An operation with nested bodies, or with a tensor among its attributes, has a number of its own.
 
-    Args:
+    Attributes:
         body: the operations.
-        type_numbers: types of all values.
-        constants: names of constants; an operand that is a constant differs from one that is not.
+        numbers: a number for each operation, counted from 0 in the order of first occurrence.
+        by_key: the number of each structure; structures of operations with a number of their own are positions.
+        firsts: the first operation of every number.
+    """
+
+    body: Sequence[Call]
+    numbers: list[int]
+    by_key: Mapping[Hashable, int]
+    firsts: list[int]
+
+    def of(self, body: Sequence[Call], key_of: Callable[[int, Call], Hashable]) -> Signatures:
+        """Number the operations of a program in which others than these are few.
+
+        Args:
+            body: the operations, as many as here.
+            key_of: returns the structure of an operation, see `key_of_op`.
+
+        Returns:
+            What `signatures_of` returns.
+        """
+        numbers, by_key, free = self.numbers.copy(), dict(self.by_key), len(self.firsts)
+        for index in [index for index, (old, new) in enumerate(zip(self.body, body, strict=True)) if old is not new]:
+            key = key_of(index, body[index])
+            by_key.pop(index, None)
+            number = by_key.setdefault(key, free)
+            free += number == free
+            numbers[index] = number
+        distinct, firsts, places = np.unique(numbers, return_index=True, return_inverse=True)
+        rank = np.empty(len(distinct), dtype=np.int64)
+        rank[np.argsort(firsts)] = np.arange(len(distinct))
+        new = dict(zip(distinct.tolist(), rank.tolist(), strict=True))
+        by_key = {key: new[number] for key, number in by_key.items() if number in new}
+        return Signatures(body, rank[places].tolist(), by_key, sorted(firsts.tolist()))
+
+
+def key_of_op(index: int, call: Call, operands: Callable[[str], int | None], read: Container[str]) -> Hashable:
+    """Return the structure of an operation, for comparison.
+
+    Args:
+        index: the position of the operation.
+        call: the operation.
+        operands: returns the number of the type of a value, for a constant another one than for values of that type;
+            None for the empty name.
         read: names of values that are read or returned.
 
     Returns:
-        A number for each operation, counted from 0 in the order of first occurrence.
+        A key; the position for an operation that equals no other.
+    """
+    if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
+        return index
+    inputs = tuple(map(operands, call.inputs))
+    # `add(x, x)` differs from `add(x, y)`: record which operands are the same value.
+    if len(set(call.inputs)) < len(call.inputs):
+        inputs = (*inputs, *map(call.inputs.index, call.inputs))
+    outputs = tuple([(operands(output.name), output.name in read) if output.name else None for output in call.outputs])
+    return call.op, inputs, outputs, call.attrs, call.has_effect
+
+
+def signatures_of(body: Sequence[Call], key_of: Callable[[int, Call], Hashable]) -> Signatures:
+    """Number operations by their structure.
+
+    Args:
+        body: the operations.
+        key_of: returns the structure of an operation, see `key_of_op`.
+
+    Returns:
+        The numbers.
     """
     seen: dict[Hashable, int] = {}
-    operands = {**type_numbers.numbers, **{name: -1 - type_numbers.numbers[name] for name in constants}}
-    numbers = []
+    firsts: list[int] = []
+    numbers: list[int] = []
     for index, call in enumerate(body):
-        if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
-            key: Hashable = index
-        else:
-            inputs = tuple(map(operands.get, call.inputs))
-            # `add(x, x)` differs from `add(x, y)`: record which operands are the same value.
-            if len(set(call.inputs)) < len(call.inputs):
-                inputs = (*inputs, *map(call.inputs.index, call.inputs))
-            outputs = tuple(
-                [(operands[output.name], output.name in read) if output.name else None for output in call.outputs]
-            )
-            key = (call.op, inputs, outputs, call.attrs, call.has_effect)
-        numbers.append(seen.setdefault(key, len(seen)))
-    return numbers
+        number = seen.setdefault(key_of(index, call), len(seen))
+        if number == len(firsts):
+            firsts.append(index)
+        numbers.append(number)
+    return Signatures(body, numbers, seen, firsts)

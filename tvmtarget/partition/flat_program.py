@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
-
-import numpy as np
 
 from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.def_use import readers_of
@@ -24,11 +22,12 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.dataflow import Dataflow, TypeNumbers, dataflow_of, number_types, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, Signatures, dataflow_of, key_of_op, signatures_of
 from tvmtarget.partition.dequantization import unshare_dequantized
-from tvmtarget.partition.outline.canonical_order import canonical_ranks
+from tvmtarget.partition.outline.canonical_order import CanonicalRanks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
 from tvmtarget.partition.placement.where_rules import ConstraintResolver, Requirement, names_of, rules_matching
+from tvmtarget.partition.wiring import Wiring
 from tvmtarget.support.strategy import Op
 from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Topology
@@ -56,12 +55,8 @@ class FlatProgram:
         scopes: the function itself and all nested bodies.
         bodies: the nested bodies of each operation that has some.
         driven: operations with nested bodies that were part of a driver before.
-        producer: the operation that computes each value.
-        consumers: the operations that read each value, of the body that defines it; an operation also reads what
-            its nested bodies read.
-        types: the type of each value.
+        wiring: who computes and who reads each value, and the types of values.
         constants: constants by name.
-        results: the values that the function returns.
         imported_matches: matches that the module brings along: code generator, pattern, operations.
         imported_generators: the code generator that the module assigns to an operation.
         atomic: groups of operations that must be in one function.
@@ -82,11 +77,8 @@ class FlatProgram:
     scopes: tuple[Scope, ...]
     bodies: Mapping[int, tuple[Scope, ...]]
     driven: frozenset[int]
-    producer: Mapping[str, int]
-    consumers: Mapping[str, tuple[int, ...]]
-    types: Mapping[str, Type]
+    wiring: Wiring
     constants: Mapping[str, Constant]
-    results: frozenset[str]
     imported_matches: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     imported_generators: Mapping[int, str] = field(default_factory=dict)
     atomic: tuple[tuple[int, ...], ...] = ()
@@ -95,6 +87,26 @@ class FlatProgram:
     matches: tuple[tuple[int, ...], ...] = ()
     folded: tuple[str, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def producer(self) -> Mapping[str, int]:
+        """The operation that computes each value."""
+        return self.wiring.producer
+
+    @property
+    def consumers(self) -> Mapping[str, tuple[int, ...]]:
+        """The operations that read each value (`Wiring.consumers`)."""
+        return self.wiring.consumers
+
+    @property
+    def types(self) -> Mapping[str, Type]:
+        """The type of each value."""
+        return self.wiring.types
+
+    @property
+    def results(self) -> frozenset[str]:
+        """The values that the function returns."""
+        return self.wiring.results
 
     @property
     def top(self) -> tuple[int, ...]:
@@ -110,7 +122,7 @@ class FlatProgram:
         Returns:
             The operation with the types and constants that it uses.
         """
-        return Op(self.body[index], self.types, self.constants, self._read, self._opsets)
+        return Op(self.body[index], self.types, self.constants, self.wiring.read, self._opsets)
 
     def fingerprint(self, index: int) -> OpFingerprint:
         """Return the name-independent fingerprint of an operation.
@@ -139,15 +151,11 @@ class FlatProgram:
         Returns:
             False for a value that nothing needs.
         """
-        return value in self._read
+        return value in self.wiring.read
 
     @cached_property
     def _opsets(self) -> Mapping[str, int]:
         return dict(self.function.opsets)
-
-    @cached_property
-    def _read(self) -> frozenset[str]:
-        return frozenset(self.consumers) | self.results
 
     def dataflow(self, calls: Sequence[int]) -> Dataflow:
         """Return the data flow of the body that contains some operations.
@@ -159,18 +167,13 @@ class FlatProgram:
             All values of that body, in canonical order where there is one.
         """
         scope = self.scope_of(calls[0]) if calls else self.scopes[0]
-        if scope.calls not in self._dataflows:
-            readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
-            ranks = self._ranks(scope)
-            first = scope.calls.start
-            self._dataflows[scope.calls] = dataflow_of(
-                scope.function, first, readers, self.type_numbers, self.constants, ranks
-            )
-        return self._dataflows[scope.calls]
+        first, ranks = scope.calls.start, self._ranks(scope)
 
-    @cached_property
-    def _dataflows(self) -> dict[range, Dataflow]:
-        return {}
+        def make() -> Dataflow:
+            readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
+            return dataflow_of(scope.function, first, readers, self.wiring.type_numbers, self.constants, ranks)
+
+        return self.wiring.derived(f"data flow of {scope.calls}", ranks, make)
 
     def in_canonical_order(self, atoms: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Sort groups of operations independently of how operations are listed.
@@ -187,30 +190,42 @@ class FlatProgram:
 
     def _ranks(self, scope: Scope) -> list[int] | None:
         if scope.calls not in self._ranked:
-            self._ranked[scope.calls] = canonical_ranks(
-                scope.function, lambda at: self.fingerprint(scope.calls.start + at).text
+            order = self.wiring.derived(
+                f"canonical order of {scope.calls}", None, lambda: CanonicalRanks(scope.function)
             )
+            first = scope.calls.start
+            self._ranked[scope.calls] = order.ranks(lambda at: self.fingerprint(first + at).text)
         return self._ranked[scope.calls]
 
     @cached_property
     def _ranked(self) -> dict[range, list[int] | None]:
         return {}
 
-    @cached_property
+    @property
     def signatures(self) -> list[int]:
         """A number for every operation; equal numbers mean equal up to names and values of constants."""
-        return signatures_of(self.body, self.type_numbers, self.constants, self._read)
+        return self._signatures.numbers
 
-    @cached_property
+    @property
     def representatives(self) -> list[int]:
         """The first operation of every signature."""
-        found: list[int] = np.unique(self.signatures, return_index=True)[1].tolist()
-        return found
+        return self._signatures.firsts
 
     @cached_property
-    def type_numbers(self) -> TypeNumbers:
-        """The types of all values by number."""
-        return number_types(self.types)
+    def _signatures(self) -> Signatures:
+        numbers, constants, read = self.wiring.type_numbers.numbers, self.constants, self.wiring.read
+
+        def operand(name: str) -> int | None:
+            number = numbers.get(name)
+            return -1 - number if number is not None and name in constants else number
+
+        def key_of(index: int, call: Call) -> Hashable:
+            return key_of_op(index, call, operand, read)
+
+        def update(earlier: Signatures) -> Signatures:
+            return earlier.of(self.body, key_of)
+
+        return self.wiring.derived("signatures", self.body, lambda: signatures_of(self.body, key_of), update)
 
     def is_boundary(self, first: int, then: int) -> bool:
         """Check whether a boundary between functions lies between two operations.
@@ -439,11 +454,8 @@ def normalise(
         scopes=found.scopes,
         bodies=found.bodies,
         driven=_driven(found, module),
-        producer=found.producers(),
-        consumers=found.readers(),
-        types=found.types(),
+        wiring=Wiring(found.producers(), found.readers(), found.types(), found.results()),
         constants=found.constants(),
-        results=found.results(),
         rules=rules,
         matches=tuple(matches),
         imported_matches=imported_matches(found, module.by_name, topology),

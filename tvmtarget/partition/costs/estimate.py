@@ -326,7 +326,7 @@ class Estimates:
 
     def _unused_hints(self) -> list[str]:
         """List the symbolic dimensions with a size in the costs that no value of the program has."""
-        values = (Value("", type_) for type_ in self.program.type_numbers.types)
+        values = (Value("", type_) for type_ in self.program.wiring.type_numbers.types)
         return sorted(self.costs.symbolic_hints.keys() - _dims(values)) if self.costs.symbolic_hints else []
 
     def unused(self) -> Iterator[str]:

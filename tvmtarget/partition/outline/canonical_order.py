@@ -20,7 +20,7 @@ from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.partition.subgraphs.typed_fusion import is_large
 
-__all__ = ["CanonicalOrders", "canonical_ranks"]
+__all__ = ["CanonicalOrders", "CanonicalRanks"]
 
 # For every operation the position of the producer of each operand, and which of its results that is.
 _Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
@@ -131,29 +131,59 @@ class _Ties:
             yield from (reader for reader, _ in self.uses[name])
 
 
-def canonical_ranks(function: Function, fingerprint: Callable[[int], str]) -> list[int] | None:
-    """Rank the operations of a function in its canonical topological order. O(E + V log V).
+class CanonicalRanks:
+    """Ranks of the operations of a function in its canonical topological order. O(E + V log V).
 
     The order is depth first from the operations whose results no other operation reads, each behind its operands, so
     that connected operations stay together as exporters list them. Those last operations are sorted by their labels,
     then by their position among the results. Operations with effects keep their order.
 
     Args:
-        function: function whose operations are in topological order.
-        fingerprint: returns the text of the fingerprint of an operation, by position.
-
-    Returns:
-        Ranks from 0 up; None for a large function, where the given order is used: there, ties are so many that the
-        choice makes next to no difference.
+        function: function whose operations are in topological order; only who reads what is used of it, so that the
+            ranks are also those of another function with the same wiring.
     """
-    if is_large(len(function.body), sum(len(call.inputs) for call in function.body)):
-        return None
-    reads = _reads_and_effects(function)
-    sinks = set(range(len(reads))).difference(place for read in reads for place, _ in read)
-    ranks = [0] * len(reads)
-    for rank, index in enumerate(_depth_first(_sorted_sinks(sinks, function, fingerprint, reads), reads)):
-        ranks[index] = rank
-    return ranks
+
+    def __init__(self, function: Function) -> None:
+        self._is_large = is_large(len(function.body), sum(len(call.inputs) for call in function.body))
+        self._reads = [] if self._is_large else _reads_and_effects(function)
+        sinks = set(range(len(self._reads))).difference(place for read in self._reads for place, _ in read)
+        position = {name: number for number, name in enumerate(function.results)}
+        last = len(position)
+        # The position of each sink among the results of the function.
+        self._sinks = {
+            sink: min((position.get(out.name, last) for out in function.body[sink].outputs), default=last)
+            for sink in sinks
+        }
+        self._latest: tuple[list[int], list[int]] | None = None
+
+    def ranks(self, fingerprint: Callable[[int], str]) -> list[int] | None:
+        """Return the rank of every operation.
+
+        Args:
+            fingerprint: returns the text of the fingerprint of an operation, by position.
+
+        Returns:
+            Ranks from 0 up; None for a large function, where the given order is used: there, ties are so many that the
+            choice makes next to no difference.
+        """
+        if self._is_large:
+            return None
+        sinks = self._sorted_sinks(fingerprint)
+        if self._latest is None or self._latest[0] != sinks:
+            ranks = [0] * len(self._reads)
+            for rank, index in enumerate(_depth_first(sinks, self._reads)):
+                ranks[index] = rank
+            self._latest = sinks, ranks
+        return self._latest[1]
+
+    def _sorted_sinks(self, fingerprint: Callable[[int], str]) -> list[int]:
+        if len(self._sinks) == 1:
+            return [*self._sinks]
+        labels = _refined_down(map(fingerprint, range(len(self._reads))), self._reads)
+        if len({labels[sink] for sink in self._sinks}) < len(self._sinks):
+            # Sinks with equal labels may still differ in where else their operands are read.
+            labels = _refined_down(_refined_up(labels, self._reads), self._reads)
+        return sorted(self._sinks, key=lambda sink: (labels[sink], self._sinks[sink], sink))
 
 
 def _refined_down(labels: Iterable[object], reads: _Reads) -> list[int]:
@@ -250,23 +280,6 @@ def _reads_and_effects(function: Function) -> list[list[tuple[int, int]]]:
             effect = index
         reads.append(read)
     return reads
-
-
-def _sorted_sinks(sinks: set[int], function: Function, fingerprint: Callable[[int], str], reads: _Reads) -> list[int]:
-    if len(sinks) == 1:
-        return [*sinks]
-    labels = _refined_down(map(fingerprint, range(len(reads))), reads)
-    if len({labels[sink] for sink in sinks}) < len(sinks):
-        # Sinks with equal labels may still differ in where else their operands are read.
-        labels = _refined_down(_refined_up(labels, reads), reads)
-    position = {name: number for number, name in enumerate(function.results)}
-    last = len(position)
-
-    def key(sink: int) -> tuple[int, int, int]:
-        outputs = function.body[sink].outputs
-        return labels[sink], min((position.get(out.name, last) for out in outputs), default=last), sink
-
-    return sorted(sinks, key=key)
 
 
 def _depth_first(sinks: Sequence[int], reads: _Reads) -> list[int]:

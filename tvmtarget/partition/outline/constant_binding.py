@@ -101,6 +101,7 @@ def _matched_without(
             constants=tuple(one for one in function.constants if one.name not in names),
         ),
         constants={name: one for name, one in program.constants.items() if name not in names},
+        wiring=replace(program.wiring),
     )
     # Match the patterns again in the program without the data of weights, on the sites of the groups only.
     leaves = dict.fromkeys(sites[group.calls[0]] for group in groups)

@@ -248,7 +248,8 @@ class _GroupsOfLabels:
 
     def spread(self, by_group: _Floats) -> _Floats:
         """Return the cost of each label from the costs of groups."""
-        return by_group.ravel()[self.places]
+        spread: _Floats = by_group.ravel()[self.places]
+        return spread
 
     def least(self, by_label: _Floats) -> _Floats:
         """Return the least cost of the labels of each group, without end where a group has none."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.control.control_scalars import control_scalars_of
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Dataflow, Ints
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.placement.feasibility import Feasibility, has_preference
 from tvmtarget.partition.placement.indivisible_groups import atoms_of
@@ -187,8 +187,11 @@ def level_of(
     # An earlier division is kept as it is listed, so that decomposing a decomposed module changes nothing.
     if not is_divided:
         atoms = program.in_canonical_order(atoms)
-    graph = atom_graph(program, atoms)
-    _check_cycles(program, atoms, graph)
+    flow = program.dataflow(atoms[0] if atoms else ())
+    wired = program.wiring.derived(
+        f"atoms of @{site.path}", (atoms, program.boundaries, flow), lambda: _wired_atoms(program, atoms, flow)
+    )
+    _check_cycles(program, atoms, wired.graph)
     allowed = _allowed(program, feasibility, atoms, options, site)
     favoured = np.ones_like(allowed)
     control_scalars: frozenset[int] = frozenset()
@@ -205,25 +208,40 @@ def level_of(
         # A driver reads the scalars that steer its control flow: keep them in its memory where nothing else decides.
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
         favoured[[number for number, atom in enumerate(atoms) if control_scalars.issuperset(atom)]] = at_home
-    values = values_of(program.dataflow(atoms[0] if atoms else ()), owner_array(len(program.body), atoms), len(atoms))
-    cuts = forced_cuts_of(program, atoms)
     return Level(
         site=site,
         options=options,
         atoms=tuple(atoms),
-        graph=graph,
+        graph=wired.graph,
         allowed=allowed,
         favoured=favoured,
         is_divided=is_divided,
-        values=values,
+        values=wired.values,
         limits=tuple(limits_of(option, is_driver=option.path == site.path) for option in options),
-        limiter=Limiter(graph.successors, atoms, values),
+        limiter=wired.limiter,
         capacity=capacity_of(program, site.domain, options, atoms, {}),
-        cut_graph=graph_with_cuts(graph, cuts),
-        cuts=cuts,
+        cut_graph=wired.cut_graph,
+        cuts=wired.cuts,
         control_scalars=control_scalars,
         followed=followed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _WiredAtoms:
+    """The fields of a level that follow from its atoms and the wiring of the program, as in `Level`."""
+
+    graph: AtomGraph
+    values: Values
+    limiter: Limiter
+    cut_graph: AtomGraph
+    cuts: frozenset[tuple[int, int]]
+
+
+def _wired_atoms(program: FlatProgram, atoms: Sequence[tuple[int, ...]], flow: Dataflow) -> _WiredAtoms:
+    graph, cuts = atom_graph(program, atoms), forced_cuts_of(program, atoms)
+    values = values_of(flow, owner_array(len(program.body), atoms), len(atoms))
+    return _WiredAtoms(graph, values, Limiter(graph.successors, atoms, values), graph_with_cuts(graph, cuts), cuts)
 
 
 def only_option(program: FlatProgram, feasibility: Feasibility, site: Site, calls: tuple[int, ...]) -> Site | None:
