@@ -25,9 +25,9 @@ KNOWN = {
     ),
 }
 
-# The default run takes every STEP-th case, the slow one every SLOW_STEP-th, and fewer of those with symbolic shapes; at
-# least LEAST of all cases must be supported. All cases of kind c, for which a C compiler runs, take ten minutes,
-# and all of llvm four.
+# The default run takes every STEP-th case, the slow one every SLOW_STEP-th but these, and fewer of those with symbolic
+# shapes; at least LEAST of all cases must be supported. All cases of kind c, for which a C compiler runs, take ten
+# minutes, and all of llvm four.
 STEP = {"c": 16, "llvm": 8, "numpy": 8, "onnxruntime": 8, "openvino": 32}
 SLOW_STEP = {"c": 8, "llvm": 2, "numpy": 2, "onnxruntime": 1, "openvino": 4}
 LEAST = {"c": 850, "llvm": 840, "numpy": 1840, "onnxruntime": 1380, "openvino": 700}
@@ -67,12 +67,13 @@ def test_a_backend_runs_symbolic_shapes_that_its_strategy_supports(kind):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_backend_runs_all_that_its_strategy_supports(kind):
-    step = SLOW_STEP[kind]
-    assert check(node_cases()[::step], kind)["passed"] >= LEAST[kind] / step * (1 if step == 1 else 0.9)
+    step, before = SLOW_STEP[kind], STEP[kind]
+    rest = [case for number, case in enumerate(node_cases()[::step]) if number * step % before]
+    assert check(rest, kind)["passed"] > 0.9 * LEAST[kind] * (1 / step - 1 / before)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_backend_runs_all_symbolic_shapes_that_its_strategy_supports(kind):
-    check(map(symbolic, node_cases()[:: 4 * SLOW_STEP[kind]]), kind)
+    check(map(symbolic, node_cases()[1 :: 4 * SLOW_STEP[kind]]), kind)

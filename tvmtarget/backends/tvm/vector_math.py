@@ -32,7 +32,7 @@ LARGE_ERF, MOST_ERF = 1.0, 3.95  # from where exp gives all digits, and from whe
 MIDDLE_ERF = (LARGE_ERF + MOST_ERF) / 2
 MOST_POWER = 4  # written as products
 TWO_THIRDS = 0x3F2AAAAB  # in float32
-MOST_NAMES = 8  # in an argument: TVM takes exponential time for names in values of names
+MOST_NAMES = 5  # in an argument: TVM takes exponential time for names in values of names
 
 
 def vectorisable(function: Function) -> Function:
