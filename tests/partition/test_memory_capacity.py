@@ -1,6 +1,6 @@
 """Memories hold the weights of the operations that are placed there, or the plan is rejected with the numbers."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -51,6 +51,31 @@ def test_no_more_weights_are_placed_than_a_memory_holds(count, given):
     plan = tt.decompose(layers(count), tree(3 * WEIGHT + ROOM + 100), given)
     assert len(on(plan, "b")) == 3
     assert len(on(tt.decompose(layers(count), tree(None), given), "b")) == count
+
+
+def test_a_section_of_a_long_chain_goes_to_a_memory_that_holds_half_of_it():
+    """Gains differ, so that the operations which gain most per byte are strewn over the chain, and copies are dear."""
+    count, widths = 100, [60 + 7 * index * index % 11 for index in range(101)]
+    nodes = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(count)]
+    ends = [helper.make_tensor_value_info(f"v{end}", TensorProto.FLOAT, [1, widths[end]]) for end in (0, count)]
+    weights = [np.full((widths[i], widths[i + 1]), i, np.float32) for i in range(count)]
+    tensors = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], initializer=tensors)
+    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    gain = {width: 10.0 + 17 * width % 13 for width in set(widths)}
+    sizes, gains = [weight.nbytes for weight in weights], [gain[width] for width in widths[1:]]
+    holds = sum(sizes) // 2
+    ops = [OpCost("a", op="MatMul", shape=(1, width), time=5 + more) for width, more in gain.items()]
+    given = Costs(
+        sites={"a": SiteCost(launch=0.0), "b": SiteCost(launch=1.0)},
+        links=(LinkCost("a", "b", 40.0, 1e9),),
+        ops=(OpCost("b", op="MatMul", time=5.0), *ops),
+    )
+    plan = tt.decompose(module, tree(holds + 3 * 4 * max(widths)), given)
+    sections = [range(begin, end) for begin, end in combinations(range(count + 1), 2)]
+    fitting = [section for section in sections if sum(sizes[index] for index in section) <= holds]
+    best = max(sum(gains[index] for index in section) for section in fitting)
+    assert plan.prediction.total <= 1.02 * 10**6 * (5 * count + sum(gains) - best + 1 + 2 * 40.3)
 
 
 def test_weights_that_several_operations_read_are_there_once():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 
@@ -26,9 +27,9 @@ from tvmtarget.partition.placement.energy import (
     labelings_below,
 )
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.lagrangian import within_capacity
+from tvmtarget.partition.placement.lagrangian import priced_labelings
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
-from tvmtarget.partition.placement.local_search import SubgraphMoves, neighboring_labelings, paired
+from tvmtarget.partition.placement.local_search import SubgraphMoves, mixtures, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.plan_cache import PlanCache
@@ -70,6 +71,10 @@ BETTER = 10_000
 
 # Up to this many candidates are repaired where atoms are not apart as required; of more, these are left out.
 MAX_REPAIRED = 64
+
+# Of labelings by prices, how many of the last ones sections of the program are taken from; the rounds, and the mixtures
+# of each, which are at most so many in small programs, and in all others so many labels.
+MAX_MIXED, MAX_MIXED_ROUNDS, MIXTURES, MIXING = 6, 100, 400, 400_000
 
 # Edge visits that the cuts of one level may take, per atom and value, and in addition. Beyond the budget the
 # assignment is valid, but not proven to be the best.
@@ -371,12 +376,37 @@ class _Search:
 
     def consider_within(self, capacity: MemoryCapacity) -> None:
         """Consider labelings that fit the memories; raise `InfeasibleError` if there is none."""
+        problem, priced = self.problem, priced_labelings(self.problem, capacity)
+        self.consider(priced)
         try:
-            for labels in within_capacity(self.problem, capacity):
-                self.consider([labels])
+            for labels in (priced[-1], priced[0]):
+                self.consider([capacity.repaired(labels, problem.allowed, problem.costs)])
         except InfeasibleError:
             if not len(self.labels):
                 raise
+        distinct = list({labels.tobytes(): labels for labels in priced}.values())
+        self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]], capacity)
+
+    def mix_with(self, others: Sequence[Ints], capacity: MemoryCapacity) -> None:
+        """Take sections of the program from other labelings, which need not fit, while that lowers the cost."""
+        if not len(self.labels):
+            return
+        problem, owner = self.problem, self.coupled.owner
+        order = np.array(list(dict.fromkeys(owner[list(self.level.graph.topological_order)].tolist())), dtype=np.int64)
+        uniform = [np.where(problem.allowed[:, label], label, -1) for label in range(len(problem.launches))]
+        last, most = 0, min(MIXTURES, MIXING // len(order))
+        sources = cycle([*others, *uniform])
+        for number in range(min(MAX_MIXED_ROUNDS, MIXING // len(order))):
+            source, before = next(sources), self.total
+            rows = mixtures(self.labels, np.where(source < 0, self.labels, source), order, most)
+            rows = rows[capacity.fitting(rows)]
+            if len(rows):
+                totals, used = self._sums(rows)
+                cheapest = np.argsort(totals + used @ problem.launches, kind="stable")[:MAX_FORMED]
+                self.consider(list(rows[cheapest]))
+            last = number if self.total < before else last
+            if number - last > len(others) + len(uniform):
+                break
 
     def move_subgraphs(self) -> None:
         """Move whole subgraphs to other labels while that lowers the cost."""

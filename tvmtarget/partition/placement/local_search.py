@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, product
 
@@ -10,7 +11,7 @@ import numpy as np
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.energy import LabelingProblem
 
-__all__ = ["SubgraphMoves", "neighboring_labelings", "paired"]
+__all__ = ["SubgraphMoves", "mixtures", "neighboring_labelings", "paired"]
 
 
 def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[Ints]:
@@ -148,3 +149,29 @@ class SubgraphMoves:
     def _set(labels: list[int], subgraph: Sequence[int], label: int) -> None:
         for atom in subgraph:
             labels[atom] = label
+
+
+def mixtures(labels: Ints, other: Ints, order: Ints, most: int) -> Ints:
+    """Return labelings that are one labeling on a section, and another one around it.
+
+    Args:
+        labels: a labeling.
+        other: another one.
+        order: the atoms in topological order.
+        most: the most results.
+
+    Returns:
+        The mixtures, one per row. Sections begin and end where the labelings differ, at even distances.
+    """
+    differing = np.flatnonzero(labels[order] != other[order])
+    if not len(differing):
+        return labels[None][:0]
+    # Two mixtures for each two of the cuts.
+    places = np.unique(np.linspace(0, len(differing) - 1, max(1, math.isqrt(most) - 1)).astype(np.int64))
+    sections = list(combinations(dict.fromkeys([0, *differing[places].tolist(), len(order)]), 2))
+    rows = np.concatenate([np.tile(labels, (len(sections), 1)), np.tile(other, (len(sections), 1))])
+    for number, (begin, end) in enumerate(sections):
+        section = order[begin:end]
+        rows[number, section] = other[section]
+        rows[len(sections) + number, section] = labels[section]
+    return rows
