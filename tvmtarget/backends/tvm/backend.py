@@ -341,7 +341,7 @@ class _Tvm(Backend):
                 passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
                 vectors = unit
                 if is_tiled and kind == "llvm":
-                    vectors, passes = vector_unit(target), legal_passes(target)
+                    vectors, passes = vector_unit(target), legal_passes(target, saves_memory=True)
                 module = tvm.transform.Sequential(passes)(module)
                 module, in_rows = read_quantized(module, quantized)
                 unscheduled = in_rows

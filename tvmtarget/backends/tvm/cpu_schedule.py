@@ -1,7 +1,8 @@
 """The default CPU schedule for TVM: apply `register_tiling` to all functions of a module, without tuning.
 
 TVM's own CPU pipeline runs the loops of an operator as they are written. This one first pads convolutions whose
-channels fit no vector (`channel_padding`), and adds, after operator fusion:
+channels fit no vector (`channel_padding`) and chooses Winograd's algorithm for others (`winograd`), and adds, after
+operator fusion:
 
 1. inline elementwise operations into their readers, where that repeats no work;
 2. keep a block of a reduction's results in registers. Constant weights are laid out at compile time so that its
@@ -43,6 +44,7 @@ from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
 from tvmtarget.backends.tvm.traces import applied
 from tvmtarget.backends.tvm.vector_math import calls_library, vectorisable
 from tvmtarget.backends.tvm.vector_units import vector_unit
+from tvmtarget.backends.tvm.winograd import ROWS, run_in_strips, use_winograd
 from tvmtarget.ir.relax.code import hide_subroutines
 
 __all__ = [
@@ -99,13 +101,14 @@ PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block 
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
 
 
-def legal_passes(target: Target) -> list[Pass]:
+def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     """Return passes that lower operators to tensor functions and fuse these.
 
-    They are TVM's passes for CPUs, after `narrow_products` and `widen_channels`.
+    They are TVM's passes for CPUs, after `narrow_products`, `widen_channels` and `use_winograd`.
 
     Args:
         target: TVM's target of kind llvm.
+        saves_memory: whether to leave out `use_winograd`, which takes more memory for less time.
 
     Returns:
         Passes, in order.
@@ -116,7 +119,8 @@ def legal_passes(target: Target) -> list[Pass]:
     unit = vector_unit(target)
 
     def widen(module: Module, _context: object) -> Module:
-        return widen_channels(narrow_products(module), unit)
+        module = widen_channels(narrow_products(module), unit)
+        return module if saves_memory else use_winograd(module, unit)
 
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
     return [widening, *pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
@@ -298,6 +302,7 @@ class Scheduler:
         self.parameters = {position: function.params[position] for position in constants}
         self.layouts: dict[int, Layout] = {}
         self.knobs = knobs
+        self.is_parallel = False  # as a loop around all blocks is
         self.blocks: list[tuple[Nest, Tile]] = []
 
     def run(self) -> Function:
@@ -309,7 +314,9 @@ class Scheduler:
         self.inline()
         weights = blocks_of_constants(self.schedule, self.root, self.parameters.values())
         self.keep_own_parameters()
-        done: list[Block] = []
+        in_strips = run_in_strips(self.schedule, self.root)
+        self.is_parallel = in_strips is not None
+        done = [in_strips] if in_strips is not None else []
         for block in self.schedule.get_child_blocks(self.root):
             if any(write.source in weights for write in self.schedule.get(block).writes):
                 continue
@@ -323,7 +330,10 @@ class Scheduler:
                 done += [one for row in rows.values() for one in compute_rows(self.schedule, row)]
         names = {self.schedule.get(block).name_hint for block in done}
         for block in self.schedule.get_child_blocks(self.root):
-            if self.schedule.get(block).name_hint not in names:
+            statement = self.schedule.get(block)
+            if ROWS in statement.annotations:
+                self.run_rows(block, int(statement.annotations[ROWS]))
+            elif statement.name_hint not in names:
                 self.run_parallel(block)
         return vectorisable(self.schedule.mod["main"])
 
@@ -358,7 +368,8 @@ class Scheduler:
         """
         for block in reversed(self.schedule.get_child_blocks(self.root)):
             readers = self.schedule.get_consumers(block)
-            if readers and "R" not in self.kinds(block) and self.may_inline(block, readers):
+            is_inlined = readers and "R" not in self.kinds(block) and ROWS not in self.schedule.get(block).annotations
+            if is_inlined and self.may_inline(block, readers):
                 with contextlib.suppress(self.tvm.s_tir.ScheduleError):
                     self.schedule.compute_inline(block)
 
@@ -584,7 +595,7 @@ class Scheduler:
         Returns:
             The blocks that are scheduled by this.
         """
-        schedule, loops = self.schedule, self.schedule.get_loops(block)
+        schedule, loops = self.schedule, self.schedule.get_loops(block)[-len(nest.kinds) :]
         if rows:
             tile = replace(tile, columns_first=False)
         outer, inner = self.split(loops, nest, tile)
@@ -734,6 +745,25 @@ class Scheduler:
         if lanes > 1:
             self.schedule.vectorize(self.schedule.split(loop, [None, lanes])[1])
 
+    def run_rows(self, block: Block, axis: int) -> None:
+        """Unroll the rows of a product with a constant matrix, for vectors along the last axis.
+
+        Args:
+            block: a block of `winograd`.
+            axis: its axis over the rows.
+        """
+        schedule, nest, loops = self.schedule, self.nest(block), self.schedule.get_loops(block)
+        if len(nest.kinds) > len(loops):
+            return
+        *outer, along = (loop for at, loop in enumerate(loops[-len(nest.kinds) :]) if at != axis)
+        rows = loops[axis - len(nest.kinds)]
+        lanes = divisor(nest.extents[-1] or 1, self.unit.lanes(nest.bits))
+        along, vector = schedule.split(along, [None, lanes])
+        schedule.reorder(*outer, along, rows, vector)
+        schedule.unroll(rows)
+        schedule.vectorize(vector)
+        self.parallel(outer, nest.work / lanes)
+
     def run_parallel(self, block: Block) -> None:
         """Make outer loops parallel, and the innermost loop run along memory as far as possible.
 
@@ -741,6 +771,8 @@ class Scheduler:
             block: a block without a tile.
         """
         nest, loops = self.nest(block), self.schedule.get_loops(block)
+        if self.is_parallel:
+            loops = loops[-len(nest.kinds) :]
         if len(loops) != len(nest.kinds) or "?" in nest.kinds or 0 in nest.extents:
             return
         spatial, reduced = ([loops[axis] for axis in axes] for axes in (nest.spatial, nest.reduced))
@@ -771,7 +803,7 @@ class Scheduler:
         Returns:
             The number of loops that were fused.
         """
-        if work < PARALLEL_WORK or not loops or not tasks:
+        if self.is_parallel or work < PARALLEL_WORK or not loops or not tasks:
             return 0
         extents = [self.static(self.schedule.get(loop).extent) or 1 for loop in loops]
         taken = next((n for n in range(1, len(loops)) if math.prod(extents[:n]) >= tasks), len(loops))
