@@ -80,6 +80,21 @@ def test_a_reduction_is_tiled_by_what_divides_and_what_fits(nest, tile):
     assert plan(nest, AVX512) == tile
 
 
+SSE = VectorUnit(128, 16, broadcast=2)
+WIDE = {
+    "a matrix product": (product(64, 64, 256), 4, 2),
+    "a convolution, written along its rows": (convolution(1, 64, 56, 56, 64, 1), 2, 4),
+    "a convolution of odd rows": (convolution(1, 64, 7, 7, 64, 1), 4, 2),
+}
+
+
+@pytest.mark.parametrize(("nest", "vectors", "rows"), WIDE.values(), ids=WIDE)
+def test_tiles_for_sse_are_wide_as_broadcasts_take_two_instructions(nest, vectors, rows):
+    tile = plan(nest, SSE)
+    assert tile is not None
+    assert (tile.vectors, tile.rows) == (vectors, rows)
+
+
 def test_pooling_takes_one_vector_along_the_last_axis():
     image = access(0, 1, (2, 4), (3, 5))
     nest = Nest("SSSSRR", (1, 64, 55, 55, 3, 3), (image,), (access(0, 1, 2, 3),))
@@ -209,11 +224,11 @@ def expected(model, *arrays):
 
 
 UNITS = {
-    "generic x86": ({"mtriple": "x86_64-linux-gnu"}, VectorUnit(128, 16)),
+    "generic x86": ({"mtriple": "x86_64-linux-gnu"}, VectorUnit(128, 16, broadcast=2)),
     "AVX2": ({"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, AVX2),
     "AVX-512": ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, AVX512),
     "an attribute": ({"mtriple": "x86_64-linux-gnu", "mattr": ["+avx2"], "vector-width": 128}, VectorUnit(128, 16)),
-    "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, VectorUnit(128, 8)),
+    "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, VectorUnit(128, 8, broadcast=2)),
     "Arm 64": ({"mtriple": "aarch64-linux-gnu"}, NEON),
     "Arm 64 with SVE": ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-v1"}, NEON),
     "Arm 32": ({"mtriple": "armv7a-linux-gnueabihf", "mcpu": "cortex-a9"}, VectorUnit(128, 16)),

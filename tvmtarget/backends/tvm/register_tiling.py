@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,17 @@ PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any mac
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """The vector registers of a CPU: their width in bits, and their number."""
+    """The vector registers of a CPU.
+
+    Attributes:
+        bits: their width.
+        registers: their number.
+        broadcast: instructions that load a value into all lanes. SSE loads it to one lane and copies it to the others.
+    """
 
     bits: int
     registers: int
+    broadcast: int = 1
 
     def lanes(self, bits: int) -> int:
         """Return how many values fit a register.
@@ -226,13 +233,12 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
     """
     if not nest.reduced or not nest.spatial or 0 in nest.extents:
         return None
-    width = unit.lanes(nest.bits)
     if len(nest.reads) == 2:
         for weights in (1, 0):
-            tile = _plan_product(nest, weights, width, unit.registers)
+            tile = _plan_product(nest, weights, unit)
             if tile is not None:
                 return tile
-    return _plan_window(nest, width)
+    return _plan_window(nest, unit.lanes(nest.bits))
 
 
 @dataclass(frozen=True)
@@ -275,8 +281,9 @@ def strip(nest: Nest, unit: VectorUnit) -> Strip | None:
     return None
 
 
-def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile | None:
+def _plan_product(nest: Nest, weights: int, unit: VectorUnit) -> Tile | None:
     """Tile a product of two tensors: vectors along an axis of the weights only, rows along one they lack."""
+    width = unit.lanes(nest.bits)
     read, other = nest.reads[weights], nest.reads[1 - weights]
     for axis in reversed(nest.spatial):
         dim, extent = read.dimension(axis), nest.extents[axis]
@@ -287,8 +294,13 @@ def _plan_product(nest: Nest, weights: int, width: int, registers: int) -> Tile 
         if lanes == 1 or 2 * lanes < width:
             continue
         row_axis, rows = _rows(nest, [row for row in nest.spatial if other.run(row) and not read.run(row)])
+        # The result is written in vectors along its last dimension: with few rows along it, these would be short.
+        is_along_rows = bool(nest.writes) and row_axis in nest.writes[0].dims[-1] and divisor(rows, width) > 1
+        broadcast = 1 if is_along_rows else unit.broadcast
         # In a function with symbolic extents TVM 0.27 cannot lower the condition that a remainder needs.
-        vectors, height = _block(run // lanes, rows, registers, may_leave_rows=None not in nest.extents)
+        vectors, height = _block(
+            run // lanes, rows, replace(unit, broadcast=broadcast), may_leave_rows=None not in nest.extents
+        )
         is_contiguous = dim == len(read.dims) - 1 and read.constant is None
         pack = None if is_contiguous else (weights, Layout(dim, vectors * lanes))
         # What rows share stays in the cache for all columns; further axes are left to be run in parallel.
@@ -324,18 +336,20 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
     return Tile(axis, lanes, 1, row_axis, height)
 
 
-def _block(columns: int, rows: int, registers: int, *, may_leave_rows: bool) -> tuple[int, int]:
+def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -> tuple[int, int]:
     """Choose vectors and rows for the most multiply-adds per load.
 
     v vectors times r rows occupy v * r registers for sums, v for weights and one for a broadcast value; a step of the
-    sums loads v + r values for v * r multiply-adds.
+    sums loads v vectors and broadcasts r values for v * r multiply-adds, which wait for each other if they are few.
     """
 
     def worth(size: tuple[int, int]) -> float:
         vectors, height = size
         used = 1 if rows % height == 0 else TAIL_WORTH * rows / (math.ceil(rows / height) * height)
-        return used * vectors * height / (vectors + height)
+        busy = min(1, vectors * height / CHAINS)
+        return used * busy * vectors * height / (vectors + unit.broadcast * height)
 
+    registers = unit.registers
     vectors = [count for count in range(1, min(columns, registers) + 1) if columns % count == 0]
     heights = [count for count in range(1, min(rows, registers) + 1) if may_leave_rows or rows % count == 0]
     return max(((v, r) for v in vectors for r in heights if v * r + v + 1 <= registers), key=worth)

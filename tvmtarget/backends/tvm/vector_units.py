@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm.register_tiling import VectorUnit
@@ -15,8 +16,8 @@ Target: TypeAlias = Any
 UNITS = (
     ({"avx512f"}, VectorUnit(512, 32)),
     ({"avx"}, VectorUnit(256, 16)),
-    ({"sse2", "64bit-mode"}, VectorUnit(128, 16)),
-    ({"sse2"}, VectorUnit(128, 8)),
+    ({"sse2", "64bit-mode"}, VectorUnit(128, 16, broadcast=2)),
+    ({"sse2"}, VectorUnit(128, 8, broadcast=2)),
     ({"neon", "aclass"}, VectorUnit(128, 16)),
     ({"neon"}, VectorUnit(128, 32)),
     ({"zvl512b"}, VectorUnit(512, 32)),
@@ -41,4 +42,4 @@ def vector_unit(target: Target) -> VectorUnit:
 
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     unit = next((unit for needed, unit in UNITS if needed <= features), SCALAR)
-    return VectorUnit(int(target.attrs.get("vector-width", unit.bits)), unit.registers)
+    return replace(unit, bits=int(target.attrs.get("vector-width", unit.bits)))
