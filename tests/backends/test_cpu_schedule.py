@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -83,8 +84,9 @@ def test_a_reduction_is_tiled_by_what_divides_and_what_fits(nest, tile):
 SSE = VectorUnit(128, 16, broadcast=2)
 WIDE = {
     "a matrix product": (product(64, 64, 256), 4, 2),
-    "a convolution, written along its rows": (convolution(1, 64, 56, 56, 64, 1), 2, 4),
-    "a convolution of odd rows": (convolution(1, 64, 7, 7, 64, 1), 4, 2),
+    "a convolution": (convolution(1, 64, 56, 56, 64, 1), 4, 2),
+    "a convolution before a math function": (replace(convolution(1, 64, 56, 56, 64, 1), writes_math=True), 2, 4),
+    "odd rows before a math function": (replace(convolution(1, 64, 7, 7, 64, 1), writes_math=True), 4, 2),
 }
 
 

@@ -441,6 +441,7 @@ class Scheduler:
             tuple(self.access(region, statement.iter_vars) for region in statement.reads),
             tuple(self.access(region, statement.iter_vars) for region in statement.writes),
             max((int(region.source.dtype.bits) for region in statement.writes), default=32),
+            any(calls_library(self.schedule.get(reader)) for reader in self.schedule.get_consumers(block)),
         )
 
     def kinds(self, block: Block) -> str:

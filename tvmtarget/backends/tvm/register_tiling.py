@@ -118,6 +118,7 @@ class Nest:
         reads: tensors that are read.
         writes: tensors that are written.
         bits: width of the widest result.
+        writes_math: whether its result is written by a math function, such as exp.
     """
 
     kinds: str
@@ -125,6 +126,7 @@ class Nest:
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     bits: int = 32
+    writes_math: bool = False
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -294,8 +296,8 @@ def _plan_product(nest: Nest, weights: int, unit: VectorUnit) -> Tile | None:
         if lanes == 1 or 2 * lanes < width:
             continue
         row_axis, rows = _rows(nest, [row for row in nest.spatial if other.run(row) and not read.run(row)])
-        # The result is written in vectors along its last dimension: with few rows along it, these would be short.
-        is_along_rows = bool(nest.writes) and row_axis in nest.writes[0].dims[-1] and divisor(rows, width) > 1
+        # What is written with many operations is best written in vectors along its last dimension: of many rows.
+        is_along_rows = nest.writes_math and row_axis in nest.writes[0].dims[-1] and divisor(rows, width) > 1
         broadcast = 1 if is_along_rows else unit.broadcast
         # In a function with symbolic extents TVM 0.27 cannot lower the condition that a remainder needs.
         vectors, height = _block(
