@@ -24,6 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
+from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.ir.types import Dim
 
@@ -37,7 +38,6 @@ Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
 
 _MOST_SIZES = 64
 _INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
-_OPAQUE = 8  # TVM's kOpaque
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
 _SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -361,7 +361,7 @@ class _SymbolicImport:
         """
         call = builder.call_te(compute, *operands, primfunc_name_hint="computed")
         if any(not isinstance(one.ty, self._tvm.relax.TensorType) for one in call.args[1].fields):
-            attributes = {"op_pattern": _OPAQUE}
+            attributes = {"op_pattern": OPAQUE}
             call = builder.call_te(compute, *operands, primfunc_name_hint="computed", primfunc_attrs=attributes)
         return builder.emit(call)
 

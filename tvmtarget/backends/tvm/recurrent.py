@@ -11,14 +11,14 @@ Any, under names that say what they are.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.tvm.tir_builder import OPAQUE, TirBuilder
 from tvmtarget.support.tvm_rules import ACTIVATIONS
 
 __all__ = ["Network", "recurrent"]
@@ -30,7 +30,6 @@ Stmt: TypeAlias = Any
 
 WIDTH = 8  # units of a block: with four gates their sums fit the registers of SSE2
 PARALLEL_WORK = 1 << 19  # products of a step from which blocks of units run in parallel
-_OPAQUE = 8  # TVM's kOpaque
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
@@ -145,7 +144,7 @@ def recurrent(
         compute,
         *(operands[name] for name in names),
         primfunc_name_hint=n.kind.lower(),
-        primfunc_attrs={"op_pattern": _OPAQUE},
+        primfunc_attrs={"op_pattern": OPAQUE},
     )
     found = builder.emit(call)
     return [builder.emit(relax.TupleGetItem(found, at)) for at in range(3 if n.kind == "LSTM" else 2)]
@@ -175,11 +174,10 @@ def _function(network: Network, tensors: dict[str, Any]) -> list[Any]:
     return made
 
 
-@dataclass
-class _Code:
+class _Code(TirBuilder):
     """Statements of one direction.
 
-    Attributes:
+    Args:
         network: its form.
         ins: buffers of the operands by name.
         outs: buffers of the results, and of the scratch memory behind them.
@@ -187,37 +185,14 @@ class _Code:
         rows: number of rows.
     """
 
-    network: Network
-    ins: dict[str, Buffer]
-    outs: list[Buffer]
-    steps: Expr
-    rows: Expr
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        import tvm
-
-        self.tvm = tvm
-        self.tirx = tvm.tirx
-        states = 2 if self.network.kind == "LSTM" else 1
-        self.all_steps, self.last = self.outs[0], self.outs[1 : 1 + states]
-        self.h, *self.others = self.outs[1 + states :]
-
-    def number(self, value: int) -> Expr:
-        return self.tirx.IntImm("int64", value)
-
-    def loop(self, extent: Any, body: Callable[[Expr], Stmt | list[Stmt]], kind: str = "SERIAL") -> Stmt:  # noqa: ANN401
-        at = self.tirx.Var(f"i{next(self._numbers)}", "int64")
-        extent = self.number(extent) if isinstance(extent, int) else extent
-        return self.tirx.For(at, self.number(0), extent, getattr(self.tirx.ForKind, kind), self.sequence(body(at)))
-
-    def sequence(self, body: Stmt | list[Stmt]) -> Stmt:
-        if not isinstance(body, list):
-            return body
-        return self.tirx.SeqStmt(body) if len(body) > 1 else body[0]
-
-    def store(self, buffer: Buffer, value: Expr, *at: Expr) -> Stmt:
-        return self.tirx.BufferStore(buffer, value, list(at))
+    def __init__(
+        self, network: Network, ins: dict[str, Buffer], outs: Sequence[Buffer], steps: Expr, rows: Expr
+    ) -> None:
+        super().__init__()
+        self.network, self.ins, self.steps, self.rows = network, ins, steps, rows
+        states = 2 if network.kind == "LSTM" else 1
+        self.all_steps, self.last = outs[0], outs[1 : 1 + states]
+        self.h, *self.others = outs[1 + states :]
 
     def vector(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return self.loop(WIDTH, body, "VECTORIZED")
@@ -302,7 +277,7 @@ class _Code:
     def sums(self, weights: Buffer, block: Expr, state: Callable[[Expr], Expr]) -> tuple[list[Stmt], Buffer]:
         """Return the sums of products of a state, in one local buffer for all gates."""
         gates = int(weights.shape[2]) // WIDTH
-        total = self.tirx.decl_buffer([gates * WIDTH], "float32", f"sums{next(self._numbers)}", scope="local")
+        declared, total = self.local(gates * WIDTH, "float32", "sums")
         zero = self.tirx.const(0.0, "float32")
 
         def part(gate: int, value: Callable[[Expr], Expr]) -> Stmt:
@@ -311,13 +286,12 @@ class _Code:
         def term(k: Expr) -> list[Stmt]:
             return [part(g, lambda at: total[at] + state(k) * weights[block, k, at]) for g in range(gates)]
 
-        made = [self.tirx.AllocBuffer(total), *(part(gate, lambda _: zero) for gate in range(gates))]
+        made = [declared, *(part(gate, lambda _: zero) for gate in range(gates))]
         return [*made, self.loop(self.network.hidden, term)], total
 
-    def local(self) -> tuple[Stmt, Buffer]:
-        """Return the declaration of a vector of local memory."""
-        buffer = self.tirx.decl_buffer([WIDTH], "float32", f"vector{next(self._numbers)}", scope="local")
-        return self.tirx.AllocBuffer(buffer), buffer
+    def one_vector(self) -> tuple[Stmt, Buffer]:
+        """Return the declaration of a vector of local memory, and the vector."""
+        return self.local(WIDTH, "float32", "vector")
 
     def activation(self, number: int, value: Expr) -> Expr:
         tirx = self.tirx
@@ -347,7 +321,7 @@ class _Code:
             return [*made, result(lambda at: self.activation(0, whole(0, at)))]
 
         def gate(compute: Callable[[Expr], Expr]) -> Buffer:
-            declared, buffer = self.local()
+            declared, buffer = self.one_vector()
             made.extend([declared, self.vector(lambda at: self.store(buffer, compute(at), at))])
             return buffer
 
@@ -376,7 +350,7 @@ class _Code:
 
     def mixed(self, block: Expr, row: Expr, old: Expr, new: Expr, update: Buffer, inner: Buffer) -> Stmt:
         """Return what stores the new state of a GRU."""
-        declared, candidate = self.local()
+        declared, candidate = self.one_vector()
         made = self.vector(lambda at: self.store(candidate, self.activation(1, inner[at]), at))
 
         def state(at: Expr) -> Stmt:
@@ -407,8 +381,8 @@ class _Code:
         """Return what computes the new state of such a GRU."""
         n, x, (update, reset) = self.network, self.ins["gates"], self.others
         made, total = self.sums(self.ins["last_weights"], block, lambda k: reset[row, k])
-        made_update, mine = self.local()
-        made_inner, inner = self.local()
+        made_update, mine = self.one_vector()
+        made_inner, inner = self.one_vector()
         return [
             *made,
             made_update,
