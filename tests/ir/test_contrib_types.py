@@ -145,6 +145,20 @@ CLASSICAL = {
     "Imputer": ([ROWS], {"imputed_value_floats": [1.0, 2.0], "replaced_value_float": 0.0}),
     "ArrayFeatureExtractor": ([ROWS, np.array([1, 0, 1])], {}),
     "OneHotEncoder": ([np.array([[0], [1], [0]])], {"cats_int64s": [0, 1, 2]}),
+    "FeatureVectorizer": ([ROWS, ROWS], {"inputdimensions": [2, 2]}),
+    "LabelEncoder": ([np.array([[0], [1]])], {"keys_int64s": [0, 1], "values_floats": [1.0, 2.0]}),
+    "SVMClassifier": (
+        [ROWS],
+        {
+            "coefficients": [1.0] * 12,
+            "rho": [0.0] * 6,
+            "vectors_per_class": [1] * 4,
+            "support_vectors": [1.0] * 8,
+            "kernel_type": "RBF",
+            "kernel_params": [1.0, 0.0, 3.0],
+            "classlabels_ints": [0, 1, 2, 3],
+        },
+    ),
 }
 
 

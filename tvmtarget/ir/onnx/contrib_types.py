@@ -292,13 +292,22 @@ def _classifier(call: Call, operands: _Types) -> _Types:
     classes = names or _length(call, "classlabels_int64s", "classlabels_ints")
     if len(rows) != 2 or not classes:
         return ()
-    return (TensorType("string" if names else "int64", rows[:1]), TensorType("float32", (rows[0], classes)))
+    scores = classes
+    # Support vectors compare pairs of classes, if there are no probabilities.
+    if call.kind == "SVMClassifier" and call.attr("vectors_per_class") and not call.attr("prob_a") and classes > 2:
+        scores = classes * (classes - 1) // 2
+    return (TensorType("string" if names else "int64", rows[:1]), TensorType("float32", (rows[0], scores)))
 
 
 def _regressor(call: Call, operands: _Types) -> _Types:
     rows = _shape(operands[0])
     targets = _number(call, "n_targets", _number(call, "targets", 1))
     return (TensorType("float32", (rows[0], targets)),) if len(rows) == 2 else ()
+
+
+def _trees(call: Call, operands: _Types) -> _Types:
+    first, rows = operands[0], _shape(operands[0])
+    return (TensorType(first.dtype, (rows[0], _number(call, "n_targets", 1))),) if first and len(rows) == 2 else ()
 
 
 def _scaled(_call: Call, operands: _Types) -> _Types:
@@ -322,13 +331,29 @@ def _one_hot(call: Call, operands: _Types) -> _Types:
     return (TensorType("float32", (*_shape(operands[0]), categories)),) if categories else ()
 
 
+def _encoded(call: Call, operands: _Types) -> _Types:
+    """Type the values of labels."""
+    kinds = {"values_floats": "float32", "values_int64s": "int64", "values_strings": "string"}
+    dtype = next((kind for name, kind in kinds.items() if call.attr(name)), "")
+    return (TensorType(dtype, _shape(operands[0])),) if dtype else ()
+
+
+def _joined(call: Call, operands: _Types) -> _Types:
+    """Type rows of features that stand side by side."""
+    shape, sizes = _shape(operands[0]), _list(call, "inputdimensions", [])
+    return (TensorType("float32", (shape[0] if len(shape) > 1 else 1, sum(sizes))),) if sizes else ()
+
+
 _CLASSICAL: dict[str, _Rule] = {
     **dict.fromkeys(("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"), _classifier),
     **dict.fromkeys(("LinearRegressor", "SVMRegressor", "TreeEnsembleRegressor"), _regressor),
     **dict.fromkeys(("Normalizer", "Scaler"), _scaled),
     **dict.fromkeys(("Binarizer", "Imputer"), _like_first),
     "ArrayFeatureExtractor": _extracted,
+    "FeatureVectorizer": _joined,
+    "LabelEncoder": _encoded,
     "OneHotEncoder": _one_hot,
+    "TreeEnsemble": _trees,
 }
 
 _RULES_BY_DOMAIN: Mapping[str, Mapping[str, _Rule]] = {"onnx.com.microsoft": _RULES, "onnx.ai.onnx.ml": _CLASSICAL}
