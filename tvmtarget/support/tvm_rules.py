@@ -17,6 +17,7 @@ import numpy as np
 
 from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim, TensorType
+from tvmtarget.support.classical_rules import CLASSICAL
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
@@ -842,10 +843,12 @@ EXPANDED: dict[str, Rule] = {
         _QUANTIZED_UNARY, checks=(*_QUANTIZED_UNARY.checks, _check_quantized_softmax)
     ),
     **_each("com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization", _SKIP_NORM),
+    **CLASSICAL,
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"
 _TENSORS_ONLY = "it supports tensors only, no sequences and optionals"
+_NO_MAPS = "it supports tensors only, no maps; give it a leaf such as onnxruntime beside this one, or export without it"
 
 # Operators with a converter that cannot be trusted, and why.
 UNSUPPORTED: dict[str, str] = {
@@ -864,6 +867,7 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceInsert", "SequenceLength", "SplitToSequence"), _TENSORS_ONLY),
+    **{f"ai.onnx.ml::{kind}": _NO_MAPS for kind in ("CastMap", "DictVectorizer", "ZipMap")},
     "EyeLike": "its rule ignores the element type of EyeLike",
     "NonMaxSuppression": "its rule drops boxes whose overlap equals the threshold, which ONNX keeps",
     "OneHot": "its rule returns values of another type than those it is given",

@@ -23,10 +23,13 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
+from tvmtarget.backends.tvm.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
+from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.ir.types import Dim
+from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
 
 __all__ = ["Shapes", "import_onnx"]
 
@@ -658,6 +661,15 @@ class _SymbolicImport:
         results = [one if dtype == "float32" else emit(op.astype(one, dtype)) for one in results[: len(node.output)]]
         return results[0] if len(node.output) == 1 else relax.Tuple(results)
 
+    def tree_ensemble(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower the sums of a tree ensemble, and the labels of a classifier."""
+        relax, attributes, dtype = self._tvm.relax, attributes_of(node), str(inputs[0].ty.dtype)
+        ensemble = read_ensemble(node.op_type, attributes, dtype)
+        sums, *label = tree_ensemble(builder, ensemble, inputs[0], classes_of(attributes))
+        if node.op_type != "TreeEnsemble" and dtype != "float32":
+            sums = builder.normalize(relax.op.astype(sums, "float32"))
+        return relax.Tuple([*label, sums]) if label else sums
+
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
@@ -669,6 +681,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Resize": _SymbolicImport.resize,
     "Slice": _SymbolicImport.slice,
     "Tile": _SymbolicImport.tile,
+    **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),
 }
 
 

@@ -1,21 +1,22 @@
 """Operators that TVM's importer does not know, written as operators that it knows.
 
-These are the products of integers, and the operators that ONNX Runtime's quantization and optimisation write. Quantized
-operators are computed as ONNX defines them, in float between DequantizeLinear and QuantizeLinear; constants are
-dequantized here.
+These are the products of integers, the operators that ONNX Runtime's quantization and optimisation write, and those of
+classical models (`classical_expansion`). Quantized operators are computed as ONNX defines them, in float between
+DequantizeLinear and QuantizeLinear; constants are dequantized here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
-from tvmtarget.ir.names import Names
+from tvmtarget.backends.tvm.classical_expansion import CLASSICAL_EXPANSIONS
+from tvmtarget.backends.tvm.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 
 __all__ = ["expand_operators"]
 
@@ -40,7 +41,7 @@ def expand_operators(
     expansions = _EXPANSIONS | _GPU_EXPANSIONS if is_gpu else _EXPANSIONS
     if not any(_name(node) in expansions for node in nodes):
         return
-    builder = _Builder(graph, types, opset)
+    builder = ExpansionBuilder(graph, types, opset)
     for node in nodes:
         expand = expansions.get(_name(node))
         if expand is None:
@@ -55,119 +56,23 @@ def _name(node: NodeProto) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
-class _Builder:
-    """Collects nodes and constants."""
-
-    def __init__(self, graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
-        self.nodes: list[NodeProto] = []
-        self.opset = opset
-        self.types = types
-        self._graph = graph
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self._names = Names(name for node in graph.node for name in (*node.input, *node.output))
-        for name in self._constants:
-            self._names.add(name)
-
-    def add(self, kind: str, inputs: Sequence[str], result: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
-        """Add an operation, and return the name of its result."""
-        name = result or self._names.fresh(f"{inputs[0]}:{kind}")
-        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
-        return name
-
-    def constant(self, array: Array, like: str) -> str:
-        """Add a constant, and return its name."""
-        name = self._names.fresh(f"{like}:constant")
-        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        return name
-
-    def array(self, name: str) -> Array | None:
-        """Return the elements of a constant, None if it is computed."""
-        return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
-
-    def known(self, name: str) -> Array:
-        """Return the elements of a value that has to be constant."""
-        array = self.array(name)
-        assert array is not None
-        return array
-
-    def rank(self, name: str) -> int:
-        """Return the number of dimensions of a value."""
-        return len(self.types[name].shape.dim)
-
-    def slice(self, name: str, start: int, end: int, axis: int) -> str:
-        """Return a part of a value along an axis."""
-        return self.add("Slice", [name, *(self.constant(np.array([each]), name) for each in (start, end, axis))])
-
-    def reshape(self, name: str, shape: Sequence[int], result: str | None = None) -> str:
-        """Return a value in another shape."""
-        return self.add("Reshape", [name, self.constant(np.array(shape), name)], result)
-
-    def join(self, names: Sequence[str], axis: int) -> str:
-        """Return the concatenation of values."""
-        return names[0] if len(names) == 1 else self.add("Concat", names, axis=axis)
-
-    def dequantized(self, name: str, scale: str, zero: str, axis: int | None = None) -> str:
-        """Return a value as floats; a constant of few elements per scale is computed here."""
-        array = self.array(name)
-        if array is None:
-            return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
-        scales = self.known(scale)
-        zeros = self.known(zero) if zero else np.zeros_like(scales, array.dtype)
-        shape = [1] * array.ndim
-        if scales.size > 1 and axis is not None:
-            shape[axis] = -1
-        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
-        floats = (array.astype("float32") - zeros.astype("float32")) * scales.astype("float32")
-        return self.constant(floats.astype(scales.dtype), name)
-
-    def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
-        """Quantize a value."""
-        self.add("QuantizeLinear", [name, scale, *([zero] if zero else [])], result)
-
-    def shifted(self, name: str, zero: str, *, is_row: bool) -> str:
-        """Return an operand minus its zero points, of which those of rows are a column."""
-        array, shift = self.array(name), self.array(zero)
-        if array is not None and shift is not None:
-            wide, shift = array.astype("int16"), shift.astype("int16")
-            return self.constant(wide - (shift[:, None] if is_row and shift.ndim == 1 else shift), name)
-        if not zero:
-            return name
-        casts = [self.add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
-        if is_row and self.rank(zero) == 1:
-            casts[1] = self.reshape(casts[1], [-1, 1])
-        return self.add("Sub", casts)
-
-
-def _operands(node: NodeProto, count: int) -> list[str]:
-    """Return the operands of a node, "" for those that are absent."""
-    return [*node.input, *[""] * count][:count]
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
 # Products of integers
 
 
-def _integer_product(builder: _Builder, node: NodeProto) -> None:
+def _integer_product(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a MatMulInteger as a MatMul of operands without zero points, in narrow types that hold them.
 
     Constants are shifted by their zero points here. `narrow_products` multiplies the operands as they are.
     """
-    a, b, first, second = _operands(node, 4)
+    a, b, first, second = operands_of(node, 4)
     operands = [builder.shifted(a, first, is_row=True), builder.shifted(b, second, is_row=False)]
     casts = [builder.add("Cast", [operand], to=TensorProto.INT32) for operand in operands]
     builder.add("MatMul", casts, node.output[0])
 
 
-def _integer_convolution(builder: _Builder, node: NodeProto) -> None:
+def _integer_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a ConvInteger with constant weights as a Conv of floats that hold all sums exactly."""
-    x, w, x_zero, w_zero = _operands(node, 4)
+    x, w, x_zero, w_zero = operands_of(node, 4)
     weights = builder.known(w).astype("int32")
     if w_zero:
         zeros = builder.known(w_zero).astype("int32")
@@ -178,7 +83,7 @@ def _integer_convolution(builder: _Builder, node: NodeProto) -> None:
     data = builder.add("Cast", [x], to=to)
     if x_zero:
         data = builder.add("Sub", [data, builder.add("Cast", [x_zero], to=to)])
-    product = builder.add("Conv", [data, builder.constant(weights.astype(dtype), w)], **_attributes(node))
+    product = builder.add("Conv", [data, builder.constant(weights.astype(dtype), w)], **attributes_of(node))
     builder.add("Cast", [product], node.output[0], to=TensorProto.INT32)
 
 
@@ -190,10 +95,10 @@ def _few_bits(packed: Array, count: int, bits: int) -> Array:
     return flat.reshape(*packed.shape[:-1], -1)[..., :count]
 
 
-def _block_product(builder: _Builder, node: NodeProto) -> None:
+def _block_product(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a MatMulNBits as a MatMul with dequantized weights."""
-    a, b, scale, zero, _, bias = _operands(node, 6)
-    attributes = _attributes(node)
+    a, b, scale, zero, _, bias = operands_of(node, 6)
+    attributes = attributes_of(node)
     rows, columns = attributes["N"], attributes["K"]
     bits, block = attributes.get("bits", 4), attributes["block_size"]
     blocks = -(-columns // block)
@@ -214,24 +119,24 @@ def _block_product(builder: _Builder, node: NodeProto) -> None:
 # Quantized operators
 
 
-def _quantized_convolution(builder: _Builder, node: NodeProto) -> None:
-    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = _operands(node, 9)
+def _quantized_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
+    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = operands_of(node, 9)
     inputs = [builder.dequantized(x, x_scale, x_zero), builder.dequantized(w, w_scale, w_zero, axis=0)]
     if bias:
         scales = builder.known(x_scale).astype("float64") * builder.known(w_scale)
         inputs.append(builder.constant((builder.known(bias) * scales).astype("float32").reshape(-1), bias))
-    builder.quantize(builder.add("Conv", inputs, **_attributes(node)), scale, zero, node.output[0])
+    builder.quantize(builder.add("Conv", inputs, **attributes_of(node)), scale, zero, node.output[0])
 
 
-def _quantized_product(builder: _Builder, node: NodeProto) -> None:
-    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = _operands(node, 8)
+def _quantized_product(builder: ExpansionBuilder, node: NodeProto) -> None:
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
     operands = [builder.dequantized(a, a_scale, a_zero, axis=-2), builder.dequantized(b, b_scale, b_zero, axis=-1)]
     builder.quantize(builder.add("MatMul", operands), scale, zero, node.output[0])
 
 
-def _quantized_gemm(builder: _Builder, node: NodeProto) -> None:
-    a, a_scale, a_zero, b, b_scale, b_zero, bias, scale, zero = _operands(node, 9)
-    attributes = _attributes(node)
+def _quantized_gemm(builder: ExpansionBuilder, node: NodeProto) -> None:
+    a, a_scale, a_zero, b, b_scale, b_zero, bias, scale, zero = operands_of(node, 9)
+    attributes = attributes_of(node)
     axis = 0 if attributes.get("transB") else 1
     operands = [builder.dequantized(a, a_scale, a_zero), builder.dequantized(b, b_scale, b_zero, axis=axis)]
     if bias:
@@ -243,54 +148,54 @@ def _quantized_gemm(builder: _Builder, node: NodeProto) -> None:
         builder.quantize(result, scale, zero, node.output[0])
 
 
-def _quantized_binary(kind: str) -> Callable[[_Builder, NodeProto], None]:
-    def expand(builder: _Builder, node: NodeProto) -> None:
-        a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = _operands(node, 8)
+def _quantized_binary(kind: str) -> Callable[[ExpansionBuilder, NodeProto], None]:
+    def expand(builder: ExpansionBuilder, node: NodeProto) -> None:
+        a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
         operands = [builder.dequantized(a, a_scale, a_zero), builder.dequantized(b, b_scale, b_zero)]
         builder.quantize(builder.add(kind, operands), scale, zero, node.output[0])
 
     return expand
 
 
-def _quantized_unary(kind: str, *kept: str) -> Callable[[_Builder, NodeProto], None]:
+def _quantized_unary(kind: str, *kept: str) -> Callable[[ExpansionBuilder, NodeProto], None]:
     """Return an expansion that keeps some attributes."""
 
-    def expand(builder: _Builder, node: NodeProto) -> None:
-        x, x_scale, x_zero, scale, zero = _operands(node, 5)
-        attributes = {name: value for name, value in _attributes(node).items() if name in kept}
+    def expand(builder: ExpansionBuilder, node: NodeProto) -> None:
+        x, x_scale, x_zero, scale, zero = operands_of(node, 5)
+        attributes = {name: value for name, value in attributes_of(node).items() if name in kept}
         result = builder.add(kind, [builder.dequantized(x, x_scale, x_zero)], **attributes)
         builder.quantize(result, scale, zero, node.output[0])
 
     return expand
 
 
-def _quantized_concat(builder: _Builder, node: NodeProto) -> None:
+def _quantized_concat(builder: ExpansionBuilder, node: NodeProto) -> None:
     scale, zero, *parts = node.input
     operands = [builder.dequantized(*parts[at : at + 3]) for at in range(0, len(parts), 3)]
-    builder.quantize(builder.add("Concat", operands, **_attributes(node)), scale, zero, node.output[0])
+    builder.quantize(builder.add("Concat", operands, **attributes_of(node)), scale, zero, node.output[0])
 
 
 # Operators that fuse others
 
 
-def _scalar(builder: _Builder, name: str, value: float) -> str:
+def _scalar(builder: ExpansionBuilder, name: str, value: float) -> str:
     """Return a scalar constant of the element type of a value."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[name].elem_type)
     return builder.constant(np.array(value, dtype), name)
 
 
-def _gelu(builder: _Builder, node: NodeProto) -> None:
+def _gelu(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write x * (1 + erf(x / sqrt(2))) / 2, of an operand and its bias."""
-    x, bias = _operands(node, 2)
+    x, bias = operands_of(node, 2)
     data = builder.add("Add", [x, bias]) if bias else x
     error = builder.add("Erf", [builder.add("Mul", [data, _scalar(builder, x, 0.5**0.5)])])
     gate = builder.add("Add", [error, _scalar(builder, x, 1.0)])
     builder.add("Mul", [builder.add("Mul", [data, _scalar(builder, x, 0.5)]), gate], node.output[0])
 
 
-def _fast_gelu(builder: _Builder, node: NodeProto) -> None:
+def _fast_gelu(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2, of an operand and its bias."""
-    x, bias = _operands(node, 2)
+    x, bias = operands_of(node, 2)
     data = builder.add("Add", [x, bias]) if bias else x
     square = builder.add("Mul", [data, data])
     inner = builder.add("Add", [builder.add("Mul", [square, _scalar(builder, x, 0.044715)]), _scalar(builder, x, 1.0)])
@@ -299,8 +204,8 @@ def _fast_gelu(builder: _Builder, node: NodeProto) -> None:
     builder.add("Mul", [builder.add("Mul", [data, _scalar(builder, x, 0.5)]), gate], node.output[0])
 
 
-def _fused_product(builder: _Builder, node: NodeProto) -> None:
-    attributes = _attributes(node)
+def _fused_product(builder: ExpansionBuilder, node: NodeProto) -> None:
+    attributes = attributes_of(node)
     operands = list(node.input)
     for at, name in enumerate(("transA", "transB")):
         if attributes.get(name):
@@ -313,11 +218,11 @@ def _fused_product(builder: _Builder, node: NodeProto) -> None:
         builder.add("Mul", [product, _scalar(builder, node.input[0], alpha)], node.output[0])
 
 
-def _fused_convolution(builder: _Builder, node: NodeProto) -> None:
-    attributes = _attributes(node)
-    activation = _text(attributes.pop("activation", ""))
+def _fused_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
+    attributes = attributes_of(node)
+    activation = attributes.pop("activation", "")
     params = list(attributes.pop("activation_params", ()))
-    x, w, bias, added = _operands(node, 4)
+    x, w, bias, added = operands_of(node, 4)
     result = builder.add("Conv", [x, w, *([bias] if bias else [])], **attributes)
     if added:
         result = builder.add("Add", [result, added])
@@ -330,13 +235,15 @@ def _fused_convolution(builder: _Builder, node: NodeProto) -> None:
         builder.add(activation or "Identity", [result], node.output[0])
 
 
-def _mean(builder: _Builder, name: str, axis: int) -> str:
+def _mean(builder: ExpansionBuilder, name: str, axis: int) -> str:
     if builder.opset < 18:
         return builder.add("ReduceMean", [name], axes=[axis], keepdims=1)
     return builder.add("ReduceMean", [name, builder.constant(np.array([axis]), name)], keepdims=1)
 
 
-def _normalized(builder: _Builder, data: str, like: str, epsilon: float, axis: int, *, is_centered: bool) -> str:
+def _normalized(
+    builder: ExpansionBuilder, data: str, like: str, epsilon: float, axis: int, *, is_centered: bool
+) -> str:
     """Return data divided by its deviation, or by the root of its mean square, along the axes from one on."""
     centered = builder.add("Sub", [data, _mean(builder, data, axis)]) if is_centered else data
     square = _mean(builder, builder.add("Mul", [centered, centered]), axis)
@@ -344,10 +251,10 @@ def _normalized(builder: _Builder, data: str, like: str, epsilon: float, axis: i
     return builder.add("Div", [centered, root])
 
 
-def _skip_norm(builder: _Builder, node: NodeProto) -> None:
+def _skip_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write the normalization of a sum over the last axis; the fourth result is the sum."""
     is_simple = node.op_type == "SkipSimplifiedLayerNormalization"
-    x, skip, gamma, *others = _operands(node, 5)
+    x, skip, gamma, *others = operands_of(node, 5)
     beta, bias = ("", others[0]) if is_simple else others
     total = node.output[3] if len(node.output) > 3 and node.output[3] else None
     if bias:
@@ -355,7 +262,7 @@ def _skip_norm(builder: _Builder, node: NodeProto) -> None:
         data = builder.add("Add", [x_skip, bias], total)
     else:
         data = builder.add("Add", [x, skip], total)
-    epsilon = _attributes(node).get("epsilon", 1e-12)
+    epsilon = attributes_of(node).get("epsilon", 1e-12)
     result = _normalized(builder, data, x, epsilon, -1, is_centered=not is_simple)
     scaled = builder.add("Mul", [result, gamma], None if beta else node.output[0])
     if beta:
@@ -365,27 +272,27 @@ def _skip_norm(builder: _Builder, node: NodeProto) -> None:
 # Activations
 
 
-def _celu(builder: _Builder, node: NodeProto) -> None:
+def _celu(builder: ExpansionBuilder, node: NodeProto) -> None:
     (x,) = node.input
-    alpha = _scalar(builder, x, _attributes(node).get("alpha", 1.0))
+    alpha = _scalar(builder, x, attributes_of(node).get("alpha", 1.0))
     curved = builder.add("Elu", [builder.add("Div", [x, alpha])], alpha=1.0)
     builder.add("Mul", [curved, alpha], node.output[0])
 
 
-def _swish(builder: _Builder, node: NodeProto, alpha: float = 1.0) -> None:
+def _swish(builder: ExpansionBuilder, node: NodeProto, alpha: float = 1.0) -> None:
     (x,) = node.input
-    scaled = builder.add("Mul", [x, _scalar(builder, x, _attributes(node).get("alpha", alpha))])
+    scaled = builder.add("Mul", [x, _scalar(builder, x, attributes_of(node).get("alpha", alpha))])
     builder.add("Mul", [x, builder.add("Sigmoid", [scaled])], node.output[0])
 
 
 # Recurrent networks
 
 
-def _recurrent(builder: _Builder, node: NodeProto) -> None:
+def _recurrent(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write an LSTM or a GRU step by step, with the products of all inputs at once."""
-    x, w, r, b, _, first_h, first_c, _ = _operands(node, 8)
-    attributes = _attributes(node)
-    hidden, direction = attributes["hidden_size"], _text(attributes.get("direction", "forward"))
+    x, w, r, b, _, first_h, first_c, _ = operands_of(node, 8)
+    attributes = attributes_of(node)
+    hidden, direction = attributes["hidden_size"], attributes.get("direction", "forward")
     is_gru = node.op_type == "GRU"
     is_reset_last = is_gru and bool(attributes.get("linear_before_reset"))
     steps = builder.types[x].shape.dim[0].dim_value
@@ -424,7 +331,7 @@ def _recurrent(builder: _Builder, node: NodeProto) -> None:
             builder.reshape(builder.join(values, axis=axis), shape, output)
 
 
-def _initial(builder: _Builder, name: str, number: int) -> str:
+def _initial(builder: ExpansionBuilder, name: str, number: int) -> str:
     """Return the first state of a direction as a matrix; "" if it is absent, which is zero."""
     if not name:
         return ""
@@ -442,7 +349,7 @@ class _Cell:
         like: a name for constants.
     """
 
-    def __init__(self, builder: _Builder, inner: Array, bias: Array | None, hidden: int, like: str) -> None:
+    def __init__(self, builder: ExpansionBuilder, inner: Array, bias: Array | None, hidden: int, like: str) -> None:
         self.builder = builder
         self.hidden = hidden
         self.matrix = builder.constant(inner.T, like)
@@ -484,7 +391,7 @@ class _Cell:
         return add("Add", [candidate, add("Mul", [update, add("Sub", [h, candidate])])])
 
 
-_EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
+_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
     "MatMulInteger": _integer_product,
@@ -508,5 +415,6 @@ _EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {
     "com.microsoft::QuickGelu": partial(_swish, alpha=1.702),
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+    **CLASSICAL_EXPANSIONS,
 }
-_GPU_EXPANSIONS: dict[str, Callable[[_Builder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}
+_GPU_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}

@@ -1,0 +1,247 @@
+"""What expansions of operators share: a builder of nodes and constants, and readers of operands and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
+
+from tvmtarget.ir.names import Names
+
+__all__ = ["ExpansionBuilder", "attributes_of", "operands_of"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class ExpansionBuilder:
+    """Collects nodes and constants.
+
+    Args:
+        graph: the graph that is expanded; constants are added to it.
+        types: the types of its values by name.
+        opset: the version of ONNX's operator set.
+
+    Attributes:
+        nodes: the nodes so far.
+        types: the types of the values of the graph by name.
+        opset: the version of ONNX's operator set.
+    """
+
+    def __init__(self, graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
+        self.nodes: list[NodeProto] = []
+        self.opset = opset
+        self.types = types
+        self._graph = graph
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._names = Names(name for node in graph.node for name in (*node.input, *node.output))
+        for name in self._constants:
+            self._names.add(name)
+
+    def add(self, kind: str, inputs: Sequence[str], result: str | None = None, **attributes: Any) -> str:  # noqa: ANN401
+        """Add an operation of ONNX with one result.
+
+        Args:
+            kind: the operator.
+            inputs: names of the operands.
+            result: name of the result; None for a new one.
+            **attributes: its attributes.
+
+        Returns:
+            The name of the result.
+        """
+        name = result or self.fresh(f"{inputs[0]}:{kind}")
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], **attributes))
+        return name
+
+    def fresh(self, like: str) -> str:
+        """Make a name that no value has.
+
+        Args:
+            like: the name, if it is free, or what it begins with.
+
+        Returns:
+            The name.
+        """
+        return self._names.fresh(like)
+
+    def constant(self, array: Array | np.generic, like: str) -> str:
+        """Add a constant.
+
+        Args:
+            array: its elements; a scalar becomes a vector of one.
+            like: the value that it belongs to.
+
+        Returns:
+            Its name.
+        """
+        name = self._names.fresh(f"{like}:constant")
+        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def array(self, name: str) -> Array | None:
+        """Find the elements of a constant.
+
+        Args:
+            name: name of a value.
+
+        Returns:
+            The elements; None if the value is computed.
+        """
+        return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
+
+    def known(self, name: str) -> Array:
+        """Find the elements of a value that operator support requires to be constant.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            The elements.
+        """
+        array = self.array(name)
+        assert array is not None
+        return array
+
+    def rank(self, name: str) -> int:
+        """Find the number of dimensions of a value of the graph.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            The number.
+        """
+        return len(self.types[name].shape.dim)
+
+    def slice(self, name: str, start: int, end: int, axis: int) -> str:
+        """Add a slice.
+
+        Args:
+            name: name of the value.
+            start: the first element of the axis.
+            end: the one behind the last.
+            axis: the axis.
+
+        Returns:
+            The name of the part.
+        """
+        return self.add("Slice", [name, *(self.constant(np.array([each]), name) for each in (start, end, axis))])
+
+    def reshape(self, name: str, shape: Sequence[int], result: str | None = None) -> str:
+        """Add a Reshape.
+
+        Args:
+            name: name of the value.
+            shape: the shape; at most one dimension may be -1.
+            result: name of the result; None for a new one.
+
+        Returns:
+            The name of the result.
+        """
+        return self.add("Reshape", [name, self.constant(np.array(shape), name)], result)
+
+    def join(self, names: Sequence[str], axis: int) -> str:
+        """Add a concatenation, unless there is one value only.
+
+        Args:
+            names: names of the values.
+            axis: the axis.
+
+        Returns:
+            The name of the result.
+        """
+        return names[0] if len(names) == 1 else self.add("Concat", names, axis=axis)
+
+    def dequantized(self, name: str, scale: str, zero: str, axis: int | None = None) -> str:
+        """Dequantize a value; a constant is computed here.
+
+        Args:
+            name: name of the value.
+            scale: name of its scales, a constant where the value is.
+            zero: name of its zero points; '' for none.
+            axis: the axis of several scales.
+
+        Returns:
+            The name of the floats.
+        """
+        array = self.array(name)
+        if array is None:
+            return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
+        scales = self.known(scale)
+        zeros = self.known(zero) if zero else np.zeros_like(scales, array.dtype)
+        shape = [1] * array.ndim
+        if scales.size > 1 and axis is not None:
+            shape[axis] = -1
+        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
+        floats = (array.astype("float32") - zeros.astype("float32")) * scales.astype("float32")
+        return self.constant(floats.astype(scales.dtype), name)
+
+    def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
+        """Quantize a value.
+
+        Args:
+            name: name of the value.
+            scale: name of the scale.
+            zero: name of the zero point; '' for none.
+            result: name of the result.
+        """
+        self.add("QuantizeLinear", [name, scale, *([zero] if zero else [])], result)
+
+    def shifted(self, name: str, zero: str, *, is_row: bool) -> str:
+        """Subtract zero points from an operand of a product.
+
+        Args:
+            name: name of the operand.
+            zero: name of the zero points; '' for none.
+            is_row: whether each row has a zero point of its own.
+
+        Returns:
+            The name of the difference.
+        """
+        array, shift = self.array(name), self.array(zero)
+        if array is not None and shift is not None:
+            wide, shift = array.astype("int16"), shift.astype("int16")
+            return self.constant(wide - (shift[:, None] if is_row and shift.ndim == 1 else shift), name)
+        if not zero:
+            return name
+        casts = [self.add("Cast", [each], to=TensorProto.INT16) for each in (name, zero)]
+        if is_row and self.rank(zero) == 1:
+            casts[1] = self.reshape(casts[1], [-1, 1])
+        return self.add("Sub", casts)
+
+
+def operands_of(node: NodeProto, count: int) -> list[str]:
+    """List the operands of a node.
+
+    Args:
+        node: the node.
+        count: how many operands it may have.
+
+    Returns:
+        Their names, '' for those that are absent.
+    """
+    return [*node.input, *[""] * count][:count]
+
+
+def attributes_of(node: NodeProto) -> dict[str, Any]:
+    """Read the attributes of a node.
+
+    Args:
+        node: the node.
+
+    Returns:
+        Numbers, strings, sequences of these, and tensors as arrays, by name.
+    """
+    return {one.name: _plain(onnx.helper.get_attribute_value(one)) for one in node.attribute}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, TensorProto):
+        return numpy_helper.to_array(value)
+    is_texts = isinstance(value, list) and value and isinstance(value[0], bytes)
+    return [one.decode() for one in value] if is_texts else value
