@@ -143,3 +143,27 @@ def test_classical_operators_take_no_rows():
 def test_forms_without_one_meaning_are_refused_with_the_fix(kind, operand, attributes, reason):
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(model([(kind, operand, attributes)], batch="n")), "llvm")
+
+
+@pytest.mark.parametrize(
+    ("kind", "operand", "attributes"),
+    [
+        ("LinearClassifier", "x", {**ONE_SCORE, **TWO}),
+        ("LinearRegressor", "x", {**TWO_SCORES, "targets": 2, "post_transform": "SOFTMAX"}),
+        ("Normalizer", "x", {"norm": "MAX"}),
+        ("Normalizer", "wide", {"norm": "L2"}),
+        ("OneHotEncoder", "x", {"cats_int64s": [0]}),
+        ("SVMClassifier", "x", {**PAIR, "kernel_type": "RBF", "prob_a": [1.0], "prob_b": [0.0]}),
+        ("Scaler", "whole", {"offset": [0.0], "scale": [0.5]}),
+    ],
+)
+def test_numpy_refuses_what_it_computes_otherwise(kind, operand, attributes):
+    with pytest.raises(tt.TvmTargetError, match=f"it (makes other|does not support).*{kind}"):
+        tt.decompose(tt.IRModule.from_onnx(model([(kind, operand, attributes)], batch="n")), "numpy")
+
+
+def test_numpy_computes_other_forms_as_onnxruntime_does():
+    refused = {"LinearClassifier", "Normalizer", "OneHotEncoder", "Scaler"}
+    cases = [one for one in CASES if one[1] == "x" and one[0] not in refused and "post_transform" not in one[2]]
+    usual = [one for one in cases if one[0] != "LinearRegressor" or "intercepts" in one[2]]
+    check(model(usual, batch="n"), INPUTS, "numpy")

@@ -139,6 +139,59 @@ def _no_cubic_border(op: Op) -> Reject | None:
     return reject("ATTR", "it samples by cubic interpolation with padding_mode='border' otherwise than other engines")
 
 
+def _check_classes(op: Op) -> Reject | None:
+    """Reject classifiers whose labels or scores the reference evaluator computes otherwise than ONNX Runtime."""
+    labels = next((len(v) for n, v in op.call.attrs if n.startswith("classlabels_") and isinstance(v, tuple) and v), 0)
+    post_transform = op.attr("post_transform") or "NONE"
+    is_usual = post_transform != "PROBIT"
+    if op.kind.endswith("::LinearClassifier"):
+        scores = op.attr("intercepts")
+        one_score = not isinstance(scores, tuple) or len(scores) < 2
+        is_usual = post_transform == "LOGISTIC" if one_score else is_usual
+    elif op.kind.endswith("::SVMClassifier"):
+        is_usual = bool(op.attr("vectors_per_class")) and (labels > 2 or post_transform in ("NONE", "LOGISTIC"))
+    elif labels == 2:
+        ids, weights, base = (op.attr(name) for name in ("class_ids", "class_weights", "base_values"))
+        is_plain = isinstance(ids, tuple) and not any(ids) and isinstance(weights, tuple)
+        is_probability = isinstance(weights, tuple) and all(isinstance(one, float) and one >= 0 for one in weights)
+        wanted = "NONE" if is_probability else "LOGISTIC"
+        is_usual = is_plain and post_transform == wanted and (not isinstance(base, tuple) or len(base) < 2)
+    if is_usual:
+        return None
+    return reject("ATTR", f"it makes other labels or scores of this {op.kind} than ONNX Runtime")
+
+
+def _check_matrix(op: Op) -> Reject | None:
+    tensor = op.tensor(0)
+    if tensor is None or tensor.shape is None or len(tensor.shape) == 2:
+        return None
+    return reject("RANK", f"it supports {op.kind} of two dimensions, and {op.operand(0)!r} is {tensor}")
+
+
+def _check_intercepts(op: Op) -> Reject | None:
+    if op.attr("intercepts"):
+        return None
+    return reject("ATTR", f"it adds NaN for intercepts of {op.kind} that are absent", hint="write zeros")
+
+
+# Operators of ai.onnx.ml that the reference evaluator computes in another type, or with another meaning.
+_NO_TRANSFORM: dict[str, tuple[Attribute, ...]] = {"post_transform": ("NONE",)}
+_CLASSICAL: dict[str, Rule] = {
+    f"ai.onnx.ml::{kind}": rule
+    for kind, rule in {
+        "LinearClassifier": Rule(checks=(_check_classes,)),
+        "LinearRegressor": Rule(attrs=_NO_TRANSFORM, checks=(_check_intercepts,)),
+        "Normalizer": Rule(dtypes=frozenset({"float32"}), attrs={"norm": ("L1", "L2")}, checks=(_check_matrix,)),
+        "OneHotEncoder": Rule(dtypes=frozenset({"int64", "string"})),
+        "SVMClassifier": Rule(attrs={"prob_a": ()}, checks=(_check_classes,)),
+        "SVMRegressor": Rule(attrs=_NO_TRANSFORM),
+        "Scaler": Rule(dtypes=frozenset({"float32"})),
+        "TreeEnsembleClassifier": Rule(checks=(_check_classes,)),
+        "TreeEnsembleRegressor": Rule(dtypes=frozenset({"float32"}), attrs=_NO_TRANSFORM),
+    }.items()
+}
+
+
 class NUMPY(Strategy):
     """ONNX's reference evaluator: all of ONNX, except what it computes otherwise.
 
@@ -162,6 +215,7 @@ class NUMPY(Strategy):
         **{kind: Rule(attrs=_USUAL, checks=(_usual_network,)) for kind in ("GRU", "LSTM", "RNN")},
         "GridSample": Rule(checks=(_no_cubic_border,)),
         "Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS),
+        **_CLASSICAL,
     }
 
     supports_control_flow = True
