@@ -101,6 +101,20 @@ def test_model_local_functions_are_inlined():
     assert [call.op for call in tt.IRModule.from_onnx(model).main.body] == ["onnx.Relu"]
 
 
+def test_unnamed_dimensions_of_inputs_get_names_that_no_other_has():
+    nodes = [helper.make_node("Relu", ["x-y"], ["a"]), helper.make_node("Add", ["a", "x-y"], ["b"])]
+    values = [
+        helper.make_tensor_value_info("x-y", TensorProto.FLOAT, [None, "n", 3]),
+        helper.make_tensor_value_info("z", TensorProto.FLOAT, ["x_y_0", None]),
+    ]
+    result = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    graph = helper.make_graph([*nodes, helper.make_node("Neg", ["z"], ["c"])], "g", values, [result])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    types = tt.IRModule.from_onnx(proto).main.types
+    assert types["b"] == types["x-y"] == TensorType("float32", ("x_y_0_1", "n", 3))
+    assert types["c"] == TensorType("float32", ("x_y_0", "z_1"))
+
+
 def model_with_functions():
     """Return a model that calls Scale with two shapes and two factors, and Scale calls Twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]

@@ -7,6 +7,7 @@ whether an operand is constant. Sparse initializers become Constant nodes.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -81,6 +82,7 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     _check(slim, name, apart=has_other_opsets)
     if slim.functions and not keep_functions and not has_other_opsets:
         slim = onnx.inliner.inline_local_functions(slim)
+    _name_dims(slim.graph)
     graph = infer_shapes(slim).graph
     reader = _Reader(folder, name, slim.functions)
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
@@ -89,6 +91,22 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
     main = with_contrib_types(main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)))
     return main, *reader.functions
+
+
+def _name_dims(graph: GraphProto) -> None:
+    """Name the unnamed dimensions of the inputs, so that values computed from one input are known to fit together."""
+    constants = {tensor.name for tensor in graph.initializer}
+    taken = Names(
+        dim.dim_param
+        for value in (*graph.input, *graph.value_info, *graph.output)
+        for dim in value.type.tensor_type.shape.dim
+    )
+    for value in graph.input:
+        if value.name in constants:
+            continue
+        for position, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.WhichOneof("value") is None or (dim.HasField("dim_param") and not dim.dim_param):
+                dim.dim_param = taken.fresh(re.sub(r"\W", "_", f"{value.name}_{position}"))
 
 
 def read_body(graph: GraphProto) -> Function:
