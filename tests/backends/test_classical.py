@@ -123,7 +123,7 @@ def test_classical_operators_take_no_rows():
     [
         ("LinearClassifier", "x", {**ONE_SCORE, **TWO, "post_transform": "SOFTMAX"}, "set it to NONE or LOGISTIC"),
         ("LinearClassifier", "x", {**TWO_SCORES, **THREE}, "one score for each label, and there are 2 for 3"),
-        ("LinearClassifier", "x", {**TWO_SCORES, "classlabels_strings": ["a", "b"]}, "string"),
+        ("LinearClassifier", "x", {**TWO_SCORES, "classlabels_strings": ["a", "b"]}, "a leaf for texts, such as"),
         ("LinearRegressor", "x", {**ONE_SCORE, "targets": 2}, "do not fit 2 targets of 2 columns"),
         ("SVMClassifier", "x", {**PAIR, "prob_a": [1.0], "prob_b": [0.0]}, "leave out prob_a and prob_b"),
         ("SVMClassifier", "x", {"coefficients": [1.0] * 4, "rho": [0.0], **TWO}, "use LinearClassifier"),

@@ -484,7 +484,14 @@ class Strategy:
         foreign = [] if self.dtypes is None else [dtype for dtype in op.dtypes if dtype not in self.dtypes]
         if not foreign:
             return None
-        return reject("DTYPE", f"it does not support {foreign[0]}", hint=f"cast to {_one_of(self.dtypes or ())}")
+        # No Cast makes numbers of most texts.
+        is_text = foreign[0] == "string"
+        hint = (
+            "give the target a leaf for texts, such as onnxruntime"
+            if is_text
+            else f"cast to {_one_of(self.dtypes or ())}"
+        )
+        return reject("DTYPE", f"it does not support {foreign[0]}", hint=hint)
 
     def _check_row(self, op: Op) -> Reject | None:
         if op.kind not in self.rules:
