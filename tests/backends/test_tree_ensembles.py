@@ -253,6 +253,7 @@ def test_a_map_of_scores_is_made_beside_the_trees(rng):
         ({"nodes_values": [np.nan]}, "a branch compares with NaN"),
         ({"target_ids": [4]}, "a weight is of target 4, and there are 1"),
         ({"base_values": [1.0, 2.0]}, "base_values has 2 elements"),
+        ({"n_targets": 1 << 40}, "it has 1099511627776 targets"),
         ({"post_transform": "LOGISTIC"}, "post_transform='LOGISTIC' of 1 score"),
     ],
 )
@@ -271,7 +272,7 @@ def test_trees_that_do_not_fit_together_are_refused(change, reason):
     is_short = reason == "not of one length"
     changed = {
         name: values
-        if is_short or isinstance(values, str) or name not in attributes
+        if is_short or not isinstance(values, list) or name not in attributes
         else values + attributes[name][len(values) :]
         for name, values in change.items()
     }

@@ -151,7 +151,7 @@ def _check_svm_classifier(op: Op) -> Reject | None:
         return reject("ATTR", f"it computes no probabilities of {op.kind}", hint="leave out prob_a and prob_b")
     sizes = attributes.get("vectors_per_class", ())
     labels, count = len(classes_of(attributes)), sum(sizes)
-    if not sizes or count < 1:
+    if not sizes or count < 1 or min(sizes) < 0:
         return reject("ATTR", f"it supports {op.kind} of support vectors only", hint="use LinearClassifier")
     pairs = labels * (labels - 1) // 2
     if len(sizes) != labels or labels < 2 or len(attributes.get("coefficients", ())) != (labels - 1) * count:

@@ -27,6 +27,10 @@ POST_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _LEAF = "LEAF"
 
+# Limits for untrusted models, whose trees may share their nodes.
+_MOST_TARGETS = 1 << 20
+_MOST_PLACES = 1 << 24  # nodes of one level of all trees
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -105,6 +109,8 @@ def read_ensemble(kind: str, attributes: Mapping[str, Any], dtype: str) -> Ensem
     features, thresholds, children = _plain_nodes(nodes, dtype)
     count = len(features)
     at, weighted, values = weights
+    if not 0 < targets <= _MOST_TARGETS:
+        raise ValueError(f"it has {targets} targets, not 1 to {_MOST_TARGETS}")
     if not np.isfinite(values).all():
         raise ValueError("a weight is not finite")
     is_binary = kind == "TreeEnsembleClassifier" and targets == 2
@@ -349,6 +355,8 @@ def _walk(roots: Array, children: Array) -> tuple[Array, list[Array]]:
         if not len(front):
             break
         width = children.shape[1]
+        if len(front) > _MOST_PLACES:
+            raise ValueError(f"a level of its trees has more than {_MOST_PLACES} nodes")
         found = np.unique(np.repeat(trees, width) * count + children[front].reshape(-1))
         trees, front = np.divmod(found, count)
     else:
