@@ -75,6 +75,20 @@ class Request:
         """Return the request for a plan in order of preference."""
         return self.with_options(costs=None, objective="latency", max_replicas=1)
 
+    def is_like(self, other: Request) -> bool:
+        """Return whether another request has the same target, and the same options but for costs.
+
+        Args:
+            other: a request, maybe for another module.
+
+        Returns:
+            False also where one of them is a question, or has refusals.
+        """
+        if (self.moves, self.refusals) != (other.moves, other.refusals) or self.target != other.target:
+            return False
+        one, two = (request.options.replace(costs=None) for request in (self, other))
+        return one is two or one == two
+
     def check_names(self, program: FlatProgram) -> None:
         """Check the operation names of all options but `where`, which is checked when it matches.
 

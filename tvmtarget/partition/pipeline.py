@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
 from tvmtarget.human_units import bytes_text
@@ -50,6 +51,7 @@ from tvmtarget.partition.decisions import (
 from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
+from tvmtarget.partition.local_edit import changed_ops, program_after
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
@@ -140,12 +142,35 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     """
     # Decomposing a decomposed module must change nothing, so what was split before is split again.
     splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
-    feasibility = judge(request, normalised(request), splits=splits, cache=cache)
+    cache = cache or PlanCache()
+    feasibility = _after_local_edit(request, cache) if not splits else None
+    if feasibility is None:
+        feasibility = judge(request, normalised(request), splits=splits, cache=cache)
+    cache.prepared = (request, feasibility)
     if not feasibility.is_complete:
         # Where patterns overlap, another selection of matches may let every operation fit a site.
         feasibility = next(iter(feasibility.alternatives), feasibility)
     feasibility.check_all()
     return feasibility
+
+
+def _after_local_edit(request: Request, cache: PlanCache) -> Feasibility | None:
+    """Return what fits where after an edit of single operations; None if there is no such plan before."""
+    if cache.prepared is None:
+        return None
+    before, feasibility = cast("tuple[Request, Feasibility]", cache.prepared)
+    old, new = before.module, request.module
+    if feasibility.splits or request.moves or request.refusals or not before.is_like(request):
+        return None
+    if [*old.by_name] != [*new.by_name] or dict(old.attrs) != dict(new.attrs) or "main" not in new.by_name:
+        return None
+    if any(old[name] is not function for name, function in new.by_name.items() if name != "main"):
+        return None
+    program = program_after(feasibility.program, old.main, new.main, request.options)
+    if program is None:
+        return None
+    new.verify()
+    return feasibility.after_edit(program, frozenset(changed_ops(feasibility.program, program)), cache)
 
 
 def normalised(request: Request) -> FlatProgram:

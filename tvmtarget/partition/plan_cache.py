@@ -43,6 +43,8 @@ class PlanCache:
 
     def __init__(self, older: PlanCache | None = None) -> None:
         self._older = {} if older is None else older._known
+        # What the earlier plan, then this one, was prepared from (`pipeline.prepare`).
+        self.prepared: object = None if older is None else older.prepared
         self._known: dict[Hashable, object] = {}
         self._needed: Counter[str] = Counter()
         self._reused: Counter[str] = Counter()

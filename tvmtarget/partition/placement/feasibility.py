@@ -71,6 +71,25 @@ class Feasibility:
         self._columns = {leaf.path: place for place, leaf in enumerate(self.leaves)}
         self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
+        # Rows of `supported` that are known from before an edit, and the operations whose rows are not.
+        self._known: tuple[npt.NDArray[np.bool_], frozenset[int]] | None = None
+
+    def after_edit(self, program: FlatProgram, changed: frozenset[int], cache: PlanCache) -> Feasibility:
+        """Return the same for an edited program.
+
+        Args:
+            program: a program with as many operations, all but a few of them the same ones.
+            changed: those operations that differ, or read other constants.
+            cache: results of an earlier plan.
+
+        Returns:
+            New results.
+        """
+        found = Feasibility(program, splits=self.splits, cache=cache)
+        # Patterns may match other operations too, now that these have changed.
+        if not (self.groups.all or self.groups.rejected or found.groups.all or found.groups.rejected):
+            found._known = self.supported, changed
+        return found
 
     def replace(
         self,
@@ -101,6 +120,11 @@ class Feasibility:
     @cached_property
     def supported(self) -> npt.NDArray[np.bool_]:
         """Whether a leaf (column, as in `leaves`) supports an operation (row)."""
+        if self._known is not None:
+            found, changed = self._known[0].copy(), self._known[1]
+            for index in changed:
+                found[index] = self._row(index)[0]
+            return found
         _, firsts, class_of = np.unique(self._classes, return_index=True, return_inverse=True)
         rows = [self._row(first) for first in firsts.tolist()]
         found = np.array([row for row, _ in rows], dtype=np.bool_).reshape(len(rows), len(self.leaves))[class_of]
