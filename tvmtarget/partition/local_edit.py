@@ -117,7 +117,7 @@ def _is_local(old: Call, new: Call, program: FlatProgram, options: PartitionOpti
     if not options.where and not options.named_ops:
         return True
     patterns = NamePatterns((*options.where, *options.named_ops))
-    return old.source == new.source and patterns.matching(names_of(old)) == patterns.matching(names_of(new))
+    return patterns.matching(names_of(old)) == patterns.matching(names_of(new))
 
 
 def _keeps_names(pairs: list[tuple[Call, Call]], program: FlatProgram) -> bool:
