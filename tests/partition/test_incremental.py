@@ -11,8 +11,8 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
+from benchmarks._graphs import FAMILIES, KINDS_OF_ONE, KINDS_OF_TWO, costs_of, module_of, tree_of
 from benchmarks._graphs import SITES as GRAPH_SITES
-from benchmarks._graphs import costs_of, module_of, tree_of
 from benchmarks._graphs import transformer as transformer_graph
 from benchmarks.phases import edited as edited_graph
 from tvmtarget.backends.protocol import backend_named
@@ -228,14 +228,82 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
     assert not before.reused.counts
     after = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"}, since=before)
     assert {what: (had, requested) for what, had, requested in after.reused.counts} == {
+        "operations": (132, 132),
         "operations that sites take": (4, 4),
         "choices of sites": (1, 1),
         "divisions into subgraphs": (1, 1),
-        "structures of subgraphs": (1, 1),
+        "outlined subgraphs": (len(after.subgraphs), len(after.subgraphs)),
     }
-    assert str(after.reused).startswith("4 of 4 operations that sites take, ")
+    assert str(after.reused).startswith("132 of 132 operations, ")
     with pytest.raises(TargetError, match="since is an earlier plan, not 'before'"):
         tt.decompose(module, "llvm", since="before")
+
+
+def edited_locally(module, rng):
+    """Return a program of which an operation has another operator, attribute or name; who reads whom is the same."""
+    main = module.main
+    at = int(rng.integers(len(main.body)))
+    call = main.body[at]
+    kinds = KINDS_OF_ONE if len(call.inputs) == 1 else KINDS_OF_TWO
+    change = [{"op": f"onnx.{rng.choice(kinds)}"}, {"attrs": (("note", int(rng.integers(3))),)}, {"source": f"new{at}"}]
+    edited = replace(call, **change[int(rng.integers(3))])
+    return module.replace(functions=(main.replace(body=(*main.body[:at], edited, *main.body[at + 1 :])),))
+
+
+def records(plan):
+    """Return all that a plan says, as text."""
+    parts = plan.outlined.subgraphs, plan.outlined.copies, plan.decisions, plan.prediction, plan.program.signatures
+    return f"{plan.module}\n{plan.summary()}\n{parts}"
+
+
+@settings(max_examples=examples(4, 60), deadline=None)
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    size=st.integers(2, 60),
+    seed=st.integers(0, 10**6),
+    has_costs=st.booleans(),
+)
+def test_plans_after_several_local_edits_are_those_from_scratch(family, size, seed, has_costs):
+    rng, tree = np.random.default_rng(seed), tree_of(3)
+    costs = costs_of(GRAPH_SITES[-3:], seed) if has_costs else None
+    module = module_of(FAMILIES[family](size), seed)
+    kinds = sorted({call.kind for call in module.main.body})
+    where = {f"op:{kind}": f"@{rng.choice(GRAPH_SITES[-3:])}" for kind in kinds if rng.random() < 0.3}
+    plan = tt.decompose(module, tree, costs, where=where)
+    for _ in range(2):
+        module = edited_locally(module, rng)
+        kinds = {call.kind for call in module.main.body}
+        where = {rule: site for rule, site in where.items() if rule[3:] in kinds}
+        plan = tt.decompose(module, tree, costs, where=where, since=plan)
+        assert records(plan) == records(tt.decompose(module, tree, costs, where=where))
+
+
+def test_an_edit_of_an_attribute_leaves_other_operations_and_subgraphs_as_they_are():
+    module, where = module_of(transformer_graph(300)), {"op:Relu": "@cpu", "op:Mul": "@cpu"}
+    before = tt.decompose(module, tree_of(4), where=where)
+    main = module.main
+    at = before.subgraphs[-1].calls[0]
+    edited = replace(main.body[at], attrs=(("note", 1),))
+    again = module.replace(functions=(main.replace(body=(*main.body[:at], edited, *main.body[at + 1 :])),))
+    after = tt.decompose(again, tree_of(4), where=where, since=before)
+    counts = {what: (had, needed) for what, had, needed in after.reused.counts}
+    assert counts["operations"] == (299, 300)
+    assert counts["outlined subgraphs"] == (len(before.subgraphs) - 1, len(before.subgraphs))
+    same = [function for function in after.module if any(function is one for one in before.module)]
+    assert len(same) >= len(before.module.functions) - 2
+    assert records(after) == records(tt.decompose(again, tree_of(4), where=where))
+
+
+def test_weights_of_an_edited_program_are_those_of_the_edit():
+    module = transformer()
+    main = module.main
+    weights = (replace(main.constants[0], data=main.constants[0].data + 1), *main.constants[1:])
+    edited = module.replace(functions=(main.replace(constants=weights),))
+    target, where = CASES[0]
+    before = tt.decompose(module, target, where=where)
+    after, anew = (tt.decompose(edited, target, where=where, since=one) for one in (before, None))
+    assert after.module == anew.module
+    assert {what for what, had, _ in after.reused.counts if had} >= {"operations"}
 
 
 def test_an_edit_that_changes_costs_reuses_the_minimum_cuts_that_it_leaves_alone():

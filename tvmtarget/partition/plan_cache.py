@@ -45,6 +45,8 @@ class PlanCache:
         self._older = {} if older is None else older._known
         # What the earlier plan, then this one, was prepared from (`pipeline.prepare`).
         self.prepared: object = None if older is None else older.prepared
+        # The latest flat partition that was outlined (`outline/outlining.py`).
+        self.outlined: object = None if older is None else older.outlined
         self._known: dict[Hashable, object] = {}
         self._needed: Counter[str] = Counter()
         self._reused: Counter[str] = Counter()
@@ -96,6 +98,17 @@ class PlanCache:
         """
         self._needed[kind] += 1
         self._known[kind, key] = result
+
+    def count(self, kind: str, reused: int, needed: int) -> None:
+        """Count results of an earlier plan that are not found by keys.
+
+        Args:
+            kind: as in `find`.
+            reused: how many of them were reused.
+            needed: how many were needed.
+        """
+        self._needed[kind] += needed
+        self._reused[kind] += reused
 
     def reused(self) -> CacheUse:
         """Count the results that were needed so far, and how many the earlier plan already had.

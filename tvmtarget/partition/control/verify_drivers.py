@@ -61,6 +61,7 @@ def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
         Descriptions of violations.
     """
     read = Counter(_read(driver))
+    read_by: dict[str, set[str]] = {}  # of callees, which many calls may share
     for call in _calls(driver):
         if call.callee is None and call.op != COPY:
             continue
@@ -70,8 +71,9 @@ def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
         if call.callee is None:
             continue
         callee = module[call.callee]
-        used = set(_read(callee))
-        unread = [param.name for param in callee.params if param.name not in used]
+        if call.callee not in read_by:
+            read_by[call.callee] = set(_read(callee))
+        unread = [param.name for param in callee.params if param.name not in read_by[call.callee]]
         if unread or len(set(call.inputs)) != len(call.inputs):
             yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
 

@@ -52,6 +52,8 @@ def lifted_constants(
         For each leaf, by the number of its first operation, the names of its constants that become parameters.
     """
     lifted: dict[int, frozenset[str]] = {}
+    if not program.constants:
+        return lifted
     machines = Machines(program.topology)
     by_key: dict[object, list[tuple[PartitionNode, SubgraphStructure]]] = {}
     subgraphs = [one for one in root.walk() if one.is_leaf and one is not root and not _is_remote(machines, one)]

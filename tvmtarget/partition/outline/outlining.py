@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import cast
 
-from tvmtarget.ir.function import DIMS, OPS, Attribute, Call, Function, Value
+from tvmtarget.ir.function import COPY, DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import control_flow_form, expected_body_runs
@@ -14,6 +15,7 @@ from tvmtarget.partition.control.drivers import DriverBlock, DriverStep, write_d
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.host_device.attributes import SIDE_ATTRS, as_device, as_host
+from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
@@ -152,13 +154,24 @@ def outline(
     outliner.lifted = lifted_constants(
         program, outliner.structures, root, lambda leaf: outliner.boundary(leaf)[1], constants
     )
+    known = None if cache is None else cast("_FlatOutline | None", cache.outlined)
+    flat = None if known is None else outliner.after_edit(known, root)
+    if cache is not None and flat is not None:
+        cache.outlined = flat
+        cache.count("outlined subgraphs", len(root.parts) - len(outliner.subgraphs), len(root.parts))
+        return flat.outlined
     function = program.function
     params = tuple(param.name for param in function.params)
     context = _CallContext("", Fraction(1))
     # The entry is named before all other functions, so that it keeps its name.
     outliner.add(root, _Signature(outliner.names.fresh(function.name), params, function.results), context)
     functions, subgraphs, copies = tuple(outliner.functions), tuple(outliner.subgraphs), tuple(outliner.copies)
-    return Outlined(functions, subgraphs, copies, tuple(outliner.driven), outliner.memory_graph)
+    outlined = Outlined(functions, subgraphs, copies, tuple(outliner.driven), outliner.memory_graph)
+    if cache is not None:
+        is_flat = not (root.is_leaf or program.bodies or outliner.groups) and all(part.is_leaf for part in root.parts)
+        called = tuple(outliner.called)
+        cache.outlined = _FlatOutline(program, root, outlined, outliner.lifted, called) if is_flat else None
+    return outlined
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +228,57 @@ class _OutlinedSubgraph:
     driven: tuple[DrivenRecord, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _CalledPart:
+    """The call of a part of a flat partition, before the driver renames its operands.
+
+    Attributes:
+        structure: the structure of the part.
+        call: the call.
+        outlined: the function that is called, and what it was made for.
+        base: the name of the function without the number that makes it unique; '' for that of an earlier part.
+    """
+
+    structure: SubgraphStructure
+    call: Call
+    outlined: _OutlinedSubgraph
+    base: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _FlatOutline:
+    """What was outlined of a system whose children are leaves, kept for the program after an edit.
+
+    Attributes:
+        program: the program.
+        root: its partition.
+        outlined: the result.
+        lifted: constants that are parameters.
+        called: the calls of the parts, in order.
+    """
+
+    program: FlatProgram
+    root: PartitionNode
+    outlined: Outlined
+    lifted: Mapping[int, frozenset[str]]
+    called: tuple[_CalledPart, ...]
+
+    def is_of(self, program: FlatProgram, root: PartitionNode, memory_graph: MemoryGraph) -> bool:
+        """Whether a program is partitioned in the same way, and values take the same routes."""
+        own, parts = self.program, zip(self.root.parts, root.parts, strict=False)
+        graph = self.outlined.memory_graph
+        return (
+            (own.wiring is program.wiring and own.topology is program.topology and own.others == program.others)
+            and own.constants.keys() == program.constants.keys()
+            and (own.function.opsets, own.function.attrs) == (program.function.opsets, program.function.attrs)
+            and (self.root.site, self.root.device, len(self.root.parts)) == (root.site, root.device, len(root.parts))
+            and all((a.site, a.calls, a.device) == (b.site, b.calls, b.device) for a, b in parts)
+            and all(part.is_leaf for part in root.parts)
+            and graph is not None
+            and graph.costs == memory_graph.costs
+        )
+
+
 class _Outliner:
     def __init__(
         self,
@@ -234,6 +298,7 @@ class _Outliner:
         self.copies: list[CopyRecord] = []
         self.driven: list[DrivenRecord] = []
         self.execution_order: list[int] = []
+        self.called: list[_CalledPart] = []  # by the entry
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
@@ -258,24 +323,117 @@ class _Outliner:
             correspondence = shared.structure.correspondence(structure, shared.execution_order)
             name = caller.name(shared.signature.name, first_op)
             self._repeat_records(shared, correspondence, caller.context.inner(name))
-            return self._call_of(shared.signature, name, structure, correspondence)
-        signature = _Signature(self.names.fresh(self.structures.name(subgraph, structure)), params, results)
+            call = self._call_of(shared.signature, name, structure, correspondence)
+            if caller.is_entry:
+                self.called.append(_CalledPart(structure, call, shared))
+            return call
+        base = self.structures.name(subgraph, structure)
+        signature = _Signature(self.names.fresh(base), params, results)
         name = caller.name(signature.name, first_op)
         context = caller.context.inner(name)
         starts = len(self.subgraphs), len(self.copies), len(self.driven), len(self.execution_order)
         self.add(subgraph, signature, context)
-        candidates.append(
-            _OutlinedSubgraph(
-                signature,
-                structure,
-                context,
-                tuple(self.execution_order[starts[3] :]),
-                tuple(self.subgraphs[starts[0] :]),
-                tuple(self.copies[starts[1] :]),
-                tuple(self.driven[starts[2] :]),
-            )
+        outlined = _OutlinedSubgraph(
+            signature,
+            structure,
+            context,
+            tuple(self.execution_order[starts[3] :]),
+            tuple(self.subgraphs[starts[0] :]),
+            tuple(self.copies[starts[1] :]),
+            tuple(self.driven[starts[2] :]),
         )
-        return self._call_of(signature, name, structure)
+        candidates.append(outlined)
+        call = self._call_of(signature, name, structure)
+        if caller.is_entry:
+            self.called.append(_CalledPart(structure, call, outlined, base))
+        return call
+
+    def after_edit(self, known: _FlatOutline, root: PartitionNode) -> _FlatOutline | None:
+        """Outline the edited parts of a flat partition; None where functions or copies of others may change."""
+        if self.groups or self.lifted != known.lifted or not known.is_of(self.program, root, self.memory_graph):
+            return None
+        changed = frozenset(changed_ops(known.program, self.program))
+        called, records = list(known.called), list(known.outlined.subgraphs)
+        driver, *leaves = known.outlined.functions
+        functions = {leaf.name: leaf for leaf in leaves}
+        replaced: dict[str, Call] = {}  # by the name of the call before
+        for place in [place for place, part in enumerate(root.parts) if not changed.isdisjoint(part.calls)]:
+            old = called[place]
+            new = self._called_again(known.program, root.parts[place], place, called, {driver.name, *functions})
+            if new is None:
+                return None
+            if new.base:
+                functions[new.outlined.signature.name] = self.functions[-1]
+            called[place], records[place] = new, self.subgraphs[-1]
+            replaced[old.call.source] = new.call
+            if old.base and new.base:
+                # Other parts may share a function that keeps its structure.
+                called = [
+                    replace(one, outlined=new.outlined) if one.outlined is old.outlined else one for one in called
+                ]
+        body = tuple(
+            [
+                _in_place_of(call, replaced[call.source]) if call.op != COPY and call.source in replaced else call
+                for call in driver.body
+            ]
+        )
+        constants = tuple(self.constants[constant.name] for constant in driver.constants)
+        own = (functions[one.outlined.signature.name] for one in called if one.base)
+        outlined = replace(
+            known.outlined,
+            functions=(driver.replace(body=body, constants=constants), *own),
+            subgraphs=tuple(records),
+            memory_graph=self.memory_graph,
+        )
+        return _FlatOutline(self.program, root, outlined, self.lifted, tuple(called))
+
+    def _called_again(
+        self,
+        before: FlatProgram,
+        part: PartitionNode,
+        place: int,
+        called: Sequence[_CalledPart],
+        names: Collection[str],
+    ) -> _CalledPart | None:
+        """Outline an edited part as `call` does it; None where that may change the call of another part."""
+        old, (params, results) = called[place], self.boundary(part)
+        structure = self.structures.of(part, results, self._held_constants)
+        has_same_data = all(self.constants[name] is before.constants[name] for name in structure.constants)
+        is_same = structure == old.structure and has_same_data
+        if old.base and not is_same and any(one.outlined is old.outlined for one in called if not one.base):
+            return None
+        name, old_name = self.program.body[structure.ops[0]].source, old.call.source
+        # Names of calls get numbers only where an operation has no name of its own.
+        if old_name != before.body[old.structure.ops[0]].source or not name:
+            return None
+        if name != old_name and any(one.call.source == name for one in called):
+            return None
+        equal = [
+            (number, one.outlined)
+            for number, one in enumerate(called)
+            if one.base and number != place and one.structure.key == structure.key
+            if self._has_same_constants(one.structure, structure)
+        ]
+        context = _CallContext(name, Fraction(1))
+        if equal and equal[0][0] < place:
+            shared = equal[0][1]
+            correspondence = shared.structure.correspondence(structure, shared.execution_order)
+            new = _CalledPart(structure, self._call_of(shared.signature, name, structure, correspondence), shared)
+            self._repeat_records(shared, correspondence, context)
+        else:
+            base, bases = self.structures.name(part, structure), [one.base for one in called if one is not old]
+            own_name = old.outlined.signature.name if old.base else ""
+            # The numbers that make names unique depend on all functions before.
+            if equal or base in bases or base in self.names or (base in names and base != own_name):
+                return None
+            if old.base and (own_name != old.base or old.base in bases):
+                return None
+            signature = _Signature(base, params, results)
+            self._add_leaf(part, signature, context)
+            outlined = _OutlinedSubgraph(signature, structure, context, part.calls, (self.subgraphs[-1],), (), ())
+            new = _CalledPart(structure, self._call_of(signature, name, structure), outlined, base)
+        # The driver places copies in the order in which calls read their operands.
+        return new if (new.call.inputs, new.call.outputs) == (old.call.inputs, old.call.outputs) else None
 
     def _call_of(
         self,
@@ -491,6 +649,11 @@ class _Outliner:
         if subgraph.is_leaf and subgraph.site.path == device:
             return as_device(function)
         return as_host(function, self.program.topology[device].host, device)
+
+
+def _in_place_of(call: Call, other: Call) -> Call:
+    """Return a call of a driver that calls as another one does, with the operands and results that it has."""
+    return replace(call, op=other.op, attrs=other.attrs, source=other.source, has_effect=other.has_effect)
 
 
 def _renamed_dims(correspondence: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -122,6 +122,7 @@ class Feasibility:
         """Whether a leaf (column, as in `leaves`) supports an operation (row)."""
         if self._known is not None:
             found, changed = self._known[0].copy(), self._known[1]
+            self.cache.count("operations", len(found) - len(changed), len(found))
             for index in changed:
                 found[index] = self._row(index)[0]
             return found
