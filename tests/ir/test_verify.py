@@ -9,7 +9,9 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
+from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.verify import verify_functions
 
 FLOAT = TensorType("float32", (2, 3))
 
@@ -239,3 +241,37 @@ def test_a_function_that_was_verified_is_judged_again_in_another_module():
         tt.IRModule((good.main,)).verify()
     with pytest.raises(ModelError, match="no node 'npu' in target"):
         tt.IRModule((good.main.replace(constraint="@npu"), good["f"]), target=tt.Target.parse("[cpu=llvm]")).verify()
+
+
+EDITS = {
+    "another operator": {"op": "onnx.Tanh"},
+    "an operator of a domain without a version": {"op": "onnx.com.microsoft::Gelu"},
+    "an unknown element type": {"outputs": (Value("b", TensorType("float33", (2,))),)},
+    "two attributes of a name": {"attrs": (("axis", 0), ("axis", 1))},
+    "a copy without ends": {"op": "tt.copy"},
+    "code beside other operations": {"op": "tt.code"},
+    "another operand": {"inputs": ("missing",)},
+    "another result": {"outputs": (Value("a", TensorType("float32", (2,))),)},
+}
+
+
+@pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)
+def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(change):
+    type_ = TensorType("float32", (2,))
+    calls = tuple(
+        Call("onnx.Relu", (one,), (Value(other, type_),), source=other)
+        for one, other in (("x", "a"), ("a", "b"), ("b", "c"))
+    )
+
+    def problems(since):
+        edited = (calls[0], replace(calls[1], **change), calls[2])
+        main = Function("main", (Value("x", type_),), edited, ("c",), opsets=(("", 17),))
+        try:
+            verify_functions({"main": main}, since=since)
+        except ModelError as error:
+            return str(error)
+        return ""
+
+    before = Function("main", (Value("x", type_),), calls, ("c",), opsets=(("", 17),))
+    verify_functions({"main": before})
+    assert problems({"main": before}) == problems(None)

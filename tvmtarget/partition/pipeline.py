@@ -37,6 +37,7 @@ from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.constant_folding import folded_ops
 from tvmtarget.ir.function import DRIVEN_DEVICE
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.verify import verify_functions
 from tvmtarget.partition.control.boundary_memory import check_boundary_memory
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
@@ -169,7 +170,7 @@ def _after_local_edit(request: Request, cache: PlanCache) -> Feasibility | None:
     program = program_after(feasibility.program, old.main, new.main, request.options)
     if program is None:
         return None
-    new.verify()
+    verify_functions(new.by_name, new.target, old.by_name)
     return feasibility.after_edit(program, frozenset(changed_ops(feasibility.program, program)), cache)
 
 

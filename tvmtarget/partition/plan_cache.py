@@ -7,12 +7,14 @@ A plan keeps the cache that it was made with; that cache holds the results which
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TypeVar, cast
 
 import numpy as np
+
+from tvmtarget.ir.function import Function
 
 __all__ = ["NOTHING", "CacheUse", "PlanCache", "digest"]
 
@@ -45,6 +47,8 @@ class PlanCache:
         self._older = {} if older is None else older._known
         # What the earlier plan, then this one, was prepared from (`pipeline.prepare`).
         self.prepared: object = None if older is None else older.prepared
+        # The functions by name of the latest plan that was verified.
+        self.verified: Mapping[str, Function] | None = None if older is None else older.verified
         # The latest flat partition that was outlined (`outline/outlining.py`).
         self.outlined: object = None if older is None else older.outlined
         self._known: dict[Hashable, object] = {}

@@ -13,6 +13,7 @@ from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_operator
+from tvmtarget.ir.verify import verify_functions
 from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.flat_program import FlatProgram
@@ -40,7 +41,8 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     Raises:
         ModelError: with up to five violated invariants.
     """
-    module.verify()
+    verify_functions(module.by_name, module.target, feasibility.cache.verified)
+    feasibility.cache.verified = module.by_name
     subgraphs = outlined.subgraphs
     leaves = [module[subgraph.function] for subgraph in subgraphs]
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
