@@ -2,9 +2,10 @@
 
 Run as `python -m benchmarks phases [SIZE ...] [--families NAME ...]`: every family of graphs (`_graphs.py`), without
 costs on four sites and with costs on two and four, each in a process of its own. The phases are timed as the pipeline
-runs them (`partition/pipeline.py`), with the garbage collector suspended as `decompose` does. The last two columns are
-the whole call, timed apart from its phases, and the same call with `since=` after an edit of the operation in the
-middle, as a part of the call without; the operator of that operation is replaced, so that its costs are other ones.
+runs them (`partition/pipeline.py`), with the garbage collector suspended as `decompose` does. The last three columns
+are the whole call, timed apart from its phases, and the same call with `since=` after an edit of the operation in the
+middle, as a part of the call without: the operator of that operation is replaced, so that its costs are other ones,
+or it gets an attribute.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.verify import verify_plan
 
-__all__ = ["PHASES", "edited", "phases_of"]
+__all__ = ["PHASES", "annotated", "edited", "phases_of"]
 
 SIZES = (4_000, 40_000, 100_000)
 
@@ -47,8 +48,17 @@ def edited(module: tt.IRModule) -> tt.IRModule:
     return module.replace(functions=(main.replace(body=body),))
 
 
+def annotated(module: tt.IRModule) -> tt.IRModule:
+    """Return a program with another attribute in the middle, which changes no costs."""
+    main = module.main
+    middle = len(main.body) // 2
+    changed = replace(main.body[middle], attrs=(("note", 1),))
+    body = (*main.body[:middle], changed, *main.body[middle + 1 :])
+    return module.replace(functions=(main.replace(body=body),))
+
+
 def phases_of(family: str, size: int, sites: int, has_costs: bool) -> dict[str, float]:
-    """Return processor seconds by phase, of the whole call, and of one after an edit."""
+    """Return processor seconds by phase, of the whole call, and of those after edits."""
     costs = costs_of(SITES[-sites:]) if has_costs else None
     tree = tree_of(sites)
     tt.decompose(module_of(FAMILIES[family](50)), tree, costs)  # what is imported at the first use does not count
@@ -79,9 +89,10 @@ def phases_of(family: str, size: int, sites: int, has_costs: bool) -> dict[str, 
     module = module_of(FAMILIES[family](size))
     plan = timed("whole", lambda: tt.decompose(module, tree, costs))
     timed("reports", plan.summary)
-    after = edited(module)
-    timed("after", lambda: tt.decompose(after, tree, costs))
-    timed("since", lambda: tt.decompose(after, tree, costs, since=plan))
+    for what, edit in (("operator", edited), ("attribute", annotated)):
+        anew, after = edit(module), edit(module)
+        timed(f"anew, {what}", lambda anew=anew: tt.decompose(anew, tree, costs))
+        timed(f"since, {what}", lambda after=after: tt.decompose(after, tree, costs, since=plan))
     return found
 
 
@@ -93,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cap", type=int, default=120, help="seconds of processor time, %(default)s unless given")
     options = parser.parse_args(arguments)
     names = " | ".join(PHASES)
-    print(f"| graph | operations | sites | {names} | whole | since |")
-    print(f"| --- | --: | --- |{' --: |' * (len(PHASES) + 2)}")
+    print(f"| graph | operations | sites | {names} | whole | since, operator | since, attribute |")
+    print(f"| --- | --: | --- |{' --: |' * (len(PHASES) + 3)}")
     for size in options.sizes or SIZES:
         for family in options.families:
             for sites, has_costs in ((4, False), (2, True), (4, True)):
@@ -104,8 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     print(f"{start} | {found.reason} |", flush=True)
                     continue
                 cells = " | ".join(f"{found[name]:.3f}" for name in PHASES)
-                part = f"{100 * found['since'] / found['after']:.0f} %"
-                print(f"{start} | {cells} | {found['whole']:.3f} | {part} |", flush=True)
+                parts = (100 * found[f"since, {what}"] / found[f"anew, {what}"] for what in ("operator", "attribute"))
+                cells = " | ".join([cells, f"{found['whole']:.3f}", *(f"{part:.0f} %" for part in parts)])
+                print(f"{start} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 `plan_request` decomposes a module over a target in this order:
 
     prepare              normalise the module into one flat program, judge which leaf can run which operation; once
+                         (after an edit of single operations only these, `local_edit.py`)
     within_limits        plan again until no site has too many subgraphs, at most MAX_LIMIT_ROUNDS times
       with_colocation    plan again until `same_site` and `apart` hold; the rounds are limited by their size
       improved_colocation  try such groups on other sites, at most MAX_MOVES times
