@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from effort import examples
 from models import DIGITS, EXAMPLES, LIGHT, inputs_of, light, random_graph, small
 from onnx import TensorProto, helper
 
@@ -62,11 +63,12 @@ def test_the_main_example_runs_by_two_code_generators():
     assert_same({"logits": scores}, reference(onnx.load(DIGITS), {"input": x}))
 
 
-# These take most of a minute: many small subgraphs by TVM, or large weights.
+# These take most of a minute: many small subgraphs by TVM, or large weights. What two of them have, others have too.
 SLOW = {"bvlc_alexnet", "densenet121", "inception_v2", "vgg19", "zfnet512"}
+NETWORKS = [name for name in LIGHT if name not in {"densenet121", "inception_v2"} or examples(0, 1)]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LIGHT])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in NETWORKS])
 def test_light_models_over_two_and_three_sites_equal_onnxruntime(name):
     """Depth two and three; operations without heavy loops run by TVM."""
     model = light(name)
