@@ -1,5 +1,7 @@
 """Replicas of machines: idle machines run stages of others by turns, if nothing makes a difference between them."""
 
+from dataclasses import replace
+
 import pytest
 from models import DIGITS
 
@@ -71,6 +73,15 @@ def test_a_saved_plan_has_the_same_replicas(digits, tmp_path):
     again = tt.Plan.load(tmp_path / "digits.plan")
     assert again.throughput == plan.throughput
     assert again.module.structural_hash() == plan.module.structural_hash()
+
+
+def test_a_plan_since_another_has_the_same_replicas(digits):
+    relu = next(at for at, call in enumerate(digits.main.body) if call.kind == "Relu")
+    body = [replace(call, op="onnx.Tanh") if at == relu else call for at, call in enumerate(digits.main.body)]
+    edited = digits.replace(functions=(digits.main.replace(body=tuple(body)),))
+    anew, since = decompose(edited), decompose(edited, since=decompose(digits))
+    assert since.throughput == anew.throughput
+    assert since.module == anew.module
 
 
 @pytest.mark.parametrize(

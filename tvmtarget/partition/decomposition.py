@@ -86,8 +86,8 @@ class Request:
         """
         if (self.moves, self.refusals) != (other.moves, other.refusals) or self.target != other.target:
             return False
-        one, two = (request.options.replace(costs=None) for request in (self, other))
-        return one is two or one == two
+        fields = type(self.options).model_fields.keys() - {"costs"}
+        return all(getattr(self.options, name) == getattr(other.options, name) for name in fields)
 
     def check_names(self, program: FlatProgram) -> None:
         """Check the operation names of all options but `where`, which is checked when it matches.
