@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import tvmtarget as tt
+from tvmtarget.artifact import read_files, write_files
 from tvmtarget.backends.tvm.expansion_builder import attributes_of
 from tvmtarget.support.tree_ensembles import read_ensemble
 
@@ -294,3 +295,20 @@ def test_classes_whose_labels_engines_choose_differently_are_refused(rng, labels
     proto = model("TreeEnsembleClassifier", {**nodes, **written, "classlabels_int64s": labels})
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+
+
+def test_a_saved_program_whose_trees_read_past_their_input_is_refused(rng, tmp_path):
+    """Untrusted programs are compiled from the source in the file, which anybody may have changed."""
+    kind, attributes = regressor(rng)
+    exe = tt.build(tt.IRModule.from_onnx(model(kind, attributes)), "llvm")
+    exe.save(tmp_path / "trees.tta")
+    facts, files = read_files(tmp_path / "trees.tta")
+    (name,) = (name for name in files if name.endswith("source.onnx"))
+    changed = onnx.load_from_string(files[name])
+    (features,) = (one for node in changed.graph.node for one in node.attribute if one.name == "nodes_featureids")
+    features.ints[0] = 10**6
+    files[name] = changed.SerializeToString()
+    rest = {key: value for key, value in facts.items() if key not in ("files", "format", "schema")}
+    write_files(tmp_path / "changed.tta", files, **rest)
+    with pytest.raises(tt.TvmTargetError, match="compares column 1000000, and its input is known to have 3"):
+        tt.load(tmp_path / "changed.tta")(rows(rng, 4))

@@ -38,8 +38,11 @@ def tree_ensemble(builder: Builder, ensemble: Ensemble, data: Expr, labels: Sequ
     Returns:
         Sums of weights, or what else the ensemble makes of them, (rows, targets) of the type of the thresholds, before
         the post-transform; behind them the labels of a classifier, (rows,) of int64.
+
+    Raises:
+        ValueError: a node compares a column that the inputs do not have.
     """
-    from tvm import relax, te
+    from tvm import relax, te, tirx
 
     thresholds, is_single = ensemble.thresholds, ensemble.is_single
     dtype = str(thresholds.dtype)
@@ -62,7 +65,11 @@ def tree_ensemble(builder: Builder, ensemble: Ensemble, data: Expr, labels: Sequ
     names = [name for name, table in tables.items() if table.size]
 
     def compute(operand: Any, *tensors: Any) -> Any:  # noqa: ANN401
-        rows = operand.shape[0]
+        rows, columns = operand.shape
+        # The rules require this, too, but are not asked about the source in a saved program.
+        columns, most = int(columns) if isinstance(columns, tirx.IntImm) else 0, int(ensemble.features.max(initial=0))
+        if most >= columns:
+            raise ValueError(f"an ensemble compares column {most}, and its input is known to have {columns}")
 
         def code(ins: Sequence[Buffer], outs: Sequence[Buffer]) -> Stmt:
             return _Code(ensemble, ins[0], dict(zip(names, ins[1:], strict=True)), outs, rows).function()
