@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import assert_same, images, whole
+from clusters import assert_same, images, replicated, whole
 from models import DIGITS, inputs_of, light
 from processes import is_gone, wait
 
@@ -33,6 +33,17 @@ def test_two_machines_compute_what_one_does():
         assert_same(output, whole(DIGITS, batch))
     called = [event.call for event in exe.profile(images()) if isinstance(event, CallEvent)]
     assert sorted(called) == sorted(subgraph["call"] for subgraph in exe.report()["subgraphs"])
+    exe.close()
+
+
+@pytest.mark.slow
+def test_replicas_run_the_inputs_of_a_stream_by_turns():
+    exe = replicated("dask")
+    batches = [images(seed=seed) for seed in range(7)]
+    for batch, output in zip(batches, exe.stream(batches), strict=True):
+        assert_same(output, whole(DIGITS, batch))
+    group = exe._engine._workers  # type: ignore[attr-defined]
+    assert [*group.workers] == ["n.0", "n.1", "n.2"]
     exe.close()
 
 

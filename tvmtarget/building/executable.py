@@ -511,11 +511,14 @@ class Executable:
             return WorkerEngine(reject)
         if not self._machines and is_distributed(self.target):  # the packed program of one machine of a cluster
             runtime = Runtime("python")
-        home = Machines(topology).home if self._machines else ""
-        programs = self._machines or {home: self._program}
-        return runtime_named(runtime.kind).engine(
-            runtime, Cluster(home, programs, self.root.run, self._pack, open_machine, self._replicas)
-        )
+        cluster = Cluster("", {"": self._program}, self.root.run, self._pack, open_machine)
+        if self._machines:
+            machines = Machines(topology)
+            paths = tuple(machine.path for machine in machines)
+            cluster = replace(
+                cluster, home=machines.home, programs=self._machines, replicas=self._replicas, machines=paths
+            )
+        return runtime_named(runtime.kind).engine(runtime, cluster)
 
     def _pack(self, machine: str) -> bytes:
         """Return the bytes of a saved program with only the functions that one machine calls."""

@@ -54,6 +54,7 @@ class Cluster:
         open: opens these bytes where the machine is. Other processes import it by its qualified name.
         replicas: the machines that run a program by turns, by the path of the first of them, itself included; a program
             that is not listed has its own machine alone.
+        machines: the machines of the target, in its order.
     """
 
     home: str
@@ -62,11 +63,13 @@ class Cluster:
     pack: Callable[[str], bytes]
     open: OpenMachine
     replicas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
 
     @property
     def workers(self) -> dict[str, str]:
-        """The program of each machine that runs one, by the path of the machine."""
-        return {worker: machine for machine in self.programs for worker in self.replicas.get(machine, (machine,))}
+        """The program of each machine that runs one, by the path of the machine, in the order of the target."""
+        found = {worker: machine for machine in self.programs for worker in self.replicas.get(machine, (machine,))}
+        return {machine: found[machine] for machine in dict.fromkeys((*self.machines, *found)) if machine in found}
 
     def worker(self, machine: str, run: int) -> str:
         """Return the machine whose turn it is.
