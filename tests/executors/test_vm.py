@@ -96,6 +96,40 @@ def test_sums_over_nothing_are_an_error():
             executable(np.zeros((0, 3), "float32"))
 
 
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [
+        (helper.make_node("MatMul", ["x", "w"], ["y"]), ("n", 3)),
+        (helper.make_node("MatMul", ["x", "w"], ["y"]), ("n", 4, 3)),
+        (helper.make_node("Gemm", ["x", "w"], ["y"]), ("n", 3)),
+        (helper.make_node("Gemm", ["x", "w"], ["y"], transA=1), (3, "n")),
+        (helper.make_node("Gemm", ["w", "x"], ["y"], transA=1, transB=1), ("n", 3)),
+        (helper.make_node("ReduceMax", ["x"], ["y"], axes=[1]), ("n", 3)),
+    ],
+)
+def test_sums_of_no_rows_are_no_results(node, shape):
+    model = small(node, shape=shape, **({"w": np.ones((3, 2), "float32")} if "w" in node.input else {}))
+    none = np.zeros([0 if size == "n" else size for size in shape], "float32")
+    for executable in both(model, "llvm(executor={executor})"):
+        check([executable, tt.build(model, "onnxruntime")], [none])
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [
+        (helper.make_node("Gemm", ["x", "x"], ["y"], transA=1), ("n", 3)),
+        (helper.make_node("ReduceMax", ["x"], ["y"], axes=[0]), ("n", 3)),
+        (helper.make_node("ArgMin", ["x"], ["y"]), ("n", 3)),
+        (helper.make_node("Einsum", ["x", "x"], ["y"], equation="ij,ik->jk"), ("n", 3)),
+    ],
+)
+def test_results_of_sums_over_no_rows_are_an_error(node, shape):
+    model = small(node, shape=shape)
+    for executable in both(model, "llvm(executor={executor})"):
+        with pytest.raises((BackendError, RunError), match="sums over nothing unwritten"):
+            executable(np.zeros([0 if size == "n" else size for size in shape], "float32"))
+
+
 def test_functions_of_two_targets_are_one_executable():
     """Code of a GPU is generated without one; weights are copied there once, by another function than `main`."""
     target = "[gpu=cuda(arch=sm_80),cpu=llvm](host=@cpu,executor=vm)"

@@ -579,19 +579,20 @@ _MOST_KINDS = 8
 def _never_empty(graph: GraphProto) -> frozenset[int]:
     """Return the inputs that must not be empty, as sums over nothing leave their results unwritten.
 
-    These are the inputs of symbolic shape; static shapes are checked when the program is partitioned. An input may be
-    empty along a dimension that is read only as a part of others: a cache that is extended before a sum.
+    These are inputs of symbolic shape; static shapes are checked when the program is partitioned. An input may be empty
+    along a dimension that no sum runs over, such as a batch, or that is only a part of those: a cache that is extended
+    before a sum.
     """
     sums = [node for node in graph.node if node.op_type in _SUMS or node.op_type.startswith("Reduce")]
     if not sums:
         return frozenset()
     shapes = [_dims(value.type.tensor_type) for value in graph.input]
     types = _types(graph)
-    operands = [types.get(name) for node in sums for name in node.input if name]
-    known = [_dims(type_) for type_ in operands if type_ is not None and type_.HasField("shape")]
-    dims = {dim for shape in known for dim in shape}
+    lists = {name for node in sums if node.op_type.startswith("Reduce") for name in node.input[1:2]}
+    axes = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer if one.name in lists}
+    dims = {dim for node in sums for dim in _summed(node, types, axes)}
     symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
-    is_known = len(known) == len(operands) and all(symbols_of(dim) <= symbols for dim in dims if isinstance(dim, str))
+    is_known = all(symbols_of(dim) <= symbols for dim in dims if isinstance(dim, str))
     harmless = {one for one in symbols if is_known and None not in dims and _may_be_empty(one, dims)}
     needed = [any(not isinstance(dim, int) and dim not in harmless for dim in shape) for shape in shapes]
     checked = {dim for shape in shapes if harmless.isdisjoint(shape) for dim in shape if isinstance(dim, str)}
@@ -600,6 +601,33 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
         for index, shape in enumerate(shapes)
         if needed[index] and (harmless.isdisjoint(shape) or not {*shape} - harmless <= checked | {*_numbers(shape)})
     )
+
+
+def _summed(node: NodeProto, types: Mapping[str, TypeProto.Tensor], axes: Mapping[str, Array]) -> tuple[Dim, ...]:
+    """Return the dimensions that a sum runs over: at least those, and None for an unknown one."""
+    shapes = [_dims(types[name]) if name in types and types[name].HasField("shape") else None for name in node.input]
+    attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    places: Sequence[int] | None
+    if node.op_type in ("Gemm", "MatMul", "MatMulInteger"):
+        first, second = shapes[:2]
+        is_vector = second is not None and len(second) == 1
+        at = (0 if attributes.get("transA") else -1, -1 if is_vector or attributes.get("transB") else -2)
+        both: list[Dim] = [shape[place] for shape, place in zip((first, second), at, strict=True) if shape is not None]
+        known = [dim for dim in both if dim is not None]
+        return (min(known, key=lambda dim: isinstance(dim, str), default=None),)
+    if node.op_type.startswith("Arg"):
+        places = [attributes.get("axis", 0)]
+    elif node.op_type.startswith("Reduce"):
+        given = axes[node.input[1]].reshape(-1).tolist() if node.input[1:2] and node.input[1] in axes else None
+        places = attributes.get("axes", given) or None
+    else:
+        places = None
+    if None in shapes[:1] or (places is None and None in shapes):
+        return (None,)
+    first = shapes[0] or ()
+    if places is not None and all(-len(first) <= place < len(first) for place in places):
+        return tuple(first[place] for place in places)
+    return tuple(dim for shape in shapes for dim in shape or ())
 
 
 def _may_be_empty(symbol: str, dims: Iterable[Dim]) -> bool:
