@@ -156,8 +156,17 @@ def test_a_cache_may_be_empty_if_sums_read_it_with_more():
     module = model("""g (float[b,s,4] x, float[b,p,4] past) => (float[b,s,t] y, float[b,t,4] k) {
         k = Concat<axis = 1>(past, x) q = Transpose<perm = [0, 2, 1]>(k) y = MatMul(x, q) }""")
     program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
-    given = {"x": np.ones((2, 3, 4), "float32"), "past": np.ones((2, 0, 4), "float32")}
-    for name, array in expected.run(given).items():
-        np.testing.assert_allclose(program.run(given)[name], array)
-    with pytest.raises(BackendError, match="input 0 has shape"):
-        program.run({"x": np.ones((2, 0, 4), "float32"), "past": np.ones((2, 1, 4), "float32")})
+    for steps, before in ((3, 0), (0, 1), (0, 0)):
+        given = {"x": np.ones((2, steps, 4), "float32"), "past": np.ones((2, before, 4), "float32")}
+        for name, array in expected.run(given).items():
+            np.testing.assert_allclose(program.run(given)[name], array)
+
+
+def test_not_all_parts_of_a_sum_may_be_empty():
+    module = model("""g (float[s,4] x, float[p,4] past) => (float[4] y, float[t,4] k) {
+        axis = Constant<value_ints = [0]>() k = Concat<axis = 0>(past, x) y = ReduceSum<keepdims = 0>(k, axis) }""")
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+    parts = {count: np.ones((count, 4), "float32") for count in (0, 2)}
+    np.testing.assert_array_equal(program(parts[2], parts[0])[0], expected(parts[2], parts[0])[0])
+    with pytest.raises(BackendError, match="sums over nothing"):
+        program(parts[0], parts[0])

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -593,7 +593,13 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
     dims = {dim for node in sums for dim in _summed(node, types, axes)}
     symbols = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
     is_known = all(symbols_of(dim) <= symbols for dim in dims if isinstance(dim, str))
-    harmless = {one for one in symbols if is_known and None not in dims and _may_be_empty(one, dims)}
+    harmless: set[str] = set()
+    # Symbols may be 0 at the same time, so that each one joins those before it. Sizes of operands come last: where a
+    # cache and what is added to it are summed together, the cache may be empty.
+    operands = {dim for node in sums for name in node.input if name in types for dim in _dims(types[name])}
+    for one in sorted(symbols if is_known and None not in dims else (), key=lambda one: (one in operands, one)):
+        if _may_be_empty({*harmless, one}, dims):
+            harmless.add(one)
     needed = [any(not isinstance(dim, int) and dim not in harmless for dim in shape) for shape in shapes]
     checked = {dim for shape in shapes if harmless.isdisjoint(shape) for dim in shape if isinstance(dim, str)}
     return frozenset(
@@ -630,9 +636,9 @@ def _summed(node: NodeProto, types: Mapping[str, TypeProto.Tensor], axes: Mappin
     return tuple(dim for shape in shapes for dim in shape or ())
 
 
-def _may_be_empty(symbol: str, dims: Iterable[Dim]) -> bool:
-    """Return whether all dimensions have elements if a symbol is 0 and the others are not."""
-    return all((least_dim(dim, 1, {symbol}) or 0) > 0 for dim in dims if symbol in symbols_of(dim))
+def _may_be_empty(symbols: Set[str], dims: Iterable[Dim]) -> bool:
+    """Return whether all dimensions have elements if some symbols are 0 and the others are not."""
+    return all((least_dim(dim, 1, symbols) or 0) > 0 for dim in dims if symbols & symbols_of(dim))
 
 
 def _numbers(shape: Iterable[Dim]) -> Iterator[int]:
