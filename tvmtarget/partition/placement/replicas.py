@@ -7,7 +7,6 @@ on the number of its own replicas alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtarget.ir.function import COPY
@@ -21,6 +20,7 @@ from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.target.topology import Site
 
 __all__ = ["add_replicas"]
 
@@ -126,21 +126,16 @@ class _Candidates:
         )
 
     def _is_equal(self, machine: Machine, other: Machine) -> bool:
-        nodes = [self.topology[one.path].target for one in (machine, other) if one.is_one_child]
+        nodes = [self.topology[one.path].target.replace(name=None, count=1) for one in (machine, other)]
+        if not (machine.is_one_child and other.is_one_child) or nodes[0] != nodes[1]:
+            return False
         capacities = self.estimates.capacities()
-        return (
-            len({node.replace(name=None, count=1) for node in nodes}) == 1
-            and len(nodes) == 2
-            and all(
-                capacities.get(site.domain) == capacities.get(self.topology[renamed].domain)
-                for site in self.topology.leaves(machine.path)
-                if (renamed := other.path + site.path[len(machine.path) :])
-            )
-        )
+        domains = self._counterparts(machine.path, other.path)
+        return all(capacities.get(one) == capacities.get(domain) for one, domain in domains.items())
 
     def _runs_as_fast(self, subgraph: SubgraphRecord, path: str, idle: str) -> bool:
         leaf = self.topology[subgraph.site]
-        other = self.topology[idle + subgraph.site[len(path) :]]
+        other = self._counterpart(leaf, path, idle)
         return (
             self.estimates.launch(leaf) == self.estimates.launch(other)
             and self.feasibility.can_be_one_function(subgraph.calls, other)
@@ -152,8 +147,8 @@ class _Candidates:
         )
 
     def _is_as_near(self, transfer: _Transfer, path: str, idle: str) -> bool:
-        """Return whether a transfer takes as long with the idle machine, whatever machine is at the other end."""
-        domains = dict(self._counterparts(path, idle))
+        """Return whether a transfer takes as long with the idle machine, for every machine at the other end."""
+        domains = self._counterparts(path, idle)
         is_sent = transfer.src in domains
         own = transfer.src if is_sent else transfer.dst
 
@@ -163,7 +158,11 @@ class _Candidates:
         others = self.topology.domains() - {*domains, *domains.values()}
         return all(time(own, other) == time(domains[own], other) for other in others)
 
-    def _counterparts(self, path: str, idle: str) -> Iterator[tuple[str, str]]:
-        for leaf in self.topology.leaves(path):
-            for site in (leaf, self.topology[leaf.host]):
-                yield site.domain, self.topology[idle + site.path[len(path) :]].domain
+    def _counterpart(self, site: Site, path: str, idle: str) -> Site:
+        """Return the site of an idle machine in place of that of an equal one."""
+        return self.topology[idle + site.path[len(path) :]]
+
+    def _counterparts(self, path: str, idle: str) -> dict[str, str]:
+        """Return the memories of an idle machine by those of an equal one."""
+        sites = [site for leaf in self.topology.leaves(path) for site in (leaf, self.topology[leaf.host])]
+        return {site.domain: self._counterpart(site, path, idle).domain for site in sites}
