@@ -156,7 +156,7 @@ class ProcessWorkerGroup:
     def _prepare(self) -> None:
         """Send each machine its program, and a connection for each pair of machines that communicate."""
         cluster = self._cluster
-        replicas = {machine: cluster.replicas.get(machine, (machine,)) for machine in cluster.programs}
+        replicas = {machine: cluster.group(machine) for machine in cluster.programs}
         pairs = [
             pair
             for machine in cluster.programs

@@ -68,8 +68,19 @@ class Cluster:
     @property
     def workers(self) -> dict[str, str]:
         """The program of each machine that runs one, by the path of the machine, in the order of the target."""
-        found = {worker: machine for machine in self.programs for worker in self.replicas.get(machine, (machine,))}
+        found = {worker: machine for machine in self.programs for worker in self.group(machine)}
         return {machine: found[machine] for machine in dict.fromkeys((*self.machines, *found)) if machine in found}
+
+    def group(self, machine: str) -> tuple[str, ...]:
+        """Return the machines that run a program by turns.
+
+        Args:
+            machine: the machine of the program.
+
+        Returns:
+            Paths, that of the machine first.
+        """
+        return self.replicas.get(machine, (machine,))
 
     def worker(self, machine: str, run: int) -> str:
         """Return the machine whose turn it is.
@@ -81,7 +92,7 @@ class Cluster:
         Returns:
             Its path, or that of one of its replicas.
         """
-        return by_turns(self.replicas.get(machine, (machine,)), run)
+        return by_turns(self.group(machine), run)
 
     def sinks(self, machine: str) -> list[str]:
         """List the machines that a machine sends to.
