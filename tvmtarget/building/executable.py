@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -124,13 +125,16 @@ def _replicas_of(manifest: Manifest, target: Target, place: str) -> dict[str, tu
         return {}
     machines = [machine.path for machine in Machines(Topology(target))]
     listed = [path for group in manifest.replicas.values() for path in group]
-    problems = [f"it has no machine {path!r}{did_you_mean(path, machines)}" for path in listed if path not in machines]
+    unknown = [path for path in listed if path not in machines][:5]
+    problems = [f"it has no machine {path!r}{did_you_mean(path, machines)}" for path in unknown]
     for first, group in manifest.replicas.items():
         if group[:1] != (first,) or first not in manifest.machines:
             problems.append(f"machine {first!r} is not the first of its replicas, which has a program")
         problems += [f"replica {path!r} has a program of its own" for path in group[1:] if path in manifest.machines]
-    problems += [f"machine {path!r} takes turns with two others" for path in {*listed} if listed.count(path) > 1]
-    raise_all(ArtifactError, [f"{place!r} is damaged: 'manifest.json': {problem}" for problem in problems])
+    problems += [
+        f"machine {path!r} takes turns with two others" for path, count in Counter(listed).items() if count > 1
+    ]
+    raise_all(ArtifactError, [f"{place!r} is damaged: 'manifest.json': {problem}" for problem in problems[:5]])
     return dict(manifest.replicas)
 
 
