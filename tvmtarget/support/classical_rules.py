@@ -15,7 +15,7 @@ from tvmtarget.ir.function import Constant
 from tvmtarget.ir.types import Dim
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
-from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
+from tvmtarget.support.tree_ensembles import POST_TRANSFORMS, classes_of, read_ensemble
 
 __all__ = ["CLASSICAL", "label_tables"]
 
@@ -97,7 +97,7 @@ def _check_post_transform(op: Op, scores: int, *, is_binary: bool = False) -> Re
     """
     post_transform = op.attr("post_transform") or "NONE"
     if isinstance(post_transform, int):
-        post_transform = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[post_transform]
+        post_transform = POST_TRANSFORMS[post_transform]
     allowed = ("NONE",) if scores == 1 else ("NONE", "LOGISTIC") if is_binary else _POST_TRANSFORMS
     if post_transform in allowed:
         return None

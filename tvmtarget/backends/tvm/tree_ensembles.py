@@ -66,7 +66,7 @@ def tree_ensemble(builder: Builder, ensemble: Ensemble, data: Expr, labels: Sequ
 
     def compute(operand: Any, *tensors: Any) -> Any:  # noqa: ANN401
         rows, columns = operand.shape
-        # The rules require this, too, but are not asked about the source in a saved program.
+        # The rules require this, too, but the source in a saved program is compiled without them.
         columns, most = int(columns) if isinstance(columns, tirx.IntImm) else 0, int(ensemble.features.max(initial=0))
         if most >= columns:
             raise ValueError(f"an ensemble compares column {most}, and its input is known to have {columns}")
