@@ -123,7 +123,7 @@ def _replicas_of(manifest: Manifest, target: Target, place: str) -> dict[str, tu
     """Return the machines that take turns, by the path of the first of them, if such machines are there."""
     if not manifest.replicas:
         return {}
-    machines = [machine.path for machine in Machines(Topology(target))]
+    machines = dict.fromkeys(machine.path for machine in Machines(Topology(target)))
     listed = [path for group in manifest.replicas.values() for path in group]
     unknown = [path for path in listed if path not in machines][:5]
     problems = [f"it has no machine {path!r}{did_you_mean(path, machines)}" for path in unknown]
