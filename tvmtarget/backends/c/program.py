@@ -37,6 +37,7 @@ _TEXTS = {
     -3: "a workspace is not aligned",
     -4: "a packed function was called with other arguments than it takes",
     -5: "a device could not be opened",
+    -6: "an index is out of bounds",
 }
 
 

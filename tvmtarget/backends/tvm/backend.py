@@ -474,12 +474,17 @@ def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
 
 
 def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
-    if request.is_relax:
-        return tvm.ir.load_json(request.source.decode())
     # A build whose code is cached imports nothing.
-    from tvmtarget.backends.tvm.onnx_import import import_onnx
+    from tvmtarget.backends.tvm.index_checks import check_indices
 
-    return import_onnx(*_prepared(request.model, is_gpu=request.target.kind == "cuda"))
+    is_gpu = request.target.kind == "cuda"
+    if request.is_relax:
+        module = tvm.ir.load_json(request.source.decode())
+    else:
+        from tvmtarget.backends.tvm.onnx_import import import_onnx
+
+        module = import_onnx(*_prepared(request.model, is_gpu=is_gpu))
+    return module if is_gpu else check_indices(module)
 
 
 def _is_symbolic(tvm: Any, module: Any) -> bool:  # noqa: ANN401

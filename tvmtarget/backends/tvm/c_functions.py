@@ -50,6 +50,7 @@ _FUNCTIONS = {"tirx.fabs": "fabs"}
 _SMALL = 17  # elements; smaller buffers stay local variables of the C function, which compilers keep in registers
 _LEAST_SHARED = 256  # bytes that buffers of parts of a kernel can share, below which it stays whole
 _LONG_ROW = 32  # iterations; shorter loops that store by a condition take longer in parts
+_OUT_OF_BOUNDS = -6  # TVMTARGET_ERROR_INDEX of tvmtarget_crt.h
 _INCLUDES = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n"
 _INCLUDES += '#include "tvmtarget_crt.h"\n'
 
@@ -82,17 +83,20 @@ def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: 
         walk = _Walk(name, prefix)
         walk.function(module["main"])
         used = {variable: module[variable] for variable in walk.symbols}
-        kernels, parts, code = _kernels(used, walk.symbols, walk.operands(), target, form)
-        steps = walk.in_parts(parts)
-    file = f"{prefix}_kernels.{'c' if form == 'c' else 'o'}"
+        generated = _Generated(walk.symbols, walk.operands())
+        # LLVM generates only functions that return 0.
+        checks = {one: function for one, function in used.items() if form == "object" and _can_fail(function)}
+        generated.add({one: used[one] for one in used if one not in checks}, target, form, f"{prefix}_kernels")
+        generated.add(checks, tvm.target.Target("c"), "c", f"{prefix}_checks")
+        steps = walk.in_parts(generated.parts)
     return StaticFunction(
         inputs=tuple(walk.inputs),
         outputs=tuple(walk.outputs),
         tensors=walk.tensors,
         constants=walk.constants,
         steps=tuple(steps),
-        kernels=kernels,
-        code={file: code} if kernels else {},
+        kernels=generated.kernels,
+        code=generated.code,
     )
 
 
@@ -226,43 +230,62 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
-def _kernels(
-    functions: Mapping[Any, PrimFunc],
-    symbols: Mapping[Any, str],
-    operands: Mapping[str, Sequence[bool]],
-    target: Any,  # noqa: ANN401
-    form: CodeForm,
-) -> tuple[dict[str, Kernel], dict[str, list[_Part]], bytes]:
-    """Generate code of tensor functions.
+def _can_fail(function: PrimFunc) -> bool:
+    """Return whether a function contains an assertion."""
+    from tvm_ffi import structural_walk
 
-    Returns:
-        The kernels by symbol, the parts of which each function is made, by its symbol, and their C source or object
-        file.
+    found: list[Stmt] = []
+    structural_walk(function.body, (import_tvm().tirx.AssertStmt, found.append))
+    return bool(found)
+
+
+@dataclass
+class _Generated:
+    """Code of tensor functions.
+
+    Attributes:
+        symbols: names of the functions, by their global variables.
+        operands: for each function whether the operands that it reads are constants in all calls.
+        kernels: the kernels by symbol.
+        parts: the parts of which each function is made, by its symbol.
+        code: files in C and object files, by name.
     """
-    tvm = import_tvm()
-    if not functions:
-        return {}, {}, b""
-    module = tvm.tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
-    module = tvm.transform.Sequential(list(_passes(form)))(module)
-    kernels: dict[str, Kernel] = {}
-    lowered: dict[Any, PrimFunc] = {}
-    by_name = {variable.name_hint: symbol for variable, symbol in symbols.items()}
-    parts: dict[str, list[_Part]] = {}
-    names = Names(symbols.values())
-    for variable, function in module.functions.items():
-        symbol = by_name[variable.name_hint]
-        parts[symbol] = _parts(function, symbol, operands[symbol], names)
-        for part in parts[symbol]:
-            pair = _with_pointers(part, target, form)
-            lowered[tvm.ir.GlobalVar(part.symbol)], kernels[part.symbol] = pair
-    built = tvm.get_global_func(f"target.build.{target.kind.name}")(
-        tvm.tirx.transform.LowerIntrin()(tvm.IRModule(lowered)), target
-    )
-    if form == "c":
-        return kernels, parts, _c_source(built.inspect_source(), kernels).encode()
-    with object_folder() as folder:
-        built.write_to_file(str(folder / "kernels.o"), "o")
-        return kernels, parts, (folder / "kernels.o").read_bytes()
+
+    symbols: Mapping[Any, str]
+    operands: Mapping[str, Sequence[bool]]
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    parts: dict[str, list[_Part]] = field(default_factory=dict)
+    code: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.symbols.values())
+
+    def add(self, functions: Mapping[Any, PrimFunc], target: Any, form: CodeForm, file: str) -> None:  # noqa: ANN401
+        """Generate a file of some functions, whose name is given without its extension."""
+        tvm = import_tvm()
+        if not functions:
+            return
+        module = tvm.tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
+        module = tvm.transform.Sequential(list(_passes(form)))(module)
+        lowered: dict[Any, PrimFunc] = {}
+        kernels: dict[str, Kernel] = {}
+        by_name = {variable.name_hint: symbol for variable, symbol in self.symbols.items()}
+        for variable, function in module.functions.items():
+            symbol = by_name[variable.name_hint]
+            self.parts[symbol] = _parts(function, symbol, self.operands[symbol], self.names)
+            for part in self.parts[symbol]:
+                pair = _with_pointers(part, target, form)
+                lowered[tvm.ir.GlobalVar(part.symbol)], kernels[part.symbol] = pair
+        self.kernels |= kernels
+        built = tvm.get_global_func(f"target.build.{target.kind.name}")(
+            tvm.tirx.transform.LowerIntrin()(tvm.IRModule(lowered)), target
+        )
+        if form == "c":
+            self.code[f"{file}.c"] = _c_source(built.inspect_source(), kernels).encode()
+            return
+        with object_folder() as folder:
+            built.write_to_file(str(folder / "kernels.o"), "o")
+            self.code[f"{file}.o"] = (folder / "kernels.o").read_bytes()
 
 
 def _passes(form: CodeForm) -> Iterator[Any]:
@@ -480,7 +503,7 @@ def _with_pointers(
     target: Any,  # noqa: ANN401
     form: CodeForm,
 ) -> tuple[PrimFunc, Kernel]:
-    """Return a function that takes pointers to its buffers and to those that it allocates, and returns 0.
+    """Return a function that takes pointers to its buffers and to those that it allocates, and returns a status.
 
     Args:
         part: what becomes the function.
@@ -524,6 +547,10 @@ def _with_pointers(
         dtype = str(expr.ty.dtype)
         return tirx.call_pure_extern(dtype, function + ("f" if dtype == "float32" else ""), *expr.args)
 
+    def asserted(stmt: Stmt) -> Stmt:  # the message would need TVM's runtime
+        code = tirx.Return(tirx.IntImm("int32", _OUT_OF_BOUNDS))
+        return tirx.IfThenElse(stmt.condition, tirx.Evaluate(tirx.const(0, "int32")), code)
+
     def serial(stmt: Stmt) -> Stmt:  # parallel loops would start threads of TVM's runtime
         if form == "object" and stmt.kind != tirx.ForKind.PARALLEL:
             return stmt
@@ -531,7 +558,7 @@ def _with_pointers(
 
     params, count, symbol = list(part.params), part.count, part.symbol
     declared = [tirx.DeclBuffer(buffer, data=pointer(buffer)) for buffer in params]
-    changes = [(tirx.AllocBuffer, allocated), (ir.Call, called), (tirx.For, serial)]
+    changes = [(tirx.AllocBuffer, allocated), (ir.Call, called), (tirx.For, serial), (tirx.AssertStmt, asserted)]
     body = part.body
     if form == "c":
         body = structural_map(body, [((tirx.Max, tirx.Min), _compared)])

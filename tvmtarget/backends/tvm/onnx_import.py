@@ -24,6 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
 from tvmtarget.backends.tvm.expansion_builder import attributes_of
+from tvmtarget.backends.tvm.index_checks import check_lengths
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
@@ -634,6 +635,7 @@ class _SymbolicImport:
             return value if dtype == "float32" else emit(op.astype(value, "float32"))
 
         data, lengths, states = wide(inputs[0]), given[4], given[5:7] if node.op_type == "LSTM" else given[5:6]
+        lengths = None if lengths is None else check_lengths(builder, node.op_type, lengths, data)
         direction = self.attribute(node, "direction", b"forward")
         names_of = [one.decode() for one in self.attribute(node, "activations", [])]
         found: list[list[Expr]] = []

@@ -9,6 +9,7 @@ const char *tvmtarget_status_text(int32_t status) {
     case TVMTARGET_ERROR_UNALIGNED: return "a workspace is not aligned";
     case TVMTARGET_ERROR_ARGUMENTS: return "a packed function was called with other arguments than it takes";
     case TVMTARGET_ERROR_DEVICE: return "a device could not be opened";
+    case TVMTARGET_ERROR_INDEX: return "an index is out of bounds";
     default: return "a kernel failed";
   }
 }

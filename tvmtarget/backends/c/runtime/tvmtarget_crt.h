@@ -34,7 +34,8 @@ enum tvmtarget_status {
   TVMTARGET_ERROR_WORKSPACE_TOO_SMALL = -2, /* a workspace has fewer bytes than its ..._SIZE macro */
   TVMTARGET_ERROR_UNALIGNED = -3,           /* a workspace or constants begin at no multiple of ..._ALIGNMENT */
   TVMTARGET_ERROR_ARGUMENTS = -4,           /* a packed function was called with other arguments than it takes */
-  TVMTARGET_ERROR_DEVICE = -5               /* a device could not be opened */
+  TVMTARGET_ERROR_DEVICE = -5,              /* a device could not be opened */
+  TVMTARGET_ERROR_INDEX = -6                /* an index that the program read or computed is out of bounds */
 };
 
 /* Returns a static text. */

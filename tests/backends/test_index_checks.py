@@ -1,0 +1,135 @@
+"""Indices that are data and out of bounds are errors in generated code, where other memory would be read or written."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tvmtarget as tt
+from tvmtarget.errors import BackendError, RunError
+
+DATA = np.arange(12, dtype=np.float32).reshape(4, 3)
+RIGHT = {
+    "taken": np.array([0, -4]),
+    "elements": np.array([[1, 2, -1]]),
+    "coordinates": np.array([[-1, 2], [3, -3]]),
+    "places": np.array([[0], [-1]]),
+    "cells": np.array([[3, -4, 0]]),
+}
+WRONG = {
+    "taken": np.array([0, 4]),
+    "elements": np.array([[1, 2, -5]]),
+    "coordinates": np.array([[-1, 3], [3, -3]]),
+    "places": np.array([[0], [1 << 40]]),
+    "cells": np.array([[3, -5, 0]]),
+}
+
+
+def _model(rows: int | str) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Gather", ["x", "taken"], ["y0"]),
+        helper.make_node("GatherElements", ["x", "elements"], ["y1"]),
+        helper.make_node("GatherND", ["x", "coordinates"], ["y2"]),
+        helper.make_node("ScatterND", ["x", "places", "rows"], ["y3"]),
+        helper.make_node("ScatterElements", ["x", "cells", "row"], ["y4"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 3])]
+    inputs += [helper.make_tensor_value_info(name, TensorProto.INT64, one.shape) for name, one in RIGHT.items()]
+    constants = [
+        onnx.numpy_helper.from_array(np.zeros((2, 3), np.float32), "rows"),
+        onnx.numpy_helper.from_array(np.ones((1, 3), np.float32), "row"),
+    ]
+    outputs = [helper.make_tensor_value_info(f"y{at}", TensorProto.FLOAT, None) for at in range(len(nodes))]
+    graph = helper.make_graph(nodes, "indices", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [
+        ("llvm", 4),
+        ("llvm", "n"),
+        ("llvm(executor=vm)", 4),
+        ("llvm(executor=aot, runtime=cpp)", 4),
+        ("c(executor=aot, runtime=crt)", 4),
+    ],
+)
+def test_an_index_that_is_out_of_bounds_is_an_error(target: str, rows: int | str) -> None:
+    model = _model(rows)
+    executable = tt.build(model, target=target)
+    expected = tt.build(model, target="numpy")
+    for found, wanted in zip(executable(DATA, *RIGHT.values()), expected(DATA, *RIGHT.values()), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    for name, indices in WRONG.items():
+        with pytest.raises(RunError, match="is out of bounds"):
+            executable(DATA, *{**RIGHT, name: indices}.values())
+    np.testing.assert_array_equal(executable(DATA, *RIGHT.values())[0], DATA[[0, -4]])
+
+
+def test_a_constant_index_that_is_out_of_bounds_of_a_symbolic_size_is_an_error() -> None:
+    node = helper.make_node("Gather", ["x", "at"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"] if name == "x" else [1]) for name in "xy")
+    at = onnx.numpy_helper.from_array(np.array([2]), "at")
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [at]), ir_version=9)
+    executable = tt.build(model, target="llvm")
+    assert executable(DATA[:, 0])[0] == 6
+    with pytest.raises(RunError, match="an index of take is out of bounds"):
+        executable(DATA[:2, 0])
+
+
+def _relax(constant: bool) -> tt.IRModule:
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    tensor = relax.TensorType
+    x, at = relax.Var("x", tensor((4, 3), "float32")), relax.Var("at", tensor((2,), "int64"))
+    lengths, regions = relax.Var("lengths", tensor((3,), "int64")), relax.Var("regions", tensor((1, 5), "float32"))
+    images = relax.Var("images", tensor((2, 1, 4, 4), "float32"))
+    params = [x, at, lengths, images, regions]
+    op = relax.op
+    with builder.function("main", params):
+        with builder.dataflow():
+            taken = builder.emit(op.take(x, relax.const(np.array([0, 4])) if constant else at, axis=0))
+            cells = builder.emit(op.index_tensor(x, [at, at]))
+            turned = builder.emit(op.reverse_sequence(x, lengths, 0, 1))
+            regions = builder.emit(op.vision.roi_align(images, regions, (1, 1), 1.0, 1))
+            results = builder.emit_output(relax.Tuple([taken, cells, turned, regions]))
+        builder.emit_func_output(results)
+    return tt.IRModule.from_tvm(builder.get())
+
+
+def test_indices_of_operators_of_relax_are_checked() -> None:
+    executable = tt.build(_relax(constant=False), target="llvm")
+    right = [DATA, np.array([0, 2]), np.array([1, 4, 2]), np.ones((2, 1, 4, 4), np.float32)]
+    right.append(np.array([[1, 0, 0, 3, 3]], np.float32))
+    taken, cells, turned, regions = executable(*right)
+    np.testing.assert_array_equal(taken, DATA[[0, 2]])
+    np.testing.assert_array_equal(cells, [0, 8])
+    np.testing.assert_array_equal(turned[:, 1], DATA[::-1, 1])
+    np.testing.assert_array_equal(regions.reshape(-1), [1])
+    wrong = {1: np.array([0, 3]), 2: np.array([1, 5, 2]), 4: np.array([[2, 0, 0, 3, 3]], np.float32)}
+    for position, value in wrong.items():
+        with pytest.raises(RunError, match=r"is out of bounds for [234] elements"):
+            executable(*right[:position], value, *right[position + 1 :])
+    with pytest.raises(BackendError, match="an index of take is out of bounds for 4 elements"):
+        tt.build(_relax(constant=True), target="llvm")
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+def test_lengths_of_sequences_beyond_the_input_are_an_error(target: str) -> None:
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=(1, 8, size)).astype(np.float32) for size in (3, 2)]
+    constants = [onnx.numpy_helper.from_array(one, name) for name, one in zip("wr", weights, strict=True)]
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "lengths"], ["y"], hidden_size=2, direction="reverse")
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 2, 3]),
+        helper.make_tensor_value_info("lengths", TensorProto.INT32, [2]),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(helper.make_graph([node], "g", inputs, [output], constants), ir_version=9)
+    executable = tt.build(model, target=target)
+    x = random.normal(size=(5, 2, 3)).astype(np.float32)
+    assert not np.asarray(executable(x, np.array([0, 5], np.int32)))[:, 0, 0].any()
+    for lengths in ([2, 6], [-1, 5]):
+        with pytest.raises(RunError, match="is out of bounds"):
+            executable(x, np.array(lengths, np.int32))
