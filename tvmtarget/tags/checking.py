@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from tvmtarget.errors import TvmTargetError, did_you_mean
 from tvmtarget.tags.discovery import shipped_folder
-from tvmtarget.tags.files import is_project_file, location
+from tvmtarget.tags.files import is_project_file, locations
 from tvmtarget.tags.layers import FileLayer
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.tree import Target
@@ -33,10 +34,13 @@ def check_file(path: Path | str) -> list[str]:
     # Only the lowest layer, so that the result does not depend on the user's own tags.
     registry = Registry(*default_registry().layers[:1], *([] if is_shipped else [layer]))
     found = [*layer.problems()]
+    location = functools.cache(locations)
     for name in layer.names():
         info = registry.find_info(name)
         if info is not None and info.name == name:
-            found += _problems(registry, name, f" (tag {name!r} in {location(info)})", is_abstract=info.is_abstract)
+            found += _problems(
+                registry, name, f" (tag {name!r} in {location(info.file)(info)})", is_abstract=info.is_abstract
+            )
     return list(dict.fromkeys(found))
 
 

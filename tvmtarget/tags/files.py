@@ -8,7 +8,7 @@ so that the other rows of its file still work. The target fields of a row are ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ __all__ = [
     "TagRow",
     "is_project_file",
     "location",
+    "locations",
     "namespace_of",
     "parse_tables",
     "read_tag_file",
@@ -143,15 +144,35 @@ def location(info: TagInfo) -> str:
     Returns:
         The quoted file, and the line where the row begins if it can be found.
     """
-    # TOML parsers do not report lines, so the file is searched for the header of the row; only messages pay for this.
-    namespace, _, short = info.name.partition("/")
-    paths: set[tuple[str, ...]] = {("tag", short), ("tag", info.name)}
-    if info.family is not None:
-        family = info.family.removeprefix(f"{namespace}/")
-        size = info.name.removeprefix(f"{info.family}.")
-        paths = {("family", family, "sizes", size), ("family", info.family, "sizes", size)}
-    found = next((number for number, keys in _keys_by_line(info.file) if keys[:4] in paths or keys[:2] in paths), None)
-    return f"{str(info.file)!r}" + (f", line {found}" if found else "")
+    return locations(info.file)(info)
+
+
+def locations(path: Path) -> Callable[[TagInfo], str]:
+    """Return a function that describes where tags of one file are defined, as `location` does.
+
+    Args:
+        path: The file, which is searched once for the lines of all its rows.
+
+    Returns:
+        A function of the metadata of a tag of that file.
+    """
+    # TOML parsers do not report lines, so the file is searched for the headers of rows; only messages pay for this.
+    lines: dict[tuple[str, ...], int] = {}
+    for number, keys in _keys_by_line(path):
+        for path_of_keys in (keys[:2], keys[:4]):
+            lines.setdefault(path_of_keys, number)
+
+    def describe(info: TagInfo) -> str:
+        namespace, _, short = info.name.partition("/")
+        paths: set[tuple[str, ...]] = {("tag", short), ("tag", info.name)}
+        if info.family is not None:
+            family = info.family.removeprefix(f"{namespace}/")
+            size = info.name.removeprefix(f"{info.family}.")
+            paths = {("family", family, "sizes", size), ("family", info.family, "sizes", size)}
+        found = min((lines[keys] for keys in paths if keys in lines), default=0)
+        return f"{str(path)!r}" + (f", line {found}" if found else "")
+
+    return describe
 
 
 def _keys_by_line(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
