@@ -1,5 +1,7 @@
 """The ways around defects of the reference evaluator, against ONNX Runtime; and that they are still needed."""
 
+import warnings
+
 import numpy as np
 import pytest
 from models import small
@@ -7,6 +9,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tvmtarget as tt
+from tvmtarget.backends.reference_fixes import FIXES
 from tvmtarget.errors import InfeasibleError
 
 
@@ -129,3 +132,31 @@ def test_operators_of_other_domains_without_a_kernel_are_rejected():
     )
     with pytest.raises(InfeasibleError, match="it has no kernel for CastMap"):
         tt.decompose(module, "numpy")
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9), (2, 3, 7, 8), (1, 2, 4, 5, 6)], ids=str)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("values", ["normal", "nan"])
+def test_pooling_is_that_of_the_evaluator_to_the_bit(op, shape, values):
+    rank, rng = len(shape) - 2, np.random.default_rng(0)
+    x = rng.normal(size=shape).astype("float32")
+    if values == "nan":
+        x[0, 0, 1] = np.nan
+    for _ in range(8):
+        kernel, strides, dilations = (rng.integers(1, most, rank).tolist() for most in (4, 4, 3))
+        # The evaluator pads three dimensions only where it has to look for windows itself.
+        pads = (rng.integers(0, 2, 2 * rank) * (np.array([*kernel, *kernel]) > 1)).tolist() if rank == 2 else None
+        given = {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
+        for more in ({}, {"count_include_pad": 1}) if op == "AveragePool" else ({},):
+            node = helper.make_node(op, ["x"], ["y"], name="pool", **given, **more)
+            model = small(node, shape=shape, opset=19)
+            with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+                expected = ReferenceEvaluator(model).run(None, {"x": x})[0]
+                np.testing.assert_array_equal(ReferenceEvaluator(model, new_ops=FIXES).run(None, {"x": x})[0], expected)
+
+
+def test_windows_of_pooling_may_have_gaps_and_begin_in_the_padding():
+    node = helper.make_node("MaxPool", ["x"], ["y"], name="pool", kernel_shape=[3], dilations=[2], pads=[2, 2])
+    model = small(node, shape=(1, 1, 6))
+    x = np.float32([[[5, 1, 4, 2, 0, 3]]])
+    np.testing.assert_array_equal(tt.build(model, "numpy")(x), tt.build(model, "onnxruntime")(x))
