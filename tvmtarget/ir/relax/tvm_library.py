@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtarget.errors import MissingExtraError, ModelError
+from tvmtarget.garbage_collection import without_garbage_collection
 
 __all__ = ["are_same", "checked_module", "is_tvm_module", "the_tvm"]
 
@@ -19,9 +20,10 @@ def the_tvm() -> Any:
         MissingExtraError: TVM is not installed.
     """
     try:
-        import tvm
-        import tvm.relax
-        import tvm.tirx
+        with without_garbage_collection():
+            import tvm
+            import tvm.relax
+            import tvm.tirx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
     return tvm
