@@ -172,6 +172,14 @@ def cells():
             yield pytest.param(pair, name, id="-".join((*pair, name)), marks=[pytest.mark.slow] * is_slow)
 
 
+@pytest.fixture(scope="module")
+def scheduler():
+    """Return the address of a Dask cluster that programs share: to start one for each takes seconds."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster.scheduler_address
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """Return the folder of an empty compile cache, which has an entry as soon as TVM has compiled anything."""
@@ -202,18 +210,20 @@ def check(executable, case):
 
 
 @pytest.mark.parametrize(("pair", "name"), list(cells()))
-def test_a_pair_computes_what_numpy_does_or_refuses_with_the_path(pair, name, cache):
+def test_a_pair_computes_what_numpy_does_or_refuses_with_the_path(pair, name, cache, request):
     row, case = PAIRS[pair], MODELS[name]
+    target = row.target
     if "dask" in pair:
-        pytest.importorskip("distributed")
+        address = request.getfixturevalue("scheduler")
+        target = target.replace("runtime=dask", f"runtime=dask(address={address},insecure=true)")
     where = {f"op:{op}": row.where[leaf] for op, leaf in case.leaves.items()}
     module = tt.IRModule.from_onnx(case.model)
     if name in row.refused:
         with pytest.raises((BackendError, InfeasibleError), match=row.refused[name]):
-            tt.build(module, row.target, where=where)
+            tt.build(module, target, where=where)
         assert not list(cache.rglob("*.entry"))
         return
-    executable = tt.build(module, row.target, where=where)
+    executable = tt.build(module, target, where=where)
     try:
         check(executable, case)
     finally:
