@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 from effort import examples
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 
-__all__ = ["DIGITS", "LIGHT", "light", "random_graph", "small"]
+__all__ = ["DIGITS", "LIGHT", "beginning", "light", "random_graph", "small"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 DIGITS = EXAMPLES / "digits.onnx"
@@ -52,6 +52,26 @@ def light(name: str) -> ModelProto:
     for value in [value for value in graph.input if value.name not in used]:
         graph.input.remove(value)
     return model
+
+
+def beginning(model: ModelProto, least: int) -> ModelProto:
+    """Return the first nodes of a model, at least so many, up to a value that is all that later nodes read of them."""
+    graph, unread = model.graph, set[str]()
+    for count, node in enumerate(graph.node, 1):
+        unread = {*(unread - set(node.input)), *node.output[:1]}
+        later = {name for other in graph.node[count:] for name in other.input} if count >= least else set()
+        before = {name for other in graph.node[:count] for name in other.output}
+        if count >= least and later & before == unread and len(unread) == 1:
+            break
+    types = {value.name: value for value in shape_inference.infer_shapes(model).graph.value_info}
+    found = ModelProto()
+    found.CopyFrom(model)
+    del found.graph.node[count:], found.graph.output[:], found.graph.input[:], found.graph.initializer[:]
+    found.graph.output.append(types[unread.pop()])
+    used = {name for node in found.graph.node for name in node.input}
+    found.graph.input.extend(value for value in graph.input if value.name in used)
+    found.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in used)
+    return found
 
 
 def inputs_of(model: ModelProto, seed: int = 0) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import pytest
 from conformance import node_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from models import LIGHT
+from models import LIGHT, beginning
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.tvm_schedule import network, onnxruntime, sample
@@ -402,12 +402,17 @@ def test_operators_compute_what_onnx_says(name):
         np.testing.assert_allclose(actual, expected_output, rtol=1e-3, atol=1e-5)
 
 
+# Of networks whose blocks are alike, the first of each kind: numbers of nodes, of 910 and 509. TVM compiles all of them
+# for half a minute each. What comes at the end of them, others have too.
+BLOCKS = {"densenet121": 110, "inception_v2": 135}
+
+
 @pytest.mark.slow
 @needs_tvm
 @pytest.mark.parametrize("name", LIGHT)
 def test_networks_compute_what_onnxruntime_computes(name):
     pytest.importorskip("onnxruntime")
-    model = network(name)
+    model = beginning(network(name), BLOCKS[name]) if name in BLOCKS else network(name)
     expected = onnxruntime(model, threads=2)()
     actual = runner(model, mcpu=host_cpu())(sample(model)[1])[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.std()))
