@@ -1,6 +1,7 @@
 """Layering of packages: imports point down and have no cycles; lazy imports are counted."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -67,6 +68,7 @@ def imports(path, known):
             yield full if full in known else base
 
 
+@cache
 def graph():
     known = modules()
     edges = nx.DiGraph()
