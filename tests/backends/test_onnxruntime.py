@@ -145,3 +145,11 @@ def test_weights_of_4_bits_are_dequantised_on_onnxruntime_and_nothing_else_of_4_
     model.graph.initializer.append(scale)
     with pytest.raises(InfeasibleError, match="4 bits only in constants of DequantizeLinear, not in QuantizeLinear"):
         tt.decompose(model, "onnxruntime")
+
+
+def test_half_precision_products_of_transposed_batches_run_on_onnxruntime():
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float16[3,b,8] x) => (float16[b,3,4] y) '
+    model = onnx.parser.parse_model(f"{text} {{ t = Transpose<perm = [1, 0, 2]>(x) y = MatMul(t, w) }}")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 4), "float16"), "w"))
+    found = tt.build(model, "onnxruntime")(np.ones((3, 2, 8), "float16"))
+    np.testing.assert_array_equal(found, np.full((2, 3, 4), 8, "float16"))

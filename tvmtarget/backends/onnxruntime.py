@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import onnx
-from onnx import helper
+from onnx import GraphProto, TensorProto, helper
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
@@ -76,7 +76,7 @@ class _OnnxRuntime(Backend):
             provider = Provider.of(request.target)
             if not request.is_trusted and (provider.library or provider.options):
                 raise ValueError("provider-library and provider-options of a file need trust (trust=True)")
-            make = _Maker(ort, request.target, provider)
+            make = _Maker(ort, request.target, provider, _skipped(request.model.graph) if provider.is_cpu else ())
             make.providers(ort.SessionOptions())  # errors of the provider are reported apart from those of the program
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
@@ -102,11 +102,13 @@ class _Maker:
         ort: the package.
         target: the leaf.
         provider: its execution provider.
+        skipped: optimizers of the package that do not run.
     """
 
     ort: Any
     target: Target
     provider: Provider
+    skipped: Sequence[str]
 
     def __call__(self, source: bytes) -> Any:  # noqa: ANN401
         options = self.ort.SessionOptions()
@@ -122,10 +124,20 @@ class _Maker:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         providers = self.providers(options)
         # Without the last argument, a session whose provider fails runs on the CPU, after a line on standard output.
-        return self.ort.InferenceSession(source, options, providers=providers or None, enable_fallback=0)
+        return self.ort.InferenceSession(
+            source, options, providers=providers or None, enable_fallback=0, disabled_optimizers=[*self.skipped]
+        )
 
     def providers(self, options: Any) -> list[Any]:  # noqa: ANN401
         return self.provider.add_to(options, self.ort)
+
+
+def _skipped(graph: GraphProto) -> Sequence[str]:
+    """Return the optimizers that cannot run on the CPU for a graph."""
+    values = (*graph.input, *graph.value_info, *graph.output)
+    types = {*(value.type.tensor_type.elem_type for value in values), *(one.data_type for one in graph.initializer)}
+    # onnxruntime (1.31) ends the process where it fuses a transposition of batches into a product of float16.
+    return ("MatmulTransposeFusion",) if TensorProto.FLOAT16 in types else ()
 
 
 class _Session(Compiled):
