@@ -167,3 +167,17 @@ def test_weights_of_each_expert_are_not_broadcast_over_symbolic_rows(shape, is_t
     else:
         with pytest.raises(tt.TvmTargetError, match="does not broadcast symbolic dimensions of 'x' over weights"):
             tt.decompose(module, "openvino")
+
+
+def test_sums_of_products_of_bytes_do_not_saturate():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["k"]),
+        helper.make_node("Conv", ["d", "k"], ["y"]),
+    ]
+    quantized = model(nodes, {"x": ("float32", (1, 3, 8, 8))}, {"y": ("float32", None)})
+    constants = {"s": np.float32(1), "z": np.int8(0), "w": np.full((16, 3, 3, 3), 127, "int8")}
+    quantized.graph.initializer.extend(numpy_helper.from_array(np.array(one), name) for name, one in constants.items())
+    result = tt.build(quantized, "openvino")(np.full((1, 3, 8, 8), 127, "float32"))
+    np.testing.assert_array_equal(result, np.full((1, 16, 6, 6), 27 * 127 * 127, "float32"))

@@ -13,7 +13,15 @@ from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import X86_LEVELS
 
-__all__ = ["faster_cpu", "foreign_hosts", "interpreter_mismatch", "load", "native_code_mismatch", "processors"]
+__all__ = [
+    "faster_cpu",
+    "foreign_hosts",
+    "interpreter_mismatch",
+    "load",
+    "native_code_mismatch",
+    "processors",
+    "saturates_products",
+]
 
 
 def processors() -> int:
@@ -78,6 +86,16 @@ def faster_cpu(target: Target) -> str:
         return ""
     levels = (level for level in X86_LEVELS if all(cpu.features.covers(level) for cpu in _cpus()))
     return next((level for level in levels if level != "x86-64-v2"), "")  # which widens no vectors
+
+
+def saturates_products() -> bool:
+    """Return whether sums of products of bytes saturate in libraries on this machine.
+
+    Returns:
+        True on x86-64 without VNNI, where `pmaddubsw` adds two products in 16 bits.
+    """
+    cpus = [cpu for cpu in _cpus() if str(cpu.attrs.get("mtriple", "")).startswith("x86_64")]
+    return any(not {"avx512vnni", "avxvnni"} & {*cpu.features} for cpu in cpus)
 
 
 # Attributes that only code for these architectures has, as LLVM's triples spell them (`llvm/lib/Target/{ARM,RISCV}`).

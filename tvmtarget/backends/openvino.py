@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tvmtarget.backends.machine import processors
+from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError, RunError
 from tvmtarget.python_process import never_free_in_forks
@@ -77,6 +77,8 @@ class _OpenVino(Backend):
         if target["device-name"] == "CPU":
             # Threads of several functions, or programs, would be pinned to the same processors.
             properties["ENABLE_CPU_PINNING"] = False
+            if saturates_products():
+                properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
         stated = {name: int(str(target[name])) for name in _COUNTS if target[name]}
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
