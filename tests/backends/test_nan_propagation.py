@@ -1,11 +1,11 @@
-"""Rectifiers and clipped values of NaN are NaN."""
+"""Rectifiers and clipped values of NaN are NaN, and maxima of infinities are infinite."""
 
 import shutil
 
 import numpy as np
 import pytest
 from models import small
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import tvmtarget as tt
 
@@ -41,3 +41,27 @@ def test_quantized_nan_is_the_largest_number(target):
     )
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
     np.testing.assert_array_equal(tt.build(model, target).run({"x": X})["y"], [[127, -1, 5], [7, 127, 1]])
+
+
+EXTREMES = """<ir_version: 8, opset_import: ["": 17]>
+g (float[3,40] x, float[1,1,4,4] p, uint32[2,5] n) => (float[3] high, float[40] low, float[1,1,4,4] pooled,
+    int64[3] at, int64[3] last, int64[40] least, int64[2] first) {
+  high = ReduceMax<axes = [1], keepdims = 0>(x)
+  low = ReduceMin<axes = [0], keepdims = 0>(x)
+  pooled = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(p)
+  at = ArgMax<axis = 1, keepdims = 0>(x)
+  last = ArgMax<axis = 1, keepdims = 0, select_last_index = 1>(x)
+  least = ArgMin<axis = 0, keepdims = 0>(x)
+  first = ArgMax<axis = 1, keepdims = 0>(n)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_maxima_of_infinities_and_least_numbers_are_these_and_have_a_place(target):
+    model = tt.IRModule.from_onnx(parser.parse_model(EXTREMES))
+    x = np.full((3, 40), -np.inf, "float32")
+    x[1], x[2, 7] = np.inf, np.finfo("float32").min
+    given = {"x": x, "p": x[:1, :16].reshape(1, 1, 4, 4), "n": np.zeros((2, 5), "uint32")}
+    expected = tt.build(model, "numpy").run(given)
+    for name, array in tt.build(model, target).run(given).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
