@@ -153,3 +153,11 @@ def test_half_precision_products_of_transposed_batches_run_on_onnxruntime():
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((8, 4), "float16"), "w"))
     found = tt.build(model, "onnxruntime")(np.ones((3, 2, 8), "float16"))
     np.testing.assert_array_equal(found, np.full((2, 3, 4), 8, "float16"))
+
+
+def test_a_normalizer_keeps_the_signs_of_an_operand_that_nothing_else_reads():
+    text = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[1,2] x) => (float[1,2] y) '
+    nodes = 'n = Neg(x) z = ai.onnx.ml.Normalizer<norm = "L2">(n) y = Neg(z)'
+    model = onnx.parser.parse_model(f"{text} <float[1,2] n, float[1,2] z> {{ {nodes} }}")
+    x = np.array([[3, -4]], "float32")
+    np.testing.assert_allclose(tt.build(model, "onnxruntime")(x), x / 5)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import onnx
-from onnx import GraphProto, TensorProto, helper
+from onnx import GraphProto, TensorProto, ValueInfoProto, helper
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
@@ -81,7 +81,7 @@ class _OnnxRuntime(Backend):
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
-            session = _Session(partial(make, request.source), request.ops)
+            session = _Session(partial(make, _kept(request)), request.ops, len(request.outputs))
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
@@ -132,6 +132,22 @@ class _Maker:
         return self.provider.add_to(options, self.ort)
 
 
+def _kept(request: CompileRequest) -> bytes:
+    """Return a function's model whose normalizers do not overwrite their operands: these are results, too.
+
+    In place, the normalizer of onnxruntime (1.31) squares its operand first and reads the signs from the squares.
+    """
+    read = {node.input[0] for node in request.model.graph.node if node.op_type == "Normalizer"}
+    kept = sorted(read - {value.name for value in (*request.model.graph.input, *request.model.graph.output)})
+    if not kept:
+        return request.source
+    model = onnx.ModelProto()
+    model.CopyFrom(request.model)
+    types = {value.name: value for value in model.graph.value_info}
+    model.graph.output.extend(types.get(name, ValueInfoProto(name=name)) for name in kept)
+    return bytes(model.SerializeToString())
+
+
 def _skipped(graph: GraphProto) -> Sequence[str]:
     """Return the optimizers that cannot run on the CPU for a graph."""
     values = (*graph.input, *graph.value_info, *graph.output)
@@ -141,11 +157,12 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
 
 
 class _Session(Compiled):
-    def __init__(self, make: Callable[[], Any], ops: Sequence[str]) -> None:
+    def __init__(self, make: Callable[[], Any], ops: Sequence[str], results: int) -> None:
         self._make = make
         self._ops = ops
         self._session = self._made()
         self._names = [node.name for node in self._session.get_inputs()]
+        self._results = [node.name for node in self._session.get_outputs()][:results]
 
     def _made(self) -> Any:  # noqa: ANN401
         self._process = os.getpid()
@@ -167,7 +184,7 @@ class _Session(Compiled):
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if self._process != os.getpid():  # a fork has none of the threads of a session
             self._session = self._made()
-        results: Sequence[Array] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+        results: Sequence[Array] = self._session.run(self._results, dict(zip(self._names, inputs, strict=True)))
         return results
 
 
