@@ -1,5 +1,6 @@
 """Sizes of symbolic dimensions that llvm reads when a program runs."""
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,15 @@ def test_sizes_that_do_not_fit_are_refused_when_a_program_runs(name, given):
 def test_computed_shapes_are_refused_where_memory_is_planned_or_on_a_gpu(target):
     with pytest.raises(InfeasibleError, match="'t'"):
         tt.decompose(model("g (float[2,6] x, int64[2] t) => (float[3,4] y) { y = Reshape(x, t) }"), target)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_c_reshapes_as_pytorch_states_it_unless_a_dimension_is_empty():
+    text = "g (float[2,6] x) => (float[3,4] y) <int64[2] shape = {3, 4}> { y = Reshape<allowzero = 1>(x, shape) }"
+    x = np.arange(12, dtype="float32").reshape(2, 6)
+    np.testing.assert_array_equal(tt.build(model(text), "c")(x), x.reshape(3, 4))
+    with pytest.raises(InfeasibleError, match="does not reshape empty tensors by 'shape'; omit allowzero"):
+        tt.decompose(model(text.replace("2,6", "2,0").replace("3,4", "0,4").replace("3, 4", "0, 4")), "c")
 
 
 @pytest.mark.slow
