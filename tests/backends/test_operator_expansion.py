@@ -1,5 +1,7 @@
 """Operators that the llvm backend writes as others: they compute what ONNX Runtime computes."""
 
+import shutil
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -11,6 +13,7 @@ from tvmtarget.support import tvm_rules
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 pytest.importorskip("onnxruntime", reason="pip install 'tvmtarget[onnxruntime]'")
 
+GCC = shutil.which("gcc")
 RNG = np.random.default_rng(0)
 S, Z = np.float32(0.02), np.uint8(120)
 
@@ -204,9 +207,17 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["llvm", pytest.param("c", marks=pytest.mark.skipif(not GCC, reason="needs gcc"))])
+def test_truth_values_are_compared(kind):
+    x, y = np.array([[True], [False]]), np.array([True, False, True])
+    proto = model("Equal", {"x": x, "y": y}, {})
+    proto.graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+    np.testing.assert_array_equal(tt.build(proto, kind)(x, y), x == y)
+
+
 def test_every_expanded_operator_has_a_rule():
     loops = {"GRU", "LSTM", "RNN"}
-    assert operator_expansion._EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"MatMulInteger"}
+    assert operator_expansion._EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"Equal", "MatMulInteger"}
     assert operator_expansion._GPU_EXPANSIONS.keys() < loops
 
 

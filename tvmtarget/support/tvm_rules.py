@@ -603,9 +603,10 @@ RULES: dict[str, Rule] = {
     "Dropout": Rule(dtypes=_FLOATS, results=1, checks=(_check_dropout,)),
     # Elementwise, several operands.
     **_each(
-        "Add Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
+        "Add Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
         Rule(dtypes=_NUMBERS, checks=(_check_broadcast,)),
     ),
+    "Equal": Rule(checks=(_check_broadcast,)),
     **_each("Mean Sum", Rule(dtypes=_FLOATS, checks=(_check_broadcast,))),
     **_each("And Or Xor", Rule(dtypes=_BOOL, checks=(_check_broadcast,))),
     **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS, checks=(_check_broadcast,))),

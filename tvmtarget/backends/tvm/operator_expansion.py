@@ -116,6 +116,15 @@ def _block_product(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add("Add", [product, bias], node.output[0])
 
 
+def _equal(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write an Equal of truth values as a Xor, since TVM compares numbers only."""
+    a, b = node.input
+    if any(name in builder.types and builder.types[name].elem_type == TensorProto.BOOL for name in (a, b)):
+        builder.add("Not", [builder.add("Xor", [a, b])], node.output[0])
+    else:
+        builder.nodes.append(node)
+
+
 # Quantized operators
 
 
@@ -394,6 +403,7 @@ class _Cell:
 _EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
+    "Equal": _equal,
     "MatMulInteger": _integer_product,
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
