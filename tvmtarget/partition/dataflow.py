@@ -201,10 +201,11 @@ def key_of_op(index: int, call: Call, operands: Callable[[str], int | None], rea
     """
     if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
         return index
-    inputs = tuple(map(operands, call.inputs))
+    names = call.inputs
+    inputs = tuple(map(operands, names))
     # `add(x, x)` differs from `add(x, y)`: record which operands are the same value.
-    if len(set(call.inputs)) < len(call.inputs):
-        inputs = (*inputs, *map(call.inputs.index, call.inputs))
+    if len(names) > 1 and len(set(names)) < len(names):
+        inputs = (*inputs, *map(names.index, names))
     outputs = tuple([(operands(output.name), output.name in read) if output.name else None for output in call.outputs])
     return call.op, inputs, outputs, call.attrs, call.has_effect
 

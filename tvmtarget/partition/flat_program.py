@@ -213,11 +213,10 @@ class FlatProgram:
 
     @cached_property
     def _signatures(self) -> Signatures:
-        numbers, constants, read = self.wiring.type_numbers.numbers, self.constants, self.wiring.read
-
-        def operand(name: str) -> int | None:
-            number = numbers.get(name)
-            return -1 - number if number is not None and name in constants else number
+        numbers, read = self.wiring.type_numbers.numbers, self.wiring.read
+        if self.constants:
+            numbers = {**numbers, **{name: -1 - numbers[name] for name in self.constants if name in numbers}}
+        operand = numbers.get
 
         def key_of(index: int, call: Call) -> Hashable:
             return key_of_op(index, call, operand, read)
@@ -542,14 +541,12 @@ def _requirements(
 def _constrained(found: Scopes, scope: Scope, codes: Mapping[str, Constraint | None]) -> frozenset[int]:
     """Return the operations of a body that may have requirements of their own, which most do not have."""
     depth = 0 if scope.owner is None else len(found.frames[scope.owner])
-    return frozenset(
-        index
-        for index in scope.calls
-        if len(found.frames[index]) > depth
-        or (call := found.body[index]).constraint is not None
-        or call.op[1:] in codes
-        or any(output.scope for output in call.outputs)
-    )
+    body, start = found.body[scope.calls.start : scope.calls.stop], scope.calls.start
+    framed = [place for place, frames in enumerate(found.frames[start : scope.calls.stop]) if len(frames) > depth]
+    stated = [place for place, call in enumerate(body) if call.constraint is not None]
+    coded = [place for place, call in enumerate(body) if call.op[1:] in codes] if codes else ()
+    scoped = [place for place, call in enumerate(body) for output in call.outputs if output.scope]
+    return frozenset(start + place for places in (framed, stated, coded, scoped) for place in places)
 
 
 def _memory_requirements(call: Call, topology: Topology) -> Iterator[tuple[Constraint, str]]:

@@ -194,14 +194,11 @@ def _copies_lead_away(program: FlatProgram, outlined: Outlined) -> Iterator[str]
 
     A later call of a system gets its values in the memory of its driver, so it may copy them to where they once were.
     """
-    made = {
-        output.name: subgraph
-        for subgraph in outlined.subgraphs
-        for index in subgraph.calls
-        for output in program.body[index].outputs
-    }
+    subgraphs = outlined.subgraphs if outlined.copies else ()
+    owner = {index: subgraph for subgraph in subgraphs for index in subgraph.calls}
     for copy in outlined.copies:
-        subgraph = made.get(copy.value)
+        producer = program.producer.get(copy.value)
+        subgraph = None if producer is None else owner.get(producer)
         if subgraph is None or program.topology.home(subgraph.site) != copy.dst:
             continue
         if not copy.call or subgraph.call.startswith(f"{copy.call}/"):

@@ -89,16 +89,17 @@ class _ConstraintReader:
         called = [name for name in reachable_functions([function.name], self._functions) if name != function.name]
         elsewhere = {name for name in called if name in known and stated[name] not in (None, own)}
         body = function.body
-        if code_generator(function) is None:  # values of an external function are in the memory of its driver
-            # Most calls have no results on a virtual device, nor bodies.
-            body = tuple(
-                self._call(call, function.name) if call.regions or any(out.scope for out in call.outputs) else call
-                for call in body
-            )
+        # Most programs have neither bodies nor results on virtual devices.
+        may_state = function.calls is not body or [out for call in body for out in call.outputs if out.scope]
+        if may_state and code_generator(function) is None:  # an external function has values in its driver's memory
+            body = tuple(self._call(call, function.name) for call in body)
         if own is not None and elsewhere:
             body = tuple(_constrain_call(call, own, elsewhere) for call in body)
             own = None
-        return function.replace(body=body, constraint=_both(function.constraint, own))
+        constraint = _both(function.constraint, own)
+        # The same function keeps what was derived from it.
+        is_same = body is function.body and constraint is function.constraint
+        return function if is_same else function.replace(body=body, constraint=constraint)
 
     def _call(self, call: Call, name: str) -> Call:
         """Constrain a call to the site of the virtual device of its results."""

@@ -10,7 +10,7 @@ never confused, because deduplication compares all operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -42,7 +42,7 @@ class CanonicalOrders:
         self,
         calls: Sequence[Call],
         fingerprints: Sequence[str],
-        returned: Container[str] = (),
+        is_returned: Callable[[str], bool] = lambda _: False,
         data: Callable[[str], str | None] = lambda _: None,
     ) -> tuple[int, ...]:
         """Return the canonical topological order of operations. O(E log V).
@@ -53,7 +53,7 @@ class CanonicalOrders:
         Args:
             calls: operations in any topological order.
             fingerprints: text of the fingerprint of each operation.
-            returned: names of the values that are read elsewhere.
+            is_returned: returns whether a value is read elsewhere.
             data: returns what distinguishes a constant from others of its type; None for values that are no constants.
 
         Returns:
@@ -69,7 +69,7 @@ class CanonicalOrders:
         if key not in self._labels:
             self._labels[key] = _refined_up(_refined_down(fingerprints, reads), reads)
         labels = self._labels[key]
-        ties = _Ties(calls, labels, reads, returned, data) if len(set(labels)) < len(labels) else None
+        ties = _Ties(calls, labels, reads, is_returned, data) if len(set(labels)) < len(labels) else None
         return _smallest_label_first(calls, labels, reads, ties)
 
 
@@ -86,7 +86,7 @@ class _Ties:
         calls: Sequence[Call],
         labels: Sequence[int],
         reads: _Reads,
-        returned: Container[str],
+        is_returned: Callable[[str], bool],
         data: Callable[[str], str | None],
     ) -> None:
         self.reads = reads
@@ -98,7 +98,7 @@ class _Ties:
         for place, operands in enumerate(self.outside):
             for position, name in operands:
                 self.uses.setdefault(name, []).append((place, position))
-        self.leaves = [[output.name in returned for output in call.outputs] for call in calls]
+        self.leaves = [[is_returned(output.name) for output in call.outputs] for call in calls]
         self.numbers: dict[str, int] = {}  # of values from elsewhere, in the order in which they are first read
         texts = {name: data(name) for name in self.uses}
         kinds = {name: text is None for name, text in texts.items()}
@@ -194,6 +194,10 @@ def _refined_down(labels: Iterable[object], reads: _Reads) -> list[int]:
     refined: list[int] = []
     texts = _Texts()
     for label, read in zip(labels, reads, strict=True):
+        if len(read) == 1:
+            place, k = read[0]
+            refined.append(_digest(f"({texts[label]}, [({refined[place] if place >= 0 else -1}, {k})])"))
+            continue
         operands = [(refined[place] if place >= 0 else -1, k) for place, k in read]
         refined.append(_digest(f"({texts[label]}, {operands})"))
     return refined
@@ -203,14 +207,17 @@ def _refined_up(labels: Sequence[int], reads: _Reads) -> list[int]:
     """Return a label per operation that sums up its given label and all that its results lead to."""
     below: list[list[tuple[int, int, int]]] = [[] for _ in labels]
     refined = [0] * len(labels)
-    for place in reversed(range(len(labels))):
+    for place in range(len(labels) - 1, -1, -1):
         uses = below[place]
-        if len(uses) > 1:
+        if len(uses) == 1:
+            own = _digest(f"({labels[place]}, [{uses[0]}])")
+        else:
             uses.sort()
-        refined[place] = _digest(f"({labels[place]}, {uses})")
+            own = _digest(f"({labels[place]}, {uses})")
+        refined[place] = own
         for position, (before, k) in enumerate(reads[place]):
             if before >= 0:
-                below[before].append((refined[place], position, k))
+                below[before].append((own, position, k))
     return refined
 
 
@@ -221,8 +228,14 @@ class _Texts(dict[object, str]):
         return self.setdefault(label, repr(label))
 
 
+# A copy of an empty state is made in less time than a new one.
+_EMPTY = blake2b(digest_size=8)
+
+
 def _digest(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+    state = _EMPTY.copy()
+    state.update(text.encode())
+    return int.from_bytes(state.digest())
 
 
 def _smallest_label_first(
@@ -258,7 +271,15 @@ def _smallest_label_first(
             continue
         ranks[place] = len(order)
         order.append(place)
-        for reader in readers[place]:
+        following = readers[place]
+        # Where a single operation can come next, as in a chain, there is nothing to compare.
+        while len(following) == 1 and not ready and ties is None and waiting[following[0]] == 1:
+            place = following[0]
+            waiting[place] = 0
+            ranks[place] = len(order)
+            order.append(place)
+            following = readers[place]
+        for reader in following:
             waiting[reader] -= 1
             if not waiting[reader]:
                 operands[reader] = tuple([ranks[one] for one, _ in reads[reader]])

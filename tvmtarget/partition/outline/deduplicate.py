@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 import numpy.typing as npt
 
 from tvmtarget.ir.function import Constant
-from tvmtarget.ir.structure import type_pattern
+from tvmtarget.ir.structure import OpFingerprint, type_pattern
 from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
@@ -166,15 +166,12 @@ class SubgraphStructures:
         if len(calls) == 1 or any(index in program.bodies for index in calls):
             return calls
         if calls[0] not in self._orders:
-            fingerprints = [program.fingerprint(index).text for index in calls]
-            body = [program.body[index] for index in calls]
-            inside = set(calls)
-            names = (output.name for call in body for output in call.outputs)
-            returned = {
-                name
-                for name in names
-                if name in program.results or not inside.issuperset(program.consumers.get(name, ()))
-            }
+            texts, numbers = {one: found.text for one, found in self.fingerprints(calls).items()}, program.signatures
+            fingerprints = [texts[numbers[index]] for index in calls]
+            body, inside = [program.body[index] for index in calls], frozenset(calls)
+
+            def is_returned(name: str) -> bool:
+                return name in program.results or not inside.issuperset(program.consumers.get(name, ()))
 
             def data(name: str) -> str | None:
                 found = self._data(name)
@@ -182,9 +179,22 @@ class SubgraphStructures:
                     self._ordered_by_data.add(calls[0])
                 return found
 
-            positions = self._canonical_orders.order(body, fingerprints, returned, data)
+            positions = self._canonical_orders.order(body, fingerprints, is_returned, data)
             self._orders[calls[0]] = tuple(calls[position] for position in positions)
         return self._orders[calls[0]]
+
+    def fingerprints(self, calls: Iterable[int]) -> dict[int, OpFingerprint]:
+        """Return the fingerprints of operations.
+
+        Args:
+            calls: numbers of operations.
+
+        Returns:
+            The fingerprints by signature (`FlatProgram.signatures`), of which there are few.
+        """
+        first_of = self.program.representatives
+        distinct = dict.fromkeys(map(self.program.signatures.__getitem__, calls))
+        return {number: self.program.fingerprint(first_of[number]) for number in distinct}
 
     def _data(self, name: str) -> str | None:
         """Return what names contain of a constant."""
@@ -326,8 +336,11 @@ class _StructureWriter:
         if subgraph.is_leaf:
             self.own = self.held(subgraph)
             calls = self.structures.order(subgraph.calls) if subgraph.calls else ()
-            for index in calls:
-                self.op(index)
+            if self.program.bodies:
+                for index in calls:
+                    self.op(index)
+            else:
+                self.plain_ops(calls)
             self.key += self.matches(calls, subgraph.site.target.kind)
             return
         self.own = self.program.constants
@@ -336,6 +349,27 @@ class _StructureWriter:
         for index in subgraph.calls if subgraph.bodies else ():
             self.op(index, subgraph.bodies)
         self.key.append("end")
+
+    def plain_ops(self, calls: Sequence[int]) -> None:
+        """Add operations of a program without regions, as `op` does."""
+        program, values, refer = self.program, self.values, self.refer
+        numbers, fingerprints = program.signatures, self.structures.fingerprints(calls)
+        first_of = program.representatives
+        self.ops += calls
+        is_onnx = all(program.body[first_of[number]].op.startswith("onnx.") for number in fingerprints)
+        self.may_name_dims = self.may_name_dims or not is_onnx
+        add, known = self.key.append, values.get
+        for index in calls:
+            call, fingerprint = program.body[index], fingerprints[numbers[index]]
+            add(fingerprint.text)
+            if fingerprint.dims:
+                self.key += map(self.dim, fingerprint.dims)
+            for name in call.inputs:
+                number = known(name)
+                add(refer(name) if number is None else number)
+            for output in call.outputs:
+                number = known(output.name)
+                add(refer(output.name) if number is None else number)
 
     def op(self, index: int, partitioned: Sequence[PartitionNode] = ()) -> None:
         """Add an operation; `partitioned` are the partitions of its regions if a driver runs it."""
@@ -348,8 +382,6 @@ class _StructureWriter:
             self.key += map(self.dim, fingerprint.dims)
         self.key += map(self.refer, call.inputs)
         self.key += [self.refer(output.name) for output in call.outputs]
-        if not self.program.bodies:
-            return
         scopes = self.program.bodies.get(index, ())
         # Regions that stay in one function are written here; those that a driver runs are subgraphs of their own.
         for place, scope in enumerate(scopes):

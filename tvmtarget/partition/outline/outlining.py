@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
 from typing import cast
 
 from tvmtarget.ir.function import COPY, DIMS, OPS, Attribute, Call, Function, Value
@@ -568,25 +569,24 @@ class _Outliner:
         Constants are not inputs of drivers: every function that reads one holds it.
         """
         program, inside = self.program, set(part.calls)
+        results, readers = program.results, program.consumers
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
         held = self._held_constants(part) if part.is_leaf else self.constants
         own.add("")  # an absent operand
         inputs = [name for name in dict.fromkeys(self._uses(part)) if name not in own and name not in held]
-        outputs = (
-            name
-            for name in defined
-            if name in program.results or not inside.issuperset(program.consumers.get(name, ()))
-        )
+        outputs = [name for name in defined if name in results or not inside.issuperset(readers.get(name, ()))]
         return tuple(inputs), tuple(outputs)
 
-    def _uses(self, subgraph: PartitionNode) -> Iterator[str]:
-        """Yield the values that a subgraph reads, in execution order; of regions only what they capture."""
+    def _uses(self, subgraph: PartitionNode) -> Iterable[str]:
+        """Return the values that a subgraph reads, in execution order; of regions only what they capture."""
         if not self.program.bodies:
             # The operations of all parts, in order. A walk over the parts would take quadratic time in deep trees.
-            for index in subgraph.calls:
-                yield from self.program.body[index].inputs
-            return
+            body = self.program.body
+            return chain.from_iterable([body[index].inputs for index in subgraph.calls])
+        return self._uses_around_regions(subgraph)
+
+    def _uses_around_regions(self, subgraph: PartitionNode) -> Iterator[str]:
         for part in subgraph.parts:
             yield from self._uses(part)
         if not subgraph.is_leaf and not subgraph.bodies:
