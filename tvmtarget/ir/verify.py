@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.dim_aliases import is_dim_aliases
 from tvmtarget.ir.function import (
     CALLEES,
@@ -36,6 +39,9 @@ from tvmtarget.target.tree import Target
 __all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "verify_functions"]
 
 MAX_SHOWN = 5
+
+# Calls of a body from which on arrays are faster than a walk.
+MANY = 100
 
 Functions: TypeAlias = "Mapping[str, Function]"
 
@@ -163,6 +169,12 @@ class _Body:
 
 
 def _values_are_defined_once(body: _Body) -> Iterator[str]:
+    function = body.function
+    if body.bodies == (function,):
+        named = [*(param.name for param in function.params), *(constant.name for constant in function.constants)]
+        computed = [output.name for call in function.body for output in call.outputs if output.name]
+        if "" not in named and len({*named, *computed}) == len(named) + len(computed):
+            return
     yield from _defined_once(body.function, set())
 
 
@@ -193,7 +205,20 @@ def _defined_once(function: Function, seen: set[str]) -> Iterator[str]:
 
 
 def _values_are_defined_before_use(body: _Body) -> Iterator[str]:
+    if len(body.calls) >= MANY and len(body.bodies) == 1 and _is_in_order(body.function):
+        return
     yield from _defined_before_use(body.function, {""})
+
+
+def _is_in_order(function: Function) -> bool:
+    """Return whether each operand and result is computed before; False where that is not certain."""
+    # The number of the call that computes each value.
+    known = dict.fromkeys(("", *(param.name for param in function.params), *function.constant_names), -1)
+    known |= producers_of(function)
+    operands = [call.inputs for call in function.body]
+    made = np.fromiter(map(known.get, chain.from_iterable(operands), repeat(len(operands))), dtype=np.int64)
+    reader = np.repeat(np.arange(len(operands)), np.fromiter(map(len, operands), dtype=np.int64, count=len(operands)))
+    return bool((made < reader).all()) and "" not in function.results and known.keys() >= {*function.results}
 
 
 def _defined_before_use(function: Function, known: set[str]) -> Iterator[str]:

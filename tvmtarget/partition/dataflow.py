@@ -25,6 +25,7 @@ __all__ = [
     "dataflow_of",
     "key_of_op",
     "number_types",
+    "renumbered",
     "signatures_of",
     "spans",
 ]
@@ -117,17 +118,33 @@ def dataflow_of(
     results = frozenset(function.results)
     readers = [consumers.get(name, ()) for name in names]
     # Types are numbered anew by first use, so that the arrays do not depend on the rest of the program.
-    seen: dict[int, int] = {}
-    type_ids = [seen.setdefault(type_numbers.numbers[name], len(seen)) for name in names]
+    numbers = np.fromiter(map(type_numbers.numbers.__getitem__, names), dtype=np.int64, count=len(names))
+    distinct, type_ids = renumbered(numbers)
     return Dataflow(
         names=tuple(names),
         producer=np.array([*producer.values(), *([NO_PRODUCER] * len(rest))], dtype=np.int64),
         start=spans(map(len, readers)),
         readers=first + np.fromiter(chain.from_iterable(readers), dtype=np.int64),
         is_result=np.fromiter(map(results.__contains__, names), dtype=np.bool_, count=len(names)),
-        type_ids=np.array(type_ids, dtype=np.int64),
-        types=tuple(type_numbers.types[number] for number in seen),
+        type_ids=type_ids,
+        types=tuple(type_numbers.types[number] for number in distinct.tolist()),
     )
+
+
+def renumbered(numbers: Ints) -> tuple[Ints, Ints]:
+    """Number the distinct elements of an array in the order of their first occurrence.
+
+    Args:
+        numbers: the array.
+
+    Returns:
+        The distinct elements in that order, and for every position of the array the number of its element.
+    """
+    distinct, firsts, places = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    rank = np.empty(len(distinct), dtype=np.int64)
+    rank[order] = np.arange(len(distinct))
+    return distinct[order], rank[places]
 
 
 def spans(lengths: Iterable[int] | Ints) -> Ints:
@@ -178,12 +195,11 @@ class Signatures:
             number = by_key.setdefault(key, free)
             free += number == free
             numbers[index] = number
-        distinct, firsts, places = np.unique(numbers, return_index=True, return_inverse=True)
-        rank = np.empty(len(distinct), dtype=np.int64)
-        rank[np.argsort(firsts)] = np.arange(len(distinct))
-        new = dict(zip(distinct.tolist(), rank.tolist(), strict=True))
+        distinct, renamed = renumbered(np.array(numbers, dtype=np.int64))
+        new = {number: rank for rank, number in enumerate(distinct.tolist())}
         by_key = {key: new[number] for key, number in by_key.items() if number in new}
-        return Signatures(body, rank[places].tolist(), by_key, sorted(firsts.tolist()))
+        firsts = np.unique(renamed, return_index=True)[1]
+        return Signatures(body, renamed.tolist(), by_key, firsts.tolist())
 
 
 def key_of_op(index: int, call: Call, operands: Callable[[str], int | None], read: Container[str]) -> Hashable:

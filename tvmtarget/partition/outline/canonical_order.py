@@ -59,12 +59,12 @@ class CanonicalOrders:
         Returns:
             Positions in `calls`.
         """
+        # Where each operation reads the one before, there is no other order.
+        if all([out for out in call.outputs if out.name and out.name in then.inputs] for call, then in pairwise(calls)):
+            return tuple(range(len(calls)))
         producer = {out.name: (place, k) for place, call in enumerate(calls) for k, out in enumerate(call.outputs)}
         producer.pop("", None)
         reads = tuple(tuple([producer.get(name, _OUTSIDE) for name in call.inputs]) for call in calls)
-        # Where each operation reads the one before, there is no other order.
-        if all(any(one == place for one, _ in read) for place, read in enumerate(reads[1:])):
-            return tuple(range(len(calls)))
         key = (tuple(fingerprints), reads)
         if key not in self._labels:
             self._labels[key] = _refined_up(_refined_down(fingerprints, reads), reads)
