@@ -190,6 +190,11 @@ class _Writer:
             name: (depth, in_other_domains.get(number, self.home)) for number, name in enumerate(block.params)
         }
         for step in block.steps:
+            if not step.blocks:
+                definition = depth, step.domain
+                for output in step.call.outputs:
+                    self.definitions[output.name] = definition
+                continue
             outputs = zip(step.call.outputs, self._output_domains(step), strict=True)
             self.definitions |= {output.name: (depth, domain) for output, domain in outputs}
             for inner in step.blocks:
@@ -199,6 +204,11 @@ class _Writer:
     def collect_uses(self, block: DriverBlock, path: _Path) -> None:
         """Record which values are used in which domains; `path` leads to the block."""
         for position, step in enumerate(block.steps):
+            if not step.blocks:
+                for name in step.call.inputs:
+                    if name and self.definition_of(name)[1] != step.domain:
+                        self.use(name, step.domain, (*path, (block, position)))
+                continue
             for name, domain in zip(step.call.inputs, self._operand_domains(step), strict=True):
                 self.use(name, domain, (*path, (block, position)))
             for inner in step.blocks:
@@ -281,7 +291,11 @@ class _Writer:
         """Return the calls of a block with copies."""
         body: list[Call] = []
         for position, step in enumerate(block.steps):
-            body += self._copies(block, position)
+            if (block, position) in self.placed:
+                body += self._copies(block, position)
+            if not step.blocks:
+                body.append(self._plain(step))
+                continue
             inputs = tuple(map(self.name_in, step.call.inputs, self._operand_domains(step)))
             domains = zip(step.call.outputs, self._output_domains(step), strict=True)
             outputs = tuple(replace(output, scope=domain) for output, domain in domains)
@@ -292,6 +306,13 @@ class _Writer:
             body.append(replace(step.call, inputs=inputs, outputs=outputs, regions=regions))
         body += self._copies(block, len(block.steps))
         return tuple(body)
+
+    def _plain(self, step: DriverStep) -> Call:
+        """Return the call of a step without blocks, with operands and results in its domain."""
+        call, domain = step.call, step.domain
+        inputs = tuple([self.name_in(name, domain) for name in call.inputs])
+        outputs = tuple([Value(output.name, output.type, domain) for output in call.outputs])
+        return Call(call.op, inputs, outputs, call.attrs, (), call.constraint, call.source, call.has_effect)
 
     def _region(self, step: DriverStep, block: DriverBlock, region: Function) -> tuple[str, Function]:
         body = self.write(block)

@@ -111,6 +111,7 @@ class SubgraphStructures:
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
         self._ordered_by_data: set[int] = set()  # first operations of leaves whose order depends on constants
         self._canonical_orders = CanonicalOrders()
+        self.fingerprints = _Fingerprints(program)
 
     def is_matched(self, index: int) -> bool:
         """Return whether a pattern matches an operation together with others.
@@ -139,7 +140,7 @@ class SubgraphStructures:
         if not subgraph.is_leaf or not 1 < len(calls) <= MAX_KEPT or self.program.bodies:
             return self._written(subgraph, results, held)
         # Programs repeat layers: subgraphs that are listed in the same way have the same structure.
-        listing = _Listing(self.program, self.groups, subgraph, results, held(subgraph))
+        listing = _Listing(self.program, self.fingerprints, self.groups, subgraph, results, held(subgraph))
         known = cast("_Positions | None", self._cache.recall(_STRUCTURES, listing.key))
         if known is not None:
             return listing.structure(known)
@@ -166,8 +167,8 @@ class SubgraphStructures:
         if len(calls) == 1 or any(index in program.bodies for index in calls):
             return calls
         if calls[0] not in self._orders:
-            texts, numbers = {one: found.text for one, found in self.fingerprints(calls).items()}, program.signatures
-            fingerprints = [texts[numbers[index]] for index in calls]
+            by_signature, numbers = self.fingerprints, program.signatures
+            fingerprints = [by_signature[numbers[index]].text for index in calls]
             body, inside = [program.body[index] for index in calls], frozenset(calls)
 
             def is_returned(name: str) -> bool:
@@ -182,19 +183,6 @@ class SubgraphStructures:
             positions = self._canonical_orders.order(body, fingerprints, is_returned, data)
             self._orders[calls[0]] = tuple(calls[position] for position in positions)
         return self._orders[calls[0]]
-
-    def fingerprints(self, calls: Iterable[int]) -> dict[int, OpFingerprint]:
-        """Return the fingerprints of operations.
-
-        Args:
-            calls: numbers of operations.
-
-        Returns:
-            The fingerprints by signature (`FlatProgram.signatures`), of which there are few.
-        """
-        first_of = self.program.representatives
-        distinct = dict.fromkeys(map(self.program.signatures.__getitem__, calls))
-        return {number: self.program.fingerprint(first_of[number]) for number in distinct}
 
     def _data(self, name: str) -> str | None:
         """Return what names contain of a constant."""
@@ -219,6 +207,18 @@ class SubgraphStructures:
         return re.sub(r"\W+", "_", f"{place}_{kind}".lower()).strip("_") + f"_{digits}"
 
 
+class _Fingerprints(dict[int, OpFingerprint]):
+    """The fingerprint of each signature (`FlatProgram.signatures`), of which there are few."""
+
+    def __init__(self, program: FlatProgram) -> None:
+        super().__init__()
+        self._program = program
+
+    def __missing__(self, number: int) -> OpFingerprint:
+        found = self[number] = self._program.fingerprint(self._program.representatives[number])
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Positions:
     """A structure by positions in the listing of its subgraph (`_Listing`)."""
@@ -239,6 +239,7 @@ class _Listing:
     def __init__(
         self,
         program: FlatProgram,
+        fingerprints: Mapping[int, OpFingerprint],
         groups: Mapping[int, PatternGroup],
         leaf: PartitionNode,
         results: Sequence[str],
@@ -257,11 +258,12 @@ class _Listing:
                 return -2 - constants.setdefault(name, len(constants))
             return values.setdefault(name, len(values) - 1)
 
+        body, numbers = program.body, program.signatures
         for index in leaf.calls:
-            call, fingerprint = program.body[index], program.fingerprint(index)
+            call, fingerprint = body[index], fingerprints[numbers[index]]
             inputs = [values[name] if name in values else refer(name) for name in call.inputs]
             outputs = [values[output.name] if output.name in values else refer(output.name) for output in call.outputs]
-            symbols = [dims.setdefault(name, len(dims)) for name in fingerprint.dims]
+            symbols = [dims.setdefault(name, len(dims)) for name in fingerprint.dims] if fingerprint.dims else ()
             ops.append((fingerprint.text, *inputs, *outputs, *symbols, call.has_effect))
             may_name_dims = may_name_dims or not call.op.startswith("onnx.")
         kind = leaf.site.target.kind
@@ -353,10 +355,10 @@ class _StructureWriter:
     def plain_ops(self, calls: Sequence[int]) -> None:
         """Add operations of a program without regions, as `op` does."""
         program, values, refer = self.program, self.values, self.refer
-        numbers, fingerprints = program.signatures, self.structures.fingerprints(calls)
-        first_of = program.representatives
+        numbers, fingerprints, first_of = program.signatures, self.structures.fingerprints, program.representatives
         self.ops += calls
-        is_onnx = all(program.body[first_of[number]].op.startswith("onnx.") for number in fingerprints)
+        distinct = {numbers[index] for index in calls}
+        is_onnx = all(program.body[first_of[number]].op.startswith("onnx.") for number in distinct)
         self.may_name_dims = self.may_name_dims or not is_onnx
         add, known = self.key.append, values.get
         for index in calls:

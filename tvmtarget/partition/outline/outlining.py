@@ -230,6 +230,23 @@ class _OutlinedSubgraph:
 
 
 @dataclass(frozen=True, slots=True)
+class _SharedPlaces:
+    """Where a structure has the operations of a leaf function, as it runs them, and its parameters and results."""
+
+    ops: tuple[int, ...]
+    params: tuple[int, ...]
+    results: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shared: _OutlinedSubgraph) -> _SharedPlaces:
+        structure, signature = shared.structure, shared.signature
+        ops = {index: place for place, index in enumerate(structure.ops)}
+        values = {name: place for place, name in enumerate((*structure.values, *structure.constants))}
+        params, results = (tuple(map(values.__getitem__, names)) for names in (signature.params, signature.results))
+        return cls(tuple(map(ops.__getitem__, shared.execution_order)), params, results)
+
+
+@dataclass(frozen=True, slots=True)
 class _CalledPart:
     """The call of a part of a flat partition, before the driver renames its operands.
 
@@ -300,6 +317,8 @@ class _Outliner:
         self.driven: list[DrivenRecord] = []
         self.execution_order: list[int] = []
         self.called: list[_CalledPart] = []  # by the entry
+        self.places: dict[str, _SharedPlaces] = {}  # by name of the function
+        self.has_effects = any(call.has_effect for call in program.body)
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
@@ -321,10 +340,10 @@ class _Outliner:
         shared = next((one for one in candidates if one.context.runs and is_same(one.structure, structure)), None)
         first_op = self.program.body[structure.ops[0]].source if structure.ops else ""
         if shared is not None:
-            correspondence = shared.structure.correspondence(structure, shared.execution_order)
             name = caller.name(shared.signature.name, first_op)
-            self._repeat_records(shared, correspondence, caller.context.inner(name))
-            call = self._call_of(shared.signature, name, structure, correspondence)
+            is_plain = subgraph.is_leaf and not self.program.bodies
+            repeat = self._repeat_leaf if is_plain else self._repeat_driver
+            call = repeat(shared, structure, name, caller.context.inner(name))
             if caller.is_entry:
                 self.called.append(_CalledPart(structure, call, shared))
             return call
@@ -418,9 +437,7 @@ class _Outliner:
         context = _CallContext(name, Fraction(1))
         if equal and equal[0][0] < place:
             shared = equal[0][1]
-            correspondence = shared.structure.correspondence(structure, shared.execution_order)
-            new = _CalledPart(structure, self._call_of(shared.signature, name, structure, correspondence), shared)
-            self._repeat_records(shared, correspondence, context)
+            new = _CalledPart(structure, self._repeat_leaf(shared, structure, name, context), shared)
         else:
             base, bases = self.structures.name(part, structure), [one.base for one in called if one is not old]
             own_name = old.outlined.signature.name if old.base else ""
@@ -441,19 +458,56 @@ class _Outliner:
         signature: _Signature,
         name: str,
         structure: SubgraphStructure,
-        correspondence: Correspondence | None = None,
+        attrs: tuple[tuple[str, Attribute], ...] = (),
     ) -> Call:
-        """Return a call; of a function made for another subgraph, with the names that things have in this one."""
-        inputs, outputs = signature.params, signature.results
-        attrs: tuple[tuple[str, Attribute], ...] = ()
-        if correspondence is not None:
-            inputs, outputs = (tuple(map(correspondence.values.__getitem__, names)) for names in (inputs, outputs))
-            ops = tuple(self.program.body[index].source for index in correspondence.ops.values())
-            attrs = ((OPS, ops), *_renamed_dims(correspondence))
+        """Return a call of a function; the names in its signature are those of the caller."""
+        body, types = self.program.body, self.program.types
         # The call as a whole has an effect if any operation in it has one.
-        has_effect = any(self.program.body[index].has_effect for index in structure.ops)
-        values = tuple(Value(value, self.program.types[value]) for value in outputs)
-        return Call(f"@{signature.name}", inputs, values, attrs, source=name, has_effect=has_effect)
+        has_effect = self.has_effects and any(body[index].has_effect for index in structure.ops)
+        values = tuple([Value(value, types[value]) for value in signature.results])
+        return Call(f"@{signature.name}", signature.params, values, attrs, source=name, has_effect=has_effect)
+
+    def _repeat_leaf(
+        self, shared: _OutlinedSubgraph, structure: SubgraphStructure, name: str, context: _CallContext
+    ) -> Call:
+        """Call the function of another leaf in a program without regions, as `_repeat_driver` calls any function."""
+        places = self.places.get(shared.signature.name)
+        if places is None:
+            places = self.places[shared.signature.name] = _SharedPlaces.of(shared)
+        own, body = structure.ops, self.program.body
+        names = (*structure.values, *structure.constants) if structure.constants else structure.values
+        calls = tuple([own[place] for place in places.ops])
+        ops = tuple([body[index].source for index in calls])
+        inputs, outputs = (tuple([names[place] for place in found]) for found in (places.params, places.results))
+        (record,) = shared.subgraphs
+        self.subgraphs.append(
+            SubgraphRecord(
+                record.function,
+                record.site,
+                calls,
+                ops,
+                inputs,
+                outputs,
+                runs=_scaled_runs(record.runs, shared.context, context),
+                device=record.device,
+                call=context.path + record.call[len(shared.context.path) :],
+            )
+        )
+        self.execution_order += calls
+        attrs = ((OPS, ops), *_renamed_dims(shared.structure.dims, structure.dims))
+        return self._call_of(_Signature(shared.signature.name, inputs, outputs), name, structure, attrs)
+
+    def _repeat_driver(
+        self, shared: _OutlinedSubgraph, structure: SubgraphStructure, name: str, context: _CallContext
+    ) -> Call:
+        """Call the function of another subgraph with the names that things have in this one, and record the call."""
+        correspondence = shared.structure.correspondence(structure, shared.execution_order)
+        self._repeat_records(shared, correspondence, context)
+        signature, new = shared.signature, correspondence.values.__getitem__
+        ops = tuple(self.program.body[index].source for index in correspondence.ops.values())
+        attrs = ((OPS, ops), *_renamed_dims(shared.structure.dims, structure.dims))
+        renamed = _Signature(signature.name, tuple(map(new, signature.params)), tuple(map(new, signature.results)))
+        return self._call_of(renamed, name, structure, attrs)
 
     def _held_constants(self, leaf: PartitionNode) -> Collection[str]:
         """Return the constants that a leaf function holds if it reads them: all but its parameters."""
@@ -473,8 +527,6 @@ class _Outliner:
         """Add the records of a shared function for one more call of it."""
         ops, values, body, types = correspondence.ops, correspondence.values, self.program.body, self.program.types
         sources = {body[one].source: body[other].source for one, other in ops.items()}
-        has_same_runs = context.runs == shared.context.runs
-        factor = Fraction(1) if has_same_runs else context.runs / shared.context.runs
         begin = len(shared.context.path)
 
         def renamed(names: tuple[str, ...], new: Mapping[str, str]) -> tuple[str, ...]:
@@ -488,7 +540,7 @@ class _Outliner:
                 inner=renamed(one.inner, sources),
                 inputs=renamed(one.inputs, values),
                 outputs=renamed(one.outputs, values),
-                runs=one.runs if has_same_runs else one.runs * factor,
+                runs=_scaled_runs(one.runs, shared.context, context),
                 call=context.path + one.call[begin:],
             )
             for one in shared.subgraphs
@@ -498,7 +550,7 @@ class _Outliner:
                 one,
                 value=values[one.value],
                 type=types[values[one.value]],
-                runs=one.runs if has_same_runs else one.runs * factor,
+                runs=_scaled_runs(one.runs, shared.context, context),
                 call=context.path + one.call[begin:],
             )
             for one in shared.copies
@@ -656,8 +708,13 @@ def _in_place_of(call: Call, other: Call) -> Call:
     return replace(call, op=other.op, attrs=other.attrs, source=other.source, has_effect=other.has_effect)
 
 
-def _renamed_dims(correspondence: Correspondence) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _scaled_runs(runs: Fraction, shared: _CallContext, context: _CallContext) -> Fraction:
+    """Return how often a call is made in a function that runs as often as one context says, and not as another."""
+    return runs if context.runs == shared.runs else runs * (context.runs / shared.runs)
+
+
+def _renamed_dims(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the attribute with the symbolic dimensions that have another name here, as pairs of old and new name."""
-    changed = tuple(name for pair in correspondence.dims.items() if pair[0] != pair[1] for name in pair)
+    changed = tuple(name for pair in zip(old, new, strict=True) if pair[0] != pair[1] for name in pair)
     if changed:
         yield DIMS, changed
