@@ -271,7 +271,9 @@ def test_plans_after_several_local_edits_are_those_from_scratch(family, size, se
     where = {f"op:{kind}": f"@{rng.choice(GRAPH_SITES[-3:])}" for kind in kinds if rng.random() < 0.3}
     plan = tt.decompose(module, tree, costs, where=where)
     for _ in range(2):
-        module = edited_locally(module, rng)
+        for _ in range(int(rng.integers(1, 4))):
+            module = edited_locally(module, rng)
+        module = tt.IRModule.parse(str(module)) if rng.random() < 0.5 else module
         kinds = {call.kind for call in module.main.body}
         where = {rule: site for rule, site in where.items() if rule[3:] in kinds}
         plan = tt.decompose(module, tree, costs, where=where, since=plan)
@@ -292,6 +294,32 @@ def test_an_edit_of_an_attribute_leaves_other_operations_and_subgraphs_as_they_a
     same = [function for function in after.module if any(function is one for one in before.module)]
     assert len(same) >= len(before.module.functions) - 2
     assert records(after) == records(tt.decompose(again, tree_of(4), where=where))
+
+
+def test_functions_that_were_made_before_outlining_gave_up_are_not_left_behind():
+    costs, module = costs_of(GRAPH_SITES), module_of(transformer_graph(60))
+    plan, main = tt.decompose(module, tree_of(4), costs), module.main
+    for changed in (range(60), range(20, 40)):
+        edited = {at: replace(main.body[at], attrs=(("note", at // 45),)) for at in changed}
+        body = tuple(edited.get(at, call) for at, call in enumerate(main.body))
+        again = module.replace(functions=(main.replace(body=body),))
+        after = tt.decompose(again, tree_of(4), costs, since=plan)
+        assert records(after) == records(tt.decompose(again, tree_of(4), costs))
+
+
+def test_a_program_that_is_read_again_is_compared_by_value():
+    module, tree = module_of(transformer_graph(300)), tree_of(4)
+    where = {"op:Relu": "@cpu", "op:Mul": "@cpu"}
+    before = tt.decompose(module, tree, where=where)
+    for value, changed in ((1, 1), (True, 1), (1.0, 1), (0.0, 1), (-0.0, 1), (-0.0, 0)):
+        main = tt.IRModule.parse(str(module)).main
+        body = (*main.body[:150], replace(main.body[150], attrs=(("note", value),)), *main.body[151:])
+        again = module.replace(functions=(main.replace(body=body),))
+        after = tt.decompose(again, tree, where=where, since=before)
+        counts = {what: (had, needed) for what, had, needed in after.reused.counts}
+        assert counts["operations"] == (300 - changed, 300)
+        assert records(after) == records(tt.decompose(again, tree, where=where))
+        before = after
 
 
 def test_weights_of_an_edited_program_are_those_of_the_edit():

@@ -2,7 +2,8 @@
 
 Such an edit changes operators, attributes, names of operations or the data of constants. `program_after` recognises it
 by the identity of operations, which are frozen, and gives up wherever normalising the whole program might do more than
-put the new operations in place of the old ones. The result is the program that `normalised` would return.
+put the new operations in place of the old ones. The result is the program that `normalised` would return. A program
+that is read again has other objects, of which `with_known_calls` exchanges those that are equal.
 """
 
 from __future__ import annotations
@@ -16,12 +17,51 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dequantization import DEQUANTIZE
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.options import PartitionOptions
+from tvmtarget.partition.outline.deduplicate import same_data
 from tvmtarget.partition.placement.where_rules import NamePatterns, names_of
 
-__all__ = ["changed_ops", "program_after"]
+__all__ = ["changed_ops", "program_after", "with_known_calls"]
 
 # Operations whose results may be known of types alone, so that they are folded into constants.
 _OF_TYPES = frozenset({"onnx.Shape", "onnx.Size"})
+
+
+def with_known_calls(function: Function, before: Function) -> Function:
+    """Return a function with the operations and constants of another one in place of its own that equal them.
+
+    Args:
+        function: the function.
+        before: the other function; its operations correspond to those of `function` by position.
+
+    Returns:
+        An equal function; the same one where the numbers of operations or constants differ.
+    """
+    if len(function.body) != len(before.body) or len(function.constants) != len(before.constants):
+        return function
+    calls = zip(before.body, function.body, strict=True)
+    constants = zip(before.constants, function.constants, strict=True)
+    return function.replace(
+        body=tuple([old if old is new or _is_equal(old, new) else new for old, new in calls]),
+        constants=tuple(
+            old if (old.name, old.type) == (new.name, new.type) and same_data(old, new) else new
+            for old, new in constants
+        ),
+    )
+
+
+def _is_equal(old: Call, new: Call) -> bool:
+    return old == new and not new.regions and (not new.attrs or _are_identical(old.attrs, new.attrs))
+
+
+def _are_identical(one: object, other: object) -> bool:
+    """Compare attributes; 1, 1.0 and True are equal in Python, but are not one attribute."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_are_identical, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return one.hex() == other.hex()  # 0.0 equals -0.0
+    return one == other
 
 
 def program_after(

@@ -53,7 +53,7 @@ from tvmtarget.partition.decisions import (
 from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
-from tvmtarget.partition.local_edit import changed_ops, program_after
+from tvmtarget.partition.local_edit import changed_ops, program_after, with_known_calls
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
@@ -145,10 +145,10 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     # Decomposing a decomposed module must change nothing, so what was split before is split again.
     splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
     cache = cache or PlanCache()
-    feasibility = _after_local_edit(request, cache) if not splits else None
-    if feasibility is None:
-        feasibility = judge(request, normalised(request), splits=splits, cache=cache)
-    cache.prepared = (request, feasibility)
+    prepared = _after_local_edit(request, cache) if not splits else None
+    if prepared is None:
+        prepared = request, judge(request, normalised(request), splits=splits, cache=cache)
+    cache.prepared, feasibility = prepared, prepared[1]
     if not feasibility.is_complete:
         # Where patterns overlap, another selection of matches may let every operation fit a site.
         feasibility = next(iter(feasibility.alternatives), feasibility)
@@ -156,8 +156,11 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     return feasibility
 
 
-def _after_local_edit(request: Request, cache: PlanCache) -> Feasibility | None:
-    """Return what fits where after an edit of single operations; None if there is no such plan before."""
+def _after_local_edit(request: Request, cache: PlanCache) -> tuple[Request, Feasibility] | None:
+    """Return the request, and what fits where, after an edit of single operations; None if there is no plan before.
+
+    The module of the request has the operations of the earlier one where they are equal.
+    """
     if cache.prepared is None:
         return None
     before, feasibility = cast("tuple[Request, Feasibility]", cache.prepared)
@@ -168,11 +171,14 @@ def _after_local_edit(request: Request, cache: PlanCache) -> Feasibility | None:
         return None
     if any(old[name] is not function for name, function in new.by_name.items() if name != "main"):
         return None
-    program = program_after(feasibility.program, old.main, new.main, request.options)
+    main = with_known_calls(new.main, old.main)
+    program = program_after(feasibility.program, old.main, main, request.options)
     if program is None:
         return None
+    new = new.replace(functions=tuple(main if function.name == "main" else function for function in new))
     verify_functions(new.by_name, new.target, old.by_name)
-    return feasibility.after_edit(program, frozenset(changed_ops(feasibility.program, program)), cache)
+    changed = frozenset(changed_ops(feasibility.program, program))
+    return replace(request, module=new), feasibility.after_edit(program, changed, cache)
 
 
 def normalised(request: Request) -> FlatProgram:

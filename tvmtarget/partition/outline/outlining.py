@@ -151,16 +151,21 @@ def outline(
     Returns:
         All functions, and records of calls and copies.
     """
-    outliner = _Outliner(program, groups, memory_graph or MemoryGraph(program.topology), cache)
+    graph, groups = memory_graph or MemoryGraph(program.topology), tuple(groups)
+    outliner = _Outliner(program, groups, graph, cache)
     outliner.lifted = lifted_constants(
         program, outliner.structures, root, lambda leaf: outliner.boundary(leaf)[1], constants
     )
     known = None if cache is None else cast("_FlatOutline | None", cache.outlined)
-    flat = None if known is None else outliner.after_edit(known, root)
-    if cache is not None and flat is not None:
-        cache.outlined = flat
-        cache.count("outlined subgraphs", len(root.parts) - len(outliner.subgraphs), len(root.parts))
-        return flat.outlined
+    if cache is not None and known is not None:
+        # It makes functions of its own, also where it gives up.
+        editor = _Outliner(program, groups, graph, cache)
+        editor.lifted = outliner.lifted
+        flat = editor.after_edit(known, root)
+        if flat is not None:
+            cache.outlined = flat
+            cache.count("outlined subgraphs", len(root.parts) - len(editor.subgraphs), len(root.parts))
+            return flat.outlined
     function = program.function
     params = tuple(param.name for param in function.params)
     context = _CallContext("", Fraction(1))
