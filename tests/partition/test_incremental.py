@@ -307,6 +307,24 @@ def test_functions_that_were_made_before_outlining_gave_up_are_not_left_behind()
         assert records(after) == records(tt.decompose(again, tree_of(4), costs))
 
 
+def test_a_function_whose_first_caller_is_edited_is_left_to_the_next_one():
+    costs, module = costs_of(GRAPH_SITES), module_of(transformer_graph(300))
+    plan, main = tt.decompose(module, tree_of(4), costs), module.main
+    functions = [subgraph.function for subgraph in plan.subgraphs]
+    owners = [one for place, one in enumerate(plan.subgraphs) if one.function in functions[place + 1 :]]
+    firsts = list({one.function: one for one in reversed(owners)}.values())
+    assert len(firsts) == 2
+    for one in firsts:
+        body = [
+            replace(call, attrs=(("note", 1),)) if at == one.calls[0] else call for at, call in enumerate(main.body)
+        ]
+        again = module.replace(functions=(main.replace(body=tuple(body)),))
+        after = tt.decompose(again, tree_of(4), costs, since=plan)
+        reused = {what: (had, needed) for what, had, needed in after.reused.counts}["outlined subgraphs"]
+        assert reused == (len(functions) - functions.count(one.function), len(functions))
+        assert records(after) == records(tt.decompose(again, tree_of(4), costs))
+
+
 def test_a_program_that_is_read_again_is_compared_by_value():
     module, tree = module_of(transformer_graph(300)), tree_of(4)
     where = {"op:Relu": "@cpu", "op:Mul": "@cpu"}

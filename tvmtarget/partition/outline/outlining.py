@@ -391,11 +391,26 @@ class _Outliner:
                 functions[new.outlined.signature.name] = self.functions[-1]
             called[place], records[place] = new, self.subgraphs[-1]
             replaced[old.call.source] = new.call
-            if old.base and new.base:
-                # Other parts may share a function that keeps its structure.
-                called = [
-                    replace(one, outlined=new.outlined) if one.outlined is old.outlined else one for one in called
-                ]
+            heirs = [other for other, one in enumerate(called) if old.base and one.outlined is old.outlined]
+            if heirs and self._keeps_function(known.program, old, new.structure):
+                if not new.base:
+                    return None
+                for other in heirs:
+                    called[other] = replace(called[other], outlined=new.outlined)
+                continue
+            # The function is left to the first of the other parts that call it. Numbers that make names unique depend
+            # on the order of functions.
+            if heirs and (old.outlined.signature.name != old.base or any(one.base == old.base for one in called)):
+                return None
+            shared: _OutlinedSubgraph | None = None
+            for other in heirs:
+                one = self._inherited(old, called[other], root.parts[other], shared)
+                if one is None:
+                    return None
+                if shared is None:
+                    shared, functions[one.outlined.signature.name] = one.outlined, self.functions[-1]
+                called[other], records[other] = one, self.subgraphs[-1]
+                replaced[one.call.source] = one.call
         body = tuple(
             [
                 _in_place_of(call, replaced[call.source]) if call.op != COPY and call.source in replaced else call
@@ -423,10 +438,6 @@ class _Outliner:
         """Outline an edited part as `call` does it; None where that may change the call of another part."""
         old, (params, results) = called[place], self.boundary(part)
         structure = self.structures.of(part, results, self._held_constants)
-        has_same_data = all(self.constants[name] is before.constants[name] for name in structure.constants)
-        is_same = structure == old.structure and has_same_data
-        if old.base and not is_same and any(one.outlined is old.outlined for one in called if not one.base):
-            return None
         name, old_name = self.program.body[structure.ops[0]].source, old.call.source
         # Names of calls get numbers only where an operation has no name of its own.
         if old_name != before.body[old.structure.ops[0]].source or not name:
@@ -457,6 +468,30 @@ class _Outliner:
             new = _CalledPart(structure, self._call_of(signature, name, structure), outlined, base)
         # The driver places copies in the order in which calls read their operands.
         return new if (new.call.inputs, new.call.outputs) == (old.call.inputs, old.call.outputs) else None
+
+    def _keeps_function(self, before: FlatProgram, old: _CalledPart, structure: SubgraphStructure) -> bool:
+        """Return whether a part has the structure and the constants that it had before an edit."""
+        has_same_data = all(self.constants[name] is before.constants[name] for name in structure.constants)
+        return has_same_data and structure == old.structure
+
+    def _inherited(
+        self, owner: _CalledPart, heir: _CalledPart, part: PartitionNode, shared: _OutlinedSubgraph | None
+    ) -> _CalledPart | None:
+        """Call a function whose owner no longer calls it: that of the first heir, which `shared` is then, if any."""
+        structure, name = heir.structure, heir.call.source
+        if name != self.program.body[structure.ops[0]].source:
+            return None
+        context, base = _CallContext(name, Fraction(1)), ""
+        if shared is None:
+            signature, base = _Signature(owner.outlined.signature.name, *self.boundary(part)), owner.base
+            self._add_leaf(part, signature, context)
+            self.places.pop(signature.name, None)
+            shared = _OutlinedSubgraph(signature, structure, context, part.calls, (self.subgraphs[-1],), (), ())
+            call = self._call_of(signature, name, structure)
+        else:
+            call = self._repeat_leaf(shared, structure, name, context)
+        has_same_values = (call.inputs, call.outputs) == (heir.call.inputs, heir.call.outputs)
+        return _CalledPart(structure, call, shared, base) if has_same_values else None
 
     def _call_of(
         self,
