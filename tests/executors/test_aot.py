@@ -250,28 +250,35 @@ def test_names_that_become_equal_in_c_are_refused():
         tt.build(model, TYPED)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("memory_workspace", "data"),
-        ("inputs", "pools"),
-        ("NULL", "errno"),
-        ("输入", "出"),
-        ("a" * 200, "A" * 200),
-        ("x", "x_size"),
-        ("linux", "typeof"),
-        ("INT64_MIN", "SIZE_MAX"),
-        ("__LINE__", "__func__"),
-        ("TVMTARGET_CRT_H", "TVMGEN_DEFAULT_H"),
-        ("M_PI", "FP_NAN"),
-        ("_Static_assert", "co_await"),
-        ("*/", "/**"),
-        ("a\nb", 'c"??/'),
-    ],
-)
-def test_any_names_of_values_give_valid_c_and_cpp(first, second, tmp_path):
-    nodes = [helper.make_node("MatMul", [first, "w"], ["h"]), helper.make_node("MatMul", ["h", "w"], [second])]
-    model = small(*nodes, inputs=(first,), outputs=(second,), w=np.eye(3, dtype="float32") / 3)
+# Names of an input and of the output that is computed from it, half of them in one program.
+NAMES = {
+    "memory_workspace": "data",
+    "inputs": "pools",
+    "NULL": "errno",
+    "输入": "出",
+    "a" * 200: "A" * 200,
+    "x": "x_size",
+    "linux": "typeof",
+    "INT64_MIN": "SIZE_MAX",
+    "__LINE__": "__func__",
+    "TVMTARGET_CRT_H": "TVMGEN_DEFAULT_H",
+    "M_PI": "FP_NAN",
+    "_Static_assert": "co_await",
+    "*/": "/**",
+    "a\nb": 'c"??/',
+}
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_any_names_of_values_give_valid_c_and_cpp(start, tmp_path):
+    names = dict([*NAMES.items()][start::2])
+    nodes = [
+        helper.make_node("MatMul", [read, "w"], [written])
+        for number, (first, second) in enumerate(names.items())
+        for read, written in ((first, f"h{number}"), (f"h{number}", second))
+    ]
+    weights = np.eye(3, dtype="float32") / 3
+    model = small(*nodes, inputs=tuple(names), outputs=tuple(names.values()), w=weights)
     check(model, TYPED).export(tmp_path)
     for compiler in COMPILERS:
         compiled(tmp_path, *STRICT, "-shared", "-fPIC", compiler=compiler, output="strict.so")
