@@ -416,3 +416,21 @@ def test_networks_compute_what_onnxruntime_computes(name):
     expected = onnxruntime(model, threads=2)()
     actual = runner(model, mcpu=host_cpu())(sample(model)[1])[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.std()))
+
+
+def test_reductions_over_symbolic_sizes_start_before_their_loops():
+    """A function that no schedule fits is compiled as TVM writes it, with the start in the first step of the loop."""
+    from tvmtarget.backends.tvm import cpu_schedule
+
+    tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    rows, columns = (tvm.tirx.Var(name, "int64") for name in ("m", "n"))
+    given = tvm.te.placeholder((rows, columns), name="x")
+    axis = tvm.te.reduce_axis((0, columns), name="k")
+    total = tvm.te.compute((rows,), lambda row: tvm.te.sum(given[row, axis], axis=axis), name="y")
+    function = tvm.te.create_prim_func([given, total])
+    started = cpu_schedule._start_before_loops(function)
+    program = tvm.compile(tvm.IRModule({"main": started}), target="llvm")
+    result = tvm.runtime.tensor(np.ones(2, "float32"))
+    program["main"](tvm.runtime.tensor(np.zeros((2, 0), "float32")), result)
+    np.testing.assert_array_equal(result.numpy(), 0)
+    assert cpu_schedule._start_before_loops(started) is started

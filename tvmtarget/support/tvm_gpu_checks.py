@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
-from tvmtarget.support.tvm_rules import ACTIVATIONS, computed_shape
+from tvmtarget.support.tvm_rules import ACTIVATIONS, check_nonempty, computed_shape, reduced_dims
 
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
@@ -36,6 +36,9 @@ def check_gpu(op: Op) -> Reject | None:
         return _check_recurrent(op)
     if op.kind in ("Shape", "Size") and not _is_static(op):
         return reject("SHAPE_DYNAMIC", f"its code for {op.kind} of symbolic shapes runs on the host")
+    empty = check_nonempty(op, reduced_dims(op))
+    if empty is not None:
+        return empty
     computed = computed_shape(op)
     if computed:
         return reject("NEED_CONST", f"{computed!r} of {op.kind} is read on the host, and computed on the GPU")

@@ -29,7 +29,9 @@ __all__ = [
     "RULES",
     "UNSUPPORTED",
     "check_empty_operands",
+    "check_nonempty",
     "computed_shape",
+    "reduced_dims",
 ]
 
 _Shape: TypeAlias = tuple[Dim, ...]
@@ -125,25 +127,19 @@ def _check_prelu(op: Op) -> Reject | None:
 
 
 def _check_matmul(op: Op) -> Reject | None:
-    """Require a non-empty inner dimension, and that it is known which outer dimensions are broadcast."""
+    """Require that it is known which outer dimensions are broadcast."""
     first, second = _shape(op, 0), _shape(op, 1)
-    return _check_nonempty(op, first[-1:]) or _check_broadcast_dims(op, [first[:-2], second[:-2]])
-
-
-def _check_einsum(op: Op) -> Reject | None:
-    """Require that no dimension is empty, as any may be summed over."""
-    return _check_nonempty(op, [dim for index in range(len(op.call.inputs)) for dim in _shape(op, index)])
+    return _check_broadcast_dims(op, [first[:-2], second[:-2]])
 
 
 def _check_gemm(op: Op) -> Reject | None:
     """Require what a matrix product requires; alpha and beta of an integer product must be 1, as others are rounded."""
-    first, result = _shape(op, 0), op.outputs[0]
+    result = op.outputs[0]
     tensor = op.tensor(0)
     if tensor is not None and "int" in tensor.dtype and {op.attr("alpha"), op.attr("beta")} - {None, 1.0}:
         return reject("ATTR", "it rounds alpha and beta of an integer Gemm", hint="scale in an operation of its own")
-    inner = _dim(first, 0 if op.attr("transA") else 1)
     shape = result.shape if isinstance(result, TensorType) else None
-    return _check_nonempty(op, [inner]) or _check_broadcast_dims(op, [shape or (), _shape(op, 2)])
+    return _check_broadcast_dims(op, [shape or (), _shape(op, 2)])
 
 
 def _check_concat(op: Op) -> Reject | None:
@@ -188,15 +184,39 @@ def _check_same_types(op: Op) -> Reject | None:
 
 
 def _check_reduction(op: Op) -> Reject | None:
-    """Require that the reduced dimensions are not empty."""
+    """Require that the dimensions of places and of means of integers are not empty: these have no result then."""
+    tensor = op.tensor(0)
+    is_mean = op.kind == "ReduceMean" and tensor is not None and "int" in tensor.dtype
+    return check_nonempty(op, reduced_dims(op)) if is_mean or op.kind in ("ArgMax", "ArgMin") else None
+
+
+def reduced_dims(op: Op) -> tuple[Dim, ...]:
+    """Return the dimensions that a sum, maximum, minimum or mean runs over.
+
+    Args:
+        op: an operation of any operator.
+
+    Returns:
+        Dimensions; more than these for Einsum, and none for an operator that reduces nothing.
+    """
     shape, axes = _shape(op, 0), op.constant(1)
+    if op.kind in ("MatMul", "MatMulInteger"):
+        return shape[-1:]
+    if op.kind == "com.microsoft::FusedMatMul":
+        return shape[-2:-1] if op.attr("transA") and len(shape) > 1 else shape[-1:]
+    if op.kind == "Gemm":
+        return (_dim(shape, 0 if op.attr("transA") else 1),)
+    if op.kind == "Einsum":
+        return tuple(dim for index in range(len(op.call.inputs)) for dim in _shape(op, index))
     if op.kind in ("ArgMax", "ArgMin"):
-        return _check_nonempty(op, [_dim(shape, _axis(op, 0))])
+        return (_dim(shape, _axis(op, 0)),)
+    if not op.kind.startswith("Reduce"):
+        return ()
     # The axes of reductions are an attribute in old operator sets, and operand 1 since 18 (ReduceSum: since 13).
     listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
-    if not listed and op.attr("noop_with_empty_axes"):
-        return None
-    return _check_nonempty(op, [_dim(shape, axis) for axis in listed] if listed else shape)
+    if not listed:
+        return () if op.attr("noop_with_empty_axes") else shape
+    return tuple(_dim(shape, axis) for axis in listed)
 
 
 def _check_indices(op: Op) -> Reject | None:
@@ -536,11 +556,19 @@ def _check_broadcast_dims(op: Op, shapes: Sequence[_Shape]) -> Reject | None:
     return None
 
 
-def _check_nonempty(op: Op, dims: Iterable[Dim]) -> Reject | None:
-    """Reject sums over dimensions of unknown size; those that the user named are checked at run time."""
+def check_nonempty(op: Op, dims: Iterable[Dim]) -> Reject | None:
+    """Reject dimensions of unknown size; those that the user named are checked at run time.
+
+    Args:
+        op: the operation.
+        dims: the dimensions that it runs over.
+
+    Returns:
+        None if no dimension is empty, else why the operation is rejected.
+    """
     if all(map(_is_never_empty, dims)):
         return None
-    message = f"{op.kind} runs over a dimension that may be empty, and its result would not be written then"
+    message = f"{op.kind} runs over a dimension that may be empty, and it has no result then"
     return reject("SHAPE_DYNAMIC", message, hint="give the dimension a number or a name")
 
 
@@ -632,7 +660,7 @@ RULES: dict[str, Rule] = {
         checks=(_check_top_k,),
     ),
     # Products.
-    "Einsum": Rule(dtypes=_NUMBERS, checks=(_check_einsum,)),
+    "Einsum": Rule(dtypes=_NUMBERS),
     "Gemm": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_gemm,)),
     "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_matmul,)),
     "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(_check_matmul,)),
@@ -764,12 +792,6 @@ def _check_skip_norm(op: Op) -> Reject | None:
     return _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 1)])
 
 
-def _check_fused_product(op: Op) -> Reject | None:
-    first, second = _shape(op, 0), _shape(op, 1)
-    inner = first[-2:-1] if op.attr("transA") and len(first) > 1 else first[-1:]
-    return _check_nonempty(op, inner) or _check_broadcast_dims(op, [first[:-2], second[:-2]])
-
-
 def _check_blocks(op: Op) -> Reject | None:
     """Require weights in their usual order, of 2, 4 or 8 bits."""
     if op.operand(4):
@@ -827,7 +849,7 @@ EXPANDED: dict[str, Rule] = {
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),
     "com.microsoft::FusedMatMul": Rule(
-        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(_check_fused_product,)
+        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(_check_matmul,)
     ),
     "com.microsoft::MatMulNBits": Rule(
         dtypes=frozenset({"float16", "float32"}),

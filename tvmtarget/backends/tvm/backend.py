@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
@@ -232,8 +232,8 @@ class _Tvm(Backend):
         tvm = import_tvm()
         if request.target.kind not in self.kinds:
             return self._external(request)
-        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph)
         is_gpu = request.target.kind == "cuda"
+        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph, is_gpu=is_gpu)
         is_native = not is_gpu or is_loaded(tvm)
 
         # Untrusted TIR is never read here: `compile_isolated` rejects it.
@@ -294,7 +294,8 @@ class _Tvm(Backend):
             BackendError: names the function and the reason.
         """
         tvm = import_tvm()
-        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph)
+        is_gpu = request.target.kind == "cuda"
+        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph, is_gpu=is_gpu)
         with _named_errors(request), quiet(), _imported(tvm, request) as (module, target, pipeline):
             main = module["main"]
             del module["main"]
@@ -581,18 +582,21 @@ def _place(request: CompileRequest) -> str:
 _MOST_KINDS = 8
 
 
-def _never_empty(graph: GraphProto) -> frozenset[int]:
-    """Return the inputs that must not be empty, as sums over nothing leave their results unwritten.
+def _never_empty(graph: GraphProto, *, is_gpu: bool) -> frozenset[int]:
+    """Return the inputs that must not be empty, as what runs over their dimensions has no result then.
 
-    These are inputs of symbolic shape; static shapes are checked when the program is partitioned. An input may be empty
-    along a dimension that no sum runs over, such as a batch, or that is only a part of those: a cache that is extended
-    before a sum.
+    On CPUs these are searches for places and means of integers; on GPUs all sums leave their results unwritten. The
+    inputs are of symbolic shape; static shapes are checked when the program is partitioned. An input may be empty along
+    a dimension that no sum runs over, such as a batch, or that is only a part of those: a cache that is extended before
+    a sum.
     """
+    types = _types(graph)
     sums = [node for node in graph.node if node.op_type in _SUMS or node.op_type.startswith("Reduce")]
+    if not is_gpu:
+        sums = [node for node in sums if node.op_type.startswith("Arg") or _is_integer_mean(node, types)]
     if not sums:
         return frozenset()
     shapes = [_dims(value.type.tensor_type) for value in graph.input]
-    types = _types(graph)
     lists = {name for node in sums if node.op_type.startswith("Reduce") for name in node.input[1:2]}
     axes = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer if one.name in lists}
     dims = {dim for node in sums for dim in _summed(node, types, axes)}
@@ -612,6 +616,12 @@ def _never_empty(graph: GraphProto) -> frozenset[int]:
         for index, shape in enumerate(shapes)
         if needed[index] and (harmless.isdisjoint(shape) or not {*shape} - harmless <= checked | {*_numbers(shape)})
     )
+
+
+def _is_integer_mean(node: NodeProto, types: Mapping[str, TypeProto.Tensor]) -> bool:
+    if node.op_type != "ReduceMean":
+        return False
+    return node.input[0] not in types or types[node.input[0]].elem_type in (TensorProto.INT64, TensorProto.UINT64)
 
 
 def _summed(node: NodeProto, types: Mapping[str, TypeProto.Tensor], axes: Mapping[str, Array]) -> tuple[Dim, ...]:

@@ -221,7 +221,7 @@ class CompiledModule(Compiled):
             shape = inputs[position].shape
             if 0 in shape:
                 raise BackendError(
-                    f"input {position} has shape {shape}, and tvm would leave sums over nothing unwritten"
+                    f"input {position} has shape {shape}, and tvm would compute no result from no elements"
                 )
 
     def _machine(self, tvm: Tvm, device: Any) -> Any:  # noqa: ANN401

@@ -260,9 +260,46 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             variable = BlockBuilder().add_func(scheduled, name)  # a new variable, as its type is the function's
             packed[name] = (variable, scheduler.layouts)
         result[variable] = scheduled
+    for variable, function in result.functions_items():
+        if isinstance(function, PrimFunc):
+            result[variable] = _start_before_loops(function)
     pack_constants(result, packed)
     # Not before: schedules of tuning logs are found by the functions as TVM writes them.
     return propagate_nan(result), unscheduled
+
+
+def _start_before_loops(function: Function) -> Function:
+    """Start reductions over symbolic sizes before their loops, so that their results are written if a size is 0."""
+    from tvm import IRModule, tirx
+    from tvm.s_tir import SBlockRealize, Schedule
+    from tvm_ffi import structural_walk
+
+    found: dict[str, Any] = {}  # variables of the loops that a block reduces over, by its name
+
+    def find(realize: Any) -> None:  # noqa: ANN401
+        block = realize.block
+        reduced = [
+            (axis, value)
+            for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+            if axis.iter_type == tirx.IterVar.CommReduce
+        ]
+        if block.init is not None and not all(isinstance(axis.dom.extent, tirx.IntImm) for axis, _ in reduced):
+            found[block.name_hint] = [
+                one for _, value in reduced for one in tirx.analysis.undefined_vars(tirx.Evaluate(value), [])
+            ]
+
+    structural_walk(function.body, (SBlockRealize, find))
+    if not found:
+        return function
+    schedule = Schedule(IRModule({"main": function}))
+    for name, variables in found.items():
+        block = schedule.get_sblock(name)
+        loops = schedule.get_loops(block)
+        first = next(
+            loop for loop in loops if any(schedule.get(loop).loop_var.same_as(variable) for variable in variables)
+        )
+        schedule.decompose_reduction(block, first)
+    return schedule.mod["main"]
 
 
 def _options(choose: Choose | None, name: str, function: Function, use: Use) -> Iterator[Sequence[Knobs] | str | None]:

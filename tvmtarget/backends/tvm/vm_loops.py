@@ -175,7 +175,7 @@ class _Writer:
         """Return code that fails if a dimension is 0."""
         tirx, text = self._tvm.tirx, self._tvm.ir.StringImm
         dims = self._symbols("d", self._function.rank)
-        message = "a value without elements: TVM would leave sums over nothing unwritten"
+        message = "a value has no elements, and tvm would compute no result from it"
         is_not_empty = tirx.all(*(size > 0 for size in dims)) if dims else tirx.const(True)
         body = tirx.AssertStmt(is_not_empty, text("RuntimeError"), [text(message)])
         return self._code([tirx.decl_buffer(dims, self._function.dtype, "value")], body)

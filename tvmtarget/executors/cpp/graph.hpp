@@ -659,7 +659,7 @@ class Program {
     };
     for (std::size_t position : leaf.never_empty)
       if (detail::tensor_of(inputs[position], "an input").numel() == 0)
-        failed("input " + std::to_string(position) + " has no elements, and tvm would leave sums over nothing unwritten");
+        failed("input " + std::to_string(position) + " has no elements, and tvm would compute no result from it");
     if (leaf.device.device_type != kDLCPU)
       for (Value& input : inputs) input = copy(input, leaf.device);
     std::vector<ffi::AnyView> arguments(inputs.begin(), inputs.end());
