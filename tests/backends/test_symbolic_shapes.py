@@ -179,3 +179,28 @@ def test_all_parts_of_a_sum_may_be_empty():
     parts = {count: np.ones((count, 4), "float32") for count in (0, 2)}
     for one, other in ((2, 0), (0, 0)):
         np.testing.assert_array_equal(program(parts[one], parts[other])[0], expected(parts[one], parts[other])[0])
+
+
+def test_operands_of_concat_are_equal_where_that_is_known_when_a_program_runs():
+    module = model("""g (float[n,2,h] x, float[m,2,k] y, float[3,2,h] z) => (float[a,b,h] r) {
+        p = Concat<axis = 1>(x, y) q = Relu(p) r = Concat<axis = -2>(z, q, x) }""")
+    program = tt.build(module, "llvm")
+    x = np.random.default_rng(0).random((3, 2, 5), "float32")
+    np.testing.assert_array_equal(program(x, x, x), np.concatenate([x] * 4, 1))
+    for wrong in ((x, x[:, :, :4], x), (x[:2], x[:2], x), (x, x[:2], x)):
+        with pytest.raises(RunError, match="ismatch"):
+            program(*wrong)
+    with pytest.raises(InfeasibleError, match="not known whether these fit"):
+        tt.decompose(module, "cuda(arch=sm_80,host=llvm)")
+
+
+def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
+    module = model("""g (float[n,1,h] x) => (float[n,2,h] y) <float[1,1,2] w = {1, 1}> {
+        half = MaxPool<kernel_shape = [2], strides = [2]>(x) d = ConvTranspose<strides = [2]>(half, w)
+        y = Concat<axis = 1>(x, d) }""")
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+    for size in (6, 2):
+        x = np.random.default_rng(size).random((2, 1, size), "float32")
+        np.testing.assert_array_equal(program(x), expected(x))
+    with pytest.raises(RunError, match="ismatch"):
+        program(np.ones((2, 1, 5), "float32"))

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
-from tvmtarget.support.tvm_rules import ACTIVATIONS, check_nonempty, computed_shape, reduced_dims
+from tvmtarget.support.tvm_rules import ACTIVATIONS, check_nonempty, computed_shape, reduced_dims, unknown_fit
 
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
@@ -39,6 +39,8 @@ def check_gpu(op: Op) -> Reject | None:
     empty = check_nonempty(op, reduced_dims(op))
     if empty is not None:
         return empty
+    if op.kind == "Concat" and not _has_equal_dims(op):
+        return unknown_fit(op)
     computed = computed_shape(op)
     if computed:
         return reject("NEED_CONST", f"{computed!r} of {op.kind} is read on the host, and computed on the GPU")
@@ -77,6 +79,18 @@ def _check_recurrent(op: Op) -> Reject | None:
 def _is_static(op: Op) -> bool:
     tensor = op.tensor(0)
     return tensor is not None and all(isinstance(dim, int) for dim in tensor.shape or ())
+
+
+def _has_equal_dims(op: Op) -> bool:
+    """Whether the operands of a Concat are known to be equal along all other dimensions."""
+    axis = op.attr("axis")
+    shapes = [type_.shape for type_ in op.inputs if isinstance(type_, TensorType) and type_.shape is not None]
+    for number, dims in enumerate(zip(*shapes, strict=False)):
+        is_axis = isinstance(axis, int) and number == axis % len(shapes[0])
+        # None equals None in Python, but two unknown dimensions need not be equal.
+        if not is_axis and (len(set(dims)) > 1 or dims.count(None) > 1):
+            return False
+    return True
 
 
 def _may_have_ties(op: Op) -> bool:

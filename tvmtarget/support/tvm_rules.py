@@ -32,6 +32,7 @@ __all__ = [
     "check_nonempty",
     "computed_shape",
     "reduced_dims",
+    "unknown_fit",
 ]
 
 _Shape: TypeAlias = tuple[Dim, ...]
@@ -143,13 +144,13 @@ def _check_gemm(op: Op) -> Reject | None:
 
 
 def _check_concat(op: Op) -> Reject | None:
-    """Require that all dimensions except the axis are known to be equal."""
+    """Require operands of one rank; whether their other dimensions are equal is checked at run time, if not before."""
     axis = _axis(op, 0)
     shapes = [_shape(op, index) for index in range(len(op.call.inputs))]
     others = zip(*(shape[:axis] + shape[axis + 1 :] for shape in shapes), strict=False)
-    # None equals None in Python, but two unknown dimensions need not be equal.
-    is_open = any(len(set(dims)) > 1 or dims.count(None) > 1 for dims in others)
-    return _unknown_fit(op) if is_open else None
+    numbers = [{dim for dim in dims if isinstance(dim, int)} for dims in others]
+    has_rank = len({len(shape) for shape in shapes}) == 1 and shapes[0]
+    return None if has_rank and all(len(sizes) < 2 for sizes in numbers) else unknown_fit(op)
 
 
 def _check_divisor(op: Op) -> Reject | None:
@@ -231,7 +232,7 @@ def _check_coordinates(op: Op) -> Reject | None:
     if not _is_static(places[-1:]):
         return _symbolic(op, 1)
     if op.kind == "ScatterND" and _shape(op, 2) != places[:-1] + shape[int(str(places[-1])) :]:
-        return _unknown_fit(op)
+        return unknown_fit(op)
     if indices is None:
         return None
     extents = shape[_number(op, "batch_dims", 0) :]
@@ -372,13 +373,13 @@ def _check_conv_transpose(op: Op) -> Reject | None:
 
 def _check_channels(op: Op) -> Reject | None:
     """Require one scale per channel."""
-    return _unknown_fit(op) if _shape(op, 0)[1:2] != _shape(op, 1)[:1] else None
+    return unknown_fit(op) if _shape(op, 0)[1:2] != _shape(op, 1)[:1] else None
 
 
 def _check_scales(op: Op) -> Reject | None:
     """Require one scale, or one per element of the axis."""
     scale = _shape(op, 1)
-    return _unknown_fit(op) if len(scale) == 1 and scale[0] not in (1, _dim(_shape(op, 0), _axis(op, 1))) else None
+    return unknown_fit(op) if len(scale) == 1 and scale[0] not in (1, _dim(_shape(op, 0), _axis(op, 1))) else None
 
 
 def _check_batch_norm(op: Op) -> Reject | None:
@@ -542,7 +543,15 @@ def _symbolic(op: Op, index: int) -> Reject:
     return reject("SHAPE_DYNAMIC", message, hint=_STATIC_HINT)
 
 
-def _unknown_fit(op: Op) -> Reject:
+def unknown_fit(op: Op) -> Reject:
+    """Reject operands of which it is not known whether they fit together.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        The reason.
+    """
     types = " and ".join(str(op.tensor(index)) for index in range(len(op.call.inputs)))
     message = f"the operands of {op.kind} are {types}, and it is not known whether these fit"
     return reject("SHAPE_DYNAMIC", message, hint="give equal dimensions one name or number")
@@ -552,7 +561,7 @@ def _check_broadcast_dims(op: Op, shapes: Sequence[_Shape]) -> Reject | None:
     for axis in range(1, max(map(len, shapes), default=0) + 1):
         dims = [shape[-axis] for shape in shapes if len(shape) >= axis and shape[-axis] != 1]
         if len(set(dims)) > 1 or dims.count(None) > 1:
-            return _unknown_fit(op)
+            return unknown_fit(op)
     return None
 
 

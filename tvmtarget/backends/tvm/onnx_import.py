@@ -447,6 +447,24 @@ class _SymbolicImport:
     def _is_number(self, name: str) -> bool:
         return all(self.value(one) is not None for one in self.known(name) or [])
 
+    def concat(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check when the program runs that operands of a Concat fit together, where this is not known."""
+        relax = self._tvm.relax
+        if not all(isinstance(value.ty, relax.TensorType) for value in inputs):
+            return
+        shapes = [self.shape(value) for value in inputs]
+        axis = self.attribute(node, "axis", 0) % max(1, len(shapes[0]))
+        common = [
+            next((one for one in dims if self.value(one) is not None), dims[0]) for dims in zip(*shapes, strict=True)
+        ]
+        for number, shape in enumerate(shapes):
+            wanted = [*common[:axis], shape[axis], *common[axis + 1 :]]
+            if not all(map(self._proofs.can_prove_equal, shape, wanted)):
+                dtype = str(inputs[number].ty.dtype)
+                # TVM would substitute a size by an expression of itself, without end, if it knew both.
+                unknown = builder.match_cast(inputs[number], relax.TensorType(dtype=dtype, ndim=len(shape)))
+                inputs[number] = builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), dtype))
+
     def slice(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Slice with constant axes and steps of 1 or more; None for one of a static shape by constants."""
         tvm = self._tvm
@@ -675,6 +693,7 @@ class _SymbolicImport:
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
+    "Concat": _SymbolicImport.concat,
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
