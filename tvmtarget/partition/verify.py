@@ -75,9 +75,13 @@ def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequen
 
 
 def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility, outlined: Outlined) -> Iterator[str]:
+    calls_of: dict[str, list[int]] = {}
     for subgraph in outlined.subgraphs:
-        site = program.topology[subgraph.site if subgraph.device is None else subgraph.device]
-        for index in subgraph.calls:
+        calls_of.setdefault(_leaf_of(subgraph), []).extend(subgraph.calls)
+    are_supported = {path: feasibility.supports_each(calls, program.topology[path]) for path, calls in calls_of.items()}
+    for subgraph in outlined.subgraphs:
+        site = program.topology[_leaf_of(subgraph)]
+        for index in () if are_supported[site.path] else subgraph.calls:
             reason = feasibility.unsupported_reason(index, site)
             if reason is not None:
                 op = program.body[index].source
@@ -89,6 +93,11 @@ def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility,
         reason = feasibility.reason_not_driven(driven.call, program.topology[driven.system])
         if reason is not None:
             yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {reason}"
+
+
+def _leaf_of(subgraph: SubgraphRecord) -> str:
+    """Return the leaf that has to support a subgraph: the device, where its host runs it."""
+    return subgraph.site if subgraph.device is None else subgraph.device
 
 
 def _consistency_hint(code: str) -> str:

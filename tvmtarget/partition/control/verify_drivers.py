@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tvmtarget.ir.function import CODE, COPY, Call, Function
@@ -127,7 +127,15 @@ class _Copies:
         for constant in body.constants:
             self._add(constant.name, self.home, loops)
         for call in body.body:
-            yield from self.call(call, loops)
+            if call.regions or call.op == COPY:
+                yield from self.call(call, loops)
+                continue
+            domains = {self.scopes[name] for name in call.inputs if name in self.scopes}
+            domains |= {output.scope for output in call.outputs if output.name}
+            if len(domains) > 1:
+                yield self._mixes(call, domains)
+            for output in call.outputs:
+                self._add(output.name, output.scope, loops)
         for position, result in enumerate(body.results):
             actual, expected = self.scopes.get(result, self.home), (carried or {}).get(position, self.home)
             if actual != expected:
@@ -152,8 +160,9 @@ class _Copies:
         yield from self._copy(call, loops) if call.op == COPY else self._operands(call)
 
     def _add(self, name: str, scope: str, loops: tuple[str, ...]) -> None:
-        self.scopes[name] = scope
-        self.loops[name] = len(loops)
+        if name:
+            self.scopes[name] = scope
+            self.loops[name] = len(loops)
 
     def _copy(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
         source, copied = call.inputs[0], call.outputs[0]
@@ -169,12 +178,15 @@ class _Copies:
         self.made.add(pair)
 
     def _operands(self, call: Call) -> Iterator[str]:
-        arguments = body_arguments(call) if call.regions else ()
+        arguments = body_arguments(call)
         carried, returned = {argument.operand for argument in arguments}, {argument.output for argument in arguments}
         operands = [name for position, name in enumerate(call.inputs) if position not in carried]
         outputs = [output for position, output in enumerate(call.outputs) if position not in returned]
         domains = {self.scopes[name] for name in operands if name in self.scopes}
         domains |= {output.scope for output in outputs if output.name}
-        domains |= {self.home} if call.regions else set()
+        domains.add(self.home)
         if len(domains) > 1:
-            yield f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {self.driver!r})"
+            yield self._mixes(call, domains)
+
+    def _mixes(self, call: Call, domains: Collection[str]) -> str:
+        return f"{call.op!r} mixes values in {', '.join(sorted(domains))} (function {self.driver!r})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -268,6 +268,23 @@ class Feasibility:
             if self._reasons[key] is None and not constants.has_read:
                 self._supporting.add(shared)
         return self._reasons[key]
+
+    def supports_each(self, calls: Sequence[int], leaf: Site) -> bool:
+        """Check whether a leaf supports every one of some operations; one of each class is asked.
+
+        Args:
+            calls: numbers of operations.
+            leaf: the leaf.
+
+        Returns:
+            False if `unsupported_reason` has a reason for any of them.
+        """
+        classes, firsts = np.unique(self._classes[np.array(calls, dtype=np.int64)], return_index=True)
+        if any(self.unsupported_reason(calls[first], leaf) is not None for first in firsts.tolist()):
+            return False
+        if all((number, leaf.path) in self._supporting for number in classes.tolist()):
+            return True
+        return all(self.unsupported_reason(index, leaf) is None for index in calls)
 
     def check_all(self) -> None:
         """Check that every operation fits a site.
