@@ -6,6 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -84,7 +85,8 @@ class _OpenVino(Backend):
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
         try:
-            model = _core().read_model(request.source)
+            checks = tuple(_index_checks(request.model.graph, place))
+            model = _core().read_model(_with_results(request, [check.indices for check in checks]))
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
@@ -101,14 +103,97 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, model, request)
+        return _Program(compiled, model, request, checks)
 
 
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
+# Operators whose second operand holds indices along their axis, and those where it holds coordinates.
+_ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_COORDINATES = frozenset({"GatherND", "ScatterND"})
+
+
+@dataclass(frozen=True)
+class _IndexCheck:
+    """Indices of an operator, of which OpenVINO does not report all that are out of bounds.
+
+    Attributes:
+        node: name, kind and place of the operator.
+        indices: name of the value.
+        sizes: elements along each axis that they refer to: a number, or an input by position and its axis.
+    """
+
+    node: str
+    indices: str
+    sizes: tuple[int | tuple[int, int], ...]
+
+    def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
+        """Raise an error for an index that is out of bounds.
+
+        Args:
+            indices: the value.
+            inputs: the inputs of the run.
+        """
+        columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
+        for column, size in zip(columns, self.sizes, strict=True):
+            elements = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
+            wrong = column[(column < -elements) | (column >= elements)]
+            if wrong.size:
+                raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
+
+
+def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
+    """Yield what is to be checked in each run: indices that are no constants, of values whose sizes are known."""
+    constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    given = [value for value in graph.input if value.name not in constants]
+    shapes: dict[str, tuple[int | str, ...]] = {**constants}
+    for value in (*graph.value_info, *graph.output, *given):
+        if value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            shapes[value.name] = tuple(one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims)
+    places: dict[int | str, tuple[int, int]] = {}
+    for position, value in enumerate(given):
+        for axis, dim in enumerate(shapes.get(value.name, ())):
+            places.setdefault(dim, (position, axis))
+    for node in graph.node:
+        if node.op_type not in _ALONG_AXIS | _COORDINATES or node.input[1] in constants:
+            continue
+        data, indices = shapes.get(node.input[0]), shapes.get(node.input[1])
+        attributes = {one.name: one.i for one in node.attribute}
+        if data is None or indices is None:
+            continue
+        first, count = attributes.get("axis", 0), 1
+        if node.op_type in _COORDINATES:
+            first, last = attributes.get("batch_dims", 0), indices[-1]
+            count = last if isinstance(last, int) else 0
+        sizes = [size if isinstance(size, int) else places.get(size) for size in data[first % len(data) :]]
+        known = tuple(size for size in sizes[:count] if size is not None)
+        if len(known) == count > 0:
+            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known)
+
+
+def _with_results(request: CompileRequest, names: Sequence[str]) -> bytes:
+    """Return a function's model with more results, if they are no inputs or results yet."""
+    graph = request.model.graph
+    added = [one for one in dict.fromkeys(names) if one not in {value.name for value in (*graph.input, *graph.output)}]
+    if not added:
+        return request.source
+    model = onnx.ModelProto()
+    model.CopyFrom(request.model)
+    types = {value.name: value for value in graph.value_info}
+    model.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in added)
+    return bytes(model.SerializeToString())
+
+
 class _Program(Compiled):
-    def __init__(self, compiled: Any, model: Any, request: CompileRequest) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        compiled: Any,  # noqa: ANN401
+        model: Any,  # noqa: ANN401
+        request: CompileRequest,
+        checks: Sequence[_IndexCheck],
+    ) -> None:
         self._compiled = compiled
         self._place = f"@{request.site or '.'}"
         self._process = os.getpid()
@@ -130,6 +215,10 @@ class _Program(Compiled):
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
             what = f"its result depends on {ignored[0]!r}, which OpenVINO ignores" if ignored else "values are lost"
             raise BackendError(f"openvino cannot take function {request.name!r} of {self._place}: {what}")
+        # Indices that are inputs are checked before a run, which may end the process, and computed ones after it.
+        self._checks_before = [(one, self._names.index(one.indices)) for one in checks if one.indices in self._names]
+        computed = [(one, _position(results, one.indices)) for one in checks if one.indices not in self._names]
+        self._checks_after = [(one, at) for one, at in computed if at is not None]
         never_free_in_forks(compiled)
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -140,6 +229,8 @@ class _Program(Compiled):
             )
         ov = _openvino()
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
+        for check, given in self._checks_before:
+            check.require_within(arrays[given], arrays)
         with self._lock:
             request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
         try:
@@ -152,6 +243,8 @@ class _Program(Compiled):
                 request.infer()
             except Exception as error:
                 raise RunError(f"openvino fails in {self._place}: {_first_line(error)}") from error
+            for check, result in self._checks_after:
+                check.require_within(request.get_output_tensor(result).data, arrays)
             return [request.get_output_tensor(position).data.copy() for position in self._outputs]
         finally:
             with self._lock:
