@@ -202,8 +202,9 @@ def test_networks_compute_on_a_gpu_what_they_compute_on_a_cpu(name):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("case", node_cases()[::97], ids=lambda case: case.name)
-def test_what_its_strategy_takes_a_gpu_does(case):
+@pytest.mark.parametrize("start", range(0, 970, 97))
+def test_what_its_strategy_takes_a_gpu_does(start):
     needs_gpu()
-    for one in (case, symbolic(case)):
-        assert run_case(one, "cuda").status != "failed"
+    for case in node_cases()[start::970]:  # making them takes ten seconds, and so is not done to collect tests
+        for one in (case, symbolic(case)):
+            assert run_case(one, "cuda").status != "failed", one.name

@@ -58,7 +58,7 @@ CONSTRAINTS = [
 ]
 
 
-@pytest.mark.parametrize(("start", "text"), enumerate(CONSTRAINTS))
+@pytest.mark.parametrize(("start", "text"), [*enumerate(CONSTRAINTS)])
 def test_the_index_of_trees_changes_no_answer(shipped, start, text):
     """Of every third tag, from another one on for each constraint, or of all tags."""
     (registry, trees), constraint, step = shipped, Constraint.parse(text), examples(3, 1)
