@@ -214,13 +214,6 @@ def test_a_context_of_tvm_around_a_build_is_not_ignored(folder):
         tt.build(program, "llvm", cache=folder)
 
 
-def test_a_program_of_cached_code_runs_on_a_runtime_for_cpp(folder):
-    program = module(("Relu",), ("Neg",))
-    for _ in range(2):
-        exe = tt.build(program, "llvm(executor=graph,runtime=cpp)", cache=folder)
-        np.testing.assert_array_equal(exe(X), -X)
-
-
 def test_a_later_build_of_this_process_shares_cached_code(folder, compiled):
     program = module(("Relu",))
     tt.build(program, "llvm", cache=folder)

@@ -86,6 +86,15 @@ def test_control_flow_and_symbolic_shapes_are_those_of_python(name):
     check(both(tt.IRModule.from_onnx(model), where=where), *inputs)
 
 
+def test_a_program_of_cached_code_runs_in_cpp(tmp_path):
+    """It is here since each process compiles the interpreter, for ten seconds."""
+    x = np.ones((2, 3), "float32")
+    program = small(helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"]))
+    for _ in range(2):
+        exe = tt.build(program, "llvm(executor=graph,runtime=cpp)", cache=tmp_path / "cache")
+        np.testing.assert_array_equal(exe(x), -x)
+
+
 def test_constants_of_drivers_are_npy_files(tmp_path):
     model = small(helper.make_node("Add", ["x", "w"], ["y"], name="add"), w=np.float32([[1, 2, 3], [4, 5, 6]]))
     (cpp,) = both(model)[1:]
