@@ -27,7 +27,7 @@ _OF_TYPES = frozenset({"onnx.Shape", "onnx.Size"})
 
 
 def with_known_calls(function: Function, before: Function) -> Function:
-    """Return a function with the operations and constants of another one in place of its own that equal them.
+    """Return a function with the operations and constants of another one where they are equal.
 
     Args:
         function: the function.
