@@ -787,6 +787,40 @@ FOREIGN = {
 }
 
 
+def check_large_constants(target):
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-45], "float32")
+    w = np.concatenate([special, np.random.default_rng(0).standard_normal(300_000, "float32")])
+    indices = np.arange(len(w) - 1, -1, -1)
+    nodes = [helper.make_node("Gather", ["w", "indices"], ["h"]), helper.make_node("Mul", ["h", "x"], ["y"])]
+    graph = helper.make_graph(
+        nodes,
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, w.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, w.shape)],
+        [numpy_helper.from_array(one, name) for name, one in (("w", w), ("indices", indices))],
+    )
+    x = np.arange(len(w)).astype("float32")
+    executable = tt.build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target)
+    with np.errstate(invalid="ignore"):
+        expected = w[::-1] * x
+    np.testing.assert_array_equal(executable.run({"x": x})["y"], expected)
+    executable.close() if hasattr(executable, "close") else None
+
+
+@pytest.mark.parametrize("target", ["c", TYPED])
+def test_large_constants_are_included_as_they_are(target):
+    check_large_constants(target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", ["aarch64", "armhf", "riscv64"])
+def test_large_constants_are_included_on_other_machines(machine):
+    emulator, compiler, attributes = FOREIGN[machine]
+    if shutil.which(emulator) is None or shutil.which(compiler) is None:
+        pytest.skip(f"needs {emulator} and {compiler}")
+    check_large_constants(f"llvm({attributes},executor=aot,runtime=crt(system-lib=true))")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["c", "llvm"])
 @pytest.mark.parametrize("machine", FOREIGN)

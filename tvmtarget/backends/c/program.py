@@ -29,6 +29,7 @@ from tvmtarget.untrusted import parse_json
 __all__ = ["CProgram", "ProgramSignature", "compiled_program", "open_program", "shared_library"]
 
 _ENTRY = "tvmtarget_call_program"
+_COMPILED = (".c", ".h", ".o", ".s", ".bin")
 _STANDARD = ("-std=c99", "-ffp-contract=off")
 # The statuses of tvmtarget_crt.h, in the words of tvmtarget_status_text.
 _TEXTS = {
@@ -131,7 +132,7 @@ def compiled_program(project: CProject, target: Target, cache: CompileCache | No
     Raises:
         BackendError: there is no compiler for the target, or the code does not compile.
     """
-    files = {**_flat(project), "tvmtarget_call.c": _call_source(project)}
+    files = {**_flat(project, target), "tvmtarget_call.c": _call_source(project)}
     if is_local(target):
         return _linked(project, target, files, cache)
     signature = ProgramSignature.of(project)
@@ -157,7 +158,7 @@ def shared_library(project: CProject, target: Target, cache: CompileCache | None
     triple = triple_of(target)
     if triple.os in ("", "none"):
         raise BackendError(f"{str(triple)!r} has no shared libraries; export a folder, and link it there")
-    return _linked(project, target, _flat(project), cache)
+    return _linked(project, target, _flat(project, target), cache)
 
 
 def _linked(project: CProject, target: Target, files: dict[str, bytes], cache: CompileCache | None) -> bytes:
@@ -271,10 +272,12 @@ def _checked(name: str, tensor: Tensor, array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _flat(project: CProject) -> dict[str, bytes]:
+def _flat(project: CProject, target: Target) -> dict[str, bytes]:
     """Return the files of a project that a compiler reads, in one folder."""
-    files = {PurePosixPath(name).name: data for name, data in project.files().items()}
-    return {name: data for name, data in files.items() if name.endswith((".c", ".h", ".o"))}
+    triple, toolchain = triple_of(target), toolchain_for(target)
+    has_assembler = toolchain.flavour == "gcc" and triple.os == "linux" and triple.endian == "little"
+    files = project.files(has_assembler=has_assembler)
+    return {PurePosixPath(name).name: data for name, data in files.items() if name.endswith(_COMPILED)}
 
 
 def _call_source(project: CProject) -> bytes:

@@ -42,6 +42,7 @@ GCC_OPTIONS = (
     "--param=max-completely-peel-times=32",
 )
 
+_LARGE = 1 << 20  # bytes of constants, for whose text a C compiler takes a second
 _RUNTIME = Path(__file__).parent / "runtime"
 # ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines
 # without -std=c99.
@@ -328,7 +329,7 @@ class CProject:
     @cached_property
     def constant_bytes(self) -> int:
         """The size of all constants; equal ones count once."""
-        return sum({self._constants[name][0]: array.nbytes for name, array in self.function.constants.items()}.values())
+        return sum(array.nbytes for array in self._distinct_constants().values())
 
     def constants_file(self) -> bytes:
         """Return all constants in one piece, for programs whose constants are not part of the code."""
@@ -341,8 +342,12 @@ class CProject:
             data[offset : offset + array.nbytes] = array.tobytes()
         return bytes(data)
 
-    def files(self) -> dict[str, bytes]:
+    def files(self, *, has_assembler: bool = False) -> dict[str, bytes]:
         """Return the files of the project.
+
+        Args:
+            has_assembler: whether the GNU assembler makes an object of ELF for a little-endian processor of the
+                constants, if these are large: C compilers take minutes for the text of a hundred megabytes.
 
         Returns:
             Contents by path, in the order in which one file can hold them: headers before sources.
@@ -356,7 +361,10 @@ class CProject:
         texts[f"include/{self.prefix}.h"] = self._header()
         texts[f"src/{self.prefix}_internal.h"] = self._internal_header()
         texts["src/tvmtarget_crt.c"] = (_RUNTIME / "tvmtarget_crt.c").read_text()
-        if self.constants_in_code:
+        is_assembled = has_assembler and self.constant_bytes > _LARGE
+        if self.constants_in_code and is_assembled:
+            texts[f"src/{self.prefix}_constants.s"] = self._constants_assembly()
+        elif self.constants_in_code:
             texts[f"src/{self.prefix}_constants.c"] = self._constants_source()
         files = {name: text.encode() for name, text in texts.items()}
         files |= {f"src/{name}": data for name, data in self.function.code.items()}
@@ -366,7 +374,7 @@ class CProject:
             files[f"src/{self.prefix}_map.c"] = self._map_source().encode()
         if self.has_packed_entry or not self.is_unpacked:
             files[f"src/{self.prefix}_packed.c"] = self._packed_source().encode()
-        if not self.constants_in_code:
+        if is_assembled or not self.constants_in_code:
             files[f"{self.prefix}_constants.bin"] = self.constants_file()
         files["Makefile"] = self._makefile(files).encode()
         files["CMakeLists.txt"] = self._cmake(files).encode()
@@ -554,13 +562,13 @@ class CProject:
             lines += [f"extern {declaration};" for declaration, _ in self._constant_declarations()]
         return "\n".join([*lines, "#endif", ""])
 
+    def _distinct_constants(self) -> Mapping[str, Array]:
+        """The constants by symbol."""
+        return {self._constants[name][0]: array for name, array in self.function.constants.items()}
+
     def _constant_declarations(self) -> Iterator[tuple[str, Array]]:
-        seen: set[str] = set()
-        for name, array in self.function.constants.items():
-            symbol = self._constants[name][0]
-            if symbol not in seen:
-                seen.add(symbol)
-                yield f"const {C_TYPES[str(array.dtype)]} {symbol}[{max(array.size, 1)}]", array
+        for symbol, array in self._distinct_constants().items():
+            yield f"const {C_TYPES[str(array.dtype)]} {symbol}[{max(array.size, 1)}]", array
 
     def _constants_source(self) -> str:
         lines = [f'#include "{self.prefix}_internal.h"', "#include <math.h>", ""]
@@ -569,6 +577,17 @@ class CProject:
             where = f'TVMTARGET_ALIGNED({alignment}) TVMTARGET_SECTION(".rodata.{self.prefix}")'
             lines += [f"{declaration} {where} = {{", *_numbers(array), "};"]
         return "\n".join([*lines, ""])
+
+    def _constants_assembly(self) -> str:
+        """Return the constants as parts of the file that holds all of them."""
+        lines = [f'.section .rodata.{self.prefix}, "a"']
+        offsets = dict(self._constants.values())
+        for symbol, array in self._distinct_constants().items():
+            place = f'"{self.prefix}_constants.bin", {offsets[symbol]}, {array.nbytes}'
+            lines += [f".balign {max(self.constant_alignment, array.itemsize)}", f".globl {symbol}"]
+            lines += [f".type {symbol}, %object", f".size {symbol}, {array.nbytes}", f"{symbol}:"]
+            lines += [f".incbin {place}" if array.nbytes else f".zero {array.itemsize}"]
+        return "\n".join([*lines, '.section .note.GNU-stack, "", %progbits', ""])
 
     def _value(self, name: str) -> str:
         """Return the C expression of a value's address."""
@@ -919,9 +938,15 @@ def _numbers(array: Array) -> Iterator[str]:
     # 9 and 17 significant digits identify every number of 32 and 64 bits (IEEE 754-2008, 5.12.2).
     form = {"f": "%.8ef" if size == 4 else "%.16e", "u": "%dU" if size < 8 else "UINT64_C(%d)"}.get(kind, "%d")
     form = "INT64_C(%d)" if kind == "i" and size == 8 else form
+    least = {np.dtype("int32"): -(2**31), np.dtype("int64"): -(2**63)}.get(array.dtype)
+    is_plain = kind in "fiu" and bool(np.isfinite(flat).all()) and (least is None or int(flat.min()) > least)
+    whole = f"  {', '.join([form] * 8)},"
     for begin in range(0, flat.size, 8):
         row = flat[begin : begin + 8].tolist()
-        yield "  " + ", ".join(_special(number, form) if kind != "b" else str(int(number)) for number in row) + ","
+        if is_plain and len(row) == 8:
+            yield whole % tuple(row)
+        else:
+            yield "  " + ", ".join(_special(number, form) if kind != "b" else str(int(number)) for number in row) + ","
 
 
 def _special(number: float, form: str) -> str:
