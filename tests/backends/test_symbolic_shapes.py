@@ -142,7 +142,7 @@ def test_llvm_makes_shapes_that_are_computed_at_run_time(name):
 )
 def test_sizes_that_do_not_fit_are_refused_when_a_program_runs(name, given):
     program = tt.build(model(COMPUTED[name][0]), "llvm")
-    with pytest.raises(RunError, match="mismatch"):
+    with pytest.raises(RunError, match="sizes do not fit: a value has"):
         program.run(given)
 
 
@@ -188,7 +188,7 @@ def test_operands_of_concat_are_equal_where_that_is_known_when_a_program_runs():
     x = np.random.default_rng(0).random((3, 2, 5), "float32")
     np.testing.assert_array_equal(program(x, x, x), np.concatenate([x] * 4, 1))
     for wrong in ((x, x[:, :, :4], x), (x[:2], x[:2], x), (x, x[:2], x)):
-        with pytest.raises(RunError, match="ismatch"):
+        with pytest.raises(RunError, match=r"a value has [24] elements along axis [02], .* needs [35]$"):
             program(*wrong)
     with pytest.raises(InfeasibleError, match="not known whether these fit"):
         tt.decompose(module, "cuda(arch=sm_80,host=llvm)")
@@ -202,5 +202,5 @@ def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
     for size in (6, 2):
         x = np.random.default_rng(size).random((2, 1, size), "float32")
         np.testing.assert_array_equal(program(x), expected(x))
-    with pytest.raises(RunError, match="ismatch"):
+    with pytest.raises(RunError, match="a value has 4 elements along axis 2, and what it is combined with needs 5"):
         program(np.ones((2, 1, 5), "float32"))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.backends.tvm.backend import BACKEND
-from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host_value, import_tvm
+from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host_value, import_tvm, run_time_reason
 from tvmtarget.errors import BackendError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
@@ -129,8 +129,7 @@ class GraphCppSystem(CompiledSystem):
         except TvmTargetError:
             raise
         except Exception as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise RunError(reason) from error
+            raise RunError(run_time_reason(error)) from error
 
     def export(self, path: Path) -> None:
         """Write a folder, or a tar archive if the name ends with `.tar`, that `graph.hpp` opens.

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from tvmtarget.backends.tvm.backend import BACKEND
-from tvmtarget.backends.tvm.compiled_module import LIBRARY, LOCK, LinkedProgram, host_value, import_tvm, load, quiet
+from tvmtarget.backends.tvm.compiled_module import (
+    LIBRARY,
+    LOCK,
+    LinkedProgram,
+    host_value,
+    import_tvm,
+    load,
+    quiet,
+    run_time_reason,
+)
 from tvmtarget.backends.tvm.vm_linking import VmLinker
 from tvmtarget.backends.tvm.vm_loops import loop_module
 from tvmtarget.errors import ArtifactError, BackendError, RunError, TvmTargetError, raise_all
@@ -179,7 +188,7 @@ class VmSystem(CompiledSystem):
         except TvmTargetError:
             raise
         except Exception as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            reason = run_time_reason(error)
             raise RunError(f"system {self._system.name!r} of @{self._system.path or '.'} failed: {reason}") from error
 
     def instructions(self) -> str:

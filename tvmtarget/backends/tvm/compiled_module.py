@@ -15,6 +15,7 @@ import io
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -55,6 +56,7 @@ __all__ = [
     "place",
     "quiet",
     "reject_forks",
+    "run_time_reason",
     "tvm_version",
     "within_limits",
 ]
@@ -190,7 +192,10 @@ class CompiledModule(Compiled):
         self._check(inputs)
         tvm = import_tvm()
         given = [_argument(value, lambda array: _tensor(tvm, array, is_copied=self._may_write)) for value in inputs]
-        results = self._call(tvm, given)
+        try:
+            results = self._call(tvm, given)
+        except (RuntimeError, ValueError) as error:
+            raise RuntimeError(run_time_reason(error)) from error
         # Copied, as tensors may share memory with inputs or constants.
         return [_value(one, _copied) for one in _several(results, self._results)]
 
@@ -432,6 +437,26 @@ def _copied(tensor: Tensor) -> Array:
         return np.array(np.from_dlpack(tensor))
     except (BufferError, RuntimeError, TypeError):  # an element type that numpy has not
         return np.asarray(tensor.numpy())
+
+
+# What TVM's virtual machine says where a size is not the one that other values have, or that the program states.
+_OTHER_SIZE = re.compile(
+    r"Check failed: input_shape\[i\] == \S+ \((\d+) vs\. (\d+)\).* match_cast error, *shape\[(\d+)\].*"
+)
+
+
+def run_time_reason(error: Exception) -> str:
+    """Return why a run failed.
+
+    Args:
+        error: what TVM raised.
+
+    Returns:
+        Its first line, in other words where it names parts of TVM.
+    """
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    needed = r"sizes do not fit: a value has \1 elements along axis \3, and what it is combined with needs \2"
+    return _OTHER_SIZE.sub(needed, line)
 
 
 def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401
