@@ -39,7 +39,7 @@ class _Bound:
 
     @classmethod
     def of(cls, elements: Size, *, is_negative: bool = False) -> _Bound:
-        """Return the bound of places, counted from the begin, or also from the end."""
+        """Return the bound of places, counted from the start, or also from the end."""
         return cls(elements, -elements if is_negative else 0, elements - 1)
 
 
@@ -139,6 +139,8 @@ def _checked(
     from tvm import ir, te, tirx
 
     bounds = bounds_of(data.ty.shape.values)
+    if not any(bounds):
+        return indices
     is_static = all(one is None or isinstance(one.elements, tirx.IntImm) for one in bounds)
     if is_static and isinstance(written, ir.expr.GenericConst) and hasattr(written.value, "numpy"):
         _require_within(np.asarray(written.value.numpy()), bounds, name)
@@ -178,7 +180,7 @@ class _Code(TirBuilder):
     """Statements of a check.
 
     Args:
-        bounds: what the indices must be below.
+        bounds: what the indices may be.
         name: name of the operator.
     """
 
@@ -249,6 +251,10 @@ def _taken(attributes: Attributes, shape: list[Size], _places: list[Size], _fiel
 
 
 def _coordinates(attributes: Attributes, shape: list[Size], places: list[Size], _field: int) -> _Bounds:
+    from tvm import tirx
+
+    if not isinstance(places[-1], tirx.IntImm):  # TVM does not lower it
+        return []
     first = int(getattr(attributes, "batch_dims", 0))
     return [_Bound.of(size) for size in shape[first : first + int(places[-1])]]
 
