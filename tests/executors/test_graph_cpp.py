@@ -177,10 +177,14 @@ def test_leaves_of_other_code_generators_are_rejected_with_their_path():
 
 
 @pytest.mark.slow
-def test_sums_over_nothing_are_an_error_that_names_the_function():
-    model = small(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), shape=("n", 3))
+def test_a_place_among_nothing_is_an_error_that_names_the_function_and_a_sum_is_0():
+    given = np.zeros((0, 3), "float32")
+    nodes = [helper.make_node("ArgMax", ["x"], ["h"], axis=0), helper.make_node("Cast", ["h"], ["y"], to=1)]
+    model = small(*nodes, shape=("n", 3))
     with pytest.raises(RunError, match=r"of @\. failed: input 0 has no elements"):
-        tt.build(model, "llvm(runtime=cpp)")(np.zeros((0, 3), "float32"))
+        tt.build(model, "llvm(runtime=cpp)")(given)
+    model = small(helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0), shape=("n", 3))
+    np.testing.assert_array_equal(tt.build(model, "llvm(runtime=cpp)")(given), 0)
 
 
 @pytest.mark.slow
