@@ -188,6 +188,10 @@ class CompiledModule(Compiled):
 
         Returns:
             The results, in order.
+
+        Raises:
+            BackendError: an input must have elements, and has none.
+            RuntimeError: the code failed.
         """
         self._check(inputs)
         tvm = import_tvm()
