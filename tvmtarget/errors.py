@@ -64,6 +64,7 @@ __all__ = [
     "UnknownNameError",
     "count_warnings",
     "did_you_mean",
+    "first_line",
     "raise_all",
     "warn",
 ]
@@ -296,6 +297,18 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     if names and len(names) <= 24:
         return f"; {listing}: " + ", ".join(names)
     return ""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says that is not empty.
+
+    Args:
+        error: an error of another library, whose text may have many lines.
+
+    Returns:
+        The line without spaces around it; the name of the class if there is none.
+    """
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:

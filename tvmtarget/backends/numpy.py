@@ -10,7 +10,7 @@ import onnx
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import interpreter_mismatch
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.errors import BackendError
+from tvmtarget.errors import BackendError, first_line
 from tvmtarget.target.tree import Target
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Numpy(Backend):
         try:
             return _Interpreted(ReferenceEvaluator(accumulate_in_float32(_converted(request.model)), new_ops=FIXES))
         except Exception as error:
-            raise BackendError(f"numpy cannot take function {request.name!r}: {_first_line(error)}") from error
+            raise BackendError(f"numpy cannot take function {request.name!r}: {first_line(error)}") from error
 
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -68,10 +68,6 @@ class _Interpreted(Compiled):
         named = dict(zip(self._evaluator.input_names, inputs, strict=True))
         results: Sequence[Array] = self._evaluator.run(None, named)
         return results
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 BACKEND = _Numpy()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvmtarget.errors import did_you_mean
+from tvmtarget.errors import did_you_mean, first_line
 from tvmtarget.target.tree import Target
 
 __all__ = ["CPU", "Provider", "assigned"]
@@ -243,5 +243,4 @@ def _short(name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", line)
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", first_line(error))

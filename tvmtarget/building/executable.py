@@ -22,7 +22,7 @@ from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.manifest import Manifest, reading
 from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, did_you_mean, first_line, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs
@@ -598,12 +598,12 @@ class Executable:
         except TvmTargetError:
             raise
         except Exception as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             # Identical subgraphs share one function; the failed call tells which of them to name.
             calls = (one for one in self._calls if one.function == name and one.call.rpartition("/")[2] == call)
             names = next((one.ops for one in calls), leaf.request.ops)
             ops = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise RunError(f"function {name!r} of @{leaf.request.site or '.'} ({ops}) failed: {reason}") from error
+            place = f"{name!r} of @{leaf.request.site or '.'} ({ops})"
+            raise RunError(f"function {place} failed: {first_line(error)}") from error
 
     def _copy(self, value: Any, src: str, dst: str) -> Any:  # noqa: ANN401
         """Copy a value into a memory domain, by the backend of a leaf there if it can, else within this process."""

@@ -33,7 +33,7 @@ import numpy as np
 from tvmtarget.backends.aligned import aligned, is_aligned
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import Array, Compiled
-from tvmtarget.errors import BackendError, CompileError, MissingExtraError
+from tvmtarget.errors import BackendError, CompileError, MissingExtraError, first_line
 from tvmtarget.files import temporary_folder
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.human_units import bytes_text
@@ -458,9 +458,8 @@ def run_time_reason(error: Exception) -> str:
     Returns:
         Its first line, in other words where it names parts of TVM.
     """
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     needed = r"sizes do not fit: a value has \1 elements along axis \3, and what it is combined with needs \2"
-    return _OTHER_SIZE.sub(needed, line)
+    return _OTHER_SIZE.sub(needed, first_line(error))
 
 
 def _several(results: Any, count: int) -> list[Any]:  # noqa: ANN401

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tvmtarget.errors import first_line
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 
 __all__ = ["TILES_FORMAT", "TRACE_FORMAT", "applied", "check_trace", "program_of", "propose", "replay", "trace_text"]
@@ -135,8 +136,7 @@ def applied(function: Function, text: str) -> Function:
     try:
         return replay(_module(function), text).mod["main"].with_attr("tirx.is_scheduled", True)
     except Exception as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ValueError(f"the trace does not fit: {reason}") from error
+        raise ValueError(f"the trace does not fit: {first_line(error)}") from error
 
 
 def check_trace(text: str) -> None:

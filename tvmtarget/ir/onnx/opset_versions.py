@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, first_line
 from tvmtarget.ir.function import Call, Constant, Function, Value, all_names
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_graph
@@ -161,10 +161,9 @@ class _Converter:
             write_graph(alone.replace(opsets=((self._domain, old),)), model.graph, is_nested=True)
             converted = read_body(onnx.version_converter.convert_version(model, new).graph)
         except (RuntimeError, ValueError, TypeError, DecodeError, EncodeError, ModelError, LookupError) as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
             what = f"op {call.source or call.op!r} of function {self._root.name!r} has no form in version {new}"
             raise ModelError(
-                f"{what} of operator set {self._domain or 'onnx'!r}, only in version {old}: {reason}"
+                f"{what} of operator set {self._domain or 'onnx'!r}, only in version {old}: {first_line(error)}"
             ) from error
         return self._rename(converted, call, {*held, *(param.name for param in params)})
 
