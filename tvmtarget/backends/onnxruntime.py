@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import onnx
-from onnx import GraphProto, TensorProto, ValueInfoProto, helper
+from onnx import GraphProto, TensorProto, helper
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
@@ -81,7 +81,9 @@ class _OnnxRuntime(Backend):
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
-            session = _Session(partial(make, _kept(request)), request.ops, len(request.outputs))
+            session = _Session(
+                partial(make, request.source_with(_overwritten(request.model.graph))), request.ops, len(request.outputs)
+            )
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
@@ -132,20 +134,12 @@ class _Maker:
         return self.provider.add_to(options, self.ort)
 
 
-def _kept(request: CompileRequest) -> bytes:
-    """Return a function's model whose normalizers do not overwrite their operands: these are results, too.
+def _overwritten(graph: GraphProto) -> list[str]:
+    """Return the operands of normalizers, which these do not overwrite if they are results of the model.
 
     In place, the normalizer of onnxruntime (1.31) squares its operand first and reads the signs from the squares.
     """
-    read = {node.input[0] for node in request.model.graph.node if node.op_type == "Normalizer"}
-    kept = sorted(read - {value.name for value in (*request.model.graph.input, *request.model.graph.output)})
-    if not kept:
-        return request.source
-    model = onnx.ModelProto()
-    model.CopyFrom(request.model)
-    types = {value.name: value for value in model.graph.value_info}
-    model.graph.output.extend(types.get(name, ValueInfoProto(name=name)) for name in kept)
-    return bytes(model.SerializeToString())
+    return sorted({node.input[0] for node in graph.node if node.op_type == "Normalizer"})
 
 
 def _skipped(graph: GraphProto) -> Sequence[str]:

@@ -84,9 +84,9 @@ class _OpenVino(Backend):
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
+        checks = tuple(_index_checks(request.model.graph, place))
         try:
-            checks = tuple(_index_checks(request.model.graph, place))
-            model = _core().read_model(_with_results(request, [check.indices for check in checks]))
+            model = _core().read_model(request.source_with(check.indices for check in checks))
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
@@ -171,19 +171,6 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         known = tuple(size for size in sizes[:count] if size is not None)
         if len(known) == count > 0:
             yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known)
-
-
-def _with_results(request: CompileRequest, names: Sequence[str]) -> bytes:
-    """Return a function's model with more results, if they are no inputs or results yet."""
-    graph = request.model.graph
-    added = [one for one in dict.fromkeys(names) if one not in {value.name for value in (*graph.input, *graph.output)}]
-    if not added:
-        return request.source
-    model = onnx.ModelProto()
-    model.CopyFrom(request.model)
-    types = {value.name: value for value in graph.value_info}
-    model.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in added)
-    return bytes(model.SerializeToString())
 
 
 class _Program(Compiled):

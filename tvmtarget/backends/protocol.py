@@ -7,7 +7,7 @@ is used, and raises `MissingExtraError` if it is not installed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -176,6 +176,26 @@ class CompileRequest:
     def model(self) -> onnx.ModelProto:
         """The function as an ONNX model."""
         return onnx.load_from_string(self.source)
+
+    def source_with(self, names: Iterable[str]) -> bytes:
+        """Return the ONNX model with more results, which come behind its own.
+
+        Args:
+            names: values of the model; those that are its inputs or results already are left out.
+
+        Returns:
+            The serialized model.
+        """
+        graph = self.model.graph
+        known = {value.name for value in (*graph.input, *graph.output)}
+        added = [name for name in dict.fromkeys(names) if name not in known]
+        if not added:
+            return self.source
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        types = {value.name: value for value in graph.value_info}
+        model.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in added)
+        return bytes(model.SerializeToString())
 
 
 @runtime_checkable

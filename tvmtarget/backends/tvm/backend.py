@@ -233,7 +233,7 @@ class _Tvm(Backend):
         if request.target.kind not in self.kinds:
             return self._external(request)
         is_gpu = request.target.kind == "cuda"
-        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph, is_gpu=is_gpu)
+        never_empty = _never_empty(request)
         is_native = not is_gpu or is_loaded(tvm)
 
         # Untrusted TIR is never read here: `compile_isolated` rejects it.
@@ -294,8 +294,7 @@ class _Tvm(Backend):
             BackendError: names the function and the reason.
         """
         tvm = import_tvm()
-        is_gpu = request.target.kind == "cuda"
-        never_empty = frozenset[int]() if request.is_relax else _never_empty(request.model.graph, is_gpu=is_gpu)
+        never_empty = _never_empty(request)
         with _named_errors(request), quiet(), _imported(tvm, request) as (module, target, pipeline):
             main = module["main"]
             del module["main"]
@@ -582,7 +581,7 @@ def _place(request: CompileRequest) -> str:
 _MOST_KINDS = 8
 
 
-def _never_empty(graph: GraphProto, *, is_gpu: bool) -> frozenset[int]:
+def _never_empty(request: CompileRequest) -> frozenset[int]:
     """Return the inputs that must not be empty, as what runs over their dimensions has no result then.
 
     On CPUs these are searches for places and means of integers; on GPUs all sums leave their results unwritten. The
@@ -590,9 +589,12 @@ def _never_empty(graph: GraphProto, *, is_gpu: bool) -> frozenset[int]:
     a dimension that no sum runs over, such as a batch, or that is only a part of those: a cache that is extended before
     a sum.
     """
+    if request.is_relax:
+        return frozenset()
+    graph = request.model.graph
     types = _types(graph)
     sums = [node for node in graph.node if node.op_type in _SUMS or node.op_type.startswith("Reduce")]
-    if not is_gpu:
+    if request.target.kind != "cuda":
         sums = [node for node in sums if node.op_type.startswith("Arg") or _is_integer_mean(node, types)]
     if not sums:
         return frozenset()

@@ -270,7 +270,7 @@ class Feasibility:
         return self._reasons[key]
 
     def supports_each(self, calls: Sequence[int], leaf: Site) -> bool:
-        """Check whether a leaf supports every one of some operations; one of each class is asked.
+        """Check by one operation of each class whether a leaf supports all of some operations.
 
         Args:
             calls: numbers of operations.
