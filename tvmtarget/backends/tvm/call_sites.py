@@ -1,20 +1,22 @@
-"""Call sites of a TVM module: which tensor functions are called how, and constants in other layouts for them.
+"""Call sites of a TVM module: which tensor functions are called how, other constants for them, and other calls.
 
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tvmtarget.backends.tvm.register_tiling import Layout
 
-__all__ = ["Use", "pack_constants", "uses_of"]
+__all__ = ["Producer", "Use", "pack_constants", "rewrite_calls", "uses_of"]
 
 Module: TypeAlias = Any
+Builder: TypeAlias = Any
 Expr: TypeAlias = Any
+Producer: TypeAlias = "Callable[[Expr], Expr]"
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,32 @@ def pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int,
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
             module[variable] = structural_map(function, (relax.Call, changed))
+
+
+def rewrite_calls(module: Module, rewrite: Callable[[Expr, Builder, Producer], Expr]) -> Module:
+    """Put other expressions in place of the calls of Relax functions.
+
+    Args:
+        module: a TVM module.
+        rewrite: returns what stands in place of a call whose operands are rewritten, from it, the builder that takes
+            further calls in front of it, and a function that returns the expression which a variable is bound to.
+
+    Returns:
+        A changed copy.
+    """
+    from tvm import relax
+
+    @relax.expr_functor.mutator
+    class Rewriting(relax.PyExprMutator):  # type: ignore[misc]
+        def visit_call_(self, call: Expr) -> Expr:
+            return rewrite(super().visit_call_(call), self.builder_, self.producer)
+
+        def producer(self, value: Expr) -> Expr:
+            found = self.lookup_binding(value) if isinstance(value, relax.Var) else None
+            return value if found is None else found
+
+    rewriting = Rewriting(module)
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriting.builder_.update_func(variable, rewriting.visit_expr(function))
+    return rewriting.builder_.get()

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
 from tvmtarget.backends.tvm.tir_builder import OPAQUE, TirBuilder
 from tvmtarget.errors import BackendError
 
@@ -61,55 +62,48 @@ def check_indices(module: Module) -> Module:
     """
     from tvm import ir, relax
 
-    @relax.expr_functor.mutator
-    class Checking(relax.PyExprMutator):  # type: ignore[misc]
-        def visit_call_(self, call: Expr) -> Expr:
-            call = super().visit_call_(call)
-            name = getattr(call.op, "name", "").removeprefix("relax.")
-            if name not in _BOUNDS:
-                return call
-            data, indices, *rest = call.args
-            if isinstance(indices, ir.Tuple):
-                indices = ir.Tuple([self.checked(name, call, one, at) for at, one in enumerate(indices.fields)])
-            else:
-                indices = self.checked(name, call, indices)
-            return relax.Call(call.op, [data, indices, *rest], call.attrs, call.ty_args)
+    def rewrite(call: Expr, builder: Builder, producer: Producer) -> Expr:
+        name = getattr(call.op, "name", "").removeprefix("relax.")
+        if name not in _BOUNDS:
+            return call
 
-        def checked(self, name: str, call: Expr, indices: Expr, field: int = 0) -> Expr:
-            """Return indices behind a check."""
-            data, known = (self.with_sizes(one) for one in (call.args[0], indices))
+        def checked(indices: Expr, field: int = 0) -> Expr:
+            data, known = (_with_sizes(builder, one) for one in (call.args[0], indices))
             if data is None or known is None:
                 return indices
 
             def bounds_of(shape: Sequence[Size]) -> _Bounds:
                 return _BOUNDS[name](call.attrs, list(shape), list(known.ty.shape.values), field)
 
-            return _checked(self.builder_, name, known, self.written(known), data, bounds_of)
+            return _checked(builder, name, known, _written(known, producer), data, bounds_of)
 
-        def with_sizes(self, value: Expr) -> Expr | None:
-            """Return a tensor whose sizes have names; None for what is no tensor, or of unknown rank."""
-            if not isinstance(value.ty, relax.TensorType) or value.ty.ndim < 0:
-                return None
-            if isinstance(value.ty.shape, relax.ShapeExpr):
-                return value
-            sizes = [ir.Var(f"size_{axis}", ir.PrimType("int64")) for axis in range(value.ty.ndim)]
-            return self.builder_.match_cast(value, relax.TensorType(sizes, value.ty.dtype))
+        data, indices, *rest = call.args
+        if isinstance(indices, ir.Tuple):
+            indices = ir.Tuple([checked(one, field) for field, one in enumerate(indices.fields)])
+        else:
+            indices = checked(indices)
+        return relax.Call(call.op, [data, indices, *rest], call.attrs, call.ty_args)
 
-        def written(self, indices: Expr) -> Expr:
-            """Return what yields indices, before negative ones were counted from the end."""
-            found = self.producer(indices)
-            is_counted = getattr(getattr(found, "op", None), "name", "") == "relax.where"
-            return self.producer(found.args[2]) if is_counted else found
+    return rewrite_calls(module, rewrite)
 
-        def producer(self, value: Expr) -> Expr:
-            found = self.lookup_binding(value) if isinstance(value, relax.Var) else None
-            return value if found is None else found
 
-    checking = Checking(module)
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            checking.builder_.update_func(variable, checking.visit_expr(function))
-    return checking.builder_.get()
+def _with_sizes(builder: Builder, value: Expr) -> Expr | None:
+    """Return a tensor whose sizes have names; None for what is no tensor, or of unknown rank."""
+    from tvm import ir, relax
+
+    if not isinstance(value.ty, relax.TensorType) or value.ty.ndim < 0:
+        return None
+    if isinstance(value.ty.shape, relax.ShapeExpr):
+        return value
+    sizes = [ir.Var(f"size_{axis}", ir.PrimType("int64")) for axis in range(value.ty.ndim)]
+    return builder.match_cast(value, relax.TensorType(sizes, value.ty.dtype))
+
+
+def _written(indices: Expr, producer: Producer) -> Expr:
+    """Return what yields indices, before negative ones were counted from the end."""
+    found = producer(indices)
+    is_counted = getattr(getattr(found, "op", None), "name", "") == "relax.where"
+    return producer(found.args[2]) if is_counted else found
 
 
 def check_lengths(builder: Builder, operator: str, lengths: Expr, data: Expr) -> Expr:

@@ -31,11 +31,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
 from tvmtarget.backends.tvm.register_tiling import VectorUnit, divisor
 
 __all__ = ["ROWS", "Convolution", "minimal_filtering", "run_in_strips", "use_winograd"]
 
 Module: TypeAlias = Any
+Builder: TypeAlias = Any
 Function: TypeAlias = Any
 Expr: TypeAlias = Any
 Tensor: TypeAlias = Any
@@ -273,39 +275,28 @@ def use_winograd(module: Module, unit: VectorUnit) -> Module:
     import tvm
     from tvm import relax
 
-    @relax.expr_functor.mutator
-    class Changing(relax.PyExprMutator):  # type: ignore[misc]
-        def visit_call_(self, call: Expr) -> Expr:
-            call = super().visit_call_(call)
-            if getattr(call.op, "name", "") != "relax.nn.conv2d":
-                return call
-            weights = _value(self.producer(call.args[1]))
-            found = None if weights is None else _convolution(call, weights)
-            if found is None or weights is None:
-                return call
-            if getattr(getattr(self.producer(call.args[0]), "op", None), "name", "") == _DEQUANTIZE:
-                found = replace(found, is_quantized=True)
-            m = found.tile(unit)
-            if m is None:
-                return call
-            return self.builder_.call_te(
-                found.compute,
-                call.args[0],
-                relax.const(tvm.runtime.tensor(found.transformed(weights, m))),
-                m,
-                primfunc_name_hint="conv2d_winograd",
-                primfunc_attrs={"op_pattern": _FUSES_WHAT_FOLLOWS},
-            )
+    def rewrite(call: Expr, builder: Builder, producer: Producer) -> Expr:
+        if getattr(call.op, "name", "") != "relax.nn.conv2d":
+            return call
+        weights = _value(producer(call.args[1]))
+        found = None if weights is None else _convolution(call, weights)
+        if found is None or weights is None:
+            return call
+        if getattr(getattr(producer(call.args[0]), "op", None), "name", "") == _DEQUANTIZE:
+            found = replace(found, is_quantized=True)
+        m = found.tile(unit)
+        if m is None:
+            return call
+        return builder.call_te(
+            found.compute,
+            call.args[0],
+            relax.const(tvm.runtime.tensor(found.transformed(weights, m))),
+            m,
+            primfunc_name_hint="conv2d_winograd",
+            primfunc_attrs={"op_pattern": _FUSES_WHAT_FOLLOWS},
+        )
 
-        def producer(self, value: Expr) -> Expr:
-            found = self.lookup_binding(value) if isinstance(value, relax.Var) else None
-            return value if found is None else found
-
-    changing = Changing(module)
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            changing.builder_.update_func(variable, changing.visit_expr(function))
-    return changing.builder_.get()
+    return rewrite_calls(module, rewrite)
 
 
 _DEQUANTIZE = "relax.dequantize"
