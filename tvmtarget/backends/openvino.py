@@ -152,10 +152,11 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if value.type.tensor_type.HasField("shape"):
             dims = value.type.tensor_type.shape.dim
             shapes[value.name] = tuple(one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims)
-    places: dict[int | str, tuple[int, int]] = {}
+    places: dict[str, tuple[int, int]] = {}
     for position, value in enumerate(given):
         for axis, dim in enumerate(shapes.get(value.name, ())):
-            places.setdefault(dim, (position, axis))
+            if isinstance(dim, str) and dim:  # others have no name
+                places.setdefault(dim, (position, axis))
     for node in graph.node:
         if node.op_type not in _ALONG_AXIS | _COORDINATES or node.input[1] in constants:
             continue
