@@ -192,3 +192,26 @@ def test_programs_in_c_sum_directly_to_save_memory():
             for passes in (legal_passes(target), legal_passes(target, saves_memory=True))
         ]
     assert [any("winograd" in name for name in some) for some in names] == [True, False]
+
+
+def test_functions_for_a_scarce_memory_keep_weights_as_they_are():
+    """Of 16 x 16 channels, weights take 9 KiB, and 36 KiB as Winograd's algorithm reads them."""
+    proto = model(random(1, 16, 12, 12), random(16, 16, 3, 3))
+    for kib, is_saving in ((48, True), (96, False)):
+        device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": kib << 10}]}
+        (leaf,) = tt.build(proto, device, cache=False).code.values()
+        assert leaf.request.target.attrs.get("disable-winograd", False) is is_saving
+
+
+def test_a_target_may_disable_winograds_algorithm_or_keep_it():
+    x, w = random(1, 16, 12, 12), random(16, 16, 3, 3)
+    results = []
+    for text in ("llvm", "llvm -disable-winograd=true", "llvm -disable-winograd=false"):
+        executable = tt.build(model(x, w), text, cache=False)
+        results.append(executable.run({"x": x})["y"])
+        np.testing.assert_allclose(results[-1], convolved(x, w, (1, 1, 1, 1)), atol=1e-4)
+    assert (results[0] == results[2]).all()
+    assert (results[0] != results[1]).any()
+    device = {"kind": "llvm", "disable-winograd": False, "memory": [{"name": "dram", "bytes": 48 << 10}]}
+    (leaf,) = tt.build(model(x, w), device, cache=False).code.values()
+    assert leaf.request.target.attrs["disable-winograd"] is False

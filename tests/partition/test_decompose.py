@@ -198,7 +198,7 @@ def test_replicas_are_sites_of_their_own():
 
 
 RACK = tt.Target.parse("[n0=[a=numpy,b=onnxruntime](host=@a),n1=[a=numpy](host=@a),cpu=numpy](host=@cpu)")
-RACK = RACK.replace(memory=(tt.Memory(name="dram", bytes=8),))
+RACK = RACK.replace(memory=(tt.Memory(name="dram", bytes=8_000_000),))
 
 
 def test_work_that_asks_for_a_system_runs_inside_one_that_meets_it():
@@ -210,10 +210,10 @@ def test_work_that_asks_for_a_system_runs_inside_one_that_meets_it():
 
 def test_what_a_leaf_inherits_counts_where_it_is_placed():
     module = tt.IRModule.from_onnx(DIGITS)
-    plan = tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=8)&@n1"})
+    plan = tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=8000000)&@n1"})
     assert plan.site_of("conv1") == "n1/a"
-    with pytest.raises(InfeasibleError, match="memory>=9: it is 8"):
-        tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=9)"})
+    with pytest.raises(InfeasibleError, match="memory>=9000000: it is 8000000"):
+        tt.decompose(module, RACK, where={"op:Conv": "numpy(memory>=9000000)"})
 
 
 def test_empty_functions_and_results_that_are_inputs_or_constants_survive():

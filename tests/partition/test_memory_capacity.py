@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
+from tvmtarget.partition.memory_use import memory_uses
 
 WEIGHT = 64 * 64 * 4
 VALUE = 64 * 4
@@ -109,10 +110,11 @@ def test_weights_that_cannot_fit_are_rejected_with_the_numbers(given):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
 
 
-def test_a_capacity_of_the_memory_of_the_driver_is_reported_not_to_count():
-    plan = tt.decompose(layers(3), "[a=numpy,b=numpy](host=@a)", costs(50.0, 5.0, capacity=WEIGHT))
-    assert len(on(plan, "b")) == 3
-    assert "the capacity of @b: not counted, as its memory ':cpu' is that of the driver" in plan.summary()
+def test_the_capacity_of_a_memory_that_all_sites_share_is_that_of_the_program():
+    target = "[a=numpy,b=numpy](host=@a)"
+    assert len(on(tt.decompose(layers(3), target, costs(50.0, 5.0, capacity=4 * WEIGHT)), "b")) == 3
+    with pytest.raises(InfeasibleError, match=r"memory ':cpu' holds 16 KiB, but the weights .* take 48 KiB"):
+        tt.decompose(layers(3), target, costs(50.0, 5.0, capacity=WEIGHT))
 
 
 def chain(count, size=VALUE // 4):
@@ -188,3 +190,38 @@ def test_operations_keep_their_sites_as_far_as_memories_hold_their_weights(given
 def test_the_lower_bound_counts_the_capacity_of_a_memory():
     plan = tt.decompose(layers(6), tree(3 * WEIGHT + ROOM), costs(9.0, 5.0))
     assert plan.prediction.lower_bound == plan.prediction.total
+
+
+def boards(*sizes, **attributes):
+    """Return boards with memories of so many bytes; the first one runs the driver."""
+    nodes = [
+        {"kind": "llvm", "name": f"n{number}", "memory": [{"name": "dram", "bytes": size}]}
+        for number, size in enumerate(sizes)
+    ]
+    return tt.Target.from_json({"kind": "composite", "host": "@n0", "targets": nodes, **attributes})
+
+
+def test_the_memory_of_the_driver_has_a_limit_too():
+    plan = tt.decompose(layers(6), boards(2 * WEIGHT + ROOM + 100, 100 * WEIGHT))
+    assert [len(on(plan, site)) for site in ("n0", "n1")] == [2, 4]
+    plan = tt.decompose(layers(6), boards(7 * WEIGHT, 100 * WEIGHT))
+    assert len(on(plan, "n0")) == 6
+
+
+def test_a_program_that_is_larger_than_the_only_memory_is_refused():
+    device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": 3 * WEIGHT}]}
+    with pytest.raises(InfeasibleError, match=r"holds 48 KiB, but ops .* need 96.8 KiB, 48.8 KiB too many"):
+        tt.decompose(layers(6), device)
+
+
+def test_the_aot_executor_counts_the_bytes_of_its_program_itself():
+    """Weights of such a program are in a memory of constants, and results of a fused function in none."""
+    memory = {"name": "sram", "bytes": WEIGHT}
+    device = {"kind": "c", "memory": [memory], "executor": "aot", "runtime": "crt"}
+    assert len(tt.decompose(layers(6), device).subgraphs) == 1
+
+
+def test_inputs_and_results_of_the_program_are_in_the_memory_of_the_driver():
+    plan = tt.decompose(layers(6), boards(2 * WEIGHT + 10 * VALUE, 100 * WEIGHT))
+    by_memory = {use.memory: use for use in memory_uses(plan)}
+    assert by_memory["n0/dram"].values == 3 * VALUE  # the input of the program, and that and the result of `n1`

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -378,6 +379,8 @@ class Backend(ABC):
         name: name in reports and saved programs; that of the entry point.
         kinds: the target kinds that it generates code for.
         honours: by kind, the attributes that have an effect on its code; a build rejects others. None means all.
+        memory_savings: by kind, attributes with which code takes less memory and more time; a build sets them where the
+            memory of a leaf is scarce, unless the target states them.
         supports: what it can do beyond compiling functions.
         format: with ability `tuning`, the format of candidates `{"blocks": [choices, ...]}`.
         trace_format: with ability `tuning`, the format of candidates that are traces.
@@ -386,6 +389,7 @@ class Backend(ABC):
     name: str
     kinds: tuple[str, ...]
     honours: Mapping[str, frozenset[str]] | None = None
+    memory_savings: Mapping[str, Mapping[str, Value]] = MappingProxyType({})
     supports: frozenset[Ability] = frozenset()
     format: str = ""
     trace_format: str = ""

@@ -26,6 +26,7 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decomposition import Refusal
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.programs import replicas_of
+from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.plan import Plan
@@ -160,6 +161,8 @@ def build(
 
 
 _MOST_MOVED = 16  # plans of one build
+# Code may keep weights in forms of so many times their bytes: those of Winograd's algorithm for tiles of 4 x 4.
+_WEIGHTS_GROW = 4
 
 
 def _build_movable(
@@ -266,11 +269,15 @@ def build_plan(
     if settings is None:
         settings = {} if choices is None else choices.settings(plan)
     leaves: dict[str, LeafFunction] = {}
+    scarce = {use.memory for use in memory_uses(plan) if _WEIGHTS_GROW * use.weights + use.values > use.limit}
     for subgraph in plan.subgraphs:
         if subgraph.function not in leaves:
             target = codegen_target(plan.topology, subgraph.site)
             schedules = None if choices is None else choices.for_leaf(target)
             chosen = target.override(dict(settings.get(subgraph.site, {})))
+            if plan.topology[subgraph.site].domain in scarce:
+                savings = backends[subgraph.site][0].memory_savings.get(chosen.kind, {})
+                chosen = chosen.override({name: value for name, value in savings.items() if name not in chosen.attrs})
             request = compile_request(plan, subgraph, chosen, schedules)
             leaves[subgraph.function] = LeafFunction(request, *backends[subgraph.site])
     root, tuned = plan.topology.root, () if choices is None else tuple(choices.applied)

@@ -2,9 +2,9 @@
 
 The driver runs subgraphs one after the other. A value is in the memory of the site that computes it from then on until
 the last operation there has read it, or until it was copied to where it is read; values that pass between functions
-stay until the call that reads them ends. A copy is there while functions of that memory need it. Values inside a
-function count too, in the order of its operations: a code generator that fuses operations needs less, one with scratch
-memory of its own more.
+stay until the call that reads them ends. A copy is there while functions of that memory need it. The driver's memory
+has the inputs of the program from the beginning, and its results until the end. Values inside a function count too, in
+the order of its operations: a code generator that fuses operations needs less, one with scratch memory of its own more.
 """
 
 from __future__ import annotations
@@ -81,14 +81,12 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
         plan: the plan; with costs, their `symbolic_hints` give sizes to symbolic dimensions.
 
     Returns:
-        An entry for each memory with a limit that operations use, except that of the driver, in the order of the first
-        use.
+        An entry for each memory with a limit that operations use, in the order of the first use.
     """
     stated = {} if plan.estimates is None else plan.estimates.capacities()
     limits = capacities(plan.topology, stated)
-    home = plan.topology[""].domain
     used = dict.fromkeys(plan.topology[record.site].domain for record in plan.subgraphs)
-    limited = [domain for domain in used if domain in limits and domain != home]
+    limited = [domain for domain in used if domain in limits]
     if not limited:
         return ()
     schedule = _Schedule(plan)
@@ -145,19 +143,20 @@ class _Schedule:
 
     def _spans(self, domain: str) -> Iterator[tuple[str, int, int]]:
         """Yield the values that are in a memory, with the first and the last position of an operation meanwhile."""
-        program = self.plan.program
+        program, is_home, last = self.plan.program, domain == self.plan.topology.home(""), len(self.calls) - 1
         for name in dict.fromkeys((*self.made, *self.read)):
             if name in program.constants:
                 continue
             reading = self.read.get(name, [])
             local = [position for position in reading if self.domains[position] == domain]
-            made = self.made.get(name)
-            if made is None or self.domains[made] != domain:
-                if local:
-                    yield name, self.spans[local[0]][0], self.spans[local[-1]][1]
-                continue
-            ends = [self._end(made, position) for position in reading]
-            yield name, made, len(self.calls) - 1 if name in program.results else max(ends, default=made)
+            made, is_result = self.made.get(name), name in program.results
+            if made is not None and self.domains[made] == domain:
+                ends = [self._end(made, position) for position in reading]
+                yield name, made, last if is_result else max(ends, default=made)
+            elif is_home and (made is None or is_result):  # an input, or a result that is copied there
+                yield name, 0 if made is None else self.spans[made][1], last
+            elif local:
+                yield name, self.spans[local[0]][0], self.spans[local[-1]][1]
 
     def _end(self, made: int, reading: int) -> int:
         """Return until when a value is in the memory that it was made in, for the sake of one operation."""

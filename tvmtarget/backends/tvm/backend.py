@@ -76,6 +76,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
 
+MEMORY_SAVINGS: Mapping[str, Mapping[str, Value]] = {"llvm": {"disable-winograd": True}}
 # Attributes that change the code of TVM 0.27 (`src/target/llvm/llvm_instance.cc`, dlight's rules of schedules).
 HONOURS = {
     "llvm": frozenset(
@@ -95,6 +96,7 @@ HONOURS = {
             "fast-math-contract",
             "fast-math-reassoc",
             "cl-opt",
+            "disable-winograd",
         }
     ),
     "cuda": frozenset(
@@ -197,6 +199,7 @@ class _Tvm(Backend):
     kinds = ("llvm", "cuda")
     supports = frozenset[Ability]({"device-memory", "shared-code", "static", "tuning"})
     honours = HONOURS
+    memory_savings = MEMORY_SAVINGS
     format = TILES_FORMAT
     trace_format = TRACE_FORMAT
 
@@ -430,7 +433,11 @@ class _Tvm(Backend):
         is_gpu = request.target.kind == "cuda"
         with LOCK, quiet():
             target = _target(tvm, request.target)
-            passes = (fusing_passes if is_gpu else legal_passes)(target)
+            passes = (
+                fusing_passes(target)
+                if is_gpu
+                else legal_passes(target, saves_memory=_disables_winograd(request.target))
+            )
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(passes)(_module_of(tvm, request))
                 return GpuKernelTuningContext(module, target) if is_gpu else CpuKernelTuningContext(module, target)
@@ -538,7 +545,11 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     target = _target(tvm, request.target.override({"opt-level": 2}) if never_ends else request.target)
     default = (gpu_default if is_gpu else cpu_default)(target)
     known = None if request.schedules is None else TunedChoice(request.schedules, default)
-    pipeline = (cuda_pipeline if is_gpu else cpu_pipeline)(target, known)
+    pipeline = (
+        cuda_pipeline(target, known)
+        if is_gpu
+        else cpu_pipeline(target, known, saves_memory=_disables_winograd(request.target))
+    )
     disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
     context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled, config=config)
@@ -679,6 +690,10 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
         raise BackendError(f"LLVM knows no CPU {mcpu!r} for {triple!r}; change mcpu of {str(leaf)!r}")
     return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
+
+
+def _disables_winograd(leaf: Target) -> bool:
+    return bool(leaf.attrs.get("disable-winograd"))
 
 
 def _vector_unit_of_c(tvm: Any, leaf: Target) -> VectorUnit:  # noqa: ANN401

@@ -126,7 +126,7 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     return [widening, *pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
 
 
-def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
+def cpu_pipeline(target: Target, choose: Choose | None = None, *, saves_memory: bool = False) -> Pass:
     """Return TVM's pipeline for CPUs with this schedule after operator fusion.
 
     The pipeline is `tvm.relax.backend.cpu_generic.pipeline`. Use it in a PassContext with `PASS_CONFIG`:
@@ -135,16 +135,15 @@ def cpu_pipeline(target: Target, choose: Choose | None = None) -> Pass:
     Args:
         target: TVM's target of kind llvm.
         choose: chooses the schedules of functions; None for the static model.
+        saves_memory: as for `legal_passes`.
 
     Returns:
         A pass.
     """
     from tvm.relax.backend.cpu_generic import pipeline
 
-    unit = vector_unit(target)
-    return scheduling(
-        target, legal_passes(target), lambda module: schedule_functions(module, unit, choose)[0], pipeline
-    )
+    unit, passes = vector_unit(target), legal_passes(target, saves_memory=saves_memory)
+    return scheduling(target, passes, lambda module: schedule_functions(module, unit, choose)[0], pipeline)
 
 
 def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Module], Module], theirs: Pipeline) -> Pass:

@@ -236,16 +236,6 @@ class Estimates:
                 yield f"what a call on {place} takes: {rates.launch:g} {self.costs.unit} assumed"
             if not rates.is_roofline_known:
                 yield f"the share of its peaks that {place} reaches: {rates.roofline:g} assumed"
-        for leaf in self.leaves:
-            system = self.program.topology[leaf.path.rpartition("/")[0]]
-            is_stated = any(
-                site.capacity is not None and name in names_of(leaf) for name, site in self.costs.sites.items()
-            )
-            if is_stated and leaf.domain == system.domain and leaf.path != system.host:
-                yield (
-                    f"the capacity of @{leaf.path}: not counted, as its memory {leaf.domain!r} is that of the driver, "
-                    "which has the whole program; give it a memory of its own"
-                )
         for link, (src, dst) in zip(self.costs.links, self.memory_graph.measured, strict=True):
             if src == dst:
                 yield (

@@ -174,7 +174,7 @@ def with_capacities(level: Level, estimates: Estimates) -> Level:
     stated = estimates.capacities()
     if not stated:
         return level
-    capacity = capacity_of(estimates.program, level.site.domain, level.options, level.atoms, stated)
+    capacity = capacity_of(estimates.program, level.options, level.atoms, stated)
     return replace(level, capacity=capacity)
 
 

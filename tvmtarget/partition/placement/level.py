@@ -219,7 +219,7 @@ def level_of(
         values=wired.values,
         limits=tuple(limits_of(option, is_driver=option.path == site.path) for option in options),
         limiter=wired.limiter,
-        capacity=capacity_of(program, site.domain, options, atoms, {}),
+        capacity=capacity_of(program, options, atoms, {}),
         cut_graph=wired.cut_graph,
         cuts=wired.cuts,
         control_scalars=control_scalars,

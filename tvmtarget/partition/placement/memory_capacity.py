@@ -221,7 +221,6 @@ class _Relocation:
 
 def capacity_of(
     program: FlatProgram,
-    home: str,
     options: Sequence[Site],
     atoms: Sequence[tuple[int, ...]],
     stated: Mapping[str, int],
@@ -230,7 +229,6 @@ def capacity_of(
 
     Args:
         program: the program.
-        home: the memory of the driver; it has no limit, as it holds the whole program in any case.
         options: the options of the level.
         atoms: the atoms of the level.
         stated: bytes by memory domain that override the target's.
@@ -241,7 +239,7 @@ def capacity_of(
     known = capacities(program.topology, stated)
     domains = [option.domain for option in options]
     names = tuple(dict.fromkeys(domains))
-    leaves = {option.domain for option in options if not option.is_system} - {home}
+    leaves = {option.domain for option in options if not option.is_system}
     limits = tuple(
         max(0, known[name] - program.reserved.get(name, 0)) if name in leaves and name in known else None
         for name in names
@@ -281,6 +279,10 @@ def capacities(topology: Topology, stated: Mapping[str, int]) -> dict[str, int]:
         stated: bytes by memory domain that override those.
 
     Returns:
-        Bytes by memory domain.
+        Bytes by memory domain. Of a program of the AOT executor, what the target declares of the driver's memory is not
+        among them: that executor counts what the compiled program needs, with weights in a memory of constants.
     """
-    return {**topology.capacities, **stated}
+    known, executor = dict(topology.capacities), topology.root.executor
+    if executor is not None and executor.kind == "aot":
+        known.pop(topology.home(""), None)
+    return {**known, **stated}
