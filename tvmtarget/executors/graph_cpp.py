@@ -1,7 +1,7 @@
 """The executor `graph` on the runtime `cpp`: a folder with the driver program, which C++ interprets.
 
 The interpreter is the header `cpp/graph.hpp`. Leaves are shared libraries of TVM, called by TVM's runtime. This process
-calls the same interpreter, in a library that is compiled at the first use.
+calls the same interpreter, in a library that is compiled at the first use and kept in the compile cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from tvmtarget.backends.tvm.backend import BACKEND
 from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host_value, import_tvm, run_time_reason
+from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import BackendError, RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
@@ -34,6 +35,7 @@ _DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64) if f"{kind}{bits}" != "float8"
 ) | {"bool"}
 _MANIFEST = "manifest.json"
+_SOURCES = ("graph_module.cc", "graph.hpp")
 _FORMAT = 1  # of the manifest
 
 
@@ -108,7 +110,7 @@ class GraphCppSystem(CompiledSystem):
     def __init__(self, system: System) -> None:
         self._system = system
         self._files = _files(system)
-        self._module = _InterpretedModule(self._files, len(system.program.outputs))
+        self._module = _InterpretedModule(self._files, len(system.program.outputs), system.cache)
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
         """Run once.
@@ -195,12 +197,12 @@ def _library(leaf: Leaf) -> bytes:
 class _InterpretedModule(CompiledModule):
     """A program in the interpreter, which serves one thread at a time."""
 
-    def __init__(self, files: Mapping[str, bytes], results: int) -> None:
+    def __init__(self, files: Mapping[str, bytes], results: int, cache: CompileCache | None) -> None:
         super().__init__(None, frozenset(), results)
         self._lock = threading.Lock()
         with temporary_folder() as folder:
             write_folder(folder, files, last=[_MANIFEST])
-            self._main = _interpreter()["open_program"](str(folder))
+            self._main = _interpreter(cache)["open_program"](str(folder))
 
     def _call(self, tvm: Any, given: Sequence[Any]) -> Any:  # noqa: ANN401
         with self._lock:
@@ -208,13 +210,29 @@ class _InterpretedModule(CompiledModule):
         return results[0] if self._results == 1 else results
 
 
-@cache
-def _interpreter() -> Any:  # noqa: ANN401
-    """Compile the interpreter, and open it as a module of TVM."""
-    compiler = toolchain_for(Target("llvm"), "cxx")
+# The module that serves all programs of this process, compiled or read from the first cache that is given.
+_opened: list[Any] = []
+_opening = threading.Lock()
+
+
+def _interpreter(cache: CompileCache | None = None) -> Any:  # noqa: ANN401
+    """Open the interpreter as a module of TVM; compile it unless the compile cache has it."""
     tvm = import_tvm()
-    with temporary_folder() as folder:
-        library = folder / "graph.so"
-        options = ["-O2", "-shared", "-fPIC", *header_flags(), *library_flags()]
-        compiler.compile([HEADERS / "graph_module.cc"], library, options)
-        return tvm.runtime.load_module(str(library))
+    with _opening:
+        if not _opened:
+            with temporary_folder() as folder:
+                library = folder / "graph.so"
+                library.write_bytes(_compiled_interpreter(cache))
+                _opened.append(tvm.runtime.load_module(str(library)))
+        return _opened[0]
+
+
+def _compiled_interpreter(cache: CompileCache | None) -> bytes:
+    compiler = toolchain_for(Target("llvm"), "cxx")
+    # Kernels are in libraries of their own: optimizing what calls them further takes seconds, and gains nothing.
+    options = ["-O1", "-shared", "-fPIC", *header_flags()]
+    sources: dict[str, bytes | str] = {name: (HEADERS / name).read_bytes() for name in _SOURCES}
+    # Of TVM's headers, whose folders the options name, and its libraries.
+    sources["versions"] = f"{version('apache-tvm')} {version('apache-tvm-ffi')}"
+    facts = {"function": "interpreter of programs in C++", "target": "llvm", "backend": compiler.version()}
+    return compiler.build(sources, options, library_flags(), cache, **facts)
