@@ -58,3 +58,16 @@ def test_tvm_reads_weights_that_are_given_without_a_copy_and_leaves_them_as_they
     for program in (exe, tt.load(tmp_path / "saved", trust=True)):
         for _ in range(2):
             np.testing.assert_array_equal(program(x), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "bool"])
+def test_results_of_small_inputs_do_not_change_with_later_runs(dtype):
+    pytest.importorskip("tvm")
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = [helper.make_tensor_value_info(name, element, ["n", 3]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
+    exe = tt.build(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "llvm")
+    given = [np.array(rows).astype(dtype) for rows in ([[1, 0, 1]], [[0, 1, 1]], [[0, 0, 0], [1, 1, 1]])]
+    found = [exe(one) for one in given]
+    for result, wanted in zip(found, given, strict=True):
+        np.testing.assert_array_equal(result, wanted, strict=True)

@@ -67,6 +67,7 @@ Tensor: TypeAlias = Any
 
 LIBRARY = "lib.so"
 LARGEST_SIZE = 1 << 40  # of a dimension, in proofs
+_SMALL = 16 << 10  # bytes of an input that is copied sooner than its address is found
 _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
 LOCK = threading.Lock()
 
@@ -92,6 +93,17 @@ def import_tvm() -> Tvm:
             import tvm.relax.frontend.onnx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
+
+    def nonzero(values: Tensor) -> Tensor:
+        found = np.nonzero(np.atleast_1d(_copied(values)))
+        return _tensor(tvm, np.stack(found))
+
+    def shape_to_tensor(sizes: Sequence[int]) -> Tensor:
+        return _tensor(tvm, np.array([*sizes], "int64"))
+
+    # TVM's own functions take 50 to 100 us for a few elements, these 10.
+    tvm.register_global_func("relax.run.nonzero", nonzero, override=True)
+    tvm.register_global_func("relax.run.shape_to_tensor", shape_to_tensor, override=True)
     return tvm
 
 
@@ -193,15 +205,34 @@ class CompiledModule(Compiled):
             BackendError: an input must have elements, and has none.
             RuntimeError: the code failed.
         """
-        self._check(inputs)
+        if self._never_empty:
+            self._check(inputs)
         tvm = import_tvm()
-        given = [_argument(value, lambda array: _tensor(tvm, array, is_copied=self._may_write)) for value in inputs]
+        given = [self._given(tvm, at, value) for at, value in enumerate(inputs)]
         try:
             results = self._call(tvm, given)
         except (RuntimeError, ValueError) as error:
             raise RuntimeError(run_time_reason(error)) from error
         # Copied, as tensors may share memory with inputs or constants.
         return [_value(one, _copied) for one in _several(results, self._results)]
+
+    def _given(self, tvm: Tvm, at: int, value: Any) -> Any:  # noqa: ANN401
+        """Return an input for TVM; small arrays are copied into memory of this thread, of which tensors stay."""
+        if type(value) is not np.ndarray or not 0 < value.nbytes <= _SMALL:
+            return _argument(value, lambda array: _tensor(tvm, array, is_copied=self._may_write))
+        places = self._local.__dict__.setdefault("places", {})
+        array, tensor = places.get(at, (None, None))
+        if array is None or array.shape != value.shape or array.dtype != value.dtype:
+            tensor = tvm.runtime.tensor(value)
+            try:
+                array = np.from_dlpack(tensor)
+            except (BufferError, RuntimeError, TypeError):  # an element type that numpy has not
+                return tensor
+            if not array.flags.writeable:
+                return tensor
+            places[at] = array, tensor
+        array[...] = value
+        return tensor
 
     def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
         reject_forks()
