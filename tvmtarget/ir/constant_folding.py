@@ -4,7 +4,8 @@ Sizes are propagated as ONNX's data propagation does: `Shape` of a value of know
 with symbolic dimensions a vector of numbers and expressions of symbols, of which `Gather`, `Slice`, `Concat` and
 arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
 what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
-replaced by the operations of the branch that runs.
+replaced by the operations of the branch that runs, and a `Scan` of independent iterations by operations on all slices,
+where no code generator runs it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tvmtarget.ir.dim_expressions import (
     symbols_of,
 )
 from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, calls_in
+from tvmtarget.ir.independent_scans import operations_on_slices
 from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.inline import rename_values
 from tvmtarget.ir.module import IRModule
@@ -70,7 +72,9 @@ _NUMBERS = frozenset(
 _FIRST_OPSET = 7  # before it, operands are broadcast by an attribute
 
 
-def fold_constants(module: IRModule, keep: Callable[[Call], bool] = lambda _: False) -> IRModule:
+def fold_constants(
+    module: IRModule, keep: Callable[[Call], bool] = lambda _: False, *, maps_scans: bool = False
+) -> IRModule:
     """Replace operations whose results are known before the program runs by constants.
 
     Operations with a constraint stay, and those that compute a result of their function. So do operations that would
@@ -79,12 +83,14 @@ def fold_constants(module: IRModule, keep: Callable[[Call], bool] = lambda _: Fa
     Args:
         module: the program; functions that are not of ONNX stay as they are.
         keep: whether an operation stays, with what it computes.
+        maps_scans: whether to replace scans of independent iterations, whose values then exist for all iterations at a
+            time.
 
     Returns:
         The program with fewer operations; the same one if there is nothing to fold. Types that follow from the folded
         values are filled in.
     """
-    functions = tuple(_folded(function, keep) for function in module)
+    functions = tuple(_folded(function, keep, maps_scans) for function in module)
     is_same = all(new is old for new, old in zip(functions, module.functions, strict=True))
     return module if is_same else module.replace(functions=functions)
 
@@ -107,11 +113,12 @@ def folded_ops(before: IRModule, after: IRModule) -> tuple[str, ...]:
     )
 
 
-def _folded(function: Function, keep: Callable[[Call], bool]) -> Function:
+def _folded(function: Function, keep: Callable[[Call], bool], maps_scans: bool) -> Function:
     if function.code is not None:
         return function
-    folding = _Folding(function, keep)
-    if not _has_candidates(function) and not folding.has_open_types(function):
+    folding = _Folding(function, keep, maps_scans)
+    has_scans = maps_scans and "onnx.Scan" in function.ops
+    if not has_scans and not _has_candidates(function) and not folding.has_open_types(function):
         return function
     return folding.function(function, _Scope(ChainMap(), ChainMap(), ChainMap(), set()))
 
@@ -176,8 +183,9 @@ class _Scope:
 class _Folding:
     """Folds one function and its nested bodies."""
 
-    def __init__(self, function: Function, keep: Callable[[Call], bool]) -> None:
+    def __init__(self, function: Function, keep: Callable[[Call], bool], maps_scans: bool) -> None:
         self._keep = keep
+        self._maps_scans = maps_scans
         self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
         self._names = Names(all_names(function))
@@ -225,7 +233,7 @@ class _Folding:
         waiting = deque(function.body)
         while waiting:
             old = waiting.popleft()
-            branch = self._taken_branch(old, scope)
+            branch = self._inlined(old, scope)
             if branch is not None:
                 waiting.extendleft(reversed(branch.body))
                 constants += branch.constants
@@ -260,13 +268,26 @@ class _Folding:
         return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), before, self._keep)
 
     def _taken_branch(self, call: Call, scope: _Scope) -> Function | None:
-        """Return the branch of an If that runs, computing the results of the If; None if that is not known."""
-        if call.op != "onnx.If" or call.constraint is not None or call.has_effect or self._keep(call):
-            return None
+        """Return the branch of an If that runs; None if that is not known."""
         condition = scope.values.get(call.inputs[0])
         if condition is None or condition.size != 1:
             return None
-        branch = dict(call.regions)["then_branch" if condition.item() else "else_branch"]
+        return dict(call.regions)["then_branch" if condition.item() else "else_branch"]
+
+    def _inlined(self, call: Call, scope: _Scope) -> Function | None:
+        """Return operations that compute the results of a control flow operation in its place; None if it stays."""
+        if call.op not in ("onnx.If", "onnx.Scan") or call.constraint is not None or call.has_effect:
+            return None
+        if self._keep(call):
+            return None
+        if call.op == "onnx.If":
+            branch = self._taken_branch(call, scope)
+        elif self._maps_scans:
+            branch = operations_on_slices(call, scope.types, self._version, self._names.fresh)
+        else:
+            return None
+        if branch is None:
+            return None
         # Names of values are unique in the body that the branch becomes a part of.
         renamed = {name: self._names.fresh(name) for name in branch.types if self._definitions[name] > 1}
         branch = rename_values(branch, renamed) if renamed else branch

@@ -26,6 +26,7 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import Moves
 from tvmtarget.partition.placement.where_rules import names_of
 from tvmtarget.partition.plan_cache import NOTHING, CacheUse
+from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -161,14 +162,25 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
         return module
     named = module.map(lambda function: function if function.code is not None else with_op_names(function))
     keys = _named_ops(request)
-    folded = fold_constants(named, lambda call: call.source in keys)
+    maps_scans = any("onnx.Scan" in function.ops for function in module) and not _runs_control_flow(request.target)
+    folded = fold_constants(named, lambda call: call.source in keys, maps_scans=maps_scans)
     if folded is named:
         return module
     before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
     lost = [key for key in keys if key in before and key not in after]
     if not lost:
         return folded
-    return fold_constants(named, lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost))
+    return fold_constants(
+        named,
+        lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
+        maps_scans=maps_scans,
+    )
+
+
+def _runs_control_flow(target: Target) -> bool:
+    """Return whether a code generator of a target compiles loops itself."""
+    strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
+    return any(one is not None and one.supports_control_flow for one in strategies)
 
 
 def _named_ops(request: Request) -> frozenset[str]:
