@@ -25,6 +25,7 @@ CASES = {
     "Gelu": ([X], {}),
     "FastGelu": ([X, floats(16)], {}),
     "BiasGelu": ([X, floats(16)], {}),
+    "CDist": ([floats(3, 5), floats(7, 5)], {"metric": "euclidean"}),
     "QuickGelu": ([X], {}),
     "SkipLayerNormalization": ([X, X, floats(16), floats(16)], {}),
     "SkipSimplifiedLayerNormalization": ([X, X, floats(16)], {}),

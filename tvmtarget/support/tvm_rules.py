@@ -854,6 +854,7 @@ EXPANDED: dict[str, Rule] = {
         checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0)[:-2], _shape(op, 3)[:-2]])),
     ),
     **_each("com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu", _GELU),
+    "com.microsoft::CDist": Rule(dtypes=_WIDE_FLOATS, attrs={"metric": ("euclidean", "sqeuclidean")}),
     "com.microsoft::FusedConv": Rule(
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),

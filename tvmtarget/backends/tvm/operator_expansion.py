@@ -227,6 +227,25 @@ def _fused_product(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add("Mul", [product, _scalar(builder, node.input[0], alpha)], node.output[0])
 
 
+def _distances(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write the distances of all rows of two matrices, which TVM sums without storing the differences."""
+    a, b = node.input
+    if builder.opset >= 13:
+        rows, columns = (
+            builder.add("Unsqueeze", [name, builder.constant(np.array([axis]), name)])
+            for axis, name in ((1, a), (0, b))
+        )
+    else:
+        rows, columns = (builder.add("Unsqueeze", [name], axes=[axis]) for axis, name in ((1, a), (0, b)))
+    difference = builder.add("Sub", [rows, columns])
+    is_root = attributes_of(node).get("metric", "sqeuclidean") == "euclidean"
+    kind, result = ("ReduceL2" if is_root else "ReduceSumSquare"), node.output[0]
+    if builder.opset >= 18:
+        builder.add(kind, [difference, builder.constant(np.array([2]), a)], result, keepdims=0)
+    else:
+        builder.add(kind, [difference], result, axes=[2], keepdims=0)
+
+
 def _fused_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
     attributes = attributes_of(node)
     activation = attributes.pop("activation", "")
@@ -425,6 +444,7 @@ _EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     "com.microsoft::QuickGelu": partial(_swish, alpha=1.702),
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+    "com.microsoft::CDist": _distances,
     **CLASSICAL_EXPANSIONS,
 }
 _GPU_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}

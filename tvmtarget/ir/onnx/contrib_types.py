@@ -174,6 +174,14 @@ def _embedding(call: Call, operands: _Types) -> _Types:
     return (result, TensorType("int32", _shape(ids)[:1]), result)[: len(call.outputs)]
 
 
+def _distances(_call: Call, operands: _Types) -> _Types:
+    """Type the distances of all rows of two matrices."""
+    a, b = operands[:2]
+    if a is None or b is None or len(_shape(a)) != 2 or len(_shape(b)) != 2:
+        return ()
+    return (TensorType(a.dtype, (_shape(a)[0], _shape(b)[0])),)
+
+
 def _gather_blocks(call: Call, operands: _Types) -> _Types:
     """Type rows of a matrix of few bits."""
     data, indices, scales = operands[:3]
@@ -263,6 +271,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("MatMulBnb4", "MatMulNBits"), _blockwise_product),
     **dict.fromkeys(("Attention", "QAttention"), _attention),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _binary(0, 3, 0)),
+    "CDist": _distances,
     "DequantizeLinear": _typed(1),
     "DynamicQuantizeMatMul": _product(1, 0),
     "EmbedLayerNormalization": _embedding,
