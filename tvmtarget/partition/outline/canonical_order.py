@@ -11,6 +11,7 @@ never confused, because deduplication compares all operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -79,6 +80,9 @@ class _Ties:
     First by which operands from elsewhere are one value, which are constants, and which results are read elsewhere;
     then by the data of constants. Data come last, so that they do not keep operations of equal structure from being in
     the same order. Of operations that are still equal, those come first whose operands were read first.
+
+    Labels that tell operations apart are computed once two that can come next need them: most operations of one label
+    read other producers, by which they are sorted before.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class _Ties:
         data: Callable[[str], str | None],
     ) -> None:
         self.reads = reads
+        self.given = labels
         self.outside = [
             [(position, name) for position, name in enumerate(call.inputs) if name and read[position] == _OUTSIDE]
             for call, read in zip(calls, reads, strict=True)
@@ -98,16 +103,25 @@ class _Ties:
         for place, operands in enumerate(self.outside):
             for position, name in operands:
                 self.uses.setdefault(name, []).append((place, position))
-        self.leaves = [[is_returned(output.name) for output in call.outputs] for call in calls]
+        self.calls, self.is_returned, self.data = calls, is_returned, data
         self.numbers: dict[str, int] = {}  # of values from elsewhere, in the order in which they are first read
-        texts = {name: data(name) for name in self.uses}
+
+    @cached_property
+    def leaves(self) -> list[list[bool]]:
+        """Whether each result of each operation is read elsewhere."""
+        return [[self.is_returned(output.name) for output in call.outputs] for call in self.calls]
+
+    @cached_property
+    def labels(self) -> list[tuple[int, int]]:
+        """What distinguishes operations of one label: by structure, then by data."""
+        texts = {name: self.data(name) for name in self.uses}
         kinds = {name: text is None for name, text in texts.items()}
-        structure, before, count = list(labels), 0, len(set(labels))
-        while before < count < len(calls):
+        structure, before, count = list(self.given), 0, len(set(self.given))
+        while before < count < len(self.given):
             structure, before = self._refined(structure, kinds), count
             count = len(set(structure))
-        has_data = count < len(calls) and not all(kinds.values())
-        self.labels = list(zip(structure, self._refined(structure, texts) if has_data else structure, strict=True))
+        has_data = count < len(self.given) and not all(kinds.values())
+        return list(zip(structure, self._refined(structure, texts) if has_data else structure, strict=True))
 
     def _refined(self, labels: Sequence[int], kinds: Mapping[str, object]) -> list[int]:
         values = {
@@ -120,10 +134,10 @@ class _Ties:
         ]
         return _refined_up(_refined_down(with_operands, self.reads), self.reads)
 
-    def key(self, place: int) -> tuple[object, ...]:
+    def tie(self, place: int) -> _Tie:
         """Return by what an operation is sorted among those of its label; less once more of its operands were read."""
-        unread = len(self.uses)
-        return self.labels[place], [self.numbers.get(name, unread) for _, name in self.outside[place]]
+        unread, names = len(self.uses), self.outside[place]
+        return _Tie(self, place, tuple([self.numbers.get(name, unread) for _, name in names]) if names else ())
 
     def first_read_by(self, place: int) -> Iterator[int]:
         """Yield the other readers of the values that an operation is the first to read."""
@@ -132,6 +146,27 @@ class _Ties:
             self.numbers.setdefault(name, len(self.numbers))
         for name in dict.fromkeys(fresh):
             yield from (reader for reader, _ in self.uses[name])
+
+
+class _Tie:
+    """What distinguishes an operation from another of its label, when it can come next."""
+
+    __slots__ = ("numbers", "place", "ties")
+
+    def __init__(self, ties: _Ties, place: int, numbers: tuple[int, ...]) -> None:
+        self.ties, self.place, self.numbers = ties, place, numbers
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Tie) and self._label(other) == other._label(self) and self.numbers == other.numbers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __lt__(self, other: _Tie) -> bool:
+        return (self._label(other), self.numbers) < (other._label(self), other.numbers)
+
+    def _label(self, other: _Tie) -> tuple[int, int]:
+        """Return the label; nothing for the same operation, which can come next again once its operands were read."""
+        return (0, 0) if self.place == other.place else self.ties.labels[self.place]
 
 
 class CanonicalRanks:
@@ -254,11 +289,10 @@ def _smallest_label_first(
         readers[first].append(then)
         waiting[then] += 1
     operands: list[tuple[int, ...]] = [()] * len(calls)
-    ready: list[tuple[int, tuple[int, ...], object, int]] = []
+    ready: list[tuple[int, tuple[int, ...], Any, int]] = []
 
     def push(place: int) -> None:
-        tie: Any = None if ties is None else ties.key(place)
-        heappush(ready, (labels[place], operands[place], tie, place))
+        heappush(ready, (labels[place], operands[place], None if ties is None else ties.tie(place), place))
 
     for place, count in enumerate(waiting):
         if not count:
