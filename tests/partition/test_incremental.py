@@ -1,5 +1,7 @@
 """Edits of a program: what they leave alone keeps its name and structure (I19)."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -230,8 +232,7 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
     assert {what: (had, requested) for what, had, requested in after.reused.counts} == {
         "operations": (132, 132),
         "operations that sites take": (4, 4),
-        "choices of sites": (1, 1),
-        "divisions into subgraphs": (1, 1),
+        "partitions": (1, 1),
         "outlined subgraphs": (len(after.subgraphs), len(after.subgraphs)),
     }
     assert str(after.reused).startswith("132 of 132 operations, ")
@@ -294,6 +295,34 @@ def test_an_edit_of_an_attribute_leaves_other_operations_and_subgraphs_as_they_a
     same = [function for function in after.module if any(function is one for one in before.module)]
     assert len(same) >= len(before.module.functions) - 2
     assert records(after) == records(tt.decompose(again, tree_of(4), where=where))
+
+
+@pytest.mark.parametrize("has_costs", [False, True], ids=["by preference", "by cost"])
+def test_a_partition_holds_again_where_support_and_times_are_as_before(has_costs):
+    module, tree, costs = module_of(transformer_graph(90)), tree_of(4), costs_of(GRAPH_SITES) if has_costs else None
+    where = {} if has_costs else {"op:Relu": "@cpu", "op:Mul": "@cpu"}
+    plan, main = tt.decompose(module, tree, costs, where=where), module.main
+    edits = [({"attrs": (("note", 1),)}, True), ({"source": "renamed"}, True), ({"op": "onnx.Exp"}, not has_costs)]
+    for change, is_again in edits:
+        body = (*main.body[:1], replace(main.body[1], **change), *main.body[2:])
+        edited = module.replace(functions=(main.replace(body=body),))
+        after = tt.decompose(edited, tree, costs, where=where, since=plan)
+        assert ("partitions" in [kind for kind, _, _ in after.reused.counts]) == is_again
+        assert records(after) == records(tt.decompose(edited, tree, costs, where=where))
+
+
+def test_a_plan_does_not_hold_the_plans_before_it():
+    module, tree = module_of(transformer_graph(30)), tree_of(4)
+    first = plan = tt.decompose(module, tree)
+    held = weakref.ref(first.feasibility)
+    for number in range(3):
+        body = (replace(module.main.body[0], attrs=(("note", number),)), *module.main.body[1:])
+        edited = module.replace(functions=(module.main.replace(body=body),))
+        plan = tt.decompose(edited, tree, since=plan)
+    del first
+    gc.collect()
+    assert plan.reused.counts
+    assert held() is None
 
 
 def test_functions_that_were_made_before_outlining_gave_up_are_not_left_behind():

@@ -188,6 +188,18 @@ class FlatProgram:
         ranks, first = self._ranks(scope), scope.calls.start
         return atoms if ranks is None else sorted(atoms, key=lambda atom: min([ranks[one - first] for one in atom]))
 
+    def is_ordered_as(self, other: FlatProgram) -> bool:
+        """Return whether the canonical order of operations is that of another program.
+
+        Args:
+            other: a program with the same wiring.
+
+        Returns:
+            True also if neither has a canonical order.
+        """
+        own, others = self._ranks(self.scopes[0]), other._ranks(other.scopes[0])
+        return own is others or own == others
+
     def _ranks(self, scope: Scope) -> list[int] | None:
         if scope.calls not in self._ranked:
             order = self.wiring.derived(

@@ -53,13 +53,14 @@ from tvmtarget.partition.decisions import (
 from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
+from tvmtarget.partition.known_partition import KnownPartition
 from tvmtarget.partition.local_edit import changed_ops, program_after, with_known_calls
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import Outlined, outline
 from tvmtarget.partition.partition_node import PartitionNode
-from tvmtarget.partition.placement.choosers import choosers_for
+from tvmtarget.partition.placement.choosers import CachedChooser, choosers_for
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
@@ -547,12 +548,30 @@ def partition(candidate: Candidate) -> Candidate:
     Raises:
         InfeasibleError: if atoms fit no child, or values at the border of a body cannot be in their memory.
     """
-    program = candidate.feasibility.program
-    root = split(program, candidate.feasibility, program.topology[""], program.top, candidate.choose)
-    check_boundary_memory(program, root)
-    decisions = [decision for node in root.walk() for decision in node.decisions]
-    decisions += preference_records(program, root)
-    return replace(candidate, root=root, decisions=tuple(decisions))
+    feasibility, estimates, choose = candidate.feasibility, candidate.estimates, candidate.choose
+    program, cache = feasibility.program, feasibility.cache
+    kind = _kind_of(choose)
+    known = cast("KnownPartition | None", cache.earlier_partitions.get(kind))
+    if known is None or not known.is_of(feasibility, estimates):
+        root = split(program, feasibility, program.topology[""], program.top, choose)
+        check_boundary_memory(program, root)
+        decisions = [decision for node in root.walk() for decision in node.decisions]
+        decisions += preference_records(program, root)
+        known = KnownPartition(feasibility, estimates, root, tuple(decisions))
+    else:
+        cache.count("partitions", 1, 1)
+        cache.keep("choices of sites", "divisions into subgraphs", "minimum cuts")
+        known = replace(known, feasibility=feasibility, estimates=estimates)
+    if kind:
+        cache.partitions.setdefault(kind, known)
+    return replace(candidate, root=known.root, decisions=known.decisions)
+
+
+def _kind_of(choose: Chooser) -> str:
+    """Name a chooser that sees nothing of operations but support and times; '' for others."""
+    if choose is by_preference:
+        return "by preference"
+    return "by cost" if isinstance(choose, CachedChooser) and not choose.choose.coupled else ""
 
 
 def outline_subgraphs(candidate: Candidate) -> Candidate:

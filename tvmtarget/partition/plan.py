@@ -100,6 +100,8 @@ def decompose(
             request = replace(request, target=_system_of(chosen))
             feasibility = prepare(request, cache=cache)
         plan = Plan.of(plan_request(request, feasibility))
+    # The plan must not hold all plans before it.
+    cache.earlier_partitions = {}
     return plan if since is None else replace(plan, reused=cache.reused())
 
 

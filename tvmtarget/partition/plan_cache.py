@@ -47,11 +47,14 @@ class PlanCache:
         self._older = {} if older is None else older._known
         # What the earlier plan, then this one, was prepared from (`pipeline.prepare`).
         self.prepared: object = None if older is None else older.prepared
+        # The first partition by kind of chooser, of this plan and the earlier one (`known_partition.py`).
+        self.partitions: dict[str, object] = {}
+        self.earlier_partitions: Mapping[str, object] = {} if older is None else older.partitions
         # The functions by name of the latest plan that was verified.
         self.verified: Mapping[str, Function] | None = None if older is None else older.verified
         # The latest flat partition that was outlined (`outline/outlining.py`).
         self.outlined: object = None if older is None else older.outlined
-        self._known: dict[Hashable, object] = {}
+        self._known: dict[tuple[str, Hashable], object] = {}
         self._needed: Counter[str] = Counter()
         self._reused: Counter[str] = Counter()
 
@@ -102,6 +105,14 @@ class PlanCache:
         """
         self._needed[kind] += 1
         self._known[kind, key] = result
+
+    def keep(self, *kinds: str) -> None:
+        """Keep results of the earlier plan that led to what is reused of it as a whole.
+
+        Args:
+            *kinds: as in `find`.
+        """
+        self._known |= {key: found for key, found in self._older.items() if key[0] in kinds}
 
     def count(self, kind: str, reused: int, needed: int) -> None:
         """Count results of an earlier plan that are not found by keys.

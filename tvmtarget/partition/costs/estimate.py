@@ -129,6 +129,18 @@ class Estimates:
         found = self._by_signature(leaf)
         return [None if one.time is None else one.time + (one.error if at_worst else 0) for one in found]
 
+    def times_by_op(self, leaf: Site) -> list[int | None]:
+        """Return the times of all operations on a leaf.
+
+        Args:
+            leaf: the leaf.
+
+        Returns:
+            Picoseconds by operation, None where unknown.
+        """
+        times = self.times(leaf)
+        return [times[number] for number in self.program.signatures]
+
     def launch(self, leaf: Site) -> int:
         """Return the time to call a function of a leaf.
 

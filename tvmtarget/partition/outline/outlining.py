@@ -295,7 +295,7 @@ class _FlatOutline:
             and own.constants.keys() == program.constants.keys()
             and (own.function.opsets, own.function.attrs) == (program.function.opsets, program.function.attrs)
             and (self.root.site, self.root.device, len(self.root.parts)) == (root.site, root.device, len(root.parts))
-            and all((a.site, a.calls, a.device) == (b.site, b.calls, b.device) for a, b in parts)
+            and all(a is b or (a.site, a.calls, a.device) == (b.site, b.calls, b.device) for a, b in parts)
             and all(part.is_leaf for part in root.parts)
             and graph is not None
             and graph.costs == memory_graph.costs
