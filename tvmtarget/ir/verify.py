@@ -55,8 +55,8 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     Args:
         module: functions by name.
         target: target tree; with it, paths and memory scopes are checked too.
-        since: functions before an edit. Where one of them was verified and differs in few calls that read and define
-            the same values, the rules of a function by itself are checked on these calls.
+        since: functions of a verified module before an edit. Where one of them differs in few calls that read and
+            define the same values, most rules are checked on these calls alone.
 
     Raises:
         ModelError: rules are broken; the first 5 problems are listed.
@@ -64,6 +64,8 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     problems: list[str] = []
     tree = None if target is None else _TargetView(target)
     bodies = {name: _Body(function) for name, function in module.items()}
+    for name in bodies if since is not None else ():
+        bodies[name].proven = _proven_calls(module, since or {}, name)
     for body in bodies.values():
         found = list(_own_problems(body, None if since is None else since.get(body.function.name)))
         # The other rules recurse into nested bodies, so that depth is checked first.
@@ -124,11 +126,35 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
     return function.replace(params=params, body=body, results=(), constants=tuple(new for new, _ in constants))
 
 
+def _proven_calls(module: Functions, since: Functions, name: str) -> frozenset[int]:
+    """Return the ids of calls that keep the rules on what a function calls as they did before an edit.
+
+    Such a call is the same object, the types of its operands are the same, and so is its callee, which calls nothing.
+    """
+    function, earlier = module[name], since.get(name)
+    if earlier is None or function.calls is not function.body or not any(op[:1] == "@" for op in function.ops):
+        return frozenset()
+    defined = ((one.params, [constant.type for constant in one.constants]) for one in (function, earlier))
+    pairs = [pair for pair in zip(function.body, earlier.body, strict=False) if pair[0] is not pair[1]]
+    if len(function.body) != len(earlier.body) or next(defined) != next(defined):
+        return frozenset()
+    if any(new.outputs != old.outputs for new, old in pairs):
+        return frozenset()
+    same = {
+        f"@{other}"
+        for other, callee in module.items()
+        if since.get(other) is callee and not any(op[:1] == "@" or op == CODE for op in callee.ops)
+    }
+    changed = {id(new) for new, _ in pairs}
+    return frozenset([id(call) for call in function.body if call.op in same and id(call) not in changed])
+
+
 class _Body:
     """A function with the calls that rules look for, so that a rule does not pass over all calls again."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
+        self.proven: frozenset[int] = frozenset()  # ids of calls of functions that need no check
 
     @cached_property
     def is_too_deep(self) -> bool:
@@ -160,7 +186,8 @@ class _Body:
         """The calls of functions of the module, each with the body that holds it and the name of the callee."""
         if not any(op[:1] == "@" for op in self.function.ops):
             return ()
-        return tuple((body, call, call.op[1:]) for body in self.bodies for call in body.body if call.op[:1] == "@")
+        calls = ((body, call) for body in self.bodies for call in body.body if call.op[:1] == "@")
+        return tuple((body, call, call.op[1:]) for body, call in calls if id(call) not in self.proven)
 
     @cached_property
     def has_effect(self) -> bool:

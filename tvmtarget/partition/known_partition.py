@@ -51,7 +51,7 @@ class KnownPartition:
             and before.is_ordered_as(after)
             and _depends_on_support_only(feasibility)
             and _depends_on_support_only(self.feasibility)
-            and feasibility.assumes_as(self.feasibility)
+            and feasibility.assumptions == self.feasibility.assumptions
             and np.array_equal(feasibility.supported, self.feasibility.supported)
             and _have_equal_times(self.estimates, estimates)
             # Reasons may contain names of operations.

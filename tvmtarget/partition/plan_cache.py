@@ -14,8 +14,6 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from tvmtarget.ir.function import Function
-
 __all__ = ["NOTHING", "CacheUse", "PlanCache", "digest"]
 
 _Result = TypeVar("_Result")
@@ -50,8 +48,8 @@ class PlanCache:
         # The first partition by kind of chooser, of this plan and the earlier one (`known_partition.py`).
         self.partitions: dict[str, object] = {}
         self.earlier_partitions: Mapping[str, object] = {} if older is None else older.partitions
-        # The functions by name of the latest plan that was verified.
-        self.verified: Mapping[str, Function] | None = None if older is None else older.verified
+        # The latest plan that was verified (`verify.py`).
+        self.proven: object = None if older is None else older.proven
         # The latest flat partition that was outlined (`outline/outlining.py`).
         self.outlined: object = None if older is None else older.outlined
         self._known: dict[tuple[str, Hashable], object] = {}

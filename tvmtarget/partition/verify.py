@@ -1,22 +1,28 @@
 """Verify the invariants of a partitioned module. Every plan is verified before it is returned. O(V + E).
 
 The checks read the module, not the data structures it was made from, so that they also find faults of outlining.
+After an edit of single operations, what holds of a call, its function and its record holds again where all three are
+the same objects, which are frozen, and no operation in it has changed: only the others are checked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
+from typing import cast
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import COPY, Call, Function
+from tvmtarget.ir.function import CODE, COPY, Call, Function
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.op_aliases import is_named_operator
+from tvmtarget.ir.op_aliases import is_named_operator, op_aliases
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.known_partition import differ_in_ops_only
+from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 
@@ -24,6 +30,23 @@ __all__ = ["verify_plan"]
 
 # Violations that an error lists.
 MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class _ProvenPlan:
+    """A plan that keeps all invariants.
+
+    Attributes:
+        program: the original program.
+        assumptions: those of its feasibility.
+        functions: the functions of the partitioned module by name.
+        outlined: records of its subgraphs, drivers and copies.
+    """
+
+    program: FlatProgram
+    assumptions: tuple[object, ...]
+    functions: Mapping[str, Function]
+    outlined: Outlined
 
 
 def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
@@ -41,13 +64,21 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     Raises:
         ModelError: with up to five violated invariants.
     """
-    verify_functions(module.by_name, module.target, feasibility.cache.verified)
-    feasibility.cache.verified = module.by_name
+    cache = feasibility.cache
+    proven = cast("_ProvenPlan | None", cache.proven)
+    verify_functions(module.by_name, module.target, None if proven is None else proven.functions)
+    if proven is None or not _holds_again(program, feasibility, module, outlined, proven):
+        _verify_all(program, feasibility, module, outlined)
+    cache.proven = _ProvenPlan(program, feasibility.assumptions, module.by_name, outlined)
+
+
+def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
     subgraphs = outlined.subgraphs
     leaves = [module[subgraph.function] for subgraph in subgraphs]
     drivers = [function for function in module.functions if function.attr("role") == "driver"]
     problems = [
-        *_every_op_runs_once(program, outlined, leaves),
+        *_every_op_runs_once(program, outlined),
+        *_every_function_has_its_ops(program, subgraphs, leaves),
         *_every_site_supports_its_ops(program, feasibility, outlined),
         *_every_function_names_one_leaf(program, leaves),
         *_every_group_is_whole(program, feasibility, subgraphs),
@@ -63,13 +94,109 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
         raise ModelError(*problems[:MAX_SHOWN])
 
 
-def _every_op_runs_once(program: FlatProgram, outlined: Outlined, leaves: Sequence[Function]) -> Iterator[str]:
+def _holds_again(
+    program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined, proven: _ProvenPlan
+) -> bool:
+    """Return whether the invariants hold because they held before an edit; False where that is not certain.
+
+    Copies, and the operands and results of all calls, have to be those of the earlier plan.
+    """
+    if feasibility.groups.all or feasibility.assumptions != proven.assumptions:
+        return False
+    if not differ_in_ops_only(proven.program, program) or not _has_same_driver(module, outlined, proven):
+        return False
+    changed = _changed_calls(program, module, outlined, proven)
+    if changed is None:
+        return False
+    records, calls = [outlined.subgraphs[number] for number, _ in changed], [call for _, call in changed]
+    leaves = [module[record.function] for record in records]
+    return all(
+        _calls_its_function(program, record, call, leaf)
+        for record, call, leaf in zip(records, calls, leaves, strict=True)
+    ) and not [
+        *_every_function_has_its_ops(program, records, leaves),
+        *_every_site_supports_its_ops(program, feasibility, replace(outlined, subgraphs=tuple(records))),
+        *_every_function_names_one_leaf(program, leaves),
+    ]
+
+
+def _has_same_driver(module: IRModule, outlined: Outlined, proven: _ProvenPlan) -> bool:
+    """Return whether one driver calls leaf functions only, and makes the copies that it made before."""
+    main, before, known = module.main, proven.functions["main"], proven.outlined
+    graph, graph_before = outlined.memory_graph, known.memory_graph
+    return (
+        outlined.copies is known.copies
+        and len(outlined.subgraphs) == len(known.subgraphs)
+        and not (outlined.driven or known.driven)
+        and (graph is not None and graph_before is not None and graph.costs == graph_before.costs)
+        and (main.params, main.results, main.constraint) == (before.params, before.results, before.constraint)
+        and main.constant_names == before.constant_names
+        and (main.attr("role"), before.attr("role")) == ("driver", "driver")
+        and all(function.attr("role") == "leaf" for function in module.functions if function is not main)
+        and all(function.attr("role") == "leaf" for name, function in proven.functions.items() if name != "main")
+    )
+
+
+def _changed_calls(
+    program: FlatProgram, module: IRModule, outlined: Outlined, proven: _ProvenPlan
+) -> list[tuple[int, Call]] | None:
+    """Return the numbers of the subgraphs that an edit changed, with their calls; None if more has changed."""
+    main, before = module.main.body, proven.functions["main"].body
+    if len(main) != len(before):
+        return None
+    functions, edited = module.by_name, frozenset(changed_ops(proven.program, program))
+    if any(one.body[index].has_effect for one in (program, proven.program) for index in edited):
+        return None
+    renewed = {name for name, function in functions.items() if proven.functions.get(name) is not function}
+    pairs = [pair for pair in zip(main, before, strict=True) if pair[0].op[:1] == "@" or pair[0] is not pair[1]]
+    if len(pairs) != len(outlined.subgraphs):
+        return None
+    changed: list[tuple[int, Call]] = []
+    records = zip(outlined.subgraphs, proven.outlined.subgraphs, strict=True)
+    for number, ((call, old_call), (record, old_record)) in enumerate(zip(pairs, records, strict=True)):
+        if call is not old_call:
+            if not (call.op[:1] == old_call.op[:1] == "@") or (call.inputs, call.outputs) != (
+                old_call.inputs,
+                old_call.outputs,
+            ):
+                return None
+        elif record is old_record and record.function not in renewed and edited.isdisjoint(record.calls):
+            continue
+        parts = ("site", "calls", "inputs", "outputs", "inner", "runs", "device")
+        if record is not old_record and any(getattr(record, part) != getattr(old_record, part) for part in parts):
+            return None
+        changed.append((number, call))
+    return changed
+
+
+def _calls_its_function(program: FlatProgram, record: SubgraphRecord, call: Call, leaf: Function) -> bool:
+    """Return whether a call leads to the operations of its record, which have no effects and read all that they get."""
+    names = op_aliases(call)
+    sources = tuple([program.body[index].source for index in record.calls])
+    read = {name for inner in leaf.body for name in inner.inputs}.union(leaf.results)
+    return (
+        call.op[1:] == record.function
+        and leaf.calls is leaf.body
+        and not any(op[:1] == "@" or op in (COPY, CODE) for op in leaf.ops)
+        and not (call.has_effect or call.regions or any(inner.has_effect for inner in leaf.body))
+        and (tuple([inner.source for inner in leaf.body]) if names is None else names) == sources
+        and all(param.name in read for param in leaf.params)
+        and len(set(call.inputs)) == len(call.inputs)
+    )
+
+
+def _every_op_runs_once(program: FlatProgram, outlined: Outlined) -> Iterator[str]:
     counts = Counter(chain.from_iterable(program.with_nested(subgraph.calls) for subgraph in outlined.subgraphs))
     counts.update(driven.call for driven in outlined.driven)
     for index in [index for index in range(len(program.body)) if counts[index] != 1]:
         call = program.body[index]
         yield f"op {call.source!r} ({call.op}) is in {counts[index]} subgraphs, not in one"
-    for subgraph, leaf in zip(outlined.subgraphs, leaves, strict=True):
+
+
+def _every_function_has_its_ops(
+    program: FlatProgram, subgraphs: Sequence[SubgraphRecord], leaves: Sequence[Function]
+) -> Iterator[str]:
+    for subgraph, leaf in zip(subgraphs, leaves, strict=True):
         if [program.body[index].op for index in subgraph.calls] != [call.op for call in leaf.body]:
             yield f"function {leaf.name!r} does not hold the ops that its subgraph lists"
 

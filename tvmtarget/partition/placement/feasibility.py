@@ -91,17 +91,10 @@ class Feasibility:
             found._known = self.supported, changed
         return found
 
-    def assumes_as(self, other: Feasibility) -> bool:
-        """Return whether another result was computed with the same assumptions and refusals.
-
-        Args:
-            other: results for a program with as many operations.
-
-        Returns:
-            Whether only the programs may differ.
-        """
-        own, others = ((one.assumed, one.refused, one.splits, one.first_kind, one.leaves) for one in (self, other))
-        return own == others
+    @property
+    def assumptions(self) -> tuple[object, ...]:
+        """What the answers depend on besides program and target."""
+        return self.assumed, self.refused, self.splits, self.first_kind
 
     def replace(
         self,
