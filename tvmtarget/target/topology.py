@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tvmtarget.errors import TargetError
 from tvmtarget.target.memory_domains import memory_domains
+from tvmtarget.target.node import Memory
 from tvmtarget.target.target_node import hosts_by_path
 from tvmtarget.target.tree import Target
 from tvmtarget.target.tree_paths import join, same_replica
@@ -104,13 +105,12 @@ class Topology:
         return frozenset(site.domain for site in self._sites.values())
 
     @cached_property
-    def capacities(self) -> Mapping[str, int]:
-        """Bytes by memory domain, of the memories whose size the target states."""
+    def memories(self) -> Mapping[str, Memory]:
+        """The memories that the target states, by memory domain."""
         return {
-            f"{path}/{memory.name}" if path else memory.name: memory.bytes
+            f"{path}/{memory.name}" if path else memory.name: memory
             for path, node in self.root.walk()
             for memory in node.memory
-            if memory.bytes is not None
         }
 
     def canonical(self, path: str) -> str:

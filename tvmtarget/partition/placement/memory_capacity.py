@@ -279,10 +279,13 @@ def capacities(topology: Topology, stated: Mapping[str, int]) -> dict[str, int]:
         stated: bytes by memory domain that override those.
 
     Returns:
-        Bytes by memory domain. Of a program of the AOT executor, what the target declares of the driver's memory is not
-        among them: that executor counts what the compiled program needs, with weights in a memory of constants.
+        Bytes by memory domain. The SRAM of a driver is not among the target's, nor its memory with the AOT executor:
+        that executor counts what the compiled program needs, with weights in another memory, such as flash.
     """
-    known, executor = dict(topology.capacities), topology.root.executor
-    if executor is not None and executor.kind == "aot":
-        known.pop(topology.home(""), None)
-    return {**known, **stated}
+    executor, home = topology.root.executor, topology.home("")
+    is_aot = executor is not None and executor.kind == "aot"
+    return {
+        domain: memory.bytes
+        for domain, memory in topology.memories.items()
+        if memory.bytes is not None and not (domain == home and (is_aot or memory.kind == "sram"))
+    } | dict(stated)
