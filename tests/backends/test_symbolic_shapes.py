@@ -204,3 +204,14 @@ def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
         np.testing.assert_array_equal(program(x), expected(x))
     with pytest.raises(RunError, match="a value has 4 elements along axis 2, and what it is combined with needs 5"):
         program(np.ones((2, 1, 5), "float32"))
+
+
+@pytest.mark.parametrize("dims", ["b,4,8", "b,s,8"])
+def test_rows_that_a_reshape_counts_are_normalized(dims):
+    """The number of rows is an expression, in which weights that are computed for each column are repeated."""
+    module = model(f"""g (float[{dims}] x) => (float[n,8] y) <int64[2] k = {{-1, 8}},
+        float[8] scale = {{1, 2, 3, 4, 5, 6, 7, 8}}, float[8] bias = {{0, 1, 0, 1, 0, 1, 0, 1}}> {{
+        z = Reshape(x, k) y = BatchNormalization(z, scale, bias, bias, scale) }}""")
+    given = {"x": np.random.default_rng(5).random((3, 4, 8), np.float32)}
+    expected = tt.build(module, "numpy").run(given)["y"]
+    np.testing.assert_allclose(tt.build(module, "llvm").run(given)["y"], expected, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,6 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -301,8 +300,9 @@ def _loop_of_rows(schedule: Schedule, block: Block, reader: Block) -> Any:  # no
                 structural_walk(index.min, (tirx.Var, used.append))
     axes = [axis for axis in statement.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
     rows = [any(axis.var.same_as(one) for one in used) for axis in axes]
-    repeated = math.prod(int(axis.dom.extent) for axis, is_row in zip(axes, rows, strict=True) if not is_row)
-    if repeated <= 1 or not any(rows) or len(loops) != len(statement.iter_vars):
+    others = [axis.dom.extent for axis, is_row in zip(axes, rows, strict=True) if not is_row]
+    is_repeated = any(not isinstance(extent, tirx.IntImm) or extent > 1 for extent in others)
+    if not is_repeated or not any(rows) or len(loops) != len(statement.iter_vars):
         return None
     outer = [loop for loop, is_row in zip(loops, rows, strict=False) if is_row]
     inner = [loop for loop, is_row in zip(loops, rows, strict=False) if not is_row]
