@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.backends.tvm import operator_expansion
@@ -215,6 +215,27 @@ def test_truth_values_are_compared(kind):
     proto = model("Equal", {"x": x, "y": y}, {})
     proto.graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
     np.testing.assert_array_equal(tt.build(proto, kind)(x, y), x == y)
+
+
+@pytest.mark.parametrize(("version", "axis"), [(11, -1), (17, 0), (17, 1)])
+@pytest.mark.parametrize("dims", ["2,3", "b,s"])
+def test_one_hot_values_are_those_of_onnxruntime(version, axis, dims):
+    """An index counts from the end if it is negative; one that is out of range chooses no position."""
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {version}]>
+        g (int64[{dims}] x) => (float[a,b,c] y) <int64 depth = {{4}}, float[2] values = {{-1.5, 2.0}}> {{
+        y = OneHot<axis={axis}>(x, depth, values) }}""")
+    ((found, wanted),) = both(proto, {"x": np.array([[0, 3, -1], [4, -4, -5]])})
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dims", ["3,5", "a,b"])
+@pytest.mark.parametrize(("attributes", "element"), [("", "int32"), ("<k=1, dtype=1>", "float"), ("<k=-2>", "int32")])
+def test_the_diagonal_of_a_matrix_is_that_of_onnxruntime(dims, attributes, element):
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (int32[{dims}] x) => ({element}[{dims}] y) {{ y = EyeLike{attributes}(x) }}""")
+    ((found, wanted),) = both(proto, {"x": np.zeros((3, 5), "int32")})
+    np.testing.assert_array_equal(found, wanted)
+    assert found.dtype == wanted.dtype
 
 
 def test_every_expanded_operator_has_a_rule():

@@ -36,7 +36,7 @@ def test_every_kind_takes_the_light_models(name, kind):
     [
         (helper.make_node("Pad", ["x", "z"], ["y"], name="op"), {}, "NEED_CONST"),
         (helper.make_node("RNN", ["x", "x", "x"], ["y"], name="op", hidden_size=2), {}, "NEED_CONST"),
-        (helper.make_node("OneHot", ["x", "d", "x"], ["y"], name="op"), {"d": np.int64(3)}, "RULE"),
+        (helper.make_node("DFT", ["x"], ["y"], name="op", onesided=1, inverse=1), {}, "ATTR"),
     ],
 )
 def test_tvm_is_not_given_what_it_cannot_do(node, constants, code):

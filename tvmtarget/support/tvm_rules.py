@@ -829,6 +829,43 @@ def _check_recurrent(op: Op) -> Reject | None:
     return None
 
 
+_LARGEST_TRANSFORM = 1 << 22  # elements of a matrix: 32 MiB of complex values
+
+
+def _check_transform(op: Op) -> Reject | None:
+    """Require a Fourier transform along an axis of known size."""
+    shape, length, axis = _shape(op, 0), op.constant(1), op.constant(2)
+    stated = _number(op, "axis", 1) if op.opset < 20 else -2
+    samples = _dim(shape, stated if axis is None else int(axis.item()))
+    if not isinstance(samples, int) or not _is_static(shape[-1:]):
+        return _symbolic(op, 0)
+    is_half, is_inverse = bool(op.attr("onesided")), bool(op.attr("inverse"))
+    if is_half and is_inverse != (shape[-1] == 2):
+        return reject("ATTR", "it supports one-sided DFT of real values, and of complex ones with inverse=1")
+    default = 2 * (samples - 1) if is_half and is_inverse else samples
+    return _check_matrix(op, samples, default if length is None else int(length.item()))
+
+
+def _check_frames(op: Op) -> Reject | None:
+    """Require a known length of the frames of a Fourier transform."""
+    shape, window, length = _shape(op, 0), op.constant(2), op.constant(3)
+    if not _is_static(shape[2:]):
+        return _symbolic(op, 0)
+    if shape[2:] == (2,) and _number(op, "onesided", 1):
+        return reject("ATTR", "it supports one-sided STFT of real values only", hint="set onesided=0")
+    if length is None and window is None:
+        return reject("NEED_CONST", "STFT has neither a window nor a length of its frames")
+    samples = int(length.item()) if length is not None else 0 if window is None else window.size
+    return _check_matrix(op, samples, samples)
+
+
+def _check_matrix(op: Op, samples: int, length: int) -> Reject | None:
+    """Require a matrix from samples to frequencies that has elements, and not too many."""
+    if 0 < samples * length <= _LARGEST_TRANSFORM:
+        return None
+    return reject("RULE", f"it multiplies by a matrix of {samples} x {length}, and supports up to {_LARGEST_TRANSFORM}")
+
+
 _RECURRENT = Rule(
     dtypes=frozenset({"float16", "float32"}),
     constants=(1, 2, 3, 7),
@@ -848,11 +885,15 @@ EXPANDED: dict[str, Rule] = {
     **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
     **_each("GRU LSTM RNN", _RECURRENT),
+    "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),
+    "EyeLike": Rule(opsets=range(14, 29)),
+    "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
     "QLinearMatMul": Rule(
         dtypes=_BYTES,
         checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0)[:-2], _shape(op, 3)[:-2]])),
     ),
+    "STFT": Rule(dtypes=_FLOATS, constants=(1, 2, 3), opsets=range(17, 29), checks=(_check_frames,)),
     **_each("com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu", _GELU),
     "com.microsoft::CDist": Rule(dtypes=_WIDE_FLOATS, attrs={"metric": ("euclidean", "sqeuclidean")}),
     "com.microsoft::FusedConv": Rule(
@@ -901,8 +942,6 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceInsert", "SequenceLength", "SplitToSequence"), _TENSORS_ONLY),
     **{f"ai.onnx.ml::{kind}": _NO_MAPS for kind in ("CastMap", "DictVectorizer", "ZipMap")},
-    "EyeLike": "its rule ignores the element type of EyeLike",
     "NonMaxSuppression": "its rule drops boxes whose overlap equals the threshold, which ONNX keeps",
-    "OneHot": "its rule returns values of another type than those it is given",
     "Upsample": "its rule is wrong for Upsample; convert the model to operator set 11, where it is Resize",
 }

@@ -143,6 +143,21 @@ class ExpansionBuilder:
         """
         return self.add("Reshape", [name, self.constant(np.array(shape), name)], result)
 
+    def unsqueeze(self, name: str, axis: int) -> str:
+        """Add a dimension of size 1.
+
+        Args:
+            name: name of the value.
+            axis: the place of the dimension.
+
+        Returns:
+            The name of the result.
+        """
+        # The axis was an attribute before operator set 13.
+        if self.opset < 13:
+            return self.add("Unsqueeze", [name], axes=[axis])
+        return self.add("Unsqueeze", [name, self.constant(np.array([axis]), name)])
+
     def join(self, names: Sequence[str], axis: int) -> str:
         """Add a concatenation, unless there is one value only.
 

@@ -17,6 +17,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
 from tvmtarget.backends.tvm.classical_expansion import CLASSICAL_EXPANSIONS
 from tvmtarget.backends.tvm.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.tvm.fourier_expansion import FOURIER_EXPANSIONS
 
 __all__ = ["expand_operators"]
 
@@ -125,6 +126,38 @@ def _equal(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.nodes.append(node)
 
 
+def _one_hot(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a OneHot as a choice where an index equals a position; one that is out of range equals none."""
+    indices, depth_name, values = node.input
+    depth, rank = int(builder.known(depth_name).item()), builder.rank(indices)
+    axis = attributes_of(node).get("axis", -1) % (rank + 1)
+    numbers = builder.add("Cast", [indices], to=TensorProto.INT64)
+    is_negative = builder.add("Less", [numbers, builder.constant(np.array(0), indices)])
+    from_end = builder.add("Add", [numbers, builder.constant(np.array(depth), indices)])
+    numbers = builder.unsqueeze(builder.add("Where", [is_negative, from_end, numbers]), axis)
+    positions = np.arange(depth).reshape(-1, *[1] * (rank - axis))
+    is_here = builder.add("Equal", [numbers, builder.constant(positions, indices)])
+    off, on = (builder.slice(values, at, at + 1, 0) for at in (0, 1))
+    builder.add("Where", [is_here, on, off], node.output[0])
+
+
+def _eye_like(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write an EyeLike as what is neither above a diagonal nor below it."""
+    (x,), attributes = node.input, attributes_of(node)
+    diagonal, to = attributes.get("k", 0), attributes.get("dtype", builder.types[x].elem_type)
+    sizes = [dim.dim_value for dim in builder.types[x].shape.dim if dim.HasField("dim_value")]
+    if len(sizes) == builder.rank(x):
+        rows, columns = sizes
+        eye = np.eye(rows, columns, diagonal, dtype=onnx.helper.tensor_dtype_to_np_dtype(to))
+        builder.add("Identity", [builder.constant(eye, x)], node.output[0])
+        return
+    one = onnx.numpy_helper.from_array(np.ones(1, "float32"))
+    ones = builder.add("ConstantOfShape", [builder.add("Shape", [x])], value=one)
+    diagonal = builder.constant(np.array(diagonal), x)
+    above = builder.add("Trilu", [ones, diagonal], upper=1)
+    builder.add("Cast", [builder.add("Trilu", [above, diagonal], upper=0)], node.output[0], to=to)
+
+
 # Quantized operators
 
 
@@ -230,13 +263,7 @@ def _fused_product(builder: ExpansionBuilder, node: NodeProto) -> None:
 def _distances(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write the distances of all rows of two matrices, which TVM sums without storing the differences."""
     a, b = node.input
-    if builder.opset >= 13:
-        rows, columns = (
-            builder.add("Unsqueeze", [name, builder.constant(np.array([axis]), name)])
-            for axis, name in ((1, a), (0, b))
-        )
-    else:
-        rows, columns = (builder.add("Unsqueeze", [name], axes=[axis]) for axis, name in ((1, a), (0, b)))
+    rows, columns = builder.unsqueeze(a, 1), builder.unsqueeze(b, 0)
     difference = builder.add("Sub", [rows, columns])
     is_root = attributes_of(node).get("metric", "sqeuclidean") == "euclidean"
     kind, result = ("ReduceL2" if is_root else "ReduceSumSquare"), node.output[0]
@@ -423,7 +450,9 @@ _EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
     "Equal": _equal,
+    "EyeLike": _eye_like,
     "MatMulInteger": _integer_product,
+    "OneHot": _one_hot,
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "Swish": _swish,
@@ -446,5 +475,6 @@ _EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
     "com.microsoft::CDist": _distances,
     **CLASSICAL_EXPANSIONS,
+    **FOURIER_EXPANSIONS,
 }
 _GPU_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}
