@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
-from tvmtarget.backends.tvm import operator_expansion
+from tvmtarget.backends import operator_expansion
 from tvmtarget.support import tvm_rules
 
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
@@ -240,8 +240,8 @@ def test_the_diagonal_of_a_matrix_is_that_of_onnxruntime(dims, attributes, eleme
 
 def test_every_expanded_operator_has_a_rule():
     loops = {"GRU", "LSTM", "RNN"}
-    assert operator_expansion._EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"Equal", "MatMulInteger"}
-    assert operator_expansion._GPU_EXPANSIONS.keys() < loops
+    assert operator_expansion.EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"Equal", "MatMulInteger"}
+    assert operator_expansion.RECURRENT_EXPANSIONS.keys() < loops
 
 
 def test_generated_c_runs_expanded_operators():

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
-from tvmtarget.backends.tvm.expansion_builder import attributes_of
+from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.support.tree_ensembles import read_ensemble
 
 pytest.importorskip("tvm")

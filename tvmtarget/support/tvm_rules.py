@@ -880,7 +880,7 @@ _QUANTIZED_BINARY = Rule(
 )
 _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 
-# Operators that the importer does not know: the backend writes them as others (`backends/tvm/operator_expansion.py`).
+# Operators that the importer does not know: the backend writes them as others (`backends/operator_expansion.py`).
 EXPANDED: dict[str, Rule] = {
     **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),

@@ -21,6 +21,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
+from tvmtarget.backends.operator_expansion import EXPANSIONS, RECURRENT_EXPANSIONS, expand_operators, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
@@ -47,7 +48,6 @@ from tvmtarget.backends.tvm.cuda import (
 )
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
-from tvmtarget.backends.tvm.operator_expansion import expand_operators
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
@@ -603,7 +603,7 @@ def _never_empty(request: CompileRequest) -> frozenset[int]:
     if request.is_relax:
         return frozenset()
     graph = request.model.graph
-    types = _types(graph)
+    types = value_types(graph)
     sums = [node for node in graph.node if node.op_type in _SUMS or node.op_type.startswith("Reduce")]
     if request.target.kind != "cuda":
         sums = [node for node in sums if node.op_type.startswith("Arg") or _is_integer_mean(node, types)]
@@ -744,11 +744,12 @@ def _prepared(
     copy.CopyFrom(model)
     _name_inputs(copy.graph)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
-    expand_operators(copy.graph, _types(copy.graph), opset, is_gpu=is_gpu)
+    expansions = EXPANSIONS | RECURRENT_EXPANSIONS if is_gpu else EXPANSIONS
+    expand_operators(copy.graph, value_types(copy.graph), opset, expansions)
     # Sums that an expansion brings are accumulated in float32, too.
     copy = accumulate_in_float32(copy)
     graph = copy.graph
-    types = _types(graph)
+    types = value_types(graph)
     shapes = {name: _dims(type_) for name, type_ in types.items() if type_.HasField("shape")}
     _name_symbols(graph)
     _cut_spare_results(graph)
@@ -760,14 +761,6 @@ def _prepared(
 
 def _dims(type_: TypeProto.Tensor) -> tuple[Dim, ...]:
     return tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in type_.shape.dim)
-
-
-def _types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
-    """Return the types of all values by name, as far as they are known."""
-    types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
-    for tensor in graph.initializer:
-        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
-    return types
 
 
 def _name_symbols(graph: GraphProto) -> None:

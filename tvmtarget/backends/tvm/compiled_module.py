@@ -140,8 +140,8 @@ def generator_version() -> str:
     """Return what the code of llvm leaves depends on besides functions and attributes.
 
     These are the versions of TVM's packages, the sizes of its libraries (of builds from its source, versions are often
-    equal), the sources of this package, which schedules functions, and this machine's architecture and system, which
-    are those of leaves without `mtriple`.
+    equal), the sources of the code generators, which write functions otherwise and schedule them, and this machine's
+    architecture and system, which are those of leaves without `mtriple`.
 
     Returns:
         A text.
@@ -150,7 +150,8 @@ def generator_version() -> str:
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
     libraries = sorted((path.name, path.stat().st_size) for place in places for path in place.glob("lib/*.so"))
     digest = hashlib.sha256(repr(libraries).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    here = Path(__file__).parent
+    for path in sorted([*here.parent.glob("*.py"), *here.glob("*.py")]):
         digest.update(path.read_bytes())
     with contextlib.suppress(PackageNotFoundError):
         digest.update(version("apache-tvm-ffi").encode())

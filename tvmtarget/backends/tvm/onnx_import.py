@@ -21,9 +21,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
-from tvmtarget.backends.tvm.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.index_checks import check_lengths
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.tir_builder import OPAQUE

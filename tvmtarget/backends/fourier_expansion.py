@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
-from tvmtarget.backends.tvm.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 
 __all__ = ["FOURIER_EXPANSIONS"]
 

@@ -1,4 +1,4 @@
-"""Operators that TVM's importer does not know, written as operators that it knows.
+"""Operators that TVM or OpenVINO does not know, written as operators that it knows.
 
 These are the products of integers, the operators that ONNX Runtime's quantization and optimisation write, and those of
 classical models (`classical_expansion`). Quantized operators are computed as ONNX defines them, in float between
@@ -15,12 +15,13 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
-from tvmtarget.backends.tvm.classical_expansion import CLASSICAL_EXPANSIONS
-from tvmtarget.backends.tvm.expansion_builder import ExpansionBuilder, attributes_of, operands_of
-from tvmtarget.backends.tvm.fourier_expansion import FOURIER_EXPANSIONS
+from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 
-__all__ = ["expand_operators"]
+__all__ = ["EXPANSIONS", "RECURRENT_EXPANSIONS", "Expansion", "expand_operators", "kind_of", "value_types"]
 
+Expansion: TypeAlias = Callable[[ExpansionBuilder, NodeProto], None]
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 # Sums of products of whole numbers are exact in float32 up to here.
@@ -28,7 +29,7 @@ _EXACT = 1 << 24
 
 
 def expand_operators(
-    graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int, *, is_gpu: bool = False
+    graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int, expansions: Mapping[str, Expansion]
 ) -> None:
     """Expand operators in place.
 
@@ -36,15 +37,14 @@ def expand_operators(
         graph: the graph of a model; constants of expanded operators are added to it.
         types: the types of its values by name.
         opset: the version of ONNX's operator set.
-        is_gpu: whether to write out recurrent networks, which are loops on CPUs.
+        expansions: what writes the operators of a kind as others.
     """
     nodes = list(graph.node)
-    expansions = _EXPANSIONS | _GPU_EXPANSIONS if is_gpu else _EXPANSIONS
-    if not any(_name(node) in expansions for node in nodes):
+    if not any(kind_of(node) in expansions for node in nodes):
         return
     builder = ExpansionBuilder(graph, types, opset)
     for node in nodes:
-        expand = expansions.get(_name(node))
+        expand = expansions.get(kind_of(node))
         if expand is None:
             builder.nodes.append(node)
         else:
@@ -53,7 +53,30 @@ def expand_operators(
     graph.node.extend(builder.nodes)
 
 
-def _name(node: NodeProto) -> str:
+def value_types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
+    """Return the types of all values of a graph, as far as they are known.
+
+    Args:
+        graph: the graph.
+
+    Returns:
+        Types by name.
+    """
+    types = {info.name: info.type.tensor_type for info in (*graph.input, *graph.value_info, *graph.output)}
+    for tensor in graph.initializer:
+        types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims).tensor_type
+    return types
+
+
+def kind_of(node: NodeProto) -> str:
+    """Name the operator of a node, with its domain unless that is ONNX's own.
+
+    Args:
+        node: the node.
+
+    Returns:
+        A name such as `Conv` or `com.microsoft::Gelu`.
+    """
     return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
@@ -190,7 +213,7 @@ def _quantized_gemm(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.quantize(result, scale, zero, node.output[0])
 
 
-def _quantized_binary(kind: str) -> Callable[[ExpansionBuilder, NodeProto], None]:
+def _quantized_binary(kind: str) -> Expansion:
     def expand(builder: ExpansionBuilder, node: NodeProto) -> None:
         a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
         operands = [builder.dequantized(a, a_scale, a_zero), builder.dequantized(b, b_scale, b_zero)]
@@ -199,7 +222,7 @@ def _quantized_binary(kind: str) -> Callable[[ExpansionBuilder, NodeProto], None
     return expand
 
 
-def _quantized_unary(kind: str, *kept: str) -> Callable[[ExpansionBuilder, NodeProto], None]:
+def _quantized_unary(kind: str, *kept: str) -> Expansion:
     """Return an expansion that keeps some attributes."""
 
     def expand(builder: ExpansionBuilder, node: NodeProto) -> None:
@@ -446,7 +469,7 @@ class _Cell:
         return add("Add", [candidate, add("Mul", [update, add("Sub", [h, candidate])])])
 
 
-_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
+EXPANSIONS: dict[str, Expansion] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
     "Equal": _equal,
@@ -477,4 +500,5 @@ _EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     **CLASSICAL_EXPANSIONS,
     **FOURIER_EXPANSIONS,
 }
-_GPU_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {"GRU": _recurrent, "LSTM": _recurrent}
+# Recurrent networks step by step, where they are no loops.
+RECURRENT_EXPANSIONS: dict[str, Expansion] = {"GRU": _recurrent, "LSTM": _recurrent}

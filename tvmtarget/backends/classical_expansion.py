@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto
 
-from tvmtarget.backends.tvm.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 from tvmtarget.support.classical_rules import label_tables
 from tvmtarget.support.tree_ensembles import Ensemble, classes_of, read_ensemble
 
