@@ -31,13 +31,15 @@ Interface: TypeAlias = Literal["c", "packed"]
 BUILD_FILES = ("Makefile", "CMakeLists.txt")
 
 # Options for speed of GCC 12. Only so it unrolls the loops of register tiles and of windows, and leaves their sums in
-# registers; -O3 keeps those in memory (squeezenet takes twice as long). benchmarks/README.md has the figures.
+# registers; -O3 keeps those in memory (squeezenet takes twice as long). benchmarks/README.md has the figures. It makes
+# vectors of comparisons of floats, as in exp, only where nobody reads the flags of exceptions.
 GCC_OPTIONS = (
     "-O2",
     "-fvect-cost-model=dynamic",
     "-fpeel-loops",
     "-funroll-loops",
     "-fno-tree-pre",
+    "-fno-trapping-math",
     "--param=max-completely-peeled-insns=2000",
     "--param=max-completely-peel-times=32",
 )
