@@ -1,15 +1,16 @@
 """Math functions as arithmetic that LLVM vectorizes: exp, log, tanh, erf, sigmoid and powers of float32.
 
 LLVM calls the C library once per lane, which makes loops with such functions ten to twenty times slower than those of
-onnxruntime. Results are within 4 units in the last place; infinities and NaN are those of the C library; subnormal
-results of exp are 0. Polynomials interpolate at Chebyshev points. TVM is imported late and ships no types: its objects
-are Any, under names that say what they are.
+onnxruntime. Results are within 4 units in the last place, of tanh and erf within 6; infinities and NaN are those of the
+C library; subnormal results of exp and sigmoid are 0. Polynomials interpolate at Chebyshev points; those of tanh and
+erf are quotients (Eigen 3.4, `generic_fast_tanh_float`; XLA, `ErfImpl32`). TVM is imported late and ships no types: its
+objects are Any, under names that say what they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,10 +27,9 @@ LN2_HIGH = 355 / 512  # a product of this and an exponent has no rounding error 
 LN2_LOW = LN2 - LN2_HIGH
 BIAS, MANTISSA = 127, 23  # of the exponent in float32, and the bits behind it
 LEAST_EXP, MOST_EXP = -87.33, 88.722839  # exp is a normal number between these
+MOST_SIGMOID = 88.0  # sigmoid of its opposite is no normal number
 LEAST_NORMAL = 2.0**-126
-LARGE_TANH = 0.625  # from where exp gives all digits
-LARGE_ERF, MOST_ERF = 1.0, 3.95  # from where exp gives all digits, and from where the result is 1
-MIDDLE_ERF = (LARGE_ERF + MOST_ERF) / 2
+SMALL_TANH = 0.0004  # up to where tanh(x) is x
 MOST_POWER = 4  # written as products
 TWO_THIRDS = 0x3F2AAAAB  # in float32
 MOST_NAMES = 5  # in an argument: TVM takes exponential time for names in values of names
@@ -103,18 +103,46 @@ def _float(value: float) -> Expr:
     return tirx.const(value, "float32")
 
 
-def _of_root(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return the even function f(x) / x as a function of x * x."""
-    return lambda square: function(math.sqrt(square)) / math.sqrt(square)
-
-
 # By name: a function, the ends of its interval, and the degree of the polynomial.
 _POLYNOMIALS: dict[str, tuple[Callable[[float], float], float, float, int]] = {
     "exp": (math.exp, 0, LN2, 6),
     "log": (lambda x: (math.log1p(x) - x + x * x / 2) / x**3, -1 / 3, 1 / 3, 9),
-    "tanh": (_of_root(math.tanh), 0, LARGE_TANH**2, 5),
-    "erf": (_of_root(math.erf), 0, LARGE_ERF**2, 7),
-    "log erfc": (lambda x: math.log(math.erfc(x + MIDDLE_ERF)), LARGE_ERF - MIDDLE_ERF, MOST_ERF - MIDDLE_ERF, 9),
+}
+
+# By name: from where the function is 1, and the coefficients of an odd numerator and an even denominator.
+_QUOTIENTS: dict[str, tuple[float, tuple[float, ...], tuple[float, ...]]] = {
+    "tanh": (
+        7.90531110763549805,
+        (
+            -2.76076847742355e-16,
+            2.00018790482477e-13,
+            -8.60467152213735e-11,
+            5.12229709037114e-08,
+            1.48572235717979e-05,
+            6.37261928875436e-04,
+            4.89352455891786e-03,
+        ),
+        (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+    ),
+    "erf": (
+        3.832506856900711,
+        (
+            0.00022905065861350646,
+            0.0034082910107109506,
+            0.050955695062380861,
+            0.18520832239976145,
+            1.128379143519084,
+        ),
+        (
+            -1.1791602954361697e-7,
+            0.000023547966471313185,
+            0.0010179625278914885,
+            0.014070470171167667,
+            0.11098505178285362,
+            0.49746925110067538,
+            1.0,
+        ),
+    ),
 }
 
 
@@ -126,70 +154,82 @@ def _coefficients(name: str) -> tuple[float, ...]:
     return tuple(float(each) for each in fit.convert(kind=np.polynomial.Polynomial, domain=[-1, 1]).coef[::-1])
 
 
-def _polynomial(name: str, x: Expr) -> Expr:
-    """Return the value of a polynomial by Horner's method."""
-    highest, *rest = map(_float, _coefficients(name))
+def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
+    """Return the value of a polynomial, its highest power first, by Horner's method."""
+    highest, *rest = map(_float, coefficients)
     for coefficient in rest:
         highest = highest * x + coefficient
     return highest
 
 
-def _normal_exp(x: Expr) -> Expr:
-    """Return exp between `LEAST_EXP` and `MOST_EXP`: a power of 2 times exp of the rest, which is below ln 2.
+def _within(x: Expr, least: float, most: float) -> Expr:
+    """Return the nearest number between two; NaN stays."""
+    from tvm import tirx
+
+    below = tirx.Select(x > _float(most), _float(most), x)
+    return tirx.Select(x < _float(least), _float(least), below)
+
+
+def _normal_exp(x: Expr, most: float) -> Expr:
+    """Return exp of a number from `LEAST_EXP` to `most`: a power of 2 times exp of the rest, which is below ln 2.
 
     NaN propagates through the rest, as an integer cannot be NaN.
     """
     from tvm import tirx
 
-    inside = tirx.Max(tirx.Min(x, _float(MOST_EXP)), _float(LEAST_EXP))
-    exponent = tirx.Min(tirx.Cast("int32", inside * _float(1 / LN2) + _float(BIAS)), tirx.const(2 * BIAS, "int32"))
-
+    number = tirx.Select(x > _float(LEAST_EXP), x, _float(LEAST_EXP))
+    exponent = tirx.Cast("int32", number * _float(1 / LN2) + _float(BIAS))
+    if most / LN2 + BIAS > 2 * BIAS:  # rounding may give an exponent that is infinity
+        exponent = tirx.Min(exponent, tirx.const(2 * BIAS, "int32"))
     power = tirx.Cast("float32", exponent - BIAS)
     rest = x - power * _float(LN2_HIGH) - power * _float(LN2_LOW)
     scale = tirx.reinterpret("float32", tirx.shift_left(exponent, tirx.const(MANTISSA, "int32")))
-    return _named(rest, lambda rest: _polynomial("exp", rest)) * scale
+    return _named(rest, lambda rest: _horner(_coefficients("exp"), rest)) * scale
 
 
 def _exp(x: Expr) -> Expr:
     from tvm import tirx
 
     def whole(x: Expr) -> Expr:
-        not_small = tirx.Select(x > _float(MOST_EXP), _float(math.inf), _normal_exp(x))
+        normal = _named(_within(x, LEAST_EXP, MOST_EXP), lambda inside: _normal_exp(inside, MOST_EXP))
+        not_small = tirx.Select(x > _float(MOST_EXP), _float(math.inf), normal)
         return tirx.Select(x < _float(LEAST_EXP), _float(0), not_small)
 
     return _named(x, whole)
 
 
 def _sigmoid(x: Expr) -> Expr:
-    return _float(1) / (_float(1) + _exp(_float(0) - x))
+    """Return sigmoid."""
+    from tvm import tirx
+
+    def whole(x: Expr) -> Expr:
+        opposite = _within(_float(0) - x, LEAST_EXP, MOST_SIGMOID)
+        result = _float(1) / (_float(1) + _named(opposite, lambda inside: _normal_exp(inside, MOST_SIGMOID)))
+        return tirx.Select(x < _float(-MOST_SIGMOID), _float(0), result)
+
+    return _named(x, whole)
+
+
+def _quotient(name: str, x: Expr) -> Expr:
+    """Return an odd function that is 1 from a number on as a quotient of polynomials."""
+    bound, numerator, denominator = _QUOTIENTS[name]
+
+    def of(inside: Expr) -> Expr:
+        return _named(
+            inside * inside, lambda square: inside * _horner(numerator, square) / _horner(denominator, square)
+        )
+
+    return _named(_within(x, -bound, bound), of)
 
 
 def _tanh(x: Expr) -> Expr:
     from tvm import tirx
 
-    def whole(x: Expr) -> Expr:
-        small = x * _named(x * x, lambda square: _polynomial("tanh", square))
-        large = _float(1) - _float(2) / (_exp(x + x) + _float(1))
-        return tirx.Select(tirx.abs(x) < _float(LARGE_TANH), small, large)
-
-    return _named(x, whole)
+    return _named(x, lambda x: tirx.Select(tirx.abs(x) < _float(SMALL_TANH), x, _quotient("tanh", x)))
 
 
 def _erf(x: Expr) -> Expr:
-    """Return erf; large values by exp of a polynomial for log(erfc)."""
-    from tvm import tirx
-
-    def whole(x: Expr) -> Expr:
-        small = x * _named(x * x, lambda square: _polynomial("erf", square))
-        distance = tirx.Min(tirx.abs(x), _float(MOST_ERF)) - _float(MIDDLE_ERF)
-        logarithm = _named(distance, lambda distance: _polynomial("log erfc", distance))
-        large = _named(_named(logarithm, _normal_exp), lambda missing: sided(x, missing))
-        return tirx.Select(tirx.abs(x) >= _float(LARGE_ERF), large, small)
-
-    def sided(x: Expr, missing: Expr) -> Expr:
-        return tirx.Select(x > _float(0), _float(1) - missing, missing - _float(1))
-
-    return _named(x, whole)
+    return _named(_quotient("erf", x), lambda result: _within(result, -1, 1))
 
 
 def _log(x: Expr) -> Expr:
@@ -206,7 +246,7 @@ def _log(x: Expr) -> Expr:
         return _named(rest, lambda rest: logarithm(rest, power))
 
     def logarithm(rest: Expr, power: Expr) -> Expr:
-        tail = rest * rest * (rest * _polynomial("log", rest) - _float(0.5))
+        tail = rest * rest * (rest * _horner(_coefficients("log"), rest) - _float(0.5))
         return power * _float(LN2_HIGH) + (power * _float(LN2_LOW) + tail + rest)
 
     def whole(x: Expr) -> Expr:
