@@ -272,6 +272,20 @@ def test_convolutions_compute_what_onnx_says(config, dtype):
 
 
 @needs_tvm
+@pytest.mark.parametrize("config", [{}, {"mcpu": "x86-64-v3"}], ids=["SSE", "AVX2"])
+def test_math_functions_behind_odd_rows_compute_what_onnx_says(config):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]
+    constants = {"w": random(48, 16, 1, 1), "b": random(48)}
+    model = graph(nodes, {"x": [2, 16, 7, 7]}, {"y": [2, 48, 7, 7]}, constants)
+    x = random(2, 16, 7, 7)
+    np.testing.assert_allclose(runner(model, **config)(x), expected(model, x), rtol=1e-4, atol=1e-5)
+
+
+@needs_tvm
 def test_a_symbolic_batch_runs_at_every_size():
     model = convolutions("n")
     run = runner(model, mcpu=host_cpu())

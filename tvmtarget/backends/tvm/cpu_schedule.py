@@ -659,6 +659,8 @@ class Scheduler:
             self.parallel(outer, nest.work / tile.lanes, tile.tasks)
         start = schedule.decompose_reduction(block, reduced[0])
         self.vectorise(start, tile.lanes)
+        if dim is not None and calls_library(schedule.get(result)):
+            self.turn_to_columns(result, dim, tile.lanes)
         self.vectorise(result, tile.lanes)
         return [start, block, result]
 
@@ -781,6 +783,24 @@ class Scheduler:
         lanes = divisor(self.static(self.schedule.get(loop).extent) or 1, width)
         if lanes > 1:
             self.schedule.vectorize(self.schedule.split(loop, [None, lanes])[1])
+
+    def turn_to_columns(self, block: Block, axis: int, width: int) -> None:
+        """Make the axis of the columns of a tile the innermost loop, unless the last one makes longer vectors.
+
+        Math functions are worth vectors whose elements are stored one by one: images of 7 x 7 have none in their rows,
+        and rows may leave a remainder.
+
+        Args:
+            block: the block that writes the result of a tile.
+            axis: its axis of the columns.
+            width: the largest number of lanes.
+        """
+        loops = self.schedule.get_loops(block)[-len(self.schedule.get(block).iter_vars) :]
+        columns, last = (
+            divisor(self.static(self.schedule.get(loop).extent) or 1, width) for loop in (loops[axis], loops[-1])
+        )
+        if columns >= last:
+            self.schedule.reorder(*loops[:axis], *loops[axis + 1 :], loops[axis])
 
     def run_rows(self, block: Block, axis: int) -> None:
         """Unroll the rows of a product with a constant matrix, for vectors along the last axis.
