@@ -209,6 +209,41 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "block", "axis", "shape"),
+    [
+        ("UINT4", 32, 0, (2, 17)),
+        ("INT4", 4, 1, (40, 5)),
+        ("INT4", 0, 1, (17,)),
+        ("UINT4", 0, 1, ()),
+        ("INT8", 16, 0, (3, 17)),
+    ],
+)
+def test_constants_of_few_bits_and_of_blocks_are_dequantized(dtype, block, axis, shape):
+    element, signed = getattr(TensorProto, dtype), dtype.startswith("INT")
+    least = -8 if signed else 0
+    values, zeros = (RNG.integers(least, least + 16, size) for size in ((40, 17), shape))
+    x, scale = floats(2, 40), np.abs(floats(*shape)) + np.float32(0.1)
+    constants = [
+        helper.make_tensor("w", element, values.shape, values.reshape(-1).tolist()),
+        numpy_helper.from_array(np.asarray(scale), "s"),
+        helper.make_tensor("z", element, shape, np.asarray(zeros).reshape(-1).tolist()),
+    ]
+    nodes = [
+        helper.make_node(
+            "DequantizeLinear", ["w", "s", "z"], ["d"], axis=axis, **({"block_size": block} if block else {})
+        ),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name, size in (("x", x.shape), ("y", (2, 17)))
+    ]
+    body = helper.make_graph(nodes, "few", ends[:1], ends[1:], constants)
+    proto = helper.make_model(body, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    scale, zeros = (np.repeat(one, block, axis)[:40, :17] if block else one for one in (scale, zeros))
+    np.testing.assert_allclose(tt.build(proto, "llvm")(x), x @ ((values - zeros) * scale), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", ["llvm", pytest.param("c", marks=pytest.mark.skipif(not GCC, reason="needs gcc"))])
 def test_truth_values_are_compared(kind):
     x, y = np.array([[True], [False]]), np.array([True, False, True])
@@ -240,7 +275,11 @@ def test_the_diagonal_of_a_matrix_is_that_of_onnxruntime(dims, attributes, eleme
 
 def test_every_expanded_operator_has_a_rule():
     loops = {"GRU", "LSTM", "RNN"}
-    assert operator_expansion.EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {"Equal", "MatMulInteger"}
+    assert operator_expansion.EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {
+        "DequantizeLinear",
+        "Equal",
+        "MatMulInteger",
+    }
     assert operator_expansion.RECURRENT_EXPANSIONS.keys() < loops
 
 

@@ -26,6 +26,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 # Sums of products of whole numbers are exact in float32 up to here.
 _EXACT = 1 << 24
+_FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 
 
 def expand_operators(
@@ -51,6 +52,11 @@ def expand_operators(
             expand(builder, node)
     del graph.node[:]
     graph.node.extend(builder.nodes)
+    # The importer reads all initializers, and knows none of 4 bits.
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    unread = [tensor for tensor in graph.initializer if tensor.data_type in _FOUR_BITS and tensor.name not in read]
+    for tensor in unread:
+        graph.initializer.remove(tensor)
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
@@ -179,6 +185,28 @@ def _eye_like(builder: ExpansionBuilder, node: NodeProto) -> None:
     diagonal = builder.constant(np.array(diagonal), x)
     above = builder.add("Trilu", [ones, diagonal], upper=1)
     builder.add("Cast", [builder.add("Trilu", [above, diagonal], upper=0)], node.output[0], to=to)
+
+
+def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Compute floats of constants of 4 bits, and of blocks with scales of their own."""
+    x, scale, zero = operands_of(node, 3)
+    array, scales = builder.array(x), builder.array(scale)
+    attributes = attributes_of(node)
+    block, axis = attributes.get("block_size", 0), attributes.get("axis", 1)
+    if array is None or scales is None or (array.dtype.kind in "iu" and not block):
+        builder.nodes.append(node)
+        return
+    zeros = builder.known(zero) if zero else np.zeros_like(scales)
+    each = [one.astype("float32") for one in (scales, zeros)]
+    if block:
+        each = [np.repeat(one, block, axis).take(range(array.shape[axis]), axis) for one in each]
+    elif scales.size > 1:
+        shape = [1] * array.ndim
+        shape[axis] = -1
+        each = [one.reshape(shape) for one in each]
+    floats = (array.astype("float32") - each[1]) * each[0]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes.get("output_dtype") or builder.types[scale].elem_type)
+    builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
 
 
 # Quantized operators
@@ -472,6 +500,7 @@ class _Cell:
 EXPANSIONS: dict[str, Expansion] = {
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
+    "DequantizeLinear": _dequantized_constant,
     "Equal": _equal,
     "EyeLike": _eye_like,
     "MatMulInteger": _integer_product,

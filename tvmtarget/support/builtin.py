@@ -7,6 +7,7 @@ from typing import ClassVar
 from tvmtarget.ir.function import Attribute
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import onnxruntime_rules, openvino_rules, tvm_rules
+from tvmtarget.support.four_bits import FOUR_BITS, check_four_bits
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
 from tvmtarget.support.tvm_gpu_checks import check_gpu
@@ -25,7 +26,7 @@ class LLVM(Strategy):
     ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.EXPANDED) | frozenset(tvm_rules.UNSUPPORTED)
     unsupported = tvm_rules.UNSUPPORTED
     rules: ClassVar[dict[str, Rule]] = tvm_rules.RULES | tvm_rules.EXPANDED
-    dtypes = tvm_rules.DTYPES
+    dtypes = tvm_rules.DTYPES | FOUR_BITS
     opsets = tvm_rules.OPSETS
     supports_unknown_ranks = False
 
@@ -41,7 +42,7 @@ class LLVM(Strategy):
         return check_relax(op) if is_relax(op) else super().check(op)
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject empty operands of non-empty results.
+        """Reject empty operands of non-empty results, and values of 4 bits that are no weights.
 
         Args:
             op: an operation that the tables support.
@@ -49,7 +50,7 @@ class LLVM(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return tvm_rules.check_empty_operands(op)
+        return tvm_rules.check_empty_operands(op) or check_four_bits(op)
 
 
 class CUDA(LLVM):
@@ -244,7 +245,7 @@ class ONNXRUNTIME(Strategy):
 
     unsupported = onnxruntime_rules.UNSUPPORTED
     rules = onnxruntime_rules.RULES
-    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128", *onnxruntime_rules.FOUR_BITS}
+    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128", *FOUR_BITS}
     opsets = range(1, 27)
     supports_control_flow = True
     supports_non_tensors = True
@@ -258,9 +259,7 @@ class ONNXRUNTIME(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(
-            op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"
-        ) or onnxruntime_rules.check_four_bits(op)
+        return _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc") or check_four_bits(op)
 
 
 class OPENVINO(Strategy):

@@ -10,33 +10,13 @@ import numpy as np
 
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["FOUR_BITS", "RULES", "UNSUPPORTED", "check_four_bits"]
+__all__ = ["RULES", "UNSUPPORTED"]
 
-FOUR_BITS = frozenset({"int4", "uint4"})
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 _FLOATS = frozenset({"float16", "float32", "float64"})
 _NUMBERS = _UNSIGNED | _SIGNED | _FLOATS
-
-
-def check_four_bits(op: Op) -> Reject | None:
-    """Reject values of 4 bits, which its Python interface lacks, but dequantised constants.
-
-    Args:
-        op: an operation of any operator.
-
-    Returns:
-        None if it has no others.
-    """
-    if FOUR_BITS.isdisjoint(op.dtypes):
-        return None
-    constant = all(op.is_constant(index) for index in (0, 2) if op.operand(index))
-    if op.kind == "DequantizeLinear" and constant:
-        return None
-    return reject(
-        "DTYPE", f"it supports 4 bits only in constants of DequantizeLinear, not in {op.kind}", hint="cast to int8"
-    )
 
 
 def _no_causal_products(op: Op) -> Reject | None:

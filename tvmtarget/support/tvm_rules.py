@@ -18,6 +18,7 @@ import numpy as np
 from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.classical_rules import CLASSICAL
+from tvmtarget.support.four_bits import FOUR_BITS
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
@@ -382,6 +383,18 @@ def _check_scales(op: Op) -> Reject | None:
     return unknown_fit(op) if len(scale) == 1 and scale[0] not in (1, _dim(_shape(op, 0), _axis(op, 1))) else None
 
 
+def _check_dequantize(op: Op) -> Reject | None:
+    """Require constants of 4 bits, and where scales are those of blocks."""
+    tensor = op.tensor(0)
+    if not op.attr("block_size") and (tensor is None or tensor.dtype not in FOUR_BITS):
+        return _check_scales(op)
+    index = next((index for index in range(3) if not op.is_constant(index)), None)
+    if index is None:
+        return None
+    message = f"operand {index} of DequantizeLinear of 4 bits or blocks, {op.operand(index)!r}, is computed at run time"
+    return reject("NEED_CONST", message, hint="make it an initializer")
+
+
 def _check_batch_norm(op: Op) -> Reject | None:
     """Require one element type; only float16 data may have float32 parameters."""
     data, scale, bias, mean, variance = (tensor.dtype if (tensor := op.tensor(i)) else "" for i in range(5))
@@ -727,9 +740,7 @@ RULES: dict[str, Rule] = {
     "Scatter": Rule(opsets=range(9, 11), checks=(_check_indices, _require_static(0, 1))),
     # Quantization.
     "DequantizeLinear": Rule(
-        dtypes=frozenset({"int8", "int16", "int32", "uint8", "uint16"}),
-        attrs={"block_size": (0,)},
-        checks=(_check_scales,),
+        dtypes=frozenset({"int8", "int16", "int32", "uint8", "uint16", *FOUR_BITS}), checks=(_check_dequantize,)
     ),
     "DynamicQuantizeLinear": Rule(dtypes=_FLOAT32),
     "QuantizeLinear": Rule(
