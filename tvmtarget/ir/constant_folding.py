@@ -126,9 +126,10 @@ def _folded(function: Function, keep: Callable[[Call], bool], maps_scans: bool) 
 def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> bool:
     """Return whether there is an operation to begin with, which most programs lack."""
     constants = outer | function.constant_names | {""}
+    known = [call for call in function.body if call.inputs and constants.issuperset(call.inputs)]
     return (
         any(call.kind in ("Shape", "Size") for call in {call.op: call for call in function.body}.values())
-        or any(bool(call.inputs) and constants.issuperset(call.inputs) and _is_foldable(call) for call in function.body)
+        or any(map(_is_foldable, known))
         or any(
             (call.op == "onnx.If" and constants.issuperset(call.inputs))
             or any(_has_candidates(region, constants) for _, region in call.regions)

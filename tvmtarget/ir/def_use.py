@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ def producers_of(function: Function) -> dict[str, int]:
     Returns:
         Index in the body by name of the value; parameters and constants are not in it.
     """
-    return {output.name: index for index, call in enumerate(function.body) for output in call.outputs if output.name}
+    return dict(function.producers)
 
 
 def readers_of(function: Function) -> dict[str, tuple[int, ...]]:
@@ -42,15 +41,20 @@ def readers_of(function: Function) -> dict[str, tuple[int, ...]]:
         Ascending indices in the body by name of the value; an operation whose nested body captures the value is a
         reader. Results of the function are not counted as reads.
     """
-    readers: dict[str, list[int]] = defaultdict(list)
+    readers: dict[str, tuple[int, ...]] = {}
+    several: dict[str, list[int]] = {}  # most values have one reader
     for index, call in enumerate(function.body):
         for name in call.uses() if call.regions else call.inputs:
-            found = readers[name]
+            if name not in readers:
+                readers[name] = (index,)
+                continue
+            found = several.get(name) or several.setdefault(name, [*readers[name]])
             # An operation that reads a value twice is listed once.
-            if not found or found[-1] != index:
+            if found[-1] != index:
                 found.append(index)
+    readers |= {name: tuple(found) for name, found in several.items()}
     readers.pop("", None)  # "" is an absent optional operand
-    return {name: tuple(found) for name, found in readers.items()}
+    return readers
 
 
 def boundary(

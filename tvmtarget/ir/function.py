@@ -256,6 +256,11 @@ class Function:
         return MappingProxyType(found)
 
     @cached_property
+    def producers(self) -> Mapping[str, int]:
+        """Index in the body of the operation that computes each value, by name."""
+        return {output.name: index for index, call in enumerate(self.body) for output in call.outputs if output.name}
+
+    @cached_property
     def calls(self) -> tuple[Call, ...]:
         """Calls of the body and of nested bodies, each before those in its nested bodies."""
         # The test by a list is several times faster than `any` of a generator, and most functions have no such body.

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
-from tvmtarget.ir.def_use import producers_of
 from tvmtarget.ir.dim_aliases import is_dim_aliases
 from tvmtarget.ir.function import (
     CALLEES,
@@ -241,7 +240,7 @@ def _is_in_order(function: Function) -> bool:
     """Return whether each operand and result is computed before; False where that is not certain."""
     # The number of the call that computes each value.
     known = dict.fromkeys(("", *(param.name for param in function.params), *function.constant_names), -1)
-    known |= producers_of(function)
+    known |= function.producers
     operands = [call.inputs for call in function.body]
     made = np.fromiter(map(known.get, chain.from_iterable(operands), repeat(len(operands))), dtype=np.int64)
     reader = np.repeat(np.arange(len(operands)), np.fromiter(map(len, operands), dtype=np.int64, count=len(operands)))
@@ -317,10 +316,18 @@ def _types_at_calls_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[st
                 takes = f"takes {param.type} as {param.name!r}, but {operand!r} is {have}"
                 yield f"{_op(call)} calls {call.op!r}, which {takes}"
         for output, result in zip(call.outputs, callee.results, strict=False):
-            gives = callee.types.get(result)
+            gives = _type_of(callee, result)
             if gives is not None and output.type is not None and not _agree(output.type, gives):
                 returns = f"returns {gives} as {result!r}, but {output.name!r} is {output.type}"
                 yield f"{_op(call)} calls {call.op!r}, which {returns}"
+
+
+def _type_of(function: Function, name: str) -> Type:
+    """Return the type of a value; of most functions, only those of the results are asked for."""
+    index = function.producers.get(name)
+    if index is None:
+        return function.types.get(name)
+    return next(output.type for output in function.body[index].outputs if output.name == name)
 
 
 def _agree(one: Type, other: Type) -> bool:
@@ -333,7 +340,14 @@ def _agree(one: Type, other: Type) -> bool:
 
 
 def _types_are_known(body: _Body) -> Iterator[str]:
-    for name, type_ in body.function.types.items():
+    function = body.function
+    # Values share types: each is looked at once.
+    types = {id(output.type): output.type for call in function.body for output in call.outputs if output.name}
+    types |= {id(param.type): param.type for param in function.params}
+    types |= {id(constant.type): constant.type for constant in function.constants}
+    if all(type_.dtype in DTYPES for type_ in types.values() if isinstance(type_, TensorType)):
+        return
+    for name, type_ in function.types.items():
         if isinstance(type_, TensorType) and type_.dtype not in DTYPES:
             yield f"value {name!r} has element type {type_.dtype!r}{did_you_mean(type_.dtype, DTYPES)}"
 

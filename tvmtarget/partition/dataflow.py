@@ -23,7 +23,6 @@ __all__ = [
     "Signatures",
     "TypeNumbers",
     "dataflow_of",
-    "key_of_op",
     "number_types",
     "renumbered",
     "signatures_of",
@@ -95,6 +94,7 @@ def dataflow_of(
     type_numbers: TypeNumbers,
     constants: Container[str],
     ranks: Sequence[int] | None = None,
+    producers: Mapping[str, int] | None = None,
 ) -> Dataflow:
     """Return the data flow of a flat function or of a nested body.
 
@@ -105,12 +105,16 @@ def dataflow_of(
         type_numbers: types of all values of the program.
         constants: names of all constants of the program, which are left out.
         ranks: canonical ranks of the operations, which then order the values too; None keeps the order as listed.
+        producers: the operation that computes each value, in the order as listed, where that is known.
 
     Returns:
         The values that operations compute, in the order of their producers, then those of no producer.
     """
-    order = range(len(function.body)) if ranks is None else sorted(range(len(ranks)), key=ranks.__getitem__)
-    producer = {out.name: first + at for at in order for out in function.body[at].outputs if out.name}
+    if ranks is None and producers is not None:
+        producer = producers
+    else:
+        order = range(len(function.body)) if ranks is None else sorted(range(len(ranks)), key=ranks.__getitem__)
+        producer = {out.name: first + at for at in order for out in function.body[at].outputs if out.name}
     rest = [name for name in consumers if name not in producer and name not in constants]
     if ranks is not None:
         rest.sort(key=lambda name: sorted([ranks[reader] for reader in consumers[name]]))
@@ -178,19 +182,20 @@ class Signatures:
     by_key: Mapping[Hashable, int]
     firsts: list[int]
 
-    def of(self, body: Sequence[Call], key_of: Callable[[int, Call], Hashable]) -> Signatures:
+    def of(self, body: Sequence[Call], operands: Callable[[str], int | None], read: Container[str]) -> Signatures:
         """Number the operations of a program in which others than these are few.
 
         Args:
             body: the operations, as many as here.
-            key_of: returns the structure of an operation, see `key_of_op`.
+            operands: as in `signatures_of`.
+            read: as in `signatures_of`.
 
         Returns:
             What `signatures_of` returns.
         """
         numbers, by_key, free = self.numbers.copy(), dict(self.by_key), len(self.firsts)
         for index in [index for index, (old, new) in enumerate(zip(self.body, body, strict=True)) if old is not new]:
-            key = key_of(index, body[index])
+            key = _key_of_op(index, body[index], operands, read)
             by_key.pop(index, None)
             number = by_key.setdefault(key, free)
             free += number == free
@@ -202,36 +207,31 @@ class Signatures:
         return Signatures(body, renamed.tolist(), by_key, firsts.tolist())
 
 
-def key_of_op(index: int, call: Call, operands: Callable[[str], int | None], read: Container[str]) -> Hashable:
-    """Return the structure of an operation, for comparison.
-
-    Args:
-        index: the position of the operation.
-        call: the operation.
-        operands: returns the number of the type of a value, for a constant another one than for values of that type;
-            None for the empty name.
-        read: names of values that are read or returned.
-
-    Returns:
-        A key; the position for an operation that equals no other.
-    """
-    if call.regions or (call.attrs and any(isinstance(value, Constant | Opaque) for _, value in call.attrs)):
+def _key_of_op(index: int, call: Call, operands: Callable[[str], int | None], read: Container[str]) -> Hashable:
+    """Return the structure of an operation, for comparison; its position if it equals no other."""
+    attrs = call.attrs
+    if call.regions or (attrs and any(isinstance(value, Constant | Opaque) for _, value in attrs)):
         return index
     names = call.inputs
     inputs = tuple(map(operands, names))
     # `add(x, x)` differs from `add(x, y)`: record which operands are the same value.
     if len(names) > 1 and len(set(names)) < len(names):
         inputs = (*inputs, *map(names.index, names))
+    if len(call.outputs) == 1:
+        name = call.outputs[0].name
+        return call.op, inputs, operands(name), name in read, attrs, call.has_effect
     outputs = tuple([(operands(output.name), output.name in read) if output.name else None for output in call.outputs])
-    return call.op, inputs, outputs, call.attrs, call.has_effect
+    return call.op, inputs, outputs, attrs, call.has_effect
 
 
-def signatures_of(body: Sequence[Call], key_of: Callable[[int, Call], Hashable]) -> Signatures:
+def signatures_of(body: Sequence[Call], operands: Callable[[str], int | None], read: Container[str]) -> Signatures:
     """Number operations by their structure.
 
     Args:
         body: the operations.
-        key_of: returns the structure of an operation, see `key_of_op`.
+        operands: returns the number of the type of a value, for a constant another one than for values of that type;
+            None for the empty name.
+        read: names of values that are read or returned.
 
     Returns:
         The numbers.
@@ -240,7 +240,7 @@ def signatures_of(body: Sequence[Call], key_of: Callable[[int, Call], Hashable])
     firsts: list[int] = []
     numbers: list[int] = []
     for index, call in enumerate(body):
-        number = seen.setdefault(key_of(index, call), len(seen))
+        number = seen.setdefault(_key_of_op(index, call, operands, read), len(seen))
         if number == len(firsts):
             firsts.append(index)
         numbers.append(number)

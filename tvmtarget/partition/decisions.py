@@ -230,6 +230,10 @@ def preference_records(program: FlatProgram, root: PartitionNode) -> Iterator[De
     Yields:
         A RELEASED_PIN record for each operation and preference; the reason is the preference and its origin.
     """
+    # Programs share few lists of requirements, most of which state no preference.
+    distinct = {id(row): row for row in program.requirements}.values()
+    if all(item.constraint.is_required for row in distinct for item in row):
+        return
     # One rule often covers most of a program, so each list of requirements is checked once for each leaf.
     unmet: dict[tuple[tuple[Requirement, ...], str], list[str]] = {}
     for leaf in root.walk():

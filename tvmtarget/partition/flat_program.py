@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
@@ -22,7 +22,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.dataflow import Dataflow, Signatures, dataflow_of, key_of_op, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, Signatures, dataflow_of, signatures_of
 from tvmtarget.partition.dequantization import unshare_dequantized
 from tvmtarget.partition.outline.canonical_order import CanonicalRanks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
@@ -170,8 +170,12 @@ class FlatProgram:
         first, ranks = scope.calls.start, self._ranks(scope)
 
         def make() -> Dataflow:
-            readers = self.consumers if len(self.scopes) == 1 else readers_of(scope.function)
-            return dataflow_of(scope.function, first, readers, self.wiring.type_numbers, self.constants, ranks)
+            is_only = len(self.scopes) == 1
+            readers = self.consumers if is_only else readers_of(scope.function)
+            producers = self.producer if is_only else None
+            return dataflow_of(
+                scope.function, first, readers, self.wiring.type_numbers, self.constants, ranks, producers
+            )
 
         return self.wiring.derived(f"data flow of {scope.calls}", ranks, make)
 
@@ -230,13 +234,13 @@ class FlatProgram:
             numbers = {**numbers, **{name: -1 - numbers[name] for name in self.constants if name in numbers}}
         operand = numbers.get
 
-        def key_of(index: int, call: Call) -> Hashable:
-            return key_of_op(index, call, operand, read)
+        def make() -> Signatures:
+            return signatures_of(self.body, operand, read)
 
         def update(earlier: Signatures) -> Signatures:
-            return earlier.of(self.body, key_of)
+            return earlier.of(self.body, operand, read)
 
-        return self.wiring.derived("signatures", self.body, lambda: signatures_of(self.body, key_of), update)
+        return self.wiring.derived("signatures", self.body, make, update)
 
     def is_boundary(self, first: int, then: int) -> bool:
         """Check whether a boundary between functions lies between two operations.

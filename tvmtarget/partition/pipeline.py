@@ -391,7 +391,7 @@ def with_colocation(
     plain = with_pins(feasibility, {}, excluded) if excluded else feasibility
     # Assignment by cost keeps most groups itself; the rounds below are for those that it does not.
     plan = unconstrained = best_candidate(request, plain, sites, colocation)
-    if request.options.costs is not None and colocation and _keeps(plan, colocation):
+    if not colocation or (request.options.costs is not None and _keeps(plan, colocation)):
         return plan
     pins: dict[int, str] = {}
     rounds = 1 + 3 * len(colocation.apart) + len(colocation.same_site)

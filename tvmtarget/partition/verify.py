@@ -299,7 +299,8 @@ def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterato
 
 
 def _effects(program: FlatProgram, calls: Sequence[int]) -> Iterator[str]:
-    for index in calls:
+    body = program.body
+    for index in calls if program.bodies else [index for index in calls if body[index].has_effect]:
         if program.body[index].has_effect:
             yield program.body[index].source
         for scope in program.bodies.get(index, ()):

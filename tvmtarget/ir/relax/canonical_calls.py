@@ -44,7 +44,7 @@ def canonicalize_calls(functions: Sequence[Function]) -> tuple[Function, ...]:
     Raises:
         ModelError: a function of an external code generator is called with operands that cannot be represented.
     """
-    if not any(call.op.startswith("relax.") for function in functions for call in function.body):
+    if not any(op.startswith("relax.") for function in functions for op in {call.op for call in function.body}):
         return tuple(functions)
     direct = _ShapeOperandRemover(_lift_composites(functions)).functions()
     called = frozenset[str]().union(*map(callees_of, direct))

@@ -68,8 +68,10 @@ class Scopes:
         """Collect all constants by name."""
         return {constant.name: constant for scope in self.scopes for constant in scope.function.constants}
 
-    def producers(self) -> dict[str, int]:
+    def producers(self) -> Mapping[str, int]:
         """Map each value to the number of the operation that computes it."""
+        if len(self.scopes) == 1:
+            return self.scopes[0].function.producers
         return {output.name: index for index, call in enumerate(self.body) for output in call.outputs if output.name}
 
     def readers(self) -> dict[str, tuple[int, ...]]:
