@@ -1,6 +1,7 @@
 """Edits of a program: what they leave alone keeps its name and structure (I19)."""
 
 import gc
+import random
 import weakref
 from dataclasses import replace
 
@@ -18,10 +19,11 @@ from benchmarks._graphs import SITES as GRAPH_SITES
 from benchmarks._graphs import transformer as transformer_graph
 from benchmarks.phases import edited as edited_graph
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.errors import TargetError
+from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.ir.function import Call, Constant, Value
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.verify import verify_plan
 
 LAYERS = 12
 OPS = 11  # of a layer
@@ -231,7 +233,6 @@ def test_what_was_used_of_an_earlier_plan_is_reported():
     after = tt.decompose(module, CASES[0][0], "roofline", where={"op:MatMul": "@npu"}, since=before)
     assert {what: (had, requested) for what, had, requested in after.reused.counts} == {
         "operations": (132, 132),
-        "operations that sites take": (4, 4),
         "partitions": (1, 1),
         "outlined subgraphs": (len(after.subgraphs), len(after.subgraphs)),
     }
@@ -309,6 +310,60 @@ def test_a_partition_holds_again_where_support_and_times_are_as_before(has_costs
         after = tt.decompose(edited, tree, costs, where=where, since=plan)
         assert ("partitions" in [kind for kind, _, _ in after.reused.counts]) == is_again
         assert records(after) == records(tt.decompose(edited, tree, costs, where=where))
+
+
+def tampered(module, rng):
+    """Return a module with a change that some plan could not have."""
+    function = rng.choice(module.functions)
+    at = rng.randrange(len(function.body))
+    call, body = function.body[at], list(function.body)
+    kind = rng.choice(["op", "callee", "names", "swap", "drop", "effect", "operand", "constraint", "role"])
+    if kind == "op":
+        body[at] = replace(call, op="onnx.Abs")
+    elif kind == "callee":
+        body[at] = replace(call, op=f"@{rng.choice(module.functions).name}")
+    elif kind == "names":
+        body[at] = replace(call, source="other", attrs=(*call.attrs[1:], ("ops", ("other",))))
+    elif kind == "swap":
+        other = rng.randrange(len(body))
+        body[at], body[other] = body[other], body[at]
+    elif kind == "drop":
+        del body[at]
+    elif kind == "effect":
+        body[at] = replace(call, has_effect=True)
+    elif kind == "operand":
+        known = [param.name for param in function.params] + [one.outputs[0].name for one in body[:at]]
+        body[at] = replace(call, inputs=tuple(rng.choice(known) for _ in call.inputs))
+    elif kind == "constraint":
+        return module.replace(
+            functions=tuple(replace(one, constraint=None) if one is function else one for one in module.functions)
+        )
+    else:
+        return module.replace(
+            functions=tuple(replace(one, attrs=()) if one is function else one for one in module.functions)
+        )
+    changed = replace(function, body=tuple(body))
+    return module.replace(functions=tuple(changed if one is function else one for one in module.functions))
+
+
+@pytest.mark.parametrize("has_costs", [False, True], ids=["by preference", "by cost"])
+def test_verification_around_an_edit_finds_what_verification_of_all_finds(has_costs):
+    module, tree, costs = module_of(transformer_graph(45)), tree_of(3), costs_of(GRAPH_SITES[1:]) if has_costs else None
+    plan = tt.decompose(module, tree, costs, where={} if has_costs else {"op:Relu": "@cpu", "op:Mul": "@cpu"})
+    cache, rng, found = plan.feasibility.cache, random.Random(3), 0
+    proven = cache.proven
+    for _ in range(40):
+        wrong, problems = tampered(plan.module, rng), []
+        for known in (proven, None):
+            cache.proven = known
+            try:
+                verify_plan(plan.program, plan.feasibility, wrong, plan.outlined)
+                problems.append("")
+            except ModelError as error:
+                problems.append(str(error))
+        assert bool(problems[0]) == bool(problems[1]), problems
+        found += bool(problems[0])
+    assert found > 20
 
 
 def test_a_plan_does_not_hold_the_plans_before_it():

@@ -560,7 +560,7 @@ def partition(candidate: Candidate) -> Candidate:
         known = KnownPartition(feasibility, estimates, root, tuple(decisions))
     else:
         cache.count("partitions", 1, 1)
-        cache.keep("choices of sites", "divisions into subgraphs", "minimum cuts")
+        cache.keep("operations that sites take", "choices of sites", "divisions into subgraphs", "minimum cuts")
         known = replace(known, feasibility=feasibility, estimates=estimates)
     if kind:
         cache.partitions.setdefault(kind, known)
