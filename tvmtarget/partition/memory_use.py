@@ -9,11 +9,15 @@ the order of its operations: a code generator that fuses operations needs less, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.placement.memory_capacity import capacities
 
@@ -86,11 +90,22 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
     stated = {} if plan.estimates is None else plan.estimates.capacities()
     limits = capacities(plan.topology, stated)
     used = dict.fromkeys(plan.topology[record.site].domain for record in plan.subgraphs)
-    limited = [domain for domain in used if domain in limits]
+    limited = {domain: limits[domain] for domain in used if domain in limits}
     if not limited:
         return ()
     schedule = _Schedule(plan)
-    return tuple(schedule.use(domain, limits[domain]) for domain in limited)
+    spans = schedule.spans_by_domain(limited)
+    return tuple(schedule.use(domain, limit, spans[domain]) for domain, limit in limited.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A value that is in a memory, from one operation to another, by their positions; `size` is None if unknown."""
+
+    name: str
+    begin: int
+    end: int
+    size: int | None
 
 
 class _Schedule:
@@ -100,71 +115,73 @@ class _Schedule:
         self.plan = plan
         self.calls: list[int] = []
         self.domains: list[str] = []
-        self.spans: list[tuple[int, int]] = []  # by position, the first and the last position of its call
+        self.borders: list[tuple[int, int]] = []  # by position, the first and the last position of its call
+        self.positions: dict[str, list[int]] = {}
         for record in plan.subgraphs:
-            span = len(self.calls), len(self.calls) + len(record.calls) - 1
+            domain, begin = plan.topology[record.site].domain, len(self.calls)
             self.calls += record.calls
-            self.domains += [plan.topology[record.site].domain] * len(record.calls)
-            self.spans += [span] * len(record.calls)
-        body = plan.program.body
-        self.made: dict[str, int] = {}
-        self.read: dict[str, list[int]] = {}
-        for position, index in enumerate(self.calls):
-            self.made |= dict.fromkeys((output.name for output in body[index].outputs if output.name), position)
-            for name in dict.fromkeys(body[index].uses()):
-                self.read.setdefault(name, []).append(position)
+            self.domains += [domain] * len(record.calls)
+            self.borders += [(begin, len(self.calls) - 1)] * len(record.calls)
+            self.positions.setdefault(domain, []).extend(range(begin, len(self.calls)))
 
-    def use(self, domain: str, limit: int) -> MemoryUse:
-        """Return what is needed of one memory."""
-        program = self.plan.program
-        here = [position for position, name in enumerate(self.domains) if name == domain]
+    def spans_by_domain(self, limited: Container[str]) -> dict[str, list[_Span]]:
+        """Return the values that are in some memories, by memory."""
+        program, home, last = self.plan.program, self.plan.topology.home(""), len(self.calls) - 1
+        places = {index: position for position, index in enumerate(self.calls)}
+        read = {name: sorted(places[one] for one in found) for name, found in program.consumers.items()}
+        made = {name: places[index] for name, index in program.producer.items()}
+        found: dict[str, list[_Span]] = {domain: [] for domain in self.positions if domain in limited}
+        for name in dict.fromkeys((*made, *read)):
+            size = 0 if name in program.constants else self._size(name)
+            if size == 0:
+                continue
+            begin, reading, is_result = made.get(name), read.get(name, []), name in program.results
+            source = None if begin is None else self.domains[begin]
+            copies: dict[str, tuple[int, int]] = {}
+            for position in reading:
+                domain, (first, end) = self.domains[position], self.borders[position]
+                if domain != source:
+                    copies[domain] = (copies.get(domain, (first, end))[0], end)
+            if source != home and (begin is None or is_result):  # an input, or a result that is copied there
+                copies[home] = (0 if begin is None else self.borders[begin][1], last)
+            if begin is not None and source in found:
+                ends = [self._end(begin, position) for position in reading]
+                found[source].append(_Span(name, begin, last if is_result else max(ends, default=begin), size))
+            for domain, (first, end) in copies.items():
+                if domain in found:
+                    found[domain].append(_Span(name, first, end, size))
+        return found
+
+    def use(self, domain: str, limit: int, spans: Sequence[_Span]) -> MemoryUse:
+        """Return what is needed of one memory, from the values that are there."""
+        program, here = self.plan.program, self.positions[domain]
         read = {name for position in here for name in program.body[self.calls[position]].uses()}
         weights = sum(program.constants[name].data.nbytes for name in read if name in program.constants)
-        spans, unknown = list[tuple[int, int, int, str]](), list[str]()
-        for name, begin, end in self._spans(domain):
-            size = self._size(name)
-            if size is None:
-                unknown.append(name)
-            elif size:
-                spans.append((begin, end, size, name))
-        changes = [0] * (len(self.calls) + 1)
-        for begin, end, size, _ in spans:
-            changes[begin] += size
-            changes[end + 1] -= size
-        loads, load = list[int](), 0
-        for change in changes:
-            load += change
-            loads.append(load)
-        at = max(here, key=lambda position: (loads[position], -position))
-        live = sorted(((name, size) for begin, end, size, name in spans if begin <= at <= end), key=lambda one: -one[1])
-        crowded = tuple(self.calls[position] for position in here if weights + loads[position] > limit)
-        op = program.body[self.calls[at]].source
-        return MemoryUse(domain, limit, weights, loads[at], op, tuple(live[:_MOST_NAMED]), crowded, tuple(unknown))
-
-    def _spans(self, domain: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the values that are in a memory, with the first and the last position of an operation meanwhile."""
-        program, is_home, last = self.plan.program, domain == self.plan.topology.home(""), len(self.calls) - 1
-        for name in dict.fromkeys((*self.made, *self.read)):
-            if name in program.constants:
-                continue
-            reading = self.read.get(name, [])
-            local = [position for position in reading if self.domains[position] == domain]
-            made, is_result = self.made.get(name), name in program.results
-            if made is not None and self.domains[made] == domain:
-                ends = [self._end(made, position) for position in reading]
-                yield name, made, last if is_result else max(ends, default=made)
-            elif is_home and (made is None or is_result):  # an input, or a result that is copied there
-                yield name, 0 if made is None else self.spans[made][1], last
-            elif local:
-                yield name, self.spans[local[0]][0], self.spans[local[-1]][1]
+        known = [span for span in spans if span.size is not None]
+        loads = _sums(known, np.array(here))
+        at = here[int(loads.argmax())]
+        live = sorted(
+            (one for one in known if one.begin <= at <= one.end), key=lambda one: (-(one.size or 0), one.begin)
+        )
+        crowded = tuple(self.calls[here[one]] for one in np.flatnonzero(weights + loads > limit).tolist())
+        return MemoryUse(
+            memory=domain,
+            limit=limit,
+            weights=weights,
+            values=int(loads.max()),
+            op=program.body[self.calls[at]].source,
+            live=tuple((one.name, one.size or 0) for one in live[:_MOST_NAMED]),
+            crowded=crowded,
+            unknown=tuple(span.name for span in spans if span.size is None),
+        )
 
     def _end(self, made: int, reading: int) -> int:
         """Return until when a value is in the memory that it was made in, for the sake of one operation."""
-        if self.spans[reading] == self.spans[made]:
+        if self.borders[reading] == self.borders[made]:
             return reading
         # Functions return values when they end. One in the same memory reads the value itself, another one a copy.
         is_near = self.domains[reading] == self.domains[made]
-        return max(self.spans[made][1], self.spans[reading][1 if is_near else 0])
+        return max(self.borders[made][1], self.borders[reading][1 if is_near else 0])
 
     def _size(self, name: str) -> int | None:
         """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
@@ -172,3 +189,15 @@ class _Schedule:
         if not isinstance(type_, TensorType):
             return None if type_ is None else 0
         return type_.nbytes if estimates is None else estimates.nbytes(type_)
+
+
+def _sums(spans: Sequence[_Span], positions: Ints) -> Ints:
+    """Return the bytes of the values that are live at some positions."""
+
+    def sums(ends: Sequence[int], side: Literal["left", "right"]) -> Ints:
+        """Return the bytes of the values whose end is before a position, or at it."""
+        order = np.argsort(np.array(ends, dtype=np.int64))
+        total = np.concatenate([[0], np.cumsum(np.array([span.size for span in spans], dtype=np.int64)[order])])
+        return np.asarray(total[np.searchsorted(np.array(ends, dtype=np.int64)[order], positions, side)])
+
+    return sums([span.begin for span in spans], "right") - sums([span.end for span in spans], "left")
