@@ -16,13 +16,17 @@ KNOWN = {
         "test_if_opt*": "the reference evaluator returns a sequence with one dimension too many",
     },
     "onnxruntime": {},
-    "openvino": dict.fromkeys(
-        (
-            "test_attention_2?_*fullymasked_*_expanded*",
-            "test_attention_24_qk_matmul_output_mode3_softmax_precision_expanded*",
+    "openvino": {
+        **dict.fromkeys(
+            (
+                "test_attention_2?_*fullymasked_*_expanded*",
+                "test_attention_24_qk_matmul_output_mode3_softmax_precision_expanded*",
+            ),
+            "its maximum of values that are all minus infinity is the least finite number",
         ),
-        "its maximum of values that are all minus infinity is the least finite number",
-    ),
+        "test_dynamicquantizelinear": "it multiplies by the inverse of a divisor, which decides on halves",
+        "test_dynamicquantizelinear (*": "it multiplies by the inverse of a divisor, which decides on halves",
+    },
 }
 
 # The default run takes every STEP-th case, the slow one every SLOW_STEP-th but these, and fewer of those with symbolic

@@ -181,3 +181,111 @@ def test_sums_of_products_of_bytes_do_not_saturate():
     quantized.graph.initializer.extend(numpy_helper.from_array(np.array(one), name) for name, one in constants.items())
     result = tt.build(quantized, "openvino")(np.full((1, 3, 8, 8), 127, "float32"))
     np.testing.assert_array_equal(result, np.full((1, 16, 6, 6), 27 * 127 * 127, "float32"))
+
+
+def compared(nodes, inputs, outputs, *, opset=18, domain="", **constants):
+    """Check that a model of symbolic dimensions returns what ONNX Runtime returns."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    ends = {name: (x.dtype, [f"{name}{axis}" for axis in range(x.ndim)]) for name, x in inputs.items()}
+    proto = model(nodes, ends, {name: (dtype, None) for name, dtype in outputs.items()}, opset)
+    proto.opset_import.extend([helper.make_opsetid(domain, 1)] if domain else [])
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items())
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = tt.build(proto, "openvino").run(inputs)
+    for result, expected in zip(found.values(), session.run(None, inputs), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_are_compared_exactly(kind, dtype):
+    ends = np.iinfo("int32")
+    numbers = np.array([ends.min, ends.min + 1, -(2**24) - 1, -(2**24), -1, 0, 1, 2**24, 2**24 + 1, ends.max], dtype)
+    a, b = np.meshgrid(numbers, numbers)
+    compared([helper.make_node(kind, ["a", "b"], ["y"])], {"a": a, "b": b}, {"y": "bool"})
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_of_equal_values_the_first_are_taken(largest):
+    x = np.random.default_rng(0).integers(0, 4, (3, 50)).astype("float32")
+    node = helper.make_node("TopK", ["x", "k"], ["values", "indices"], largest=largest)
+    compared([node], {"x": x}, {"values": "float32", "indices": "int64"}, k=np.array([7]))
+
+
+@pytest.mark.parametrize("x", [np.zeros((2, 3)), -np.ones((2, 2)), np.linspace(-1, 3, 20).reshape(4, 5)])
+def test_quantization_by_the_range_of_values_is_that_of_onnxruntime(x):
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
+    compared([node], {"x": x.astype("float32")}, {"y": "uint8", "s": "float32", "z": "uint8"}, opset=11)
+
+
+@pytest.mark.parametrize("zero", [np.uint16(300), np.int16([-4, 5, 9])])
+def test_values_are_quantized_to_16_bits(zero):
+    x = np.linspace(0, 0.9, 24, dtype="float32").reshape(2, 3, 4)
+    scale = np.full(zero.shape, 0.003, "float32")
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    compared([node], {"x": x}, {"y": zero.dtype}, opset=21, s=scale, z=zero)
+
+
+def test_weights_of_quantized_convolutions_have_a_scale_for_each_channel():
+    draw = np.random.default_rng(0)
+    constants = {
+        "w": draw.integers(-60, 60, (4, 3, 3, 3)).astype("int8"), "ws": np.float32([0.01, 0.02, 0.03, 0.04]),
+        "wz": np.zeros(4, "int8"), "b": np.int32([0, 100, 2000, -3000]), "xs": np.float32(0.02), "xz": np.uint8(3),
+        "ys": np.float32(0.5), "yz": np.uint8(100),
+    }  # fmt: skip
+    node = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["y"])
+    compared([node], {"x": draw.integers(0, 255, (2, 3, 9, 9)).astype("uint8")}, {"y": "uint8"}, **constants)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"axis": 1}])
+def test_values_of_any_shape_are_selected_by_a_condition(attributes):
+    inputs = {"x": np.arange(12, dtype="float32").reshape(3, 4), "c": np.array([True, False, True])}
+    compared([helper.make_node("Compress", ["x", "c"], ["y"], **attributes)], inputs, {"y": "float32"})
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_sizes_of_images_may_be_computed(mode):
+    nodes = [
+        helper.make_node("Shape", ["like"], ["sizes"]),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode),
+    ]
+    x = np.random.default_rng(0).random((1, 3, 8, 9), "float32")
+    for size in ((5, 4), (16, 18)):
+        compared(nodes, {"x": x, "like": np.zeros((1, 3, *size), "float32")}, {"y": "float32"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes"),
+    [
+        ("BiasGelu", ["x", "v"], {}),
+        ("FastGelu", ["x", "v"], {}),
+        ("FusedMatMul", ["x", "x"], {"transB": 1, "alpha": 0.5}),
+        ("QuickGelu", ["x"], {"alpha": 1.5}),
+        ("SkipLayerNormalization", ["x", "x", "v", "v"], {"epsilon": 1e-5}),
+    ],
+)
+def test_operators_that_onnxruntime_fuses_are_computed(kind, operands, attributes):
+    node = helper.make_node(kind, operands, ["y"], domain="com.microsoft", **attributes)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8), "float32")
+    compared([node], {"x": x}, {"y": "float32"}, domain="com.microsoft", **({"v": x[0, 0]} if "v" in operands else {}))
+
+
+@pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])
+def test_quantized_operands_are_broadcast(kind):
+    node = helper.make_node(kind, ["a", "s", "z", "b", "s", "z", "t", "z"], ["y"], domain="com.microsoft")
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(0, 255, shape).astype("uint8") for shape in ((2, 3, 4), (1, 3, 4)))
+    constants = {"s": np.float32(0.02), "z": np.uint8(100), "t": np.float32(0.05)}
+    compared([node], {"a": a, "b": b}, {"y": "uint8"}, domain="com.microsoft", **constants)
+
+
+def test_features_are_selected_by_constants():
+    node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], name="pick", domain="ai.onnx.ml")
+    ends = {"x": ("float32", (2, 3)), "i": ("int64", (1,))}
+    proto = model([node], ends, {"y": ("float32", None)})
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    module, x = tt.IRModule.from_onnx(proto), np.arange(6, dtype="float32").reshape(2, 3)
+    with pytest.raises(tt.TvmTargetError, match="'i', is computed at run time"):
+        tt.decompose(module, "openvino")
+    found = tt.build(module.bind({"i": np.array([2])}), "openvino")(x)
+    np.testing.assert_array_equal(found, x[:, 2:])

@@ -6,17 +6,20 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 from tvmtarget.backends.machine import processors, saturates_products
+from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, MissingExtraError, RunError
 from tvmtarget.python_process import never_free_in_forks
+from tvmtarget.support.openvino_rules import COMPARISONS, EXACT, RULES
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -84,9 +87,11 @@ class _OpenVino(Backend):
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
+        request = replace(request, source=_expanded(request))
         checks = tuple(_index_checks(request.model.graph, place))
         try:
             model = _core().read_model(request.source_with(check.indices for check in checks))
+            _keep_order_of_ties(ov, model)
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
@@ -104,6 +109,147 @@ class _OpenVino(Backend):
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
         return _Program(compiled, model, request, checks)
+
+
+def _expanded(request: CompileRequest) -> bytes:
+    """Return the model of a function without the operators that OpenVINO does not know, or computes otherwise."""
+    if not any(kind_of(node) in _EXPANSIONS for node in request.model.graph.node):
+        return request.source
+    model = onnx.load_from_string(request.source)
+    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
+    return bytes(model.SerializeToString())
+
+
+def _keep_order_of_ties(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have TopK return the lowest of the indices of equal values, as ONNX requires."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "TopK":
+            continue
+        stated = node.get_attributes()
+        kept = {name: stated[name] for name in ("axis", "mode", "index_element_type")}
+        operands = [node.input_value(index) for index in range(2)]
+        # Only what is sorted by value may be stable.
+        stable = ov.opset11.topk(*operands, **kept, sort="value", stable=True)
+        for result, replacement in zip(node.outputs(), stable.outputs(), strict=True):
+            replacement.set_names(result.get_names())
+            for reader in result.get_target_inputs():
+                reader.replace_source_output(replacement)
+
+
+def _dynamic_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a DynamicQuantizeLinear by its definition, with a scale of 1 for zeros only, as ONNX Runtime has it.
+
+    OpenVINO rounds halves away from zero, and wants constant scales. It divides by multiplying with an inverse, so that
+    a scale may be off by one unit in the last place, which decides on halves.
+    """
+    add, (x,) = builder.add, node.input
+    y, scale, zero = node.output
+
+    def constant(value: float) -> str:
+        return builder.constant(np.array(value, "float32"), x)
+
+    none, one, most = constant(0), constant(1), constant(255)
+    scalar = builder.constant(np.array([], "int64"), x)
+    least = add("Min", [add("ReduceMin", [x], keepdims=0), none])
+    extent = add("Sub", [add("Max", [add("ReduceMax", [x], keepdims=0), none]), least])
+    is_zero = add("Equal", [extent, none])
+    step = add("Div", [add("Where", [is_zero, one, extent]), add("Where", [is_zero, one, most])])
+    add("Reshape", [step, scalar], scale)
+    offset = add("Round", [add("Clip", [add("Neg", [add("Div", [least, step])]), none, most])])
+    add("Reshape", [add("Cast", [offset], to=onnx.TensorProto.UINT8), scalar], zero)
+    shifted = add("Add", [add("Round", [add("Div", [x, step])]), offset])
+    add("Cast", [add("Clip", [shifted, none, most])], y, to=onnx.TensorProto.UINT8)
+
+
+def _convolution_by_channel(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QLinearConv whose weights have a scale for each channel as a Conv of quantized operands.
+
+    OpenVINO takes the scales to be those of the last dimension.
+    """
+    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = operands_of(node, 9)
+    scales = builder.array(w_scale)
+    if scales is None or scales.size == 1:
+        builder.nodes.append(node)
+        return
+    weights = builder.add("DequantizeLinear", [w, w_scale, w_zero], axis=0)
+    inputs = [builder.dequantized(x, x_scale, x_zero), weights]
+    if bias:
+        factors = builder.known(x_scale).astype("float64") * scales
+        inputs.append(builder.constant((builder.known(bias) * factors).astype("float32").reshape(-1), bias))
+    builder.quantize(builder.add("Conv", inputs, **attributes_of(node)), scale, zero, node.output[0])
+
+
+def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Compress without axis as one of a vector: OpenVINO does not compile it for symbolic dimensions."""
+    data, condition = node.input
+    attributes = attributes_of(node)
+    if "axis" not in attributes:
+        data, attributes["axis"] = builder.reshape(data, [-1]), 0
+    builder.add("Compress", [data, condition], node.output[0], **attributes)
+
+
+def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QuantizeLinear to 16 bits by its definition: OpenVINO quantizes to 8 bits."""
+    x, scale, zero = operands_of(node, 3)
+    zeros = builder.array(zero)
+    if zeros is None or zeros.dtype not in (np.int16, np.uint16):
+        builder.nodes.append(node)
+        return
+    shape = [1] * builder.rank(x)
+    if zeros.size > 1:
+        shape[attributes_of(node).get("axis", 1)] = -1
+    scales, offsets = (array.astype("float32").reshape(shape) for array in (builder.known(scale), zeros))
+    info = np.iinfo(zeros.dtype)
+    bounds = [builder.constant(np.array(bound, "float32"), x) for bound in (info.min, info.max)]
+    rounded = builder.add("Round", [builder.add("Div", [x, builder.constant(scales, x)])])
+    limited = builder.add("Clip", [builder.add("Add", [rounded, builder.constant(offsets, x)]), *bounds])
+    builder.add("Cast", [limited], node.output[0], to=onnx.helper.np_dtype_to_tensor_dtype(zeros.dtype))
+
+
+def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a comparison of integers by comparisons with zero, as OpenVINO compares in float32.
+
+    Of a difference that exceeds 32 bits, what is left is not zero either.
+    """
+    kind, (a, b) = node.op_type, node.input
+    if not _is_inexact(builder, a, b):
+        builder.nodes.append(node)
+        return
+    add, zero = builder.add, builder.constant(np.array(0, _dtype(builder, a)), a)
+    if kind in ("Greater", "GreaterOrEqual"):
+        a, b = b, a
+    if kind == "Equal":
+        add("Equal", [add("Sub", [a, b]), zero], node.output[0])
+    elif kind in ("LessOrEqual", "GreaterOrEqual"):
+        add("Equal", [add("Sub", [add("Max", [a, b]), b]), zero], node.output[0])
+    else:
+        add("Not", [add("Equal", [add("Sub", [add("Max", [a, b]), a]), zero])], node.output[0])
+
+
+def _is_inexact(builder: ExpansionBuilder, *operands: str) -> bool:
+    """Whether operands are integers that float32 may not hold; vectors and scalars are sizes and positions."""
+    if any(_dtype(builder, name) not in ("int32", "int64") for name in operands):
+        return False
+    types = [builder.types[name] for name in operands]
+    constants = [values for name in operands if (values := builder.array(name)) is not None]
+    is_long = any(not one.HasField("shape") or len(one.shape.dim) > 1 for one in types)
+    return is_long and not any(values.size and np.abs(values).max() < EXACT for values in constants)
+
+
+def _dtype(builder: ExpansionBuilder, name: str) -> str:
+    known = builder.types.get(name)
+    return "" if known is None else str(onnx.helper.tensor_dtype_to_np_dtype(known.elem_type))
+
+
+_EXPANSIONS: dict[str, Expansion] = {
+    **{kind: expand for kind, expand in EXPANSIONS.items() if kind in RULES and "::" in kind},
+    **dict.fromkeys(COMPARISONS, _comparison),
+    "Compress": _compression,
+    "DynamicQuantizeLinear": _dynamic_quantization,
+    "QLinearConv": _convolution_by_channel,
+    "QuantizeLinear": _quantization,
+}
 
 
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}

@@ -263,10 +263,12 @@ class ONNXRUNTIME(Strategy):
 
 
 class OPENVINO(Strategy):
-    """OpenVINO: ONNX's own operators on tensors, without control flow and 64-bit floats.
+    """OpenVINO: operators on tensors, without control flow, 64-bit floats, ensembles of trees and texts.
 
-    One risk is accepted, as rejecting it would reject every embedding: int64 is computed in 32 bits. Inputs and
-    constants that exceed them are errors; sums and products that do are not noticed.
+    Operators that ONNX Runtime's quantization and optimisation write, and those of classical models, are written as
+    ONNX's own. Two risks are accepted. int64 is computed in 32 bits, as rejecting it would reject every embedding:
+    inputs and constants that exceed them are errors, sums and products that do are not noticed. Floats are divided by
+    multiplying with an inverse, so that quantizing decides otherwise on halves.
     """
 
     unsupported = openvino_rules.UNSUPPORTED
@@ -276,7 +278,7 @@ class OPENVINO(Strategy):
     supports_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject other domains, inexact integers, and lists of unknown length.
+        """Reject unknown operators of other domains, inexact integers, and lists of unknown length.
 
         Args:
             op: an operation that the tables support.
@@ -284,7 +286,8 @@ class OPENVINO(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(op) or openvino_rules.check_integers(op) or openvino_rules.check_lists(op)
+        other = None if op.kind in openvino_rules.RULES else _only_domains(op)
+        return other or openvino_rules.check_integers(op) or openvino_rules.check_lists(op)
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:

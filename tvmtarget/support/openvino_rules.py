@@ -7,12 +7,15 @@ compiled or runs, or computes another result than ONNX defines.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tvmtarget.ir.types import TensorType
+from tvmtarget.support import tvm_rules
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["DTYPES", "OPSETS", "RULES", "UNSUPPORTED", "check_integers", "check_lists"]
+__all__ = ["COMPARISONS", "DTYPES", "EXACT", "OPSETS", "RULES", "UNSUPPORTED", "check_integers", "check_lists"]
 
 _FLOATS = frozenset({"float16", "float32"})
 _BYTES = frozenset({"int8", "uint8"})
@@ -35,9 +38,9 @@ _REDUCTIONS = (
     "ReduceSum",
     "ReduceSumSquare",
 )
-# On int32 and int64, its kernels for these compute in float32.
-_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_BY_FLOATS = frozenset({*_REDUCTIONS, *_COMPARISONS, "Clip", "Div", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
+# On int32 and int64, its kernels for these compute in float32. The backend writes the comparisons otherwise.
+COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_BY_FLOATS = frozenset({*_REDUCTIONS, "Clip", "Div", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
 # On integers of 8 bits, these saturate, where those of ONNX wrap around.
 _SATURATING = frozenset({"Abs", "Add", "Mul", "Neg", "Sub", "Sum"})
 # Operands that are lists of sizes, positions or axes, whose number decides on ranks.
@@ -53,7 +56,7 @@ _LISTS = {
     "Squeeze": (1,),
     "Upsample": (1,),
 }
-_EXACT = 2**24  # float32 holds all integers up to this one
+EXACT = 2**24  # float32 holds all integers up to this one
 
 
 def check_integers(op: Op) -> Reject | None:
@@ -73,7 +76,7 @@ def check_integers(op: Op) -> Reject | None:
     if tensor is not None and tensor.dtype in _BYTES and op.kind in _SATURATING:
         return reject("DTYPE", f"its {op.kind} of {tensor.dtype} saturates", hint="cast to int32")
     is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
-    if tensor is not None and tensor.dtype in _WIDE and is_long and _computes_by_floats(op):
+    if tensor is not None and tensor.dtype in _WIDE and is_long and op.kind in _BY_FLOATS:
         return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in float32", hint="cast to float32")
     # The greatest integer stands for the end of a slice, and is truncated to a size that does too.
     for index in range(len(op.call.inputs) if op.kind != "Slice" else 1):
@@ -118,14 +121,6 @@ def _static_last_dimension(op: Op) -> Reject | None:
     if indices is not None and indices.shape and isinstance(indices.shape[-1], int):
         return None
     return reject("SHAPE_DYNAMIC", f"the last dimension of {op.operand(1)!r} is not static, on which ranks depend")
-
-
-def _computes_by_floats(op: Op) -> bool:
-    if op.kind not in _BY_FLOATS:
-        return False
-    # A constant that float32 holds compares with rounded integers as with exact ones.
-    constants = [op.constant(index) for index in (0, 1)] if op.kind in _COMPARISONS else []
-    return not any(values is not None and values.size and np.abs(values).max() < _EXACT for values in constants)
 
 
 def _no_equal_floats(op: Op) -> Reject | None:
@@ -220,11 +215,11 @@ def _integers_or_fmod(op: Op) -> Reject | None:
     return reject("ATTR", "it supports Mod of floats with fmod=1 only", hint="set it to 1")
 
 
-def _quantises_to_bytes(op: Op) -> Reject | None:
+def _quantises_to_integers(op: Op) -> Reject | None:
     typed = op.outputs[0] if op.outputs else None
-    if isinstance(typed, TensorType) and typed.dtype in _BYTES:
+    if isinstance(typed, TensorType) and typed.dtype in _BYTES | {"int16", "uint16"}:
         return None
-    return reject("DTYPE", f"it quantises to int8 and uint8 only, not {getattr(typed, 'dtype', 'an unknown type')}")
+    return reject("DTYPE", f"it quantises to 8 and 16 bits only, not {getattr(typed, 'dtype', 'an unknown type')}")
 
 
 def _no_aligned_scales(op: Op) -> Reject | None:
@@ -236,18 +231,18 @@ def _no_aligned_scales(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
 
 
-def _no_order_of_ties(op: Op) -> Reject | None:
-    if not op.is_read(1):
-        return None
-    return reject("RULE", "its indices of equal values are not the lowest ones, as ONNX requires", hint="use ArgMax")
-
-
 _RECURRENT = Rule(attrs={"layout": (0,)}, checks=(_usual_network,))
 _REDUCED = Rule(constants=(1,))
 _WEIGHTED = Rule(checks=(_static_weights,))
 _COMPARED = Rule(checks=(_no_equal_floats,))
 
 RULES: dict[str, Rule] = {
+    # The backend writes these as operators of ONNX; ensembles of trees become a program of TVM.
+    **{kind: rule for kind, rule in tvm_rules.EXPANDED_WITH_BROADCASTS.items() if "::TreeEnsemble" not in kind},
+    # Computed ones would not be checked.
+    "ai.onnx.ml::ArrayFeatureExtractor": replace(
+        tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
+    ),
     "AffineGrid": Rule(constants=(1,)),
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
@@ -270,7 +265,7 @@ RULES: dict[str, Rule] = {
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
     "Mod": Rule(checks=(_integers_or_fmod,)),
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}),
-    "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_bytes,)),
+    "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
     "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
@@ -288,7 +283,6 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        constants=(2, 3),
         checks=(_no_aligned_scales,),
     ),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
@@ -296,7 +290,7 @@ RULES: dict[str, Rule] = {
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
     "Split": Rule(checks=(_no_rest,)),
     "Tile": Rule(constants=(1,)),
-    "TopK": Rule(constants=(1,), checks=(_no_order_of_ties,)),
+    "TopK": Rule(constants=(1,)),
     "Unsqueeze": Rule(constants=(1,)),
 }
 
@@ -325,7 +319,6 @@ UNSUPPORTED = {
 } | {
     "BitShift": "its shifts of negative numbers, and beyond the width, are not those of ONNX",
     "DFT": "its results have other shapes than those of ONNX",
-    "DynamicQuantizeLinear": "it rounds otherwise than ONNX",
     "NonMaxSuppression": "it keeps boxes whose overlap equals the threshold, which ONNX does not",
     **dict.fromkeys(
         ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),

@@ -26,6 +26,7 @@ __all__ = [
     "ACTIVATIONS",
     "DTYPES",
     "EXPANDED",
+    "EXPANDED_WITH_BROADCASTS",
     "OPSETS",
     "RULES",
     "UNSUPPORTED",
@@ -885,9 +886,10 @@ _RECURRENT = Rule(
 )
 _SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
 _GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_broadcast,))
+_QUANTIZED_PAIR = Rule(dtypes=_BYTES, checks=(_check_quantized(0, 3),))
 _QUANTIZED_BINARY = Rule(
     dtypes=_BYTES,
-    checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 3)])),
+    checks=(*_QUANTIZED_PAIR.checks, lambda op: _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 3)])),
 )
 _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 
@@ -929,6 +931,17 @@ EXPANDED: dict[str, Rule] = {
     ),
     **_each("com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization", _SKIP_NORM),
     **CLASSICAL,
+}
+
+# Where the dimensions that are broadcast need not be known.
+EXPANDED_WITH_BROADCASTS: dict[str, Rule] = {
+    **{kind: rule for kind, rule in EXPANDED.items() if "::" in kind},
+    **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_PAIR),
+    **_each(
+        "com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu",
+        replace(_GELU, checks=()),
+    ),
+    "com.microsoft::FusedMatMul": replace(EXPANDED["com.microsoft::FusedMatMul"], checks=()),
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"
