@@ -27,10 +27,11 @@ from tvmtarget.python_process import end_with_parent, python_command, python_env
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import limit
 
-__all__ = ["CompileWorker", "Outcome", "compile_in_processes", "main"]
+__all__ = ["GRACE_SECONDS", "CompileWorker", "Outcome", "compile_in_processes", "main"]
 
 
-_GRACE_SECONDS = 10
+# Beyond `compile-seconds`, after which a process that runs reports by itself: to start it and to import TVM.
+GRACE_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def compile_in_processes(
             if number >= len(requests):
                 return
             # The process reports that it takes too long by itself, unless it cannot run any more.
-            seconds = limit("compile-seconds") + _GRACE_SECONDS
+            seconds = limit("compile-seconds") + GRACE_SECONDS
             results.put((number, worker.compile(*requests[number], seconds=seconds)))
 
     outcomes: dict[int, Outcome] = {}

@@ -125,12 +125,15 @@ sys.stdout.buffer.write(inferred.SerializeToString())
 
 
 def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode: bool) -> onnx.ModelProto | None:
-    """Infer shapes with data propagation in a process limited to 2 GiB and 30 s; return None if it fails."""
+    """Infer shapes with data propagation in a process limited to 2 GiB and 30 s; return None if it fails.
+
+    The limit is of processor time, so that what is inferred does not depend on what else runs.
+    """
     command = python_command("-c", _BOUNDED, str(int(check_type)), str(int(strict_mode)))
     environment = python_environment(OPENBLAS_NUM_THREADS="1")  # each thread reserves address space
     data = model.SerializeToString()
     try:
-        done = subprocess.run(command, input=data, capture_output=True, env=environment, check=True, timeout=60)
+        done = subprocess.run(command, input=data, capture_output=True, env=environment, check=True, timeout=600)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return None
     return onnx.load_from_string(done.stdout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvmtarget.backends.compile_worker import CompileWorker
+from tvmtarget.backends.compile_worker import GRACE_SECONDS, CompileWorker
 from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.backends.tvm.compiled_module import LIBRARY
 from tvmtarget.errors import BackendError
@@ -34,7 +34,7 @@ def compile_isolated(request: CompileRequest) -> bytes | None:
         )
     worker = CompileWorker()
     try:
-        outcome = worker.compile("tvm", request, seconds=limit("compile-seconds"))
+        outcome = worker.compile("tvm", request, seconds=limit("compile-seconds") + GRACE_SECONDS)
     finally:
         worker.close()
     if outcome.has_ended:
