@@ -1,9 +1,11 @@
 """Recurrent networks on llvm and c, against onnxruntime."""
 
+from shutil import which
+
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 
@@ -142,3 +144,35 @@ def test_networks_of_other_forms_are_refused(change, reason):
     proto, _ = network("GRU", **change)
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+
+
+@pytest.mark.parametrize(
+    "kind", ["llvm", pytest.param("c", marks=pytest.mark.skipif(not which("gcc"), reason="needs gcc"))]
+)
+def test_an_lstm_of_quantized_weights_rounds_inputs_and_states_as_onnxruntime_does(kind):
+    random = np.random.default_rng(3)
+    steps, rows, inputs, hidden = 4, 1, 6, 10
+    sizes = {"w": (2, inputs, 4 * hidden), "r": (2, hidden, 4 * hidden)}
+    constants = {name: random.integers(0, 256, size).astype("uint8") for name, size in sizes.items()}
+    constants |= {"b": random.standard_normal((2, 8 * hidden)).astype("float32")}
+    for name in "wr":
+        constants |= {f"{name}s": np.float32([0.004, 0.003]), f"{name}z": np.uint8([128, 120])}
+    node = helper.make_node(
+        "DynamicQuantizeLSTM",
+        ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"],
+        ["y", "h"],
+        domain="com.microsoft",
+        direction="bidirectional",
+        hidden_size=hidden,
+    )
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yh"]
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [steps, rows, inputs])
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(
+        helper.make_graph([node], "q", [given], ends, weights), opset_imports=domains, ir_version=8
+    )
+    x = random.standard_normal((steps, rows, inputs)).astype("float32")
+    found, wanted = (tt.build(proto, one).run({"x": x}) for one in (kind, "onnxruntime"))
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-5)

@@ -394,6 +394,28 @@ def _swish(builder: ExpansionBuilder, node: NodeProto, alpha: float = 1.0) -> No
 # Recurrent networks
 
 
+def _quantized_lstm(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a DynamicQuantizeLSTM as an LSTM of dequantized weights, on inputs that are quantized and dequantized.
+
+    The importer gets an attribute of its own, by which states are rounded, too.
+    """
+    x, w, r, b, lengths, h, c, p, w_scale, w_zero, r_scale, r_zero = operands_of(node, 12)
+
+    def weights(name: str, scale: str, zero: str) -> str:
+        array, scales = builder.known(name).astype("float32"), builder.known(scale)
+        zeros = builder.known(zero).astype("float32") if zero else np.zeros_like(scales)
+        scales, zeros = (one.reshape(len(array), 1, -1) for one in (scales, zeros))
+        return builder.constant(((array - zeros) * scales).swapaxes(1, 2), name)
+
+    parts = [builder.fresh(f"{x}:{part}") for part in ("quantized", "scale", "zero")]
+    builder.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [x], parts))
+    data = builder.add("DequantizeLinear", parts)
+    inputs = [data, weights(w, w_scale, w_zero), weights(r, r_scale, r_zero), b, lengths, h, c, p]
+    made = onnx.helper.make_node("LSTM", inputs, node.output, rounds_states=1)
+    made.attribute.extend(node.attribute)
+    builder.nodes.append(made)
+
+
 def _recurrent(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write an LSTM or a GRU step by step, with the products of all inputs at once."""
     x, w, r, b, _, first_h, first_c, _ = operands_of(node, 8)
@@ -526,6 +548,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
     "com.microsoft::CDist": _distances,
+    "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,
     **CLASSICAL_EXPANSIONS,
     **FOURIER_EXPANSIONS,
 }

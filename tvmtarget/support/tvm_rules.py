@@ -831,8 +831,11 @@ ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), 
 
 def _check_recurrent(op: Op) -> Reject | None:
     """Require known sizes of the weights, and activations without parameters."""
-    if not _is_static(_shape(op, 2)):
-        return _symbolic(op, 2)
+    return _check_activations(op) if _is_static(_shape(op, 2)) else _symbolic(op, 2)
+
+
+def _check_activations(op: Op) -> Reject | None:
+    """Require activations without parameters."""
     activations = op.attr("activations")
     named = {str(name) for name in activations} if isinstance(activations, tuple) else set[str]()
     others = sorted(named - {"Relu", "Sigmoid", "Tanh"})
@@ -909,6 +912,13 @@ EXPANDED: dict[str, Rule] = {
     "STFT": Rule(dtypes=_FLOATS, constants=(1, 2, 3), opsets=range(17, 29), checks=(_check_frames,)),
     **_each("com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu", _GELU),
     "com.microsoft::CDist": Rule(dtypes=_WIDE_FLOATS, attrs={"metric": ("euclidean", "sqeuclidean")}),
+    "com.microsoft::DynamicQuantizeLSTM": replace(
+        _RECURRENT,
+        dtypes=_FLOAT32,
+        constants=(1, 2, 3, 7, 8, 9, 10, 11),
+        attrs={name: values for name, values in _RECURRENT.attrs.items() if name != "layout"},
+        checks=(_check_activations,),
+    ),
     "com.microsoft::FusedConv": Rule(
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),

@@ -668,6 +668,7 @@ class _SymbolicImport:
                 node.op_type == "GRU" and bool(self.attribute(node, "linear_before_reset", 0)),
                 number == 1 or direction == b"reverse",
                 tuple(names_of[number * each : (number + 1) * each]),
+                bool(self.attribute(node, "rounds_states", 0)),
             )
             at = relax.const(number, "int64")
             first = [None if state is None else emit(op.take(wide(state), at, axis=0)) for state in states]

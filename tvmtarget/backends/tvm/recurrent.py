@@ -46,6 +46,8 @@ class Network:
         is_reset_last: whether a GRU applies its reset gate behind the product.
         is_backward: whether it starts at the end of the sequences.
         activations: names of the activations; empty for the usual ones.
+        rounds_states: whether an LSTM multiplies states that were rounded to 255 steps between their least and largest
+            value, as ONNX Runtime's DynamicQuantizeLSTM does.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class Network:
     is_reset_last: bool = False
     is_backward: bool = False
     activations: tuple[str, ...] = ()
+    rounds_states: bool = False
 
     @property
     def gates(self) -> int:
@@ -156,7 +159,7 @@ def _function(network: Network, tensors: dict[str, Any]) -> list[Any]:
 
     steps, rows = tensors["gates"].shape[:2]
     hidden, padded = network.hidden, network.padded
-    scratch = {"LSTM": 1, "RNN": 0}.get(network.kind, 0 if network.is_reset_last else 2)
+    scratch = {"LSTM": 1 + network.rounds_states, "RNN": 0}.get(network.kind, 0 if network.is_reset_last else 2)
     shapes = [
         (steps, rows, hidden),
         *[(rows, hidden)] * (2 if network.kind == "LSTM" else 1),
@@ -235,7 +238,8 @@ class _Code(TirBuilder):
         new = self.number(1) - old
         work = n.gates * n.hidden * n.hidden
         kind = "PARALLEL" if work >= PARALLEL_WORK else "SERIAL"
-        phases = [self.units] if len(self.others) < 2 else [self.gru_gates, self.gru_last]
+        is_split = n.kind == "GRU" and not n.is_reset_last
+        phases = [self.gru_gates, self.gru_last] if is_split else [self.units]
 
         def within(row: Expr) -> Expr | None:
             return step < self.ins["lengths"][row].astype("int64") if "lengths" in self.ins else None
@@ -272,7 +276,40 @@ class _Code(TirBuilder):
             return guarded(row, made, empty)
 
         made = [phase(compute, is_last=compute is phases[-1]) for compute in phases]
-        return [*made, self.loop(self.rows, copied)]
+        return [*(self.rounded(old) if n.rounds_states else []), *made, self.loop(self.rows, copied)]
+
+    def rounded(self, old: Expr) -> list[Stmt]:
+        """Return what rounds the states of all rows, as ONNX defines DynamicQuantizeLinear."""
+        tirx, n, h, result = self.tirx, self.network, self.h, self.others[1]
+        declared, ends = self.local(2, "float32", "ends")
+        least, most = self.number(0), self.number(1)
+        zero, one, steps = (tirx.const(value, "float32") for value in (0.0, 1.0, 255.0))
+
+        def extend(row: Expr, at: Expr) -> list[Stmt]:
+            value = h[old, row, at]
+            return [
+                self.store(ends, tirx.min(ends[least], value), least),
+                self.store(ends, tirx.max(ends[most], value), most),
+            ]
+
+        wide = ends[most] - ends[least]
+        scale = tirx.Select(wide > zero, wide / steps, one)
+        point = tirx.nearbyint(zero - ends[least] / scale)
+
+        def rounded(value: Expr) -> Expr:
+            step = tirx.nearbyint(value / scale) + point
+            return (tirx.max(tirx.min(step, steps), zero) - point) * scale
+
+        def each(row: Expr, at: Expr) -> Stmt:
+            return self.store(result, rounded(h[old, row, at]), row, at)
+
+        return [
+            declared,
+            self.store(ends, zero, least),
+            self.store(ends, zero, most),
+            self.loop(self.rows, lambda row: self.loop(n.hidden, lambda at: extend(row, at))),
+            self.loop(self.rows, lambda row: self.loop(n.hidden, lambda at: each(row, at))),
+        ]
 
     def sums(self, weights: Buffer, block: Expr, state: Callable[[Expr], Expr]) -> tuple[list[Stmt], Buffer]:
         """Return the sums of products of a state, in one local buffer for all gates."""
@@ -303,7 +340,9 @@ class _Code(TirBuilder):
     def units(self, block: Expr, row: Expr, place: Expr, old: Expr, new: Expr) -> list[Stmt]:
         """Return what computes the new states of the units of a block at once."""
         n, h, x = self.network, self.h, self.ins["gates"]
-        made, total = self.sums(self.ins["weights"], block, lambda k: h[old, row, k])
+        made, total = self.sums(
+            self.ins["weights"], block, lambda k: self.others[1][row, k] if n.rounds_states else h[old, row, k]
+        )
 
         def unit(at: Expr) -> Expr:
             return block * WIDTH + at

@@ -182,6 +182,17 @@ def _distances(_call: Call, operands: _Types) -> _Types:
     return (TensorType(a.dtype, (_shape(a)[0], _shape(b)[0])),)
 
 
+def _recurrent(call: Call, operands: _Types) -> _Types:
+    """Type the states of all steps, and the last ones."""
+    x, inner = operands[0], operands[2]
+    shape, directions = _shape(x), (_shape(inner) or (None,))[0]
+    hidden = call.attr("hidden_size")
+    if x is None or len(shape) != 3 or not isinstance(hidden, int):
+        return ()
+    last = TensorType(x.dtype, (directions, shape[1], hidden))
+    return (TensorType(x.dtype, (shape[0], directions, shape[1], hidden)), last, last)[: len(call.outputs)]
+
+
 def _gather_blocks(call: Call, operands: _Types) -> _Types:
     """Type rows of a matrix of few bits."""
     data, indices, scales = operands[:3]
@@ -273,6 +284,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), _binary(0, 3, 0)),
     "CDist": _distances,
     "DequantizeLinear": _typed(1),
+    "DynamicQuantizeLSTM": _recurrent,
     "DynamicQuantizeMatMul": _product(1, 0),
     "EmbedLayerNormalization": _embedding,
     "FusedConv": _convolution,
