@@ -265,3 +265,13 @@ def test_a_range_of_known_length_is_folded_also_if_its_operands_are_vectors_of_o
 )
 def test_dimensions_are_expressions_of_those_of_the_inputs(text, shape):
     assert fold_constants(read(text)).main.types["y"].shape == shape
+
+
+def test_open_dimensions_of_a_program_of_static_inputs_follow_from_its_operands():
+    text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
+        g (float[2,6] x) => (float[k] y) <int64[3] at = {0, 2, 5}, int64[1] flat = {-1}> {
+        part = ai.onnx.ml.ArrayFeatureExtractor(x, at)
+        r = Reshape(part, flat)
+        y = Relu(r) }"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    assert str(fold_constants(module).main.body[-1].outputs[0].type) == "float32[6]"

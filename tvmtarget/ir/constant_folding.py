@@ -206,16 +206,16 @@ class _Folding:
         self._retyped: dict[str, Type] = {}
 
     def has_open_types(self, function: Function) -> bool:
-        """Return whether dimensions of results may be expressions of symbols of the parameters.
+        """Return whether results have dimensions that are no numbers or expressions of symbols of parameters.
 
         Args:
             function: the function that is folded.
 
         Returns:
-            False also if there are no symbols.
+            False if all dimensions are settled so.
         """
         outputs = (output.type for call in function.body for output in call.outputs if output.name)
-        return bool(self._symbols) and not all(map(self._is_settled, outputs))
+        return not all(map(self._is_settled, outputs))
 
     def function(self, function: Function, outer: _Scope) -> Function:
         """Fold a function.
@@ -248,7 +248,7 @@ class _Folding:
             is_kept = call.constraint is not None or self._keep(call)
             # What a function returns is computed by an operation, which has a site.
             is_result = any(output.name in results for output in call.outputs)
-            is_open = bool(self._symbols) and not all(self._is_settled(output.type) for output in call.outputs)
+            is_open = not all(self._is_settled(output.type) for output in call.outputs)
             if is_result or is_open or not scope.changed.isdisjoint(call.inputs) or _is_constant(call, scope):
                 self._fit_slices(call, scope)
                 call = self._with_types(call, scope)
