@@ -273,12 +273,36 @@ def test_the_diagonal_of_a_matrix_is_that_of_onnxruntime(dims, attributes, eleme
     assert found.dtype == wanted.dtype
 
 
+@pytest.mark.parametrize(("opset", "keepdims", "listed"), [(11, 1, True), (13, 0, True), (18, 0, True), (18, 1, False)])
+def test_logarithms_of_sums_of_powers_are_infinite_where_an_element_is(opset, keepdims, listed):
+    x = floats(4, 3, 5)
+    x[0, 0, 1], x[1, 2], x[2, 1, 3], x[3] = np.inf, -np.inf, -np.inf, 200
+    axes = [1, 2] if listed else [0, 1, 2]
+    operands, attributes = ["x"], {"axes": axes} if listed and opset < 18 else {}
+    constants = [numpy_helper.from_array(np.array(axes), "axes")] if listed and opset > 17 else []
+    node = helper.make_node(
+        "ReduceLogSumExp", operands + ["axes"] * len(constants), ["y"], keepdims=keepdims, **attributes
+    )
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 5])]
+    ends.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    proto = helper.make_model(
+        helper.make_graph([node], "g", ends[:1], ends[1:], constants),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=8,
+    )
+    with np.errstate(over="ignore"):
+        exact = x.astype("float64")
+        wanted = np.log(np.exp(exact).sum(tuple(axes), keepdims=bool(keepdims)))
+    np.testing.assert_allclose(tt.build(proto, "llvm")(x), wanted, rtol=1e-5)
+
+
 def test_every_expanded_operator_has_a_rule():
     loops = {"GRU", "LSTM", "RNN"}
     assert operator_expansion.EXPANSIONS.keys() | loops == tvm_rules.EXPANDED.keys() | {
         "DequantizeLinear",
         "Equal",
         "MatMulInteger",
+        "ReduceLogSumExp",
     }
     assert operator_expansion.RECURRENT_EXPANSIONS.keys() < loops
 

@@ -375,6 +375,32 @@ def _skip_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add("Add", [scaled, beta], node.output[0])
 
 
+def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a ReduceLogSumExp that subtracts the maximum only where it is finite: the importer's is NaN of infinity."""
+    x, axes = operands_of(node, 2)
+    attributes = attributes_of(node)
+    keeps = bool(attributes.pop("keepdims", 1))
+    operands = [axes] if axes else []
+
+    def reduced(kind: str, name: str, *, keepdims: bool) -> str:
+        listed = operands
+        if kind == "ReduceSum" and 13 <= builder.opset < 18 and "axes" in attributes:
+            listed = [builder.constant(np.array(attributes["axes"]), name)]
+            return builder.add(kind, [name, *listed], keepdims=int(keepdims))
+        return builder.add(kind, [name, *listed], keepdims=int(keepdims), **attributes)
+
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
+    zero = builder.constant(np.zeros(1, dtype), x)
+
+    def finite(name: str) -> str:
+        return builder.add("Where", [builder.add("IsInf", [name]), zero, name])
+
+    largest = finite(reduced("ReduceMax", x, keepdims=True))
+    total = reduced("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), keepdims=keeps)
+    outside = largest if keeps else finite(reduced("ReduceMax", x, keepdims=False))
+    builder.add("Add", [builder.add("Log", [total]), outside], node.output[0])
+
+
 # Activations
 
 
@@ -547,6 +573,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::QuickGelu": partial(_swish, alpha=1.702),
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
+    "ReduceLogSumExp": _log_sum_exp,
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,
     **CLASSICAL_EXPANSIONS,
