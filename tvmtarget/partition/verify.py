@@ -66,10 +66,17 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     """
     cache = feasibility.cache
     proven = cast("_ProvenPlan | None", cache.proven)
-    verify_functions(module.by_name, module.target, None if proven is None else proven.functions)
+    verify_functions(module.by_name, module.target, None if proven is None else _before(outlined, proven))
     if proven is None or not _holds_again(program, feasibility, module, outlined, proven):
         _verify_all(program, feasibility, module, outlined)
     cache.proven = _ProvenPlan(program, feasibility.assumptions, module.by_name, outlined)
+
+
+def _before(outlined: Outlined, proven: _ProvenPlan) -> Mapping[str, Function]:
+    """Return the functions before an edit, also by the names that those in their place have now."""
+    places = zip(outlined.subgraphs, proven.outlined.subgraphs, strict=False)
+    renamed = {new.function: old.function for new, old in places if new.function not in proven.functions}
+    return {**proven.functions, **{name: proven.functions[old] for name, old in renamed.items()}}
 
 
 def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule, outlined: Outlined) -> None:
