@@ -785,7 +785,7 @@ class Scheduler:
             self.schedule.vectorize(self.schedule.split(loop, [None, lanes])[1])
 
     def turn_to_columns(self, block: Block, axis: int, width: int) -> None:
-        """Make the axis of the columns of a tile the innermost loop, unless the last one makes longer vectors.
+        """Make the columns of a tile the innermost loop, unless the last one makes longer vectors.
 
         Math functions are worth vectors whose elements are stored one by one: images of 7 x 7 have none in their rows,
         and rows may leave a remainder.
