@@ -275,3 +275,12 @@ def test_open_dimensions_of_a_program_of_static_inputs_follow_from_its_operands(
         y = Relu(r) }"""
     module = tt.IRModule.from_onnx(parser.parse_model(text))
     assert str(fold_constants(module).main.body[-1].outputs[0].type) == "float32[6]"
+
+
+@pytest.mark.parametrize("kind", ["ConvInteger", "QLinearConv"])
+def test_sizes_of_quantized_convolutions_are_expressions(kind):
+    scales = "s, z, w, s, z, s, z" if kind == "QLinearConv" else "w, z, z"
+    text = f"""g (uint8[n,2,k,k] x) => ({"uint8" if kind == "QLinearConv" else "int32"}[a,b,c,d] y)
+        <uint8[3,2,3,3] w = {{{", ".join(["1"] * 54)}}}, float s = {{0.5}}, uint8 z = {{3}}> {{
+        y = {kind}<pads = [1, 1, 1, 1], strides = [2, 2]>(x, {scales}) }}"""
+    assert fold_constants(read(text)).main.types["y"].shape == ("n", 3, "((k - 1)//2) + 1", "((k - 1)//2) + 1")

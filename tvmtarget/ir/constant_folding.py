@@ -740,5 +740,5 @@ _SIZES: dict[str, Callable[[Call, Sequence[Any]], _Array | None]] = {
 _BROADCASTING = frozenset(
     f"onnx.{kind}"
     for kind in _kinds("Add And Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow")
-    | _kinds("Sub Where Xor")
+    | _kinds("Sub Where Xor com.microsoft::QLinearAdd com.microsoft::QLinearMul")
 )

@@ -252,7 +252,8 @@ def _flatten(call: Call, operands: ShapeOperands) -> _Shape | None:
 
 def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
     """Return the shape of a convolution or pooling with stated padding that rounds down."""
-    shape, weights = operands.shape(0), operands.shape(1) if "Conv" in call.op else None
+    at = 3 if call.op == "onnx.QLinearConv" else 1
+    shape, weights = operands.shape(0), operands.shape(at) if "Conv" in call.op else None
     if shape is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("ceil_mode"):
         return None
     rank = len(shape) - 2
@@ -294,6 +295,7 @@ def _resize(call: Call, operands: ShapeOperands) -> _Shape | None:
 
 _RULES: dict[str, Callable[[Call, ShapeOperands], _Shape | None]] = {
     **dict.fromkeys(("onnx.AveragePool", "onnx.Conv", "onnx.LpPool", "onnx.MaxPool"), _window),
+    **dict.fromkeys(("onnx.ConvInteger", "onnx.QLinearConv"), _window),
     "onnx.Concat": _concat,
     "onnx.ConstantOfShape": _constant_of_shape,
     "onnx.ConvTranspose": _transposed_window,

@@ -80,7 +80,7 @@ def check_empty_operands(op: Op) -> Reject | None:
     is_empty = any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs)
     # CastLike reads only the type of its second operand, Shape and Size only the shape, and an empty part of a Concat
     # contributes no elements.
-    if is_empty or op.kind in ("CastLike", "Concat", "Shape", "Size"):
+    if is_empty or op.kind in ("CastLike", "Concat", "com.microsoft::QLinearConcat", "Shape", "Size"):
         return None
     for index, name in enumerate(op.call.inputs):
         if 0 in _shape(op, index) and not op.is_constant(index):
