@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from models import small
-from onnx import TensorProto, helper, parser
+from onnx import helper, parser
 
 import tvmtarget as tt
 
@@ -33,14 +33,16 @@ def test_rectifiers_and_clipped_values_of_nan_are_nan(name, target):
     np.testing.assert_allclose(tt.build(MODELS[name], target).run({"x": X})["y"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_quantized_nan_is_the_largest_number(target):
-    # ONNX leaves it open, and so does C for the conversion of NaN; here it is a number, the same on both.
-    model = small(
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"]), scale=np.float32(0.5), zero=np.int8(1)
-    )
-    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
-    np.testing.assert_array_equal(tt.build(model, target).run({"x": X})["y"], [[127, -1, 5], [7, 127, 1]])
+@pytest.mark.parametrize("target", [*TARGETS, "numpy"])
+@pytest.mark.parametrize("element", ["int8", "uint16"])
+def test_quantized_nan_is_the_least_number_as_on_onnxruntime(target, element):
+    """ONNX leaves it open; models mask by infinities, whose products with 0 are NaN."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float[7] x) => ({element}[7] y) <float scale = {{0.5}}, {element} zero = {{1}}> {{
+        y = QuantizeLinear(x, scale, zero) }}""")
+    x = np.array([np.nan, -1, 2, 1e12, -1e12, np.inf, -np.inf], "float32")
+    results = [tt.build(model, one).run({"x": x})["y"] for one in (target, "onnxruntime")]
+    np.testing.assert_array_equal(*results)
 
 
 EXTREMES = """<ir_version: 8, opset_import: ["": 17]>

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ValueInfoProto
+from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
@@ -16,6 +16,7 @@ from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
+from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
 
 from tvmtarget.backends.protocol import Array
 
@@ -80,6 +81,37 @@ def _nothing(value: ValueInfoProto) -> Array:
 
 class DequantizeLinear(DequantizeLinear_25):  # type: ignore[misc]
     """Linear dequantization, which the evaluator has only since version 19; earlier versions have the same meaning."""
+
+
+class QuantizeLinear(QuantizeLinear_25):  # type: ignore[misc]
+    """Linear quantization, whose infinities and large numbers do not fit the evaluator's int32 (onnx 1.23).
+
+    NaN becomes the least number, as on onnxruntime; ONNX leaves that open.
+    """
+
+    def _run(
+        self,
+        x: Array,
+        y_scale: Array,
+        zero_point: Array | None = None,
+        axis: int = 1,
+        block_size: int = 0,
+        output_dtype: int = 0,
+        precision: int = 0,
+        **attributes: object,
+    ) -> tuple[Array]:
+        dtype = tensor_dtype_to_np_dtype(output_dtype or TensorProto.UINT8) if zero_point is None else zero_point.dtype
+        if dtype.kind not in "iu" or precision:
+            stated = {"output_dtype": output_dtype or None, "precision": precision or None, "block_size": block_size}
+            found: tuple[Array] = super()._run(x, y_scale, zero_point, axis=axis, **stated, **attributes)
+            return found
+        scale, zero = (
+            None if one is None else _reshape_input(one, x.shape, axis, block_size) for one in (y_scale, zero_point)
+        )
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        with np.errstate(all="ignore"):
+            rounded = np.rint(x / scale).astype("float64") + (0 if zero is None else zero.astype("float64"))
+        return (np.clip(np.nan_to_num(rounded, nan=least), least, most).astype(dtype),)
 
 
 class Optional(ReferenceOptional):  # type: ignore[misc]
@@ -192,4 +224,16 @@ class ZipMap(OpRun):  # type: ignore[misc]
         return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
 
-FIXES = [LRN, Loop, DequantizeLinear, Optional, GatherElements, GridSample, MatMulInteger, MaxPool, AveragePool, ZipMap]
+FIXES = [
+    LRN,
+    Loop,
+    DequantizeLinear,
+    QuantizeLinear,
+    Optional,
+    GatherElements,
+    GridSample,
+    MatMulInteger,
+    MaxPool,
+    AveragePool,
+    ZipMap,
+]

@@ -25,7 +25,8 @@ Expr: TypeAlias = Any
 def propagate_nan(module: Module) -> Module:
     """Put scalars that are operands of maxima and minima of floats first; start at infinity.
 
-    Scalars whose result is converted to an integer stay, as the conversion of NaN is undefined in C.
+    Scalars whose result is converted to an integer stay, as the conversion of NaN is undefined in C. What is clamped
+    before, as quantized values are, becomes the least integer, as on onnxruntime.
 
     Args:
         module: a TVM module.
@@ -49,7 +50,13 @@ def propagate_nan(module: Module) -> Module:
         return expr
 
     def converted(cast: Expr) -> Expr:
-        return cast if "float" in str(cast.ty.dtype) else tirx.Cast(cast.ty, last(cast.value))
+        if "float" in str(cast.ty.dtype):
+            return cast
+        value = last(cast.value)
+        if isinstance(value, tirx.Max) and isinstance(value.a, tirx.Min) and is_scalar(value.b):
+            inner = value.a
+            value = tirx.Min(tirx.Max(inner.a, value.b), inner.b) if is_scalar(inner.b) else value
+        return tirx.Cast(cast.ty, value)
 
     result = module.clone()
     for variable, function in module.functions_items():
