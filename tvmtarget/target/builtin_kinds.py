@@ -104,7 +104,7 @@ _LLVM = _table("""
     fast-math-reassoc   bool       hard   -  v0.9   allow reassociation
     cl-opt              list[str]  hard   -  v0.19  LLVM command-line options
     jit                 str:mcjit|orcjit        none   -  v0.19  LLVM JIT engine: mcjit or orcjit
-    disable-winograd    bool       hard   false  tt1  compute no convolution by Winograd's algorithm, to save memory
+    disable-winograd    bool       hard   -  tt1  compute no convolution by Winograd's algorithm, to save memory
 """)
 
 _C = _table("""
