@@ -225,3 +225,16 @@ def test_inputs_and_results_of_the_program_are_in_the_memory_of_the_driver():
     plan = tt.decompose(layers(6), boards(2 * WEIGHT + 10 * VALUE, 100 * WEIGHT))
     by_memory = {use.memory: use for use in memory_uses(plan)}
     assert by_memory["n0/dram"].values == 3 * VALUE  # the input of the program, and that and the result of `n1`
+
+
+def test_a_memory_for_few_values_does_not_scatter_a_program_whose_times_are_known():
+    """The driver's memory holds the weights, but not the values beside them: one function elsewhere is best."""
+    module = tt.specialize(tt.IRModule.from_onnx("examples/digits.onnx"), {"batch": 8})
+    kinds = {call.kind for call in module.main.body}
+    given = Costs(
+        sites={site: SiteCost(launch=1.0) for site in ("n0", "n1")},
+        links=(LinkCost("n0/dram", "n1/dram", 5.0, 1e9),),
+        ops=tuple(OpCost(site, op=op, time=1.0) for site in ("n0", "n1") for op in kinds),
+    )
+    plan = tt.decompose(module, boards(150_000, 900_000), given)
+    assert [(one.site, len(one.ops)) for one in plan.subgraphs] == [("n1", 11)]

@@ -30,6 +30,7 @@ outlined. Each decision is recorded with its reason (`decisions.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -255,8 +256,9 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     """Plan until weights and values of every memory fit.
 
     Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
-    known of a plan. Each round leaves room for the values of the last plan, then for as few as suffice, or moves the
-    operations that run while a memory is too full. At most MAX_MEMORY_ROUNDS rounds.
+    known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first leaves
+    room for the values of the last plan, then for as few as suffice; in the second, the operations that run while a
+    memory is too full go elsewhere. At most MAX_MEMORY_ROUNDS rounds.
 
     Args:
         request: the module, the target and the options.
@@ -276,14 +278,19 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         if not full:
             return _with_bound_of(plan, unconstrained)
         problem = InfeasibleError(*(use.problem() for use in full))
-        try:
-            plan = _with_reserve(request, plan, sites, {use.memory: use.values for use in full})
-        except InfeasibleError:
-            try:
-                plan = _without_crowded(request, plan, sites, full)
-            except InfeasibleError as error:
-                raise problem from error
+        plans = list[Decomposition]()
+        with suppress(InfeasibleError):
+            plans.append(_with_reserve(request, plan, sites, {use.memory: use.values for use in full}))
+        with suppress(InfeasibleError):
+            plans.append(_without_crowded(request, plan, sites, full))
+        if not plans:
+            raise problem
+        plan = min(plans, key=lambda one: (not _fits(one), one.rank))
     raise problem
+
+
+def _fits(plan: Decomposition) -> bool:
+    return not any(use.missing for use in memory_uses(plan))
 
 
 def _with_reserve(
@@ -297,11 +304,11 @@ def _with_reserve(
     best = _reserving(request, plan, sites, reserved)
     # With fewer operations there, values need less room, and leave more to weights.
     least, most = 0.0, 1.0
-    for _ in range(MAX_ROOM_ROUNDS if not any(use.missing for use in memory_uses(best)) else 0):
+    for _ in range(MAX_ROOM_ROUNDS if _fits(best) else 0):
         middle = (least + most) / 2
         less = {memory: int(middle * nbytes) for memory, nbytes in reserved.items()}
         other = _reserving(request, plan, sites, less)
-        if any(use.missing for use in memory_uses(other)):
+        if not _fits(other):
             least = middle
         else:
             best, most = other, middle
