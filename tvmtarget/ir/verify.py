@@ -323,7 +323,7 @@ def _types_at_calls_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[st
 
 
 def _type_of(function: Function, name: str) -> Type:
-    """Return the type of a value; of most functions, only those of the results are asked for."""
+    """Return the type of a value; of most functions, only those of the results are read."""
     index = function.producers.get(name)
     if index is None:
         return function.types.get(name)
