@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.ir.names import Names
 
-__all__ = ["ExpansionBuilder", "attributes_of", "operands_of"]
+__all__ = ["ExpansionBuilder", "attributes_of", "dequantized_array", "operands_of"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -186,12 +186,7 @@ class ExpansionBuilder:
         if array is None:
             return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
         scales = self.known(scale)
-        zeros = self.known(zero) if zero else np.zeros_like(scales, array.dtype)
-        shape = [1] * array.ndim
-        if scales.size > 1 and axis is not None:
-            shape[axis] = -1
-        scales, zeros = scales.reshape(shape), zeros.reshape(shape)
-        floats = (array.astype("float32") - zeros.astype("float32")) * scales.astype("float32")
+        floats = dequantized_array(array, scales, self.known(zero) if zero else None, axis)
         return self.constant(floats.astype(scales.dtype), name)
 
     def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
@@ -226,6 +221,32 @@ class ExpansionBuilder:
         if is_row and self.rank(zero) == 1:
             casts[1] = self.reshape(casts[1], [-1, 1])
         return self.add("Sub", casts)
+
+
+def dequantized_array(
+    array: Array, scales: Array, zeros: Array | None = None, axis: int | None = None, block: int = 0
+) -> Array:
+    """Compute the floats of quantized numbers.
+
+    Args:
+        array: the numbers.
+        scales: a scale; or with an axis one for each place along it, or each block along it.
+        zeros: the zero points, of the shape of the scales; None for zeros.
+        axis: the axis of several scales, or of the blocks.
+        block: how many numbers along the axis have one scale; 0 for scales of the whole array or of places.
+
+    Returns:
+        Float32, of the shape of the numbers.
+    """
+    each = [one.astype("float32") for one in (scales, np.zeros_like(scales) if zeros is None else zeros)]
+    if block and axis is not None:
+        each = [np.repeat(one, block, axis).take(range(array.shape[axis]), axis) for one in each]
+    else:
+        shape = [1] * array.ndim
+        if scales.size > 1 and axis is not None:
+            shape[axis] = -1
+        each = [one.reshape(shape) for one in each]
+    return np.asarray((array.astype("float32") - each[1]) * each[0])
 
 
 def operands_of(node: NodeProto, count: int) -> list[str]:

@@ -16,7 +16,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
 from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
-from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, dequantized_array, operands_of
 from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 
 __all__ = ["EXPANSIONS", "RECURRENT_EXPANSIONS", "Expansion", "expand_operators", "kind_of", "value_types"]
@@ -196,15 +196,7 @@ def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     if array is None or scales is None or (array.dtype.kind in "iu" and not block):
         builder.nodes.append(node)
         return
-    zeros = builder.known(zero) if zero else np.zeros_like(scales)
-    each = [one.astype("float32") for one in (scales, zeros)]
-    if block:
-        each = [np.repeat(one, block, axis).take(range(array.shape[axis]), axis) for one in each]
-    elif scales.size > 1:
-        shape = [1] * array.ndim
-        shape[axis] = -1
-        each = [one.reshape(shape) for one in each]
-    floats = (array.astype("float32") - each[1]) * each[0]
+    floats = dequantized_array(array, scales, builder.known(zero) if zero else None, axis, block)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes.get("output_dtype") or builder.types[scale].elem_type)
     builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
 
@@ -379,26 +371,27 @@ def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a ReduceLogSumExp that subtracts the maximum only where it is finite: the importer's is NaN of infinity."""
     x, axes = operands_of(node, 2)
     attributes = attributes_of(node)
-    keeps = bool(attributes.pop("keepdims", 1))
-    operands = [axes] if axes else []
 
-    def reduced(kind: str, name: str, *, keepdims: bool) -> str:
-        listed = operands
-        if kind == "ReduceSum" and 13 <= builder.opset < 18 and "axes" in attributes:
-            listed = [builder.constant(np.array(attributes["axes"]), name)]
-            return builder.add(kind, [name, *listed], keepdims=int(keepdims))
-        return builder.add(kind, [name, *listed], keepdims=int(keepdims), **attributes)
+    def along_axes(kind: str, name: str, result: str | None = None, **stated: int) -> str:
+        # The axes of ReduceMax are an operand since operator set 18, those of ReduceSum and Squeeze since 13.
+        if axes and builder.known(axes).size:
+            return builder.add(kind, [name, axes], result, **stated)
+        if not attributes.get("axes"):  # all of them
+            return builder.add(kind, [name], result, **stated)
+        if kind == "ReduceMax" or builder.opset < 13:
+            return builder.add(kind, [name], result, axes=attributes["axes"], **stated)
+        return builder.add(kind, [name, builder.constant(np.array(attributes["axes"]), name)], result, **stated)
 
     dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
     zero = builder.constant(np.zeros(1, dtype), x)
 
-    def finite(name: str) -> str:
-        return builder.add("Where", [builder.add("IsInf", [name]), zero, name])
-
-    largest = finite(reduced("ReduceMax", x, keepdims=True))
-    total = reduced("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), keepdims=keeps)
-    outside = largest if keeps else finite(reduced("ReduceMax", x, keepdims=False))
-    builder.add("Add", [builder.add("Log", [total]), outside], node.output[0])
+    most = along_axes("ReduceMax", x, keepdims=1)
+    largest = builder.add("Where", [builder.add("IsInf", [most]), zero, most])
+    total = along_axes("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), keepdims=1)
+    keeps = bool(attributes.get("keepdims", 1))
+    result = builder.add("Add", [builder.add("Log", [total]), largest], node.output[0] if keeps else None)
+    if not keeps:
+        along_axes("Squeeze", result, node.output[0])
 
 
 # Activations
