@@ -464,20 +464,31 @@ def _reason(error: Exception) -> str:
 
 _COMPILER = re.compile(r"^(?:nvcc fatal|nvrtc: error|ptxas (?:fatal|error)|[^#]*\berror)\s*:")
 
-# TVM 0.27 reuses storage that a branch allocates for later tensors, even if the other branch ran.
-_NOT_IN_BRANCHES = ["StaticPlanBlockMemory"]
+# Elements of a symbolic dimension that storage is planned for at most.
+_MOST_PLANNED = 1 << 20
 
 
-def _has_branches(tvm: Any, module: Any) -> bool:  # noqa: ANN401
+def _unsafe_passes(tvm: Any, module: Any) -> list[str]:  # noqa: ANN401
+    """Return the passes of TVM 0.27 that a module cannot have.
+
+    `StaticPlanBlockMemory` reuses storage that a branch allocates for later tensors, even if the other branch ran. And
+    where the size of a tensor is `min(n, 1000000000)`, as of the slices that tf2onnx writes, it allocates the bound.
+    """
+    analyzer = tvm.sym.Analyzer()
     found: list[bool] = []
 
     def visit(node: Any) -> None:  # noqa: ANN401
-        found.append(isinstance(node, tvm.relax.If))
+        if isinstance(node, tvm.relax.If):
+            found.append(True)
+        elif isinstance(node, tvm.ir.Call):
+            symbolic = (size for size in _sizes(node) or () if not isinstance(size, tvm.tirx.IntImm))
+            bounds = (analyzer.const_int_bound(size).max_value for size in symbolic)
+            found.extend(_MOST_PLANNED < bound < tvm.sym.ConstIntBound.POS_INF for bound in bounds)
 
     for function in module.functions.values():
         if isinstance(function, tvm.relax.Function):
             tvm.relax.analysis.post_order_visit(function, visit)
-    return any(found)
+    return ["StaticPlanBlockMemory"] if any(found) else []
 
 
 def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
@@ -550,9 +561,8 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
         if is_gpu
         else cpu_pipeline(target, known, saves_memory=_disables_winograd(request.target))
     )
-    disabled = _NOT_IN_BRANCHES if _has_branches(tvm, module) else []
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
-    context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled, config=config)
+    context = tvm.transform.PassContext(opt_level=3, disabled_pass=_unsafe_passes(tvm, module), config=config)
     with generating(tvm, target) if is_gpu else target, context:
         yield module, target, pipeline
 

@@ -1,0 +1,194 @@
+"""What only a run of a program on llvm can tell: sizes that fit or are broadcast, and divisors that are not 0."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError, RunError
+
+WEIGHTS = "float[1,8,3] w = {" + ", ".join(f"{one / 24}" for one in range(24)) + "}, "
+WEIGHTS += "float[1,8,2] r = {" + ", ".join(f"{one / 16}" for one in range(16)) + "}"
+
+# A program, shapes of its inputs that fit, and others that do not.
+SIZES: dict[str, tuple[str, list[list[tuple[int, ...]]], list[list[tuple[int, ...]]]]] = {
+    "sum": (
+        "g (float[n,4] a, float[m,4] b) => (float[k,4] y) { c = Add(a, b) y = Neg(c) }",
+        [[(3, 4), (3, 4)], [(1, 4), (3, 4)], [(3, 4), (1, 4)], [(0, 4), (1, 4)], [(1, 4), (0, 4)], [(1, 4), (1, 4)]],
+        [[(2, 4), (3, 4)]],
+    ),
+    "sum-with-a-number": (
+        "g (float[n,k] a, float[5,j] b) => (float[5,l] y) { y = Mul(a, b) }",
+        [[(5, 4), (5, 4)], [(1, 4), (5, 1)], [(5, 1), (5, 6)], [(1, 0), (5, 1)]],
+        [[(2, 4), (5, 4)], [(5, 4), (5, 3)]],
+    ),
+    "choice": (
+        "g (bool[p,q] c, float[n,3] a, float[m,1] b) => (float[r,s] y) { y = Where(c, a, b) }",
+        [[(4, 3), (4, 3), (4, 1)], [(1, 3), (4, 3), (1, 1)], [(1, 1), (1, 3), (4, 1)], [(4, 1), (1, 3), (1, 1)]],
+        [[(4, 1), (3, 3), (1, 1)]],
+    ),
+    "chain": (
+        """g (float[n,4] a, float[m,4] b, float[l,4] c) => (float[k,4] y) {
+            d = Add(a, b) e = Mul(d, c) f = Sub(e, a) h = Max(f, d) i = Min(h, b) j = Add(i, c) y = Div(j, e) }""",
+        [[(3, 4), (3, 4), (3, 4)], [(1, 4), (1, 4), (3, 4)], [(1, 4), (3, 4), (1, 4)]],
+        [[(2, 4), (1, 4), (3, 4)]],
+    ),
+    "batches": (
+        "g (float[n,2,5] a, float[m,5,3] b) => (float[k,2,3] y) { y = MatMul(a, b) }",
+        [[(3, 2, 5), (3, 5, 3)], [(1, 2, 5), (3, 5, 3)], [(3, 2, 5), (1, 5, 3)]],
+        [[(2, 2, 5), (3, 5, 3)]],
+    ),
+    "columns": (
+        "g (float[n,k] a, float[j,3] b) => (float[n,3] y) { y = MatMul(a, b) }",
+        [[(2, 5), (5, 3)]],
+        [[(2, 5), (4, 3)], [(2, 5), (6, 3)]],
+    ),
+    "columns-of-weights": (
+        "g (float[n,k] a) => (float[n,2] y) <float[2,3] b = {1, 2, 3, 4, 5, 6}> { y = Gemm<transB=1>(a, b) }",
+        [[(2, 3)]],
+        [[(2, 2)], [(2, 4)]],
+    ),
+    "channels": (
+        "g (float[n,c,w] a, float[4,3,2] b) => (float[n,4,v] y) { y = Conv<group=2>(a, b) }",
+        [[(2, 6, 3), (4, 3, 2)]],
+        [[(2, 8, 3), (4, 3, 2)], [(2, 4, 3), (4, 3, 2)]],
+    ),
+    "states": (
+        f"""g (float[t,n,k] a, float[1,m,2] h) => (float[t,1,n,2] y) <{WEIGHTS}> {{
+            y = LSTM<hidden_size=2>(a, w, r, , , h) }}""",
+        [[(4, 2, 3), (1, 2, 2)]],
+        [[(4, 2, 2), (1, 2, 2)], [(4, 2, 4), (1, 2, 2)], [(4, 2, 3), (1, 1, 2)], [(4, 2, 3), (1, 3, 2)]],
+    ),
+    "subscripts": (
+        'g (float[c,n,m] a, float[d,p,q] b) => (float[e,n,q] y) { y = Einsum<equation="bij,bjk->bik">(a, b) }',
+        [[(2, 3, 4), (2, 4, 5)], [(2, 3, 4), (1, 4, 5)]],
+        [[(2, 3, 4), (3, 4, 5)], [(2, 3, 4), (2, 3, 5)]],
+    ),
+    "squeezed": (
+        "g (float[n,m,2] a) => (float[m,2] y) <int64[1] axis = {0}> { y = Squeeze(a, axis) }",
+        [[(1, 3, 2)], [(1, 1, 2)]],
+        [[(2, 3, 2)]],
+    ),
+    "long-slice": (
+        """g (float[n,3] a) => (float[m,3] y) <int64[1] start = {1}, int64[1] end = {1000000000}, int64[1] axis = {0}> {
+            b = Slice(a, start, end, axis) y = Relu(b) }""",
+        [[(4, 3)], [(1, 3)]],
+        [],
+    ),
+}
+
+
+def inputs_of(module, shapes):
+    rng = np.random.default_rng(0)
+    values = (rng.normal(size=shape) for shape in shapes)
+    dtypes = {"float32": "float32", "bool": "bool"}
+    return {
+        param.name: (value > 0 if param.type.dtype == "bool" else value.astype(dtypes[param.type.dtype]))
+        for param, value in zip(module.main.params, values, strict=True)
+    }
+
+
+def model(text):
+    return tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}'))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_fit_or_are_refused_when_a_program_runs(name):
+    text, fitting, others = SIZES[name]
+    module = model(text)
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+    for shapes in fitting:
+        given = inputs_of(module, shapes)
+        np.testing.assert_allclose(program.run(given)["y"], expected.run(given)["y"], rtol=1e-5, atol=1e-6)
+    for shapes in others:
+        with pytest.raises(RunError, match="sizes do not fit"):
+            program.run(inputs_of(module, shapes))
+
+
+INDEXED: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int, ...]]]] = {
+    "elements": (
+        "g (float[n,m] a, int64[p,q] i) => (float[p,q] y) { y = GatherElements<axis=1>(a, i) }",
+        [(3, 2)],
+        [(4, 2)],
+    ),
+    "scattered": (
+        """g (float[n,m] a, int64[p,q] i, float[r,s] u) => (float[n,m] y) {
+            y = ScatterElements<axis=1>(a, i, u) }""",
+        [(3, 2), (3, 2)],
+        [(3, 2), (3, 1)],
+    ),
+    "coordinates": (
+        "g (float[n,m] a, int64[p,q,1] i) => (float[p,q] y) { y = GatherND<batch_dims=1>(a, i) }",
+        [(3, 2, 1)],
+        [(2, 2, 1)],
+    ),
+    "updates": (
+        "g (float[n,m] a, int64[p,1] i, float[q,r] u) => (float[n,m] y) { y = ScatterND(a, i, u) }",
+        [(2, 1), (2, 4)],
+        [(2, 1), (3, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_indices_and_updates_are_as_many_as_what_they_index(name):
+    text, fitting, others = INDEXED[name]
+    module = model(text)
+    program, expected = tt.build(module, "llvm"), tt.build(module, "numpy")
+
+    def given(shapes):
+        values = {"i": np.arange(np.prod(shapes[0])).reshape(shapes[0]) % 2}
+        return {"a": np.ones((3, 4), "float32"), **values} | (
+            {"u": np.full(shapes[1], 2, "float32")} if len(shapes) > 1 else {}
+        )
+
+    np.testing.assert_array_equal(program.run(given(fitting))["y"], expected.run(given(fitting))["y"])
+    with pytest.raises(RunError, match="sizes do not fit"):
+        program.run(given(others))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+def test_integers_are_divided_by_what_a_run_knows(dtype):
+    module = model(f"g ({dtype}[n] a, {dtype}[m] b) => ({dtype}[n] y, {dtype}[n] z) {{ y = Div(a, b) z = Mod(a, b) }}")
+    program, least = tt.build(module, "llvm"), np.iinfo(dtype).min
+    signs = [1, 1] if least == 0 else [1, -1, 1, -1]
+    a = np.array([7 * sign for sign in signs], dtype)
+    b = np.array([2, 3] if least == 0 else [2, 2, -2, -1], dtype)
+    results = program.run({"a": a, "b": b})
+    assert results["y"].tolist() == np.trunc(a / b).astype(dtype).tolist()
+    assert results["z"].tolist() == np.mod(a, b).tolist()
+    if least:
+        overflow = program.run({"a": np.array([least], dtype), "b": np.array([-1], dtype)})
+        assert (overflow["y"].tolist(), overflow["z"].tolist()) == ([least], [0])
+    with pytest.raises(RunError, match="a divisor of Div is 0"):
+        program.run({"a": a, "b": b * 0})
+
+
+def test_sequences_are_reversed_up_to_their_lengths():
+    module = model(
+        """g (float[n,t,2] a, int64[m] l) => (float[n,t,2] y) {
+            y = ReverseSequence<time_axis=1, batch_axis=0>(a, l) }"""
+    )
+    program, data = tt.build(module, "llvm"), np.arange(12, dtype="float32").reshape(2, 3, 2)
+    expected = np.stack([data[0], data[1][[1, 0, 2]]])
+    np.testing.assert_array_equal(program.run({"a": data, "l": np.array([1, 2])})["y"], expected)
+    for lengths, message in (([1, 4], "out of bounds"), ([1, 2, 3], "sizes do not fit")):
+        with pytest.raises(RunError, match=message):
+            program.run({"a": data, "l": np.array(lengths)})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("g (float[n] a, float[m] b) => (float[k] y) { y = Add(a, b) }", "not known whether these fit"),
+        ("g (float[n,2,3] a, float[m,3,2] b) => (float[k,2,2] y) { y = MatMul(a, b) }", "not known whether these fit"),
+        ("g (int64[4] a, int64[4] b) => (int64[4] y) { y = Div(a, b) }", "no code on a GPU reports"),
+        (
+            "g (float[n,2] a) => (float[2] y) <int64[1] axis = {0}> { y = Squeeze(a, axis) }",
+            "removes known dimensions only",
+        ),
+    ],
+)
+def test_what_only_a_run_can_tell_is_refused_on_a_gpu(text, message):
+    with pytest.raises(InfeasibleError, match=message):
+        tt.decompose(model(text), "cuda(arch=sm_80,host=llvm)")
