@@ -37,7 +37,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.tensors import write_tensor
-from tvmtarget.ir.symbolic_shapes import ShapeOperands, symbolic_shape
+from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, symbolic_shape
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
 from tvmtarget.untrusted import limit
 
@@ -738,7 +738,5 @@ _SIZES: dict[str, Callable[[Call, Sequence[Any]], _Array | None]] = {
     "onnx.Where": _elementwise(lambda condition, a, b: None if condition is None else a if condition else b),
 }
 _BROADCASTING = frozenset(
-    f"onnx.{kind}"
-    for kind in _kinds("Add And Div Equal Expand Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow")
-    | _kinds("Sub Where Xor com.microsoft::QLinearAdd com.microsoft::QLinearMul")
+    f"onnx.{kind}" for kind in {*BROADCASTING, "Expand", "com.microsoft::QLinearAdd", "com.microsoft::QLinearMul"}
 )

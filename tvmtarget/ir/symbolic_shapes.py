@@ -22,10 +22,20 @@ from tvmtarget.ir.dim_expressions import (
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import Dim, TensorType
 
-__all__ = ["SLICE_END", "ShapeOperands", "symbolic_shape"]
+__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "symbolic_shape"]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
 _Sizes: TypeAlias = "list[Dim]"
+
+# Operators of ONNX whose operands are broadcast to one shape (its document Broadcasting.md), other than PRelu, which
+# broadcasts one of them.
+BROADCASTING = frozenset(
+    {
+        *("Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater"),
+        *("GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum"),
+        *("Where", "Xor"),
+    }
+)
 
 SLICE_END = (1 << 31) - 1  # from here on, exporters mean the end of a dimension
 

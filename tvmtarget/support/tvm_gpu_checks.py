@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from tvmtarget.ir.symbolic_shapes import BROADCASTING
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
-from tvmtarget.support.tvm_rules import ACTIVATIONS, check_nonempty, computed_shape, reduced_dims, unknown_fit
+from tvmtarget.support.tvm_rules import (
+    ACTIVATIONS,
+    check_broadcast,
+    check_matmul,
+    check_nonempty,
+    computed_shape,
+    reduced_dims,
+    squeezed_dims,
+    unknown_fit,
+)
 
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
@@ -18,6 +28,7 @@ _STATIC_HINT = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 UNSUPPORTED = {
     "Compress": "its code for it runs on the host, on values of the GPU",
+    "ReverseSequence": "its checks of lengths run on the host, on values of the GPU",
 }
 
 
@@ -36,11 +47,12 @@ def check_gpu(op: Op) -> Reject | None:
         return _check_recurrent(op)
     if op.kind in ("Shape", "Size") and not _is_static(op):
         return reject("SHAPE_DYNAMIC", f"its code for {op.kind} of symbolic shapes runs on the host")
+    unfit = _check_fit(op)
+    if unfit is not None:
+        return unfit
     empty = check_nonempty(op, reduced_dims(op))
     if empty is not None:
         return empty
-    if op.kind == "Concat" and not _has_equal_dims(op):
-        return unknown_fit(op)
     computed = computed_shape(op)
     if computed:
         return reject("NEED_CONST", f"{computed!r} of {op.kind} is read on the host, and computed on the GPU")
@@ -53,6 +65,23 @@ def check_gpu(op: Op) -> Reject | None:
     if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _may_have_ties(op):
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
     return None
+
+
+def _check_fit(op: Op) -> Reject | None:
+    """Reject what is checked at run time on CPUs: sizes that may not fit, and integer divisors that may be 0."""
+    tensor = op.tensor(1)
+    if op.kind in ("Div", "Mod") and tensor is not None and "int" in tensor.dtype and op.constant(1) is None:
+        message = f"the divisor {op.operand(1)!r} of an integer {op.kind} may be 0, which no code on a GPU reports"
+        return reject("NEED_CONST", message, hint="divide by an initializer")
+    if op.kind == "Squeeze" and not all(isinstance(dim, int) for dim in squeezed_dims(op)):
+        return reject("SHAPE_DYNAMIC", "its code on a GPU removes known dimensions only", hint=_STATIC_HINT)
+    if op.kind == "Concat":
+        return None if _has_equal_dims(op) else unknown_fit(op)
+    if op.kind == "ScatterND":
+        return None if _has_all_updates(op) else unknown_fit(op)
+    if op.kind == "MatMul":
+        return check_matmul(op)
+    return check_broadcast(op) if op.kind in BROADCASTING else None
 
 
 def _check_recurrent(op: Op) -> Reject | None:
@@ -91,6 +120,13 @@ def _has_equal_dims(op: Op) -> bool:
         if not is_axis and (len(set(dims)) > 1 or dims.count(None) > 1):
             return False
     return True
+
+
+def _has_all_updates(op: Op) -> bool:
+    """Whether a ScatterND is known to have one update for each place."""
+    data, places, updates = (type_.shape or () if isinstance(type_, TensorType) else () for type_ in op.inputs[:3])
+    last = places[-1] if places else 0
+    return isinstance(last, int) and updates == places[:-1] + data[last:]
 
 
 def _may_have_ties(op: Op) -> bool:

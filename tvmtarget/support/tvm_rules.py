@@ -30,10 +30,13 @@ __all__ = [
     "OPSETS",
     "RULES",
     "UNSUPPORTED",
+    "check_broadcast",
     "check_empty_operands",
+    "check_matmul",
     "check_nonempty",
     "computed_shape",
     "reduced_dims",
+    "squeezed_dims",
     "unknown_fit",
 ]
 
@@ -114,8 +117,15 @@ def _require_absent(index: int) -> Callable[[Op], Reject | None]:
     return check
 
 
-def _check_broadcast(op: Op) -> Reject | None:
-    """Require that it is known which dimensions of the operands are broadcast."""
+def check_broadcast(op: Op) -> Reject | None:
+    """Reject operands of which it is not known which dimensions are broadcast.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        None if it is known, else why the operation is rejected.
+    """
     return _check_broadcast_dims(op, [_shape(op, index) for index in range(len(op.call.inputs))])
 
 
@@ -124,13 +134,20 @@ def _check_prelu(op: Op) -> Reject | None:
     shape = _shape(op, 0)
     return (
         _require_static(1)(op)
-        or _check_broadcast(op)
+        or check_broadcast(op)
         or (None if _is_static(shape[len(shape) > 1 :]) else _symbolic(op, 0))
     )
 
 
-def _check_matmul(op: Op) -> Reject | None:
-    """Require that it is known which outer dimensions are broadcast."""
+def check_matmul(op: Op) -> Reject | None:
+    """Reject a matrix product of which it is not known which outer dimensions are broadcast.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        None if it is known, else why the operation is rejected.
+    """
     first, second = _shape(op, 0), _shape(op, 1)
     return _check_broadcast_dims(op, [first[:-2], second[:-2]])
 
@@ -156,18 +173,11 @@ def _check_concat(op: Op) -> Reject | None:
 
 
 def _check_divisor(op: Op) -> Reject | None:
-    """Reject integer divisors that may be 0 or -1: the first kills the process, the second can overflow."""
+    """Reject constant integer divisors that are 0 or -1; others are checked at run time."""
     tensor, by = op.tensor(1), op.constant(1)
-    if tensor is None or "int" not in tensor.dtype:
+    if tensor is None or "int" not in tensor.dtype or by is None or not np.isin(by, (0, -1)).any():
         return None
-    if by is None:
-        message = f"the divisor {op.operand(1)!r} of an integer {op.kind} may be 0, which kills the process"
-        return reject("NEED_CONST", message, hint="divide by an initializer")
-    if np.isin(by, (0, -1)).any():
-        return reject(
-            "RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0 or -1, which kills the process"
-        )
-    return None
+    return reject("RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0 or -1, which kills the process")
 
 
 def _check_shift(op: Op) -> Reject | None:
@@ -233,7 +243,7 @@ def _check_coordinates(op: Op) -> Reject | None:
     indices, shape, places = op.constant(1), _shape(op, 0), _shape(op, 1)
     if not _is_static(places[-1:]):
         return _symbolic(op, 1)
-    if op.kind == "ScatterND" and _shape(op, 2) != places[:-1] + shape[int(str(places[-1])) :]:
+    if op.kind == "ScatterND" and len(_shape(op, 2)) != len(places) - 1 + len(shape) - int(str(places[-1])):
         return unknown_fit(op)
     if indices is None:
         return None
@@ -324,11 +334,24 @@ def _check_pad(op: Op) -> Reject | None:
     return None
 
 
-def _check_squeeze(op: Op) -> Reject | None:
-    """Require that the removed dimensions are known to be 1."""
+def squeezed_dims(op: Op) -> tuple[Dim, ...]:
+    """Return the dimensions that a Squeeze removes, as far as they are stated.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        The dimensions along its axes; all of its operand if it has none.
+    """
     shape, axes = _shape(op, 0), op.constant(1)
     listed = _numbers(op, "axes") if axes is None else tuple(map(int, axes))
-    return None if _is_static(_dim(shape, axis) for axis in listed or range(len(shape))) else _symbolic(op, 0)
+    return tuple(_dim(shape, axis) for axis in listed or range(len(shape)))
+
+
+def _check_squeeze(op: Op) -> Reject | None:
+    """Require axes or a static operand; whether the dimensions that are removed are 1 is checked at run time."""
+    has_axes = op.constant(1) is not None or bool(_numbers(op, "axes"))
+    return None if has_axes or _is_static(_shape(op, 0)) else _symbolic(op, 0)
 
 
 def _check_split(op: Op) -> Reject | None:
@@ -655,18 +678,18 @@ RULES: dict[str, Rule] = {
     # Elementwise, several operands.
     **_each(
         "Add Greater GreaterOrEqual Less LessOrEqual Max Min Mul Sub",
-        Rule(dtypes=_NUMBERS, checks=(_check_broadcast,)),
+        Rule(dtypes=_NUMBERS),
     ),
-    "Equal": Rule(checks=(_check_broadcast,)),
-    **_each("Mean Sum", Rule(dtypes=_FLOATS, checks=(_check_broadcast,))),
-    **_each("And Or Xor", Rule(dtypes=_BOOL, checks=(_check_broadcast,))),
-    **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS, checks=(_check_broadcast,))),
-    "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift, _check_broadcast)),
-    "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor, _check_broadcast)),
-    "Mod": Rule(dtypes=_INTEGERS, checks=(_check_divisor, _check_broadcast)),
-    "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types, _check_broadcast)),
+    "Equal": _ANY,
+    **_each("Mean Sum", Rule(dtypes=_FLOATS)),
+    **_each("And Or Xor", Rule(dtypes=_BOOL)),
+    **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS)),
+    "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift,)),
+    "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor,)),
+    "Mod": Rule(dtypes=_INTEGERS, checks=(_check_divisor,)),
+    "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types,)),
     "PRelu": Rule(dtypes=_FLOATS, checks=(_check_prelu,)),
-    "Where": Rule(checks=(_check_broadcast,)),
+    "Where": _ANY,
     # Reductions.
     **_each("ReduceMean", replace(_REDUCTION, dtypes=_FLOATS | {"int64", "uint64"})),
     **_each("ReduceMax ReduceMin", replace(_REDUCTION, dtypes=_FLOATS | _WIDE_INTEGERS | {"int8", "uint8"})),
@@ -685,8 +708,8 @@ RULES: dict[str, Rule] = {
     # Products.
     "Einsum": Rule(dtypes=_NUMBERS),
     "Gemm": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_gemm,)),
-    "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_matmul,)),
-    "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(_check_matmul,)),
+    "MatMul": Rule(dtypes=_FLOATS | _WIDE_INTEGERS),
+    "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(check_matmul,)),
     # Convolution, pooling, normalisation.
     "Conv": Rule(dtypes=_FLOATS, checks=(_check_conv,)),
     "ConvTranspose": Rule(
@@ -731,6 +754,7 @@ RULES: dict[str, Rule] = {
     "Reshape": Rule(checks=(_require_rank, _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
     "Split": Rule(constants=(1,), checks=(_check_split,)),
+    "ReverseSequence": _ANY,
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
     "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),
@@ -888,7 +912,7 @@ _RECURRENT = Rule(
     checks=(_check_recurrent,),
 )
 _SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
-_GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_broadcast,))
+_GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(check_broadcast,))
 _QUANTIZED_PAIR = Rule(dtypes=_BYTES, checks=(_check_quantized(0, 3),))
 _QUANTIZED_BINARY = Rule(
     dtypes=_BYTES,
@@ -923,7 +947,7 @@ EXPANDED: dict[str, Rule] = {
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),
     "com.microsoft::FusedMatMul": Rule(
-        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(_check_matmul,)
+        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(check_matmul,)
     ),
     "com.microsoft::MatMulNBits": Rule(
         dtypes=frozenset({"float16", "float32"}),

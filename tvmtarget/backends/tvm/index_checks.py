@@ -1,8 +1,8 @@
-"""Checks of indices that are data: a program fails where TVM's code would access memory outside of a tensor.
+"""Checks of data: a program fails where TVM's code would access memory outside of a tensor, or divide by 0.
 
-TVM's operators trust their indices. In front of such an operator stands a tensor function here that hands its indices
-on, and fails if one is out of bounds. TVM is imported late and ships no types: its objects are Any, under names that
-say what they are.
+TVM's operators trust their operands. In front of such an operator stands a tensor function here that hands its indices
+or divisors on, and fails if one is out of bounds or 0. TVM is imported late and ships no types: its objects are Any,
+under names that say what they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
 from tvmtarget.backends.tvm.tir_builder import OPAQUE, TirBuilder
 from tvmtarget.errors import BackendError
 
-__all__ = ["check_indices", "check_lengths"]
+__all__ = ["check_divisors", "check_indices", "check_lengths"]
 
 Module: TypeAlias = Any
 Builder: TypeAlias = Any
@@ -42,6 +42,29 @@ class _Bound:
     def of(cls, elements: Size, *, is_negative: bool = False) -> _Bound:
         """Return the bound of places, counted from the start, or also from the end."""
         return cls(elements, -elements if is_negative else 0, elements - 1)
+
+    def excludes(self, index: Expr) -> Expr:
+        """Return whether an index is out of bounds."""
+        from tvm import tirx
+
+        return tirx.any(index < self.least, index > self.most)
+
+    def message(self, name: str) -> str:
+        """Return what an operator of a name fails with."""
+        from tvm import tirx
+
+        size = f" for {int(self.elements)} elements" if isinstance(self.elements, tirx.IntImm) else ""
+        return f"an index of {name} is out of bounds{size}"
+
+
+class _NotZero(_Bound):
+    """What a divisor may be."""
+
+    def excludes(self, index: Expr) -> Expr:
+        return index == self.least
+
+    def message(self, name: str) -> str:
+        return f"a divisor of {name} is 0"
 
 
 # One bound for all indices, or one for each element of their last axis; None for what is no index.
@@ -121,6 +144,23 @@ def check_lengths(builder: Builder, operator: str, lengths: Expr, data: Expr) ->
     return _checked(builder, operator, lengths, lengths, data, lambda shape: [_Bound(shape[0], 0, shape[0])])
 
 
+def check_divisors(builder: Builder, operator: str, divisors: Expr) -> Expr:
+    """Check that divisors are not 0.
+
+    Args:
+        builder: TVM's builder of Relax functions.
+        operator: name of the operator that divides by them, for the message.
+        divisors: a tensor of integers.
+
+    Returns:
+        The divisors, in a program that fails if one is 0.
+    """
+    from tvm import tirx
+
+    zero = tirx.IntImm("int64", 0)
+    return _checked(builder, operator, divisors, divisors, divisors, lambda _: [_NotZero(zero, zero, zero)])
+
+
 def _checked(
     builder: Builder,
     name: str,
@@ -160,14 +200,7 @@ def _require_within(indices: Array, bounds: _Bounds, name: str) -> None:
     columns = [indices] if len(bounds) == 1 else np.moveaxis(indices, -1, 0)
     for column, bound in zip(columns, bounds, strict=True):
         if bound is not None and ((column < -int(bound.elements)) | (column > int(bound.most))).any():
-            raise BackendError(_message(name, bound))
-
-
-def _message(name: str, bound: _Bound) -> str:
-    from tvm import tirx
-
-    size = f" for {int(bound.elements)} elements" if isinstance(bound.elements, tirx.IntImm) else ""
-    return f"an index of {name} is out of bounds{size}"
+            raise BackendError(bound.message(name))
 
 
 class _Code(TirBuilder):
@@ -215,14 +248,14 @@ class _Code(TirBuilder):
         if bound is None:
             return [copied]
         index, place = source[tuple(at)].astype("int64"), self.number(column)
-        is_wrong = self.tirx.any(index < bound.least, index > bound.most).astype("int32")
+        is_wrong = bound.excludes(index).astype("int32")
         return [copied, self.store(self.wrong, self.wrong[place] | is_wrong, place)]
 
     def end(self, column: Expr, bound: _Bound) -> Stmt:
         """Return what fails if an index of a column was out of bounds."""
         is_right = self.wrong[column] == self.number(0, "int32")
         text = self.tvm.ir.StringImm
-        parts = {"error_kind": text("IndexError"), "message_parts": [text(_message(self.name, bound))]}
+        parts = {"error_kind": text("IndexError"), "message_parts": [text(bound.message(self.name))]}
         return self.tvm.ir.make_node("tirx.AssertStmt", condition=is_right, **parts, span=None)
 
 

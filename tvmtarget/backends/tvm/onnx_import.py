@@ -14,7 +14,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,11 +24,11 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
-from tvmtarget.backends.tvm.index_checks import check_lengths
+from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
-from tvmtarget.ir.symbolic_shapes import SLICE_END
+from tvmtarget.ir.symbolic_shapes import BROADCASTING, SLICE_END
 from tvmtarget.ir.types import Dim
 from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
 
@@ -43,6 +43,12 @@ Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
 _MOST_SIZES = 64
 _INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
+# The operand whose shape says how many columns or channels the first one has.
+_WEIGHTED = {
+    **dict.fromkeys(("BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "Gemm", "InstanceNormalization"), 1),
+    **dict.fromkeys(("GRU", "LSTM", "MatMul", "MatMulInteger", "RNN"), 1),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), 3),
+}
 _SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -97,6 +103,8 @@ class _SymbolicImport:
         self._proofs = self._tvm.sym.Analyzer()
         self._dims: dict[str, Size] | None = None
         self._sizes: dict[str, list[Size]] = {}
+        # Dimensions that two of operands make together, with those two, and all that they are made of.
+        self._joined: list[tuple[Size, tuple[Size, Size], list[Size]]] = []
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def bind(self, inputs: Mapping[str, Expr]) -> None:
@@ -123,6 +131,10 @@ class _SymbolicImport:
             return self._tensor(builder, node.output[0], sizes)
         if node.op_type in _WINDOWS:
             inputs[0] = self._wide_enough(builder, node, inputs)
+        if node.op_type == "MatMul" or node.op_type in BROADCASTING:
+            inputs[:] = self._broadcast(builder, inputs, 2 * (node.op_type == "MatMul"))
+        if node.op_type in _WEIGHTED:
+            inputs[0] = self._with_inner_size(builder, node, inputs)
         lower = _LOWERED.get(node.op_type)
         found = None if lower is None else lower(self, builder, node, inputs)
         found = default(inputs) if found is None else builder.normalize(found)
@@ -292,7 +304,7 @@ class _SymbolicImport:
         te, tirx = self._tvm.te, self._tvm.tirx
         limit = tirx.IntImm("int64", 1 << 62)  # which no dimension exceeds, and no proof knows
         compared = [
-            old if new is old or self.value(new) is not None else tirx.min(new, limit)
+            new if new is old or self.value(new) is not None else tirx.min(new, limit)
             for new, old in zip(wanted, sizes, strict=True)
         ]
         checked = builder.match_cast(value, self._tvm.relax.TensorType(compared, value.ty.dtype))
@@ -325,6 +337,91 @@ class _SymbolicImport:
         if all(new is old for new, old in zip(wanted, shape, strict=True)):
             return data
         return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
+
+    def _broadcast(self, builder: Builder, inputs: Sequence[Expr], inner: int) -> list[Expr]:
+        """Return operands whose dimensions, but the last `inner`, are equal or 1 for all sizes.
+
+        Where only a run can tell whether a dimension is broadcast, it is made as long as that of the other operands,
+        after a check that it is as long or 1.
+        """
+        if len(inputs) < 2 or not all(isinstance(value.ty, self._tvm.relax.TensorType) for value in inputs):
+            return list(inputs)
+        shapes = [self.shape(value) for value in inputs]
+        outer = [shape[: max(0, len(shape) - inner)] for shape in shapes]
+        rank = max(map(len, outer))
+        columns = zip(*([self.number(1)] * (rank - len(shape)) + shape for shape in outer), strict=True)
+        common = [reduce(partial(self._longer, builder), column) for column in columns]
+        return [
+            self._fitting(builder, value, shape, [*common[rank - len(sizes) :], *shape[len(sizes) :]])
+            for value, shape, sizes in zip(inputs, shapes, outer, strict=True)
+        ]
+
+    def _longer(self, builder: Builder, first: Size, second: Size) -> Size:
+        """Return the dimension that two make together: a symbol of its own where only a run knows which is longer.
+
+        An expression for it would double with each operation.
+        """
+        if self.value(first) == 1 or self._are_equal(first, second):
+            return second
+        if self.value(second) == 1 or self.value(first) is not None:
+            return first
+        if self.value(second) is not None:
+            return second
+        for joined, pair, parts in self._joined:
+            for size, other in ((first, second), (second, first)):
+                is_part = self._are_equal(size, joined) and any(self._are_equal(other, part) for part in parts)
+                if is_part or all(map(self._are_equal, (size, other), pair)):
+                    return joined
+        chosen = self._tvm.tirx.Select(second == 1, first, second)
+        [joined] = self.read_sizes(builder, self.vector(builder, [chosen]))
+        before = (part for size, _, parts in self._joined if size is first or size is second for part in parts)
+        self._joined.append((joined, (first, second), [first, second, *before]))
+        return joined
+
+    def _fitting(self, builder: Builder, value: Expr, shape: Sequence[Size], wanted: Sequence[Size]) -> Expr:
+        """Return a tensor whose dimensions are 1 or wanted: those that may be either are repeated as a run needs."""
+        if all(self.value(old) == 1 or self._are_equal(old, new) for old, new in zip(shape, wanted, strict=True)):
+            return value
+        te, tirx = self._tvm.te, self._tvm.tirx
+        sizes = [old if self.value(old) == 1 else new for old, new in zip(shape, wanted, strict=True)]
+        may_repeat = [not self._are_equal(old, new) for old, new in zip(shape, sizes, strict=True)]
+        limits = [
+            tirx.Select(old == 1, old, new) if may else old
+            for old, new, may in zip(shape, sizes, may_repeat, strict=True)
+        ]
+        checked = builder.match_cast(value, self._tvm.relax.TensorType(limits, value.ty.dtype))
+
+        def repeated(operand: Any, before: Sequence[Size]) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                places = zip(indices, before, may_repeat, strict=True)
+                return operand(*(tirx.Select(size == 1, self.number(0), at) if may else at for at, size, may in places))
+
+            return te.compute(sizes, element, name="broadcast")
+
+        return self.emitted(builder, repeated, checked, list(shape))
+
+    def _with_inner_size(self, builder: Builder, node: NodeProto, inputs: Sequence[Expr]) -> Expr:
+        """Return the first operand, after a check that it has as many columns or channels as its weights take.
+
+        The code that TVM makes reads as many, whether there are.
+        """
+        kind, data = node.op_type, inputs[0]
+        shape, weights = self.shape(data), self.shape(inputs[_WEIGHTED[kind]])
+        axis = 1
+        if kind == "Gemm":
+            axis = 0 if self.attribute(node, "transA", 0) else 1
+            size = weights[1 if self.attribute(node, "transB", 0) else 0]
+        elif kind in ("MatMul", "MatMulInteger", "QLinearMatMul"):
+            axis, size = len(shape) - 1, weights[-2:][0]
+        elif kind in ("GRU", "LSTM", "RNN"):
+            axis, size = 2, weights[2]
+        elif kind in ("Conv", "ConvInteger", "QLinearConv"):
+            size = self.simple(weights[1] * self.attribute(node, "group", 1))
+        else:
+            size = weights[0]
+        if self._are_equal(shape[axis], size):
+            return data
+        return self._checked(builder, data, shape, [*shape[:axis], size, *shape[axis + 1 :]])
 
     # Operators whose shapes are computed
 
@@ -540,6 +637,87 @@ class _SymbolicImport:
         counts = emit(op.maximum(emit(op.floor_divide(distance, step)), zero))
         return first, self.read_sizes(builder, counts)
 
+    def einsum(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Repeat operands of an Einsum along subscripts of which only a run can tell whether they are broadcast."""
+        terms = self.attribute(node, "equation", b"").decode().replace(" ", "").partition("->")[0].split(",")
+        shapes = [self.shape(value) for value in inputs]
+        if any(len(term) != len(shape) for term, shape in zip(terms, shapes, strict=True)):
+            return  # an ellipsis, which takes static operands only
+        common: dict[str, Size] = {}
+        for term, shape in zip(terms, shapes, strict=True):
+            for subscript, size in zip(term, shape, strict=True):
+                common[subscript] = self._longer(builder, common.get(subscript, size), size)
+        for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+            inputs[at] = self._fitting(builder, inputs[at], shape, [common[subscript] for subscript in term])
+
+    def elements(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that indices of GatherElements and ScatterElements are no more than the data along the other axes."""
+        data, shape = self.shape(inputs[0]), self.shape(inputs[1])
+        axis = self.attribute(node, "axis", 0) % max(1, len(data))
+        limits = [
+            old if at == axis else self.least(old, most) for at, (old, most) in enumerate(zip(shape, data, strict=True))
+        ]
+        if not all(map(self._are_equal, shape, limits)):
+            inputs[1] = builder.match_cast(inputs[1], self._tvm.relax.TensorType(limits, inputs[1].ty.dtype))
+        if len(inputs) > 2:
+            self._require(builder, inputs, 2, shape)
+
+    def gather_nd(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the batches of a GatherND are as many as those of its data."""
+        count = self.attribute(node, "batch_dims", 0)
+        self._require(builder, inputs, 1, [*self.shape(inputs[0])[:count], *self.shape(inputs[1])[count:]])
+
+    def grid_sample(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the grids of a GridSample are as many as its data."""
+        self._require(builder, inputs, 1, [self.shape(inputs[0])[0], *self.shape(inputs[1])[1:]])
+
+    def divide(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a division by integers that only a run knows; None for one by constants or floats.
+
+        The least number divided by -1 would kill the process, too: it is negated, as all numbers are.
+        """
+        data, by = inputs
+        dtype = str(by.ty.dtype)
+        if "int" not in dtype or node.input[1] in self._constants:
+            return None
+        op, emit = self._tvm.relax.op, builder.normalize
+        by = check_divisors(builder, node.op_type, by)
+        if dtype.startswith("uint"):
+            inputs[1] = by
+            return None
+        one, minus = (self._tvm.relax.const(value, dtype) for value in (1, -1))
+        is_minus = emit(op.equal(by, minus))
+        inputs[1] = emit(op.where(is_minus, one, by))
+        if node.op_type == "Mod":
+            return None
+        return op.where(is_minus, emit(op.negative(data)), emit(op.divide(data, inputs[1])))
+
+    def squeeze(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the dimensions that a Squeeze removes are 1."""
+        axes = self.known(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+        listed = self.attribute(node, "axes", []) if axes is None else [self.value(axis) or 0 for axis in axes]
+        wanted = self.shape(inputs[0])
+        for axis in listed:
+            wanted[axis] = self.number(1)
+        self._require(builder, inputs, 0, wanted)
+
+    def reverse_sequence(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a ReverseSequence, whose lengths are checked where indices are."""
+        steps, rows = self.attribute(node, "time_axis", 0), self.attribute(node, "batch_axis", 1)
+        self._require(builder, inputs, 1, [self.shape(inputs[0])[rows]])
+        return self._tvm.relax.op.reverse_sequence(*inputs, seq_axis=steps, batch_axis=rows)
+
+    def scatter_nd(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that there is one update for each place of a ScatterND."""
+        data, places, _ = map(self.shape, inputs)
+        self._require(builder, inputs, 2, [*places[:-1], *data[self.value(places[-1]) or 0 :]])
+
+    def _require(self, builder: Builder, inputs: list[Expr], at: int, wanted: Sequence[Size]) -> None:
+        """Check when the program runs that an operand has wanted dimensions, where this is not known."""
+        shape = self.shape(inputs[at])
+        if not all(map(self._are_equal, shape, wanted)):
+            inputs[at] = self._checked(builder, inputs[at], shape, wanted)
+
     def tile(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Tile by known sizes; None for others, which TVM's importer lowers."""
         tvm, repeats = self._tvm, self.known(node.input[1])
@@ -646,6 +824,13 @@ class _SymbolicImport:
             return numpy_helper.to_array(self._constants[names[at]]) if names[at] else np.zeros(0)
 
         w, r, b, p = (weights(at) for at in (1, 2, 3, 7))
+        rows = self.shape(inputs[0])[1]
+        for at, wanted in (
+            (4, [rows]),
+            *((state, [self.number(len(w)), rows, self.number(r.shape[2])]) for state in (5, 6)),
+        ):
+            if names[at]:
+                self._require(builder, inputs, at, wanted)
         given = [value if name else None for name, value in zip(names, [*inputs, *[None] * 8], strict=False)]
         dtype = str(inputs[0].ty.dtype)
 
@@ -696,12 +881,21 @@ _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr
 _LOWERED: dict[str, _Lowering] = {
     "Concat": _SymbolicImport.concat,
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
+    **dict.fromkeys(("Div", "Mod"), _SymbolicImport.divide),
+    "Einsum": _SymbolicImport.einsum,
     "Expand": _SymbolicImport.expand,
+    "GatherElements": _SymbolicImport.elements,
+    "GatherND": _SymbolicImport.gather_nd,
+    "GridSample": _SymbolicImport.grid_sample,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,
+    "ReverseSequence": _SymbolicImport.reverse_sequence,
+    "ScatterElements": _SymbolicImport.elements,
+    "ScatterND": _SymbolicImport.scatter_nd,
     "Slice": _SymbolicImport.slice,
+    "Squeeze": _SymbolicImport.squeeze,
     "Tile": _SymbolicImport.tile,
     **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),
 }
