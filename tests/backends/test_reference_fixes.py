@@ -71,8 +71,8 @@ def test_an_optional_value_crosses_from_one_code_generator_to_another():
 
 
 def test_what_the_evaluator_has_no_kernel_for_is_rejected_before_it_is_compiled():
-    model = small(helper.make_node("GlobalLpPool", ["x"], ["y"], name="pool"), shape=(1, 2, 3, 3))
-    with pytest.raises(tt.TvmTargetError, match="it has no kernel for GlobalLpPool"):
+    model = small(helper.make_node("Multinomial", ["x"], ["y"], name="draw"), shape=(1, 3))
+    with pytest.raises(tt.TvmTargetError, match="it has no kernel for Multinomial"):
         tt.decompose(model, "numpy")
 
 
@@ -160,3 +160,75 @@ def test_windows_of_pooling_may_have_gaps_and_begin_in_the_padding():
     model = small(node, shape=(1, 1, 6))
     x = np.float32([[[5, 1, 4, 2, 0, 3]]])
     np.testing.assert_array_equal(tt.build(model, "numpy")(x), tt.build(model, "onnxruntime")(x))
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "attributes", "constants"),
+    [
+        *(("GlobalMaxPool", (2, 3, *[4] * rank), {}, {}) for rank in (1, 2, 3)),
+        ("GlobalLpPool", (2, 3, 4), {"p": 3}, {}),
+        ("GlobalLpPool", (2, 3, 4, 5), {}, {}),
+        ("LpNormalization", (3, 4), {"p": 1, "axis": 0}, {}),
+        ("LpNormalization", (3, 4), {"p": 2}, {}),
+        ("MaxPool", (1, 2, 7), {"kernel_shape": [2], "auto_pad": "SAME_LOWER"}, {}),
+        ("MaxPool", (1, 2, 7, 5, 4), {"kernel_shape": [3, 2, 2], "strides": [2, 2, 1], "auto_pad": "SAME_UPPER"}, {}),
+        ("AveragePool", (1, 2, 7, 5), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}, {}),
+        ("Pad", (3, 4), {}, {"pads": np.array([-1, 2, 1, -2]), "value": np.float32(5)}),
+        ("Pad", (3, 4), {"mode": "edge"}, {"pads": np.array([2, -1, -1, 1])}),
+        ("ConvTranspose", (2, 4, 5), {"group": 2, "strides": [2]}, {"w": "4,3,3", "b": "6"}),
+        *(
+            (
+                "ConvTranspose",
+                (1, 2, 5, 6),
+                {"strides": [2, 2], "output_shape": [size, 12], "auto_pad": pad},
+                {"w": "2,3,3,3"},
+            )
+            for pad in ("NOTSET", "SAME_UPPER", "SAME_LOWER")
+            for size in (10, 12)
+        ),
+    ],
+)
+def test_images_of_any_rank_equal_onnxruntime(operator, shape, attributes, constants):
+    rng = np.random.default_rng(0)
+    values = {
+        name: rng.normal(size=tuple(map(int, one.split(",")))).astype("float32") if isinstance(one, str) else one
+        for name, one in constants.items()
+    }
+    node = helper.make_node(operator, ["x", *values], ["y"], **attributes)
+    module = tt.IRModule.from_onnx(small(node, shape=shape, opset=18, **values))
+    x = rng.normal(size=shape).astype("float32")
+    np.testing.assert_allclose(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_depths_and_limits_are_scalars_or_vectors(shape):
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["x", "scores", "most", "overlap"], ["boxes"]),
+        helper.make_node("OneHot", ["boxes", "depth", "values"], ["y"], axis=0),
+    ]
+    limits = {"most": np.full(shape, 2), "overlap": np.full(shape, 0.5, "float32"), "depth": np.full(shape, 3)}
+    scores = np.array([[[0.5, 0.75, 0.25]]], "float32")
+    module = tt.IRModule.from_onnx(
+        small(*nodes, shape=(1, 3, 4), scores=scores, values=np.array([0, 2], "float32"), **limits)
+    )
+    x = np.array([[[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3]]], "float32")
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
+
+
+@pytest.mark.parametrize(
+    ("node", "opset", "reason"),
+    [
+        (helper.make_node("Hardmax", ["x"], ["y"], axis=0), 11, "along one axis only"),
+        (
+            helper.make_node(
+                "Resize", ["x", "", "s"], ["y"], mode="nearest", coordinate_transformation_mode="tf_half_pixel_for_nn"
+            ),
+            17,
+            "tf_half_pixel_for_nn",
+        ),
+    ],
+)
+def test_what_the_evaluator_computes_otherwise_is_refused(node, opset, reason):
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 1, 4, 4), opset=opset, s=np.ones(4, "float32")))
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.decompose(module, "numpy")

@@ -10,12 +10,16 @@ from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
+from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
+from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
+from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
+from onnx.reference.ops.op_pad import Pad_18
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
 
 from tvmtarget.backends.protocol import Array
@@ -189,13 +193,17 @@ def _windows(
         The indices of each window; None if only the evaluator knows what it does.
     """
     rank, found = len(kernel_shape), []
-    if auto_pad not in (None, "NOTSET") or ceil_mode or x.dtype.kind != "f" or not x.size or np.isnan(x).any():
+    if ceil_mode or x.dtype.kind != "f" or not x.size or np.isnan(x).any():
         return None
     steps, gaps, edges = strides or [1] * rank, dilations or [1] * rank, pads or [0] * 2 * rank
-    for size, kernel, step, gap, before, after in zip(
+    for size, kernel, step, gap, first, last in zip(
         x.shape[2:], kernel_shape, steps, gaps, edges[:rank], edges[rank:], strict=True
     ):
-        length = (kernel - 1) * gap + 1
+        length, before, after = (kernel - 1) * gap + 1, first, last
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            total = max(0, (-(-size // step) - 1) * step + length - size)
+            before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            after = total - before
         starts = range(-before, size + after - length + 1, step)
         # The first element of the input in a window that begins in the padding, and each gap-th after it.
         found.append([slice(start % gap if start < 0 else start, start + length, gap) for start in starts])
@@ -210,6 +218,94 @@ def _reduced(x: Array, windows: list[list[slice]], reduce: Callable[[Array], Arr
         window = x[(..., *(along[index] for along, index in zip(windows, position, strict=True)))]
         result[(..., *position)] = reduce(window.reshape(*x.shape[:2], -1))
     return result
+
+
+class GlobalMaxPool(OpRun):  # type: ignore[misc]
+    """Maxima of images, of which the evaluator supports two spatial dimensions only (onnx 1.23)."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class GlobalLpPool(OpRun):  # type: ignore[misc]
+    """Norms of images, which the evaluator does not have (onnx 1.23)."""
+
+    def _run(self, x: Array, p: int | None = None) -> tuple[Array]:
+        order = 2 if p is None else p
+        sums = (np.abs(x) ** order).sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+        return ((sums ** (1 / order)).astype(x.dtype),)
+
+
+class LpNormalization(OpRun):  # type: ignore[misc]
+    """Division by a norm, of which the evaluator sums numbers with their signs where it is of order 1 (onnx 1.23)."""
+
+    def _run(self, x: Array, axis: int | None = None, p: int | None = None) -> tuple[Array]:
+        along, order = -1 if axis is None else axis, 2 if p is None else p
+        norm = (np.abs(x) ** order).sum(axis=along, keepdims=True) ** (1 / order)
+        return (np.divide(x, norm, out=np.zeros_like(x), where=norm != 0).astype(x.dtype),)
+
+
+class OneHot(ReferenceOneHot):  # type: ignore[misc]
+    """One-hot vectors, whose depth the evaluator takes as a scalar only (onnx 1.23)."""
+
+    def _run(self, indices: Array, depth: Array, values: Array, axis: int | None = None) -> tuple[Array]:
+        result: tuple[Array] = super()._run(indices, np.reshape(depth, ()), values, axis=-1 if axis is None else axis)
+        return result
+
+
+class NonMaxSuppression(ReferenceNonMaxSuppression):  # type: ignore[misc]
+    """Selection of boxes, whose limits the evaluator takes as vectors, and all of them, only (onnx 1.23)."""
+
+    def _run(self, boxes: Array, scores: Array, *limits: Array | None, **attributes: object) -> tuple[Array]:
+        most, *thresholds = (None if one is None else np.reshape(one, -1) for one in [*limits, None, None, None][:3])
+        most = np.zeros(1, np.int64) if most is None or not most.size else most
+        overlap = np.zeros(1, np.float32) if thresholds[0] is None else thresholds[0]
+        result: tuple[Array] = super()._run(boxes, scores, most, overlap, thresholds[1], **attributes)
+        return result
+
+
+class Pad(Pad_18):  # type: ignore[misc]
+    """Padding, of which the evaluator does not support negative numbers of elements (onnx 1.23): they are cut off."""
+
+    def _run(self, data: Array, pads: Array, *rest: Array | None, **attributes: object) -> tuple[Array]:
+        axes = range(data.ndim) if len(rest) < 2 or rest[1] is None else rest[1]
+        kept = [slice(None)] * data.ndim
+        for axis, before, after in zip(axes, *pads.reshape(2, -1), strict=True):
+            kept[axis] = slice(max(0, -before), data.shape[axis] - max(0, -after))
+        result: tuple[Array] = super()._run(data[tuple(kept)], np.maximum(pads, 0), *rest, **attributes)
+        return result
+
+
+class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
+    """Transposed convolution, whose groups the evaluator mixes up, and whose shape it does not crop to (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        weights: Array,
+        bias: Array | None = None,
+        group: int | None = None,
+        output_shape: Sequence[int] | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> tuple[Array]:
+        if output_shape is not None:
+            rank = len(output_shape)
+            steps, gaps, more = (
+                attributes.get(name) or [default] * rank
+                for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+            )
+            sizes = zip(x.shape[2:], weights.shape[2:], steps, gaps, more, output_shape, strict=True)
+            ends = [((n - 1) * step + (kernel - 1) * gap + 1 + add, out) for n, kernel, step, gap, add, out in sizes]
+            total = [max(0, end - out) for end, out in ends]
+            less, rest = [one // 2 for one in total], [one - one // 2 for one in total]
+            attributes["pads"] = [*less, *rest] if attributes.get("auto_pad") == "SAME_UPPER" else [*rest, *less]
+        count = group or 1
+        parts = [
+            super(ConvTranspose, self)._run(data, each, group=1, output_shape=output_shape, **attributes)[0]
+            for data, each in zip(np.split(x, count, axis=1), np.split(weights, count), strict=True)
+        ]
+        result = np.concatenate(parts, axis=1)
+        return (result if bias is None else result + bias.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
 class ZipMap(OpRun):  # type: ignore[misc]
@@ -235,5 +331,12 @@ FIXES = [
     MatMulInteger,
     MaxPool,
     AveragePool,
+    GlobalMaxPool,
+    GlobalLpPool,
+    LpNormalization,
+    OneHot,
+    NonMaxSuppression,
+    Pad,
+    ConvTranspose,
     ZipMap,
 ]

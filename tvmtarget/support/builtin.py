@@ -18,9 +18,8 @@ __all__ = ["CUDA", "LLVM", "NUMPY", "ONNXRUNTIME", "OPENVINO", "C"]
 class LLVM(Strategy):
     """Apache TVM for CPUs: ONNX through Relax, Relax, and TIR.
 
-    An operation is rejected if it would fail late, compute a wrong result silently, or kill the process. One such risk
-    is accepted, as rejecting it would reject every embedding: indices that are computed at run time (Gather, Scatter
-    and related operators) are not checked, and one that is out of bounds accesses other memory.
+    An operation is rejected if it would fail late, compute a wrong result silently, or kill the process. Indices,
+    divisors and sizes that only a run knows are checked then.
     """
 
     ops = frozenset(tvm_rules.RULES) | frozenset(tvm_rules.EXPANDED) | frozenset(tvm_rules.UNSUPPORTED)
@@ -134,6 +133,23 @@ def _usual_network(op: Op) -> Reject | None:
     return reject("ATTR", f"it computes {op.kind} with the usual activations only, {', '.join(usual)}")
 
 
+def _no_flattening(op: Op) -> Reject | None:
+    """Reject a Hardmax over several dimensions, as it is before version 13: ONNX does not convert it."""
+    tensor, axis = op.tensor(0), op.attr("axis")
+    rank = 0 if tensor is None else len(tensor.shape or ())
+    if op.opset >= 13 or (1 if axis is None else axis) in (-1, rank - 1):
+        return None
+    return reject("ATTR", f"it computes Hardmax along one axis only, not from axis {axis!r} on", hint="flatten before")
+
+
+def _no_old_coordinates(op: Op) -> Reject | None:
+    """Reject a way of Resize that ONNX has no longer since version 13."""
+    mode = op.attr("coordinate_transformation_mode")
+    if mode != "tf_half_pixel_for_nn":
+        return None
+    return reject("ATTR", f"it does not support Resize with coordinate_transformation_mode={mode!r}", hint="half_pixel")
+
+
 def _no_cubic_border(op: Op) -> Reject | None:
     """Reject cubic samples near a border: the reference evaluator moves the place, not the elements around it."""
     if op.attr("mode") not in ("bicubic", "cubic") or op.attr("padding_mode") != "border":
@@ -203,7 +219,7 @@ class NUMPY(Strategy):
 
     unsupported: ClassVar[dict[str, str]] = {
         "ImageDecoder": "it decodes images by Pillow only",
-        **{kind: f"it has no kernel for {kind}" for kind in ("GlobalLpPool", "MaxRoiPool", "Multinomial")},
+        **{kind: f"it has no kernel for {kind}" for kind in ("MaxRoiPool", "Multinomial")},
         **{
             f"{domain}::{kind}": f"it has no kernel for {kind}"
             for domain, kind in (
@@ -216,6 +232,8 @@ class NUMPY(Strategy):
     rules: ClassVar[dict[str, Rule]] = {
         **{kind: Rule(attrs=_USUAL, checks=(_usual_network,)) for kind in ("GRU", "LSTM", "RNN")},
         "GridSample": Rule(checks=(_no_cubic_border,)),
+        "Hardmax": Rule(checks=(_no_flattening,)),
+        "Resize": Rule(checks=(_no_old_coordinates,)),
         "Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS),
         **_CLASSICAL,
     }
