@@ -1,4 +1,4 @@
-"""Tree ensembles on llvm and c, against onnxruntime."""
+"""Tree ensembles on llvm, c and openvino, against onnxruntime."""
 
 import numpy as np
 import onnx
@@ -151,6 +151,13 @@ def walked(proto, x):
     return result + e.base
 
 
+@pytest.fixture(params=["llvm", "openvino"])
+def target(request):
+    if request.param == "openvino":
+        pytest.importorskip("openvino")
+    return request.param
+
+
 def check(proto, x, target="llvm", **options):
     found = tt.build(tt.IRModule.from_onnx(proto), target, **options).run({"x": x})
     for name, array in wanted(proto, x).items():
@@ -177,45 +184,85 @@ def test_tables_of_trees_lead_to_the_leaves_of_onnxruntime(seed, dtype, missing,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_trees_compare_every_mode_and_missing_values(rng, dtype):
-    check(model(*regressor(rng, count=20, depth=5, modes=MODES, base_values=[0.5]), dtype=dtype), rows(rng, 200, dtype))
+def test_trees_compare_every_mode_and_missing_values(rng, dtype, target):
+    proto = model(*regressor(rng, count=20, depth=5, modes=MODES, base_values=[0.5]), dtype=dtype)
+    if target == "openvino" and dtype == "float64":
+        with pytest.raises(tt.TvmTargetError, match="it does not support float64"):
+            tt.build(tt.IRModule.from_onnx(proto), target)
+        return
+    check(proto, rows(rng, 200, dtype), target)
+
+
+@pytest.mark.parametrize("opset", [None, 9])
+def test_trees_of_models_of_old_or_no_operator_sets_run(rng, target, opset):
+    proto = model(*classifier(rng, labels=[4, 2]))
+    if opset is None:
+        del proto.opset_import[0]
+    else:
+        proto.opset_import[0].version = opset
+    check(proto, rows(rng, 9), target)
+
+
+def test_trees_deeper_than_openvino_takes_are_refused():
+    pytest.importorskip("openvino")
+    depth = 257
+    nodes = {f"nodes_{name}": [] for name in ("truenodeids", "falsenodeids")}
+    for level in range(depth):
+        nodes["nodes_truenodeids"].append(depth + level)
+        nodes["nodes_falsenodeids"].append(level + 1 if level < depth - 1 else 2 * depth)
+    leaves = range(depth, 2 * depth + 1)
+    proto = model(
+        "TreeEnsembleRegressor",
+        {
+            **{name: values + [0] * len(leaves) for name, values in nodes.items()},
+            **{f"nodes_{name}": [0] * (2 * depth + 1) for name in ("treeids", "featureids")},
+            "nodes_nodeids": list(range(2 * depth + 1)),
+            "nodes_values": [float(level) for level in range(depth)] + [0.0] * len(leaves),
+            "nodes_modes": ["BRANCH_LEQ"] * depth + ["LEAF"] * len(leaves),
+            **{f"target_{name}": [0] * len(leaves) for name in ("treeids", "ids")},
+            "target_nodeids": list(leaves),
+            "target_weights": [1.0] * len(leaves),
+        },
+    )
+    with pytest.raises(tt.TvmTargetError, match="trees of at most 256 comparisons, and one has 257"):
+        tt.decompose(tt.IRModule.from_onnx(proto), "openvino")
 
 
 @pytest.mark.parametrize("aggregate", ["AVERAGE", "MIN", "MAX"])
-def test_trees_are_aggregated(rng, aggregate):
+def test_trees_are_aggregated(rng, target, aggregate):
     attributes = regressor(rng, count=9, targets=2, aggregate_function=aggregate, base_values=[0.5, -1.0])
-    check(model(*attributes), rows(rng, 5))
+    check(model(*attributes), rows(rng, 5), target)
 
 
 @pytest.mark.parametrize("count", [0, 1, 64, 65])
-def test_rows_may_be_any_number(rng, count):
-    check(model(*regressor(rng, count=1)), rows(rng, count))
+def test_rows_may_be_any_number(rng, target, count):
+    check(model(*regressor(rng, count=1)), rows(rng, count), target)
 
 
-def test_a_tree_may_be_one_leaf(rng):
-    check(model(*regressor(rng, depth=0, count=2), batch=3), rows(rng, 3))
+def test_a_tree_may_be_one_leaf(rng, target):
+    check(model(*regressor(rng, depth=0, count=2), batch=3), rows(rng, 3), target)
 
 
 @pytest.mark.parametrize("post_transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
-def test_classes_have_scores_and_the_best_is_the_label(rng, post_transform):
+def test_classes_have_scores_and_the_best_is_the_label(rng, target, post_transform):
     attributes = classifier(rng, labels=[5, -7, 9], post_transform=post_transform, base_values=[0.1, 0.2, 0.0])
-    check(model(*attributes), rows(rng, 40))
+    check(model(*attributes), rows(rng, 40), target)
 
 
 @pytest.mark.parametrize("post_transform", ["NONE", "LOGISTIC"])
 @pytest.mark.parametrize("weights", [(-1, 1), (0, 0.3)])
-def test_one_of_two_classes_has_weights(rng, weights, post_transform):
+def test_one_of_two_classes_has_weights(rng, target, weights, post_transform):
     attributes = classifier(rng, labels=[4, 2], weights=weights, post_transform=post_transform, base_values=[0.1])
-    check(model(*attributes), rows(rng, 40))
+    check(model(*attributes), rows(rng, 40), target)
 
 
-def test_trees_take_whole_numbers(rng):
-    check(model(*classifier(rng, labels=[0, 1, 2]), dtype="int64"), rng.integers(-3, 4, (9, COLUMNS)))
+def test_trees_take_whole_numbers(rng, target):
+    check(model(*classifier(rng, labels=[0, 1, 2]), dtype="int64"), rng.integers(-3, 4, (9, COLUMNS)), target)
 
 
-def test_lists_of_branches_and_of_leaves_are_trees(rng):
+def test_lists_of_branches_and_of_leaves_are_trees(rng, target):
     attributes = ensemble(rng, count=9, depth=5, modes=(*MODES, "BRANCH_MEMBER"), targets=2)
-    check(model(*attributes), rows(rng, 30))
+    check(model(*attributes), rows(rng, 30), target)
 
 
 def test_generated_c_has_trees_too(rng):
@@ -297,10 +344,10 @@ def test_classes_whose_labels_engines_choose_differently_are_refused(rng, labels
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
 
 
-def test_a_saved_program_whose_trees_read_past_their_input_is_refused(rng, tmp_path):
+def test_a_saved_program_whose_trees_read_past_their_input_is_refused(rng, tmp_path, target):
     """Untrusted programs are compiled from the source in the file, which anybody may have changed."""
     kind, attributes = regressor(rng)
-    exe = tt.build(tt.IRModule.from_onnx(model(kind, attributes)), "llvm")
+    exe = tt.build(tt.IRModule.from_onnx(model(kind, attributes)), target)
     exe.save(tmp_path / "trees.tta")
     facts, files = read_files(tmp_path / "trees.tta")
     (name,) = (name for name in files if name.endswith("source.onnx"))

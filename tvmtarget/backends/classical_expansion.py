@@ -1,13 +1,15 @@
 """Operators of ai.onnx.ml on numbers, written as operators of ONNX.
 
-Of a tree ensemble, one without post-transform remains (`tree_ensembles`). Labels are found as ONNX Runtime finds
-them. Strings and maps are no tensors of numbers, and stay with other code generators.
+Of a tree ensemble, one without post-transform remains (`tree_ensembles`), or its trees are walked by gathering nodes.
+Labels are found as ONNX Runtime finds them. Strings and maps are no tensors of numbers, and stay with other code
+generators.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,10 +20,11 @@ from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of
 from tvmtarget.support.classical_rules import label_tables
 from tvmtarget.support.tree_ensembles import Ensemble, classes_of, read_ensemble
 
-__all__ = ["CLASSICAL_EXPANSIONS"]
+__all__ = ["CLASSICAL_EXPANSIONS", "TRAVERSED_TREES", "TREES_SINCE"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
+_SCALE = 2.0**64  # times the smallest number is a normal one
 _ALMOST_ZERO = 1e-7  # what SOFTMAX_ZERO counts as zero
 
 
@@ -35,11 +38,11 @@ def _floats(builder: ExpansionBuilder, name: str) -> str:
     return builder.add("Cast", [name], to=TensorProto.FLOAT)
 
 
-def _reduced(builder: ExpansionBuilder, kind: str, name: str) -> str:
-    """Return a reduction of the last axis, which stays."""
+def _reduced(builder: ExpansionBuilder, kind: str, name: str, axis: int = -1, keepdims: int = 1) -> str:
+    """Return a reduction of an axis, by default of the last one, which stays."""
     if builder.opset >= (13 if kind == "ReduceSum" else 18):
-        return builder.add(kind, [name, builder.constant(np.array([-1]), name)], keepdims=1)
-    return builder.add(kind, [name], axes=[-1], keepdims=1)
+        return builder.add(kind, [name, builder.constant(np.array([axis]), name)], keepdims=keepdims)
+    return builder.add(kind, [name], axes=[axis], keepdims=keepdims)
 
 
 def _scores(builder: ExpansionBuilder, name: str, post_transform: str, result: str) -> None:
@@ -88,26 +91,98 @@ def _results(builder: ExpansionBuilder, node: NodeProto) -> list[str]:
 # Tree ensembles
 
 
-def _sums(builder: ExpansionBuilder, node: NodeProto, label: str = "") -> tuple[str, Ensemble]:
+def _plain(builder: ExpansionBuilder, node: NodeProto, data: str, sums: str, label: str, _ensemble: Ensemble) -> None:
+    """Add the ensemble itself, without post-transform."""
+    plain = onnx.helper.make_node(node.op_type, [data], [label, sums] if label else [sums], domain=node.domain)
+    plain.attribute.extend(attribute for attribute in node.attribute if attribute.name != "post_transform")
+    builder.nodes.append(plain)
+
+
+def _traversed(
+    builder: ExpansionBuilder, node: NodeProto, data: str, sums: str, label: str, ensemble: Ensemble
+) -> None:
+    """Walk all trees at once, level by level, by gathering the nodes; a leaf is its own child.
+
+    Source: Nakandala et al., "A Tensor Compiler for Unified Machine Learning Prediction Serving" (OSDI 2020), which
+    names this strategy TreeTraversal.
+    """
+    add, columns = builder.add, builder.types[node.input[0]].shape.dim[-1].dim_value
+    # The rules require this, too, but the source in a saved program is compiled without them.
+    if int(ensemble.features.max(initial=0)) >= columns:
+        most = int(ensemble.features.max())
+        raise ValueError(f"an ensemble compares column {most}, and its input is known to have {columns}")
+    other, less, *missing = (np.ascontiguousarray(column) for column in ensemble.children.T)
+    # OpenVINO takes subnormal constants as zero, and `x < 0` compares with one: both sides are scaled.
+    is_subnormal = np.abs(ensemble.thresholds) < np.finfo(ensemble.thresholds.dtype).tiny
+    scales = np.where(is_subnormal, _SCALE, 1).astype(ensemble.thresholds.dtype)
+    thresholds = ensemble.thresholds * scales
+    tables = {"features": ensemble.features, "thresholds": thresholds, "other": other, "less": less}
+    if (is_subnormal & (ensemble.thresholds != 0)).any():
+        tables["scales"] = scales
+    if missing:
+        tables["missing"] = missing[0]
+    names = {name: builder.constant(table, data) for name, table in tables.items()}
+    at = ""
+    for _ in range(max(1, int(ensemble.depths.max(initial=0)))):
+        if at:
+            found = {name: add("Gather", [table, at], axis=0) for name, table in names.items()}
+            value = add("GatherElements", [data, found["features"]], axis=1)
+        else:
+            found = {name: builder.constant(table[ensemble.roots], data) for name, table in tables.items()}
+            value = add("Gather", [data, found["features"]], axis=1)
+        if "scales" in tables:
+            value = add("Mul", [value, found["scales"]])
+        at = add("Where", [add("LessOrEqual", [value, found["thresholds"]]), found["less"], found["other"]])
+        if missing:
+            at = add("Where", [add("IsNaN", [value]), found["missing"], at])
+    _aggregated(builder, at, ensemble, sums)
+    if label and ensemble.is_binary:
+        # Sums of weights that are not negative are probabilities.
+        bound = 0.5 if (ensemble.weights >= 0).all() else 0.0
+        _above(builder, classes_of(attributes_of(node)), sums, bound, label)
+    elif label:
+        _best(builder, classes_of(attributes_of(node)), sums, label)
+
+
+def _aggregated(builder: ExpansionBuilder, leaves: str, ensemble: Ensemble, result: str) -> None:
+    """Add the aggregate of the weights of the leaves that each row reaches, one of each tree."""
+    add, dtype, targets = builder.add, ensemble.weights.dtype, ensemble.targets
+    info = np.finfo(dtype)
+    nothing = {"MIN": info.max, "MAX": info.min}.get(ensemble.aggregate, 0.0)
+    weights = np.full((len(ensemble.features), targets), nothing, dtype)
+    weights[np.repeat(np.arange(len(weights)), np.diff(ensemble.first)), ensemble.weighted] = ensemble.weights
+    kind = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(ensemble.aggregate, "ReduceSum")
+    if targets == 1:
+        found = _reduced(builder, kind, add("Gather", [builder.constant(weights[:, 0], leaves), leaves], axis=0))
+    else:
+        found = add("Gather", [builder.constant(weights, leaves), leaves], axis=0)
+        found = _reduced(builder, kind, found, 1, 0)
+    if ensemble.aggregate == "AVERAGE":
+        found = add("Div", [found, builder.constant(np.array(len(ensemble.roots), dtype), leaves)])
+    add("Add", [found, builder.constant(ensemble.base, leaves)], result)
+
+
+_Sums: TypeAlias = Callable[[ExpansionBuilder, NodeProto, str, str, str, Ensemble], None]
+
+
+def _sums(builder: ExpansionBuilder, node: NodeProto, add_sums: _Sums, label: str = "") -> tuple[str, Ensemble]:
     """Add an ensemble without post-transform; return the name of its sums, and the ensemble."""
     (x,) = operands_of(node, 1)
     dtype = "float64" if builder.types[x].elem_type == TensorProto.DOUBLE else "float32"
     ensemble = read_ensemble(node.op_type, attributes_of(node), dtype)
     data, name = x if dtype == "float64" else _floats(builder, x), builder.fresh(f"{x}:sums")
-    plain = onnx.helper.make_node(node.op_type, [data], [label, name] if label else [name], domain=node.domain)
-    plain.attribute.extend(attribute for attribute in node.attribute if attribute.name != "post_transform")
-    builder.nodes.append(plain)
+    add_sums(builder, node, data, name, label, ensemble)
     return name, ensemble
 
 
-def _tree_regressor(builder: ExpansionBuilder, node: NodeProto) -> None:
-    sums, ensemble = _sums(builder, node)
+def _tree_regressor(add_sums: _Sums, builder: ExpansionBuilder, node: NodeProto) -> None:
+    sums, ensemble = _sums(builder, node, add_sums)
     _scores(builder, sums, ensemble.post_transform, node.output[0])
 
 
-def _tree_classifier(builder: ExpansionBuilder, node: NodeProto) -> None:
+def _tree_classifier(add_sums: _Sums, builder: ExpansionBuilder, node: NodeProto) -> None:
     label, scores = _results(builder, node)
-    sums, ensemble = _sums(builder, node, label)
+    sums, ensemble = _sums(builder, node, add_sums, label)
     if not ensemble.is_binary:
         _scores(builder, sums, ensemble.post_transform, scores)
         return
@@ -319,6 +394,15 @@ def _label_encoder(builder: ExpansionBuilder, node: NodeProto) -> None:
     add("Gather", [builder.constant(np.concatenate([default, values]), x), index], node.output[0], axis=0)
 
 
+def _trees(add_sums: _Sums) -> dict[str, Callable[[ExpansionBuilder, NodeProto], None]]:
+    """Return the expansions of ensembles, by what adds their sums and labels."""
+    return {
+        "ai.onnx.ml::TreeEnsemble": partial(_tree_regressor, add_sums),
+        "ai.onnx.ml::TreeEnsembleClassifier": partial(_tree_classifier, add_sums),
+        "ai.onnx.ml::TreeEnsembleRegressor": partial(_tree_regressor, add_sums),
+    }
+
+
 CLASSICAL_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] = {
     f"ai.onnx.ml::{kind}": expand
     for kind, expand in {
@@ -334,8 +418,9 @@ CLASSICAL_EXPANSIONS: dict[str, Callable[[ExpansionBuilder, NodeProto], None]] =
         "SVMClassifier": _svm_classifier,
         "SVMRegressor": _svm_regressor,
         "Scaler": _scaler,
-        "TreeEnsemble": _tree_regressor,
-        "TreeEnsembleClassifier": _tree_classifier,
-        "TreeEnsembleRegressor": _tree_regressor,
     }.items()
-}
+} | _trees(_plain)
+
+# Ensembles of trees by operators of ONNX alone, as of this version.
+TREES_SINCE = 12
+TRAVERSED_TREES = _trees(_traversed)

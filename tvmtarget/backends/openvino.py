@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 
+from tvmtarget.backends.classical_expansion import TRAVERSED_TREES, TREES_SINCE
 from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
@@ -87,9 +89,9 @@ class _OpenVino(Backend):
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
-        request = replace(request, source=_expanded(request))
-        checks = tuple(_index_checks(request.model.graph, place))
         try:
+            request = replace(request, source=_expanded(request))
+            checks = tuple(_index_checks(request.model.graph, place))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
@@ -117,6 +119,12 @@ def _expanded(request: CompileRequest) -> bytes:
         return request.source
     model = onnx.load_from_string(request.source)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    if opset < TREES_SINCE and any(kind_of(node) in TRAVERSED_TREES for node in model.graph.node):
+        if opset:
+            model = onnx.version_converter.convert_version(model, TREES_SINCE)
+        else:
+            model.opset_import.append(onnx.helper.make_opsetid("", TREES_SINCE))
+        opset = TREES_SINCE
     expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
     return bytes(model.SerializeToString())
 
@@ -244,6 +252,7 @@ def _dtype(builder: ExpansionBuilder, name: str) -> str:
 
 _EXPANSIONS: dict[str, Expansion] = {
     **{kind: expand for kind, expand in EXPANSIONS.items() if kind in RULES and "::" in kind},
+    **TRAVERSED_TREES,
     **dict.fromkeys(COMPARISONS, _comparison),
     "Compress": _compression,
     "DynamicQuantizeLinear": _dynamic_quantization,

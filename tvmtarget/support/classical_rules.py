@@ -15,9 +15,9 @@ from tvmtarget.ir.function import Constant
 from tvmtarget.ir.types import Dim
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
-from tvmtarget.support.tree_ensembles import POST_TRANSFORMS, classes_of, read_ensemble
+from tvmtarget.support.tree_ensembles import POST_TRANSFORMS, Ensemble, classes_of, read_ensemble
 
-__all__ = ["CLASSICAL", "label_tables"]
+__all__ = ["CLASSICAL", "ensemble_of", "label_tables"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -64,13 +64,27 @@ def _check_lengths(*names: str) -> Callable[[Op], Reject | None]:
     return check
 
 
-def _check_tree(op: Op) -> Reject | None:
-    tensor, columns = op.tensor(0), _columns(op)
+def ensemble_of(op: Op) -> Ensemble:
+    """Read the ensemble of trees of an operation.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        Its tables.
+
+    Raises:
+        ValueError: the attributes describe no ensemble.
+    """
+    tensor = op.tensor(0)
     dtype = "float64" if tensor is not None and tensor.dtype == "float64" else "float32"
-    kind = op.kind.rpartition("::")[2]
-    attributes = _attributes(op)
+    return read_ensemble(op.kind.rpartition("::")[2], _attributes(op), dtype)
+
+
+def _check_tree(op: Op) -> Reject | None:
+    kind, columns = op.kind.rpartition("::")[2], _columns(op)
     try:
-        ensemble = read_ensemble(kind, attributes, dtype)
+        ensemble = ensemble_of(op)
     except ValueError as error:
         return reject("ATTR", f"it does not support this {kind}: {error}")
     if isinstance(columns, int) and int(ensemble.features.max(initial=0)) >= columns:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
+from tvmtarget.support.classical_rules import ensemble_of
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = ["COMPARISONS", "DTYPES", "EXACT", "OPSETS", "RULES", "UNSUPPORTED", "check_integers", "check_lists"]
@@ -56,6 +57,9 @@ _LISTS = {
     "Squeeze": (1,),
     "Upsample": (1,),
 }
+# Trees are walked level by level.
+_MOST_LEVELS = 256
+_MOST_WEIGHTS = 1 << 24
 EXACT = 2**24  # float32 holds all integers up to this one
 
 
@@ -231,14 +235,28 @@ def _no_aligned_scales(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
 
 
+def _small_trees(op: Op) -> Reject | None:
+    """Reject trees that would become too many operations, or too large a table of weights."""
+    ensemble = ensemble_of(op)
+    depth, weights = int(ensemble.depths.max(initial=0)), len(ensemble.features) * ensemble.targets
+    if depth > _MOST_LEVELS:
+        return reject("ATTR", f"it supports trees of at most {_MOST_LEVELS} comparisons, and one has {depth}")
+    if weights > _MOST_WEIGHTS:
+        return reject("ATTR", f"its table of weights would have {weights} elements, more than {_MOST_WEIGHTS}")
+    return None
+
+
 _RECURRENT = Rule(attrs={"layout": (0,)}, checks=(_usual_network,))
 _REDUCED = Rule(constants=(1,))
 _WEIGHTED = Rule(checks=(_static_weights,))
 _COMPARED = Rule(checks=(_no_equal_floats,))
 
 RULES: dict[str, Rule] = {
-    # The backend writes these as operators of ONNX; ensembles of trees become a program of TVM.
-    **{kind: rule for kind, rule in tvm_rules.EXPANDED_WITH_BROADCASTS.items() if "::TreeEnsemble" not in kind},
+    # The backend writes these as operators of ONNX.
+    **{
+        kind: replace(rule, checks=(*rule.checks, _small_trees)) if "::TreeEnsemble" in kind else rule
+        for kind, rule in tvm_rules.EXPANDED_WITH_BROADCASTS.items()
+    },
     # Computed ones would not be checked.
     "ai.onnx.ml::ArrayFeatureExtractor": replace(
         tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
