@@ -289,3 +289,27 @@ def test_features_are_selected_by_constants():
         tt.decompose(module, "openvino")
     found = tt.build(module.bind({"i": np.array([2])}), "openvino")(x)
     np.testing.assert_array_equal(found, x[:, 2:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes"),
+    [
+        ("ReduceSum", {"axes": np.array([2, 3])}, {}),
+        ("ReduceMean", {"axes": np.array([1])}, {}),
+        ("AveragePool", {}, {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+        ("Relu", {}, {}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_operators_between_quantized_values_are_those_of_onnx(kind, operands, attributes, dtype):
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node(kind, ["d", *operands], ["y"], **attributes),
+    ]
+    program = model(nodes, {"x": ("float32", (2, 8, 6, 6))}, {"y": ("float32", None)})
+    constants = {"scale": np.float32(0.0224), "zero": np.array(121 if dtype == "uint8" else -7, dtype), **operands}
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    x = np.random.default_rng(0).normal(size=(2, 8, 6, 6)).astype("float32")
+    np.testing.assert_allclose(tt.build(program, "openvino")(x), tt.build(program, "onnxruntime")(x), atol=1e-4)

@@ -83,14 +83,14 @@ class _OpenVino(Backend):
         if target["device-name"] == "CPU":
             # Threads of several functions, or programs, would be pinned to the same processors.
             properties["ENABLE_CPU_PINNING"] = False
-            if saturates_products():
-                properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
         stated = {name: int(str(target[name])) for name in _COUNTS if target[name]}
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
         try:
             request = replace(request, source=_expanded(request))
+            if target["device-name"] == "CPU" and (saturates_products() or not _is_low_precision(request.model.graph)):
+                properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
             checks = tuple(_index_checks(request.model.graph, place))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
@@ -111,6 +111,16 @@ class _OpenVino(Backend):
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
         return _Program(compiled, model, request, checks)
+
+
+def _is_low_precision(graph: onnx.GraphProto) -> bool:
+    """Whether OpenVINO computes all quantized operators of a graph in integers as ONNX defines them.
+
+    Its low-precision transformations saturate ReduceSum and ReduceMean, divide AveragePool of padding by another count,
+    compute other results for networks with Resize, InstanceNormalization and products with quantized constants, and end
+    with errors for attention. Networks of convolutions and products are computed as ONNX defines them.
+    """
+    return all(kind_of(node) in _LOW_PRECISION for node in graph.node)
 
 
 def _expanded(request: CompileRequest) -> bytes:
@@ -261,6 +271,29 @@ _EXPANSIONS: dict[str, Expansion] = {
 }
 
 
+# What networks consist of whose low-precision transformations are tested.
+_LOW_PRECISION = frozenset(
+    {
+        "Add",
+        "Clip",
+        "Concat",
+        "Constant",
+        "Conv",
+        "DequantizeLinear",
+        "Flatten",
+        "Gemm",
+        "GlobalAveragePool",
+        "Identity",
+        "MatMul",
+        "MaxPool",
+        "QLinearConv",
+        "QLinearMatMul",
+        "QuantizeLinear",
+        "Relu",
+        "Reshape",
+        "Transpose",
+    }
+)
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
