@@ -313,3 +313,21 @@ def test_operators_between_quantized_values_are_those_of_onnx(kind, operands, at
     program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     x = np.random.default_rng(0).normal(size=(2, 8, 6, 6)).astype("float32")
     np.testing.assert_allclose(tt.build(program, "openvino")(x), tt.build(program, "onnxruntime")(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_halves_are_quantized_to_even_before_the_zero_point_is_added(dtype):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Sigmoid", ["d"], ["s"]),  # has no low-precision form
+        helper.make_node("Mul", ["d", "s"], ["y"]),
+    ]
+    ends = {"d": ("float32", ["n"]), "y": ("float32", ["n"])}
+    program = model(nodes, {"x": ("float32", ["n"])}, ends)
+    constants = {"scale": np.float32(1), "zero": np.array(3, dtype)}
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    x = np.arange(-140, 270, dtype="float32") + np.float32(0.5)
+    info = np.iinfo(dtype)
+    expected = np.clip(np.rint(x) + 3, info.min, info.max) - 3
+    np.testing.assert_array_equal(tt.build(program, "openvino").run({"x": x})["d"], expected)

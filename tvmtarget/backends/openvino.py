@@ -88,9 +88,11 @@ class _OpenVino(Backend):
         if target["cache-dir"]:
             properties["CACHE_DIR"] = str(target["cache-dir"])
         try:
-            request = replace(request, source=_expanded(request))
-            if target["device-name"] == "CPU" and (saturates_products() or not _is_low_precision(request.model.graph)):
+            is_cpu = target["device-name"] == "CPU"
+            low_precision = not is_cpu or (not saturates_products() and _is_low_precision(request.model.graph))
+            if not low_precision:
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
+            request = replace(request, source=_expanded(request, low_precision=low_precision))
             checks = tuple(_index_checks(request.model.graph, place))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
@@ -123,8 +125,11 @@ def _is_low_precision(graph: onnx.GraphProto) -> bool:
     return all(kind_of(node) in _LOW_PRECISION for node in graph.node)
 
 
-def _expanded(request: CompileRequest) -> bytes:
-    """Return the model of a function without the operators that OpenVINO does not know, or computes otherwise."""
+def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
+    """Return the model of a function without the operators that OpenVINO does not know, or computes otherwise.
+
+    Where quantized operators are computed in floats, QuantizeLinear is one of them.
+    """
     if not any(kind_of(node) in _EXPANSIONS for node in request.model.graph.node):
         return request.source
     model = onnx.load_from_string(request.source)
@@ -136,6 +141,8 @@ def _expanded(request: CompileRequest) -> bytes:
             model.opset_import.append(onnx.helper.make_opsetid("", TREES_SINCE))
         opset = TREES_SINCE
     expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
+    if not low_precision:  # of what is expanded to, too
+        expand_operators(model.graph, value_types(model.graph), opset, {"QuantizeLinear": _quantization})
     return bytes(model.SerializeToString())
 
 
@@ -207,15 +214,25 @@ def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Compress", [data, condition], node.output[0], **attributes)
 
 
-def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+def _wide_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QuantizeLinear to 16 bits by its definition: OpenVINO quantizes to 8 bits."""
+    zeros = builder.array(operands_of(node, 3)[2])
+    if zeros is not None and zeros.dtype in (np.int16, np.uint16):
+        _quantization(builder, node)
+    else:
+        builder.nodes.append(node)
+
+
+def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QuantizeLinear by its definition: OpenVINO adds the zero point before it rounds halves to even."""
     x, scale, zero = operands_of(node, 3)
     zeros = builder.array(zero)
-    if zeros is None or zeros.dtype not in (np.int16, np.uint16):
+    if zeros is None or builder.known(scale).dtype != np.float32:
         builder.nodes.append(node)
         return
-    shape = [1] * builder.rank(x)
+    shape: list[int] = []
     if zeros.size > 1:
+        shape = [1] * builder.rank(x)
         shape[attributes_of(node).get("axis", 1)] = -1
     scales, offsets = (array.astype("float32").reshape(shape) for array in (builder.known(scale), zeros))
     info = np.iinfo(zeros.dtype)
@@ -267,7 +284,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "Compress": _compression,
     "DynamicQuantizeLinear": _dynamic_quantization,
     "QLinearConv": _convolution_by_channel,
-    "QuantizeLinear": _quantization,
+    "QuantizeLinear": _wide_quantization,
 }
 
 
