@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from models import DIGITS
-from onnx import TensorProto, helper, numpy_helper
+from models import DIGITS, small
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
-from tvmtarget.errors import BackendError, MissingExtraError, RunError
+from tvmtarget.errors import BackendError, InfeasibleError, MissingExtraError, RunError
 
 pytest.importorskip("openvino", reason="pip install tvmtarget[openvino]")
 
@@ -331,3 +331,27 @@ def test_halves_are_quantized_to_even_before_the_zero_point_is_added(dtype):
     info = np.iinfo(dtype)
     expected = np.clip(np.rint(x) + 3, info.min, info.max) - 3
     np.testing.assert_array_equal(tt.build(program, "openvino").run({"x": x})["d"], expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_of_old_versions_runs_over_all_dimensions_from_an_axis_on(axis: int) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=axis)
+    module = tt.IRModule.from_onnx(small(node, shape=(2, 3, 4), opset=11))
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    np.testing.assert_allclose(tt.build(module, "openvino")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (
+            helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], ceil_mode=1, count_include_pad=1),
+            "ceil_mode=1 and count_include_pad=1",
+        ),
+        (helper.make_node("ReduceLogSum", ["x"], ["y"], noop_with_empty_axes=1), "no logarithm"),
+    ],
+)
+def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18))
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.decompose(module, "openvino")

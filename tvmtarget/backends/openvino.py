@@ -187,6 +187,19 @@ def _dynamic_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> No
     add("Cast", [add("Clip", [shifted, none, most])], y, to=onnx.TensorProto.UINT8)
 
 
+def _softmax(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Softmax over all dimensions from an axis on, as it is before version 13, as one of a matrix.
+
+    OpenVINO computes it along the axis alone.
+    """
+    axis = onnx.helper.get_node_attr_value(node, "axis") if node.attribute else 1
+    if builder.opset >= 13:
+        builder.nodes.append(node)
+        return
+    rows = builder.add("Softmax", [builder.add("Flatten", [node.input[0]], axis=axis)], axis=1)
+    builder.add("Reshape", [rows, builder.add("Shape", [node.input[0]])], node.output[0])
+
+
 def _convolution_by_channel(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QLinearConv whose weights have a scale for each channel as a Conv of quantized operands.
 
@@ -285,6 +298,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "DynamicQuantizeLinear": _dynamic_quantization,
     "QLinearConv": _convolution_by_channel,
     "QuantizeLinear": _wide_quantization,
+    "Softmax": _softmax,
 }
 
 

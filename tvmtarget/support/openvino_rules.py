@@ -212,6 +212,21 @@ def _no_empty_sets(op: Op) -> Reject | None:
     return reject("RULE", f"its {op.kind} of no values is not that of ONNX")
 
 
+def _no_partial_windows(op: Op) -> Reject | None:
+    """Reject averages that count padding in windows that are cut off: it divides by the size of whole windows."""
+    if op.attr("ceil_mode") != 1 or op.attr("count_include_pad") != 1:
+        return None
+    return reject("ATTR", "it averages otherwise with ceil_mode=1 and count_include_pad=1", hint="set one of them to 0")
+
+
+def _some_axes(op: Op) -> Reject | None:
+    """Reject a ReduceLogSum over no axes: it returns its operand, not the logarithm."""
+    axes = op.constant(1)
+    if op.attr("noop_with_empty_axes") != 1 or (axes is not None and axes.size):
+        return None
+    return reject("ATTR", "it takes no logarithm in a ReduceLogSum over no axes", hint="write a Log")
+
+
 def _integers_or_fmod(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     if op.attr("fmod") or tensor is None or tensor.dtype not in _FLOATS:
@@ -262,6 +277,7 @@ RULES: dict[str, Rule] = {
         tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
     ),
     "AffineGrid": Rule(constants=(1,)),
+    "AveragePool": Rule(checks=(_no_partial_windows,)),
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
@@ -286,6 +302,7 @@ RULES: dict[str, Rule] = {
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
+    "ReduceLogSum": Rule(constants=(1,), checks=(_some_axes,)),
     "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "ReduceMin": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "Resize": Rule(
