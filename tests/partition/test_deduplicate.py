@@ -12,12 +12,14 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
+from benchmarks._graphs import FAMILIES, module_of, shuffled, tree_of
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.executors.protocol import CopyEvent
 from tvmtarget.ir.function import Value
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.outline import leaf_wiring
 from tvmtarget.partition.plan import Plan
 from tvmtarget.support.registry import strategy_for
 from tvmtarget.support.strategy import Rule
@@ -300,6 +302,45 @@ def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_li
         for order in ([(0, 1, 2)] * 2, [(1, 2, 0), (2, 0, 1)])
     ]
     assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
+
+
+def test_names_of_large_functions_do_not_depend_on_the_order_of_operations_either():
+    graph = FAMILIES["transformer"](1200)
+    plans = [tt.decompose(module_of(one), tree_of(2)) for one in (graph, shuffled(graph, random.Random(0)))]
+    assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
+    edges = [(read, kind) if len(read) == 1 else (read[::-1], kind) for read, kind in graph]
+    assert {f.name for f in tt.decompose(module_of(edges), tree_of(2)).module} != {f.name for f in plans[0].module}
+
+
+@pytest.mark.parametrize("family", ["random", "transformer"])
+def test_large_leaves_read_return_and_share_what_small_ones_do(family, monkeypatch):
+    module, where = module_of(FAMILIES[family](400)), {"op:Relu": "@cpu", "op:Mul": "@gpu"}
+    plans = [tt.decompose(module, tree_of(3), where=where)]
+    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", 2)
+    plans.append(tt.decompose(module, tree_of(3), where=where))
+    calls, others = ([(one.ops, one.inputs, one.outputs) for one in plan.subgraphs] for plan in plans)
+    assert calls == others
+    assert len(plans[0].module.functions) == len(plans[1].module.functions)
+
+
+@pytest.mark.parametrize("constants", ["bind", "lift", "share"])
+def test_weights_of_large_leaves_are_bound_lifted_or_shared_as_those_of_small_ones(constants, monkeypatch):
+    model = layers(6, weights=[1.0, 2.0, 1.0, 1.0, 2.0, 3.0])
+    calls = []
+    for large in (leaf_wiring.LARGE_LEAF, 1):
+        monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
+        plan = tt.decompose(model, PAIR, where={"matmul5": "@b", "*": "@a"}, constants=constants)
+        calls.append([(len(plan.module.functions), one.ops, one.inputs, one.outputs) for one in plan.subgraphs])
+    assert calls[0] == calls[1]
+
+
+def test_large_layers_with_other_names_of_dimensions_are_shared(monkeypatch):
+    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", 2)
+    module = mixing(["i", "j", "k"], [(0, 1, 2)] * 3)
+    where = {"*": "@a", "op:Sigmoid": "@b"}
+    plan = tt.decompose(module, PAIR, where=where, fold_constants=False)
+    assert len(plan.functions()) == 2
+    assert tt.decompose(plan.module).module == plan.module
 
 
 def test_dims_that_are_no_pairs_are_errors():

@@ -23,6 +23,7 @@ from tvmtarget.errors import ModelError, TargetError
 from tvmtarget.ir.function import Call, Constant, Value
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.outline import leaf_wiring
 from tvmtarget.partition.verify import verify_plan
 
 LAYERS = 12
@@ -264,8 +265,15 @@ def records(plan):
     size=st.integers(2, 60),
     seed=st.integers(0, 10**6),
     has_costs=st.booleans(),
+    large=st.sampled_from([3, leaf_wiring.LARGE_LEAF]),
 )
-def test_plans_after_several_local_edits_are_those_from_scratch(family, size, seed, has_costs):
+def test_plans_after_several_local_edits_are_those_from_scratch(family, size, seed, has_costs, large):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf_wiring, "LARGE_LEAF", large)
+        check_local_edits(family, size, seed, has_costs)
+
+
+def check_local_edits(family, size, seed, has_costs):
     rng, tree = np.random.default_rng(seed), tree_of(3)
     costs = costs_of(GRAPH_SITES[-3:], seed) if has_costs else None
     module = module_of(FAMILIES[family](size), seed)

@@ -20,10 +20,12 @@ __all__ = [
     "NO_PRODUCER",
     "Dataflow",
     "Ints",
+    "Operands",
     "Signatures",
     "TypeNumbers",
     "dataflow_of",
     "number_types",
+    "operands_of",
     "renumbered",
     "signatures_of",
     "spans",
@@ -56,6 +58,47 @@ class Dataflow:
     is_result: npt.NDArray[np.bool_]
     type_ids: Ints
     types: tuple[Type, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """The operands and results of every operation as numbers of values.
+
+    Attributes:
+        names: names of the values; number 0 is an absent operand, or a result that is not used.
+        numbers: the number of each name.
+        start: the operands, then the results of operation i are `values[start[i]:start[i + 1]]`.
+        values: numbers of values.
+        input_counts: how many operands each operation has.
+    """
+
+    names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    start: Ints
+    values: Ints
+    input_counts: Ints
+
+
+def operands_of(body: Sequence[Call], names: Iterable[str]) -> Operands:
+    """Number the operands and results of operations.
+
+    Args:
+        body: the operations.
+        names: names of all values.
+
+    Returns:
+        The numbers.
+    """
+    names = ("", *names)
+    numbers = {name: number for number, name in enumerate(names)}
+    rows = [(*call.inputs, *[output.name for output in call.outputs]) for call in body]
+    return Operands(
+        names=names,
+        numbers=numbers,
+        start=spans(map(len, rows)),
+        values=np.fromiter(map(numbers.__getitem__, chain.from_iterable(rows)), dtype=np.int64),
+        input_counts=np.fromiter([len(call.inputs) for call in body], dtype=np.int64),
+    )
 
 
 @dataclass(frozen=True, slots=True)

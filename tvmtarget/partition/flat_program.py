@@ -22,7 +22,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.dataflow import Dataflow, Signatures, dataflow_of, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, Operands, Signatures, dataflow_of, operands_of, signatures_of
 from tvmtarget.partition.dequantization import unshare_dequantized
 from tvmtarget.partition.outline.canonical_order import CanonicalRanks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
@@ -216,6 +216,11 @@ class FlatProgram:
     @cached_property
     def _ranked(self) -> dict[range, list[int] | None]:
         return {}
+
+    @property
+    def operands(self) -> Operands:
+        """The operands and results of all operations, by number; without what nested bodies read."""
+        return self.wiring.derived("operands", None, lambda: operands_of(self.body, self.types))
 
     @property
     def signatures(self) -> list[int]:

@@ -14,16 +14,19 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.structure import OpFingerprint, type_pattern
 from tvmtarget.ir.tensors import bytes_of
+from tvmtarget.partition.dataflow import renumbered
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
+from tvmtarget.partition.outline.leaf_wiring import is_large_leaf, wiring_of_leaf
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
-from tvmtarget.partition.plan_cache import PlanCache
+from tvmtarget.partition.plan_cache import PlanCache, digest
 
 __all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 
@@ -34,10 +37,7 @@ _SAMPLE = 16
 # bound that happens in one of eighty programs with ten thousand functions.
 _DIGITS = 8
 
-# Structures of subgraphs of at most so many operations are kept: larger ones seldom occur twice.
-MAX_KEPT = 1000
-
-# What `PlanCache` calls them.
+# What `PlanCache` calls structures of subgraphs.
 _STRUCTURES = "structures of subgraphs"
 
 HeldConstants: TypeAlias = Callable[[PartitionNode], Collection[str]]
@@ -51,10 +51,12 @@ class SubgraphStructure:
 
     Attributes:
         key: name-independent identity without the data of constants, the same in every program and process.
-        ops: operations by number in canonical order, each before those in its regions.
+        ops: operations by number in canonical order, each before those in its regions; of large leaves as listed.
         values: values that the operations read and compute, by first occurrence.
         constants: constants that the function holds, by first occurrence.
         dims: symbolic dimensions, by first occurrence.
+        name_key: what the name of the function derives from, if not from `key`.
+        named_op: the operation that calls are named after, if it is not the first one.
     """
 
     key: tuple[Hashable, ...]
@@ -62,6 +64,13 @@ class SubgraphStructure:
     values: tuple[str, ...]
     constants: tuple[str, ...]
     dims: tuple[str, ...]
+    name_key: tuple[Hashable, ...] = ()
+    named_op: int | None = None
+
+    @property
+    def first_op(self) -> int | None:
+        """The operation that function and calls are named after; None if there are no operations."""
+        return self.named_op if self.named_op is not None else next(iter(self.ops), None)
 
     def correspondence(self, other: SubgraphStructure, execution_order: Sequence[int]) -> Correspondence:
         """Map this subgraph to another one with an equal key.
@@ -129,7 +138,7 @@ class SubgraphStructures:
 
         Args:
             subgraph: leaf or system.
-            results: values that its function returns.
+            results: values that its function returns; those of a large leaf are the outputs of its wiring.
             held: returns the names of the constants that the function of a leaf may hold; all other constants are
                 parameters, like other values.
 
@@ -137,8 +146,10 @@ class SubgraphStructures:
             Its structure.
         """
         calls = subgraph.calls
-        if not subgraph.is_leaf or not 1 < len(calls) <= MAX_KEPT or self.program.bodies:
+        if not subgraph.is_leaf or len(calls) < 2 or self.program.bodies:
             return self._written(subgraph, results, held)
+        if is_large_leaf(self.program, calls):
+            return self._of_large_leaf(subgraph, held)
         # Programs repeat layers: subgraphs that are listed in the same way have the same structure.
         listing = _Listing(self.program, self.fingerprints, self.groups, subgraph, results, held(subgraph))
         known = cast("_Positions | None", self._cache.recall(_STRUCTURES, listing.key))
@@ -148,6 +159,39 @@ class SubgraphStructures:
         if calls[0] not in self._ordered_by_data:
             self._cache.store(_STRUCTURES, listing.key, listing.positions(written))
         return written
+
+    def _of_large_leaf(self, leaf: PartitionNode, held: HeldConstants) -> SubgraphStructure:
+        """Compute the structure of a large leaf, whose operations stay as listed. O(V + E).
+
+        Names derive from how many operations of each fingerprint there are, and how many of them read which: that does
+        not depend on the order of the list, and arrays compute it.
+        """
+        program, calls = self.program, leaf.calls
+        wiring = wiring_of_leaf(program, calls, program.constants.keys() - held(leaf))
+        signatures, numbers = renumbered(np.array(program.signatures)[list(calls)])
+        fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
+        dims = {name: at for at, name in enumerate(dict.fromkeys(name for one in fingerprints for name in one.dims))}
+        texts = [(one.text, *[dims[name] for name in one.dims]) for one in fingerprints]
+        ranks = {text: rank for rank, text in enumerate(sorted(set(texts)))}
+        ops = np.array([ranks[text] for text in texts])[numbers]
+        site = leaf.site.path, leaf.device, tuple(ranks)
+        position = {index: at for at, index in enumerate(calls)} if self.groups else {}
+        matches = tuple(_matches_at(position, self.groups, leaf.site.target.kind))
+        may_name_dims = any(not program.body[program.representatives[one]].op.startswith("onnx.") for one in signatures)
+        producers = np.where(wiring.producers < 0, wiring.producers, ops[wiring.producers])
+        reads = np.ravel_multi_index(
+            (wiring.places, ops[wiring.readers], producers + 2),
+            (1 + int(wiring.places.max(initial=0)), len(ranks), len(ranks) + 2),
+        )
+        return SubgraphStructure(
+            (*site, digest(ops), wiring.digest, matches, tuple(dims) if may_name_dims else ()),
+            calls,
+            wiring.values,
+            wiring.constants,
+            tuple(dims),
+            (*site, digest(np.bincount(ops), *np.unique(reads, return_counts=True))),
+            calls[int(wiring.starts[np.argmin(ops[wiring.starts])])],
+        )
 
     def _written(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:
         writer = _StructureWriter(self, held)
@@ -199,11 +243,13 @@ class SubgraphStructures:
         Returns:
             Name of the site, of a leaf the first operator, and digits: `npu_conv_1c9f2b3d`.
         """
-        held = (self.program.constants[name] for name in structure.constants)
+        held, first = (self.program.constants[name] for name in structure.constants), structure.first_op
         samples = [(str(constant.type), bytes(bytes_of(_sample(constant))).hex()) for constant in held]
-        digits = sha256(repr((structure.key, samples)).encode()).hexdigest()[:_DIGITS]
+        if structure.name_key:
+            samples.sort()  # the order of constants is that of the list
+        digits = sha256(repr((structure.name_key or structure.key, samples)).encode()).hexdigest()[:_DIGITS]
         place = subgraph.site.path.rpartition("/")[2] or subgraph.site.target.kind
-        kind = self.program.body[structure.ops[0]].kind.rpartition(".")[2] if subgraph.is_leaf and structure.ops else ""
+        kind = self.program.body[first].kind.rpartition(".")[2] if subgraph.is_leaf and first is not None else ""
         return re.sub(r"\W+", "_", f"{place}_{kind}".lower()).strip("_") + f"_{digits}"
 
 
@@ -266,13 +312,8 @@ class _Listing:
             symbols = [dims.setdefault(name, len(dims)) for name in fingerprint.dims] if fingerprint.dims else ()
             ops.append((fingerprint.text, *inputs, *outputs, *symbols, call.has_effect))
             may_name_dims = may_name_dims or not call.op.startswith("onnx.")
-        kind = leaf.site.target.kind
         position = {index: number for number, index in enumerate(leaf.calls)} if groups else {}
-        matches = [
-            (groups[index].pattern_of(kind), *(position[one] for one in groups[index].calls))
-            for index in position
-            if index in groups
-        ]
+        matches = _matches_at(position, groups, leaf.site.target.kind)
         # Operations whose constant operands are parameters are ordered as if these were constants.
         lifted = [number for name, number in values.items() if name in known] if known else []
         returned = [refer(name) for name in results]
@@ -302,6 +343,15 @@ class _Listing:
 
     def _names(self) -> tuple[Sequence[Any], ...]:
         return self.calls, self.values, self.constants, self.dims
+
+
+def _matches_at(
+    position: Mapping[int, int], groups: Mapping[int, PatternGroup], kind: str
+) -> Iterator[tuple[Hashable, ...]]:
+    """Yield the pattern of each match of a leaf, None where its site has none, and the positions of the operations."""
+    for index in position:
+        if index in groups:
+            yield groups[index].pattern_of(kind), *(position[one] for one in groups[index].calls)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
+from tvmtarget.partition.outline.leaf_wiring import is_large_leaf, wiring_of_leaf
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.plan_cache import PlanCache
@@ -343,7 +344,7 @@ class _Outliner:
         is_same = self._has_same_constants if subgraph.is_leaf else self._is_same_driver
         # The records of a function that never runs cannot be scaled to another number of runs.
         shared = next((one for one in candidates if one.context.runs and is_same(one.structure, structure)), None)
-        first_op = self.program.body[structure.ops[0]].source if structure.ops else ""
+        first_op = self._first_op(self.program, structure)
         if shared is not None:
             name = caller.name(shared.signature.name, first_op)
             is_plain = subgraph.is_leaf and not self.program.bodies
@@ -438,9 +439,9 @@ class _Outliner:
         """Outline an edited part as `call` does it; None where that may change the call of another part."""
         old, (params, results) = called[place], self.boundary(part)
         structure = self.structures.of(part, results, self._held_constants)
-        name, old_name = self.program.body[structure.ops[0]].source, old.call.source
+        name, old_name = self._first_op(self.program, structure), old.call.source
         # Names of calls get numbers only where an operation has no name of its own.
-        if old_name != before.body[old.structure.ops[0]].source or not name:
+        if old_name != self._first_op(before, old.structure) or not name:
             return None
         if name != old_name and any(one.call.source == name for one in called):
             return None
@@ -469,6 +470,10 @@ class _Outliner:
         # The driver places copies in the order in which calls read their operands.
         return new if (new.call.inputs, new.call.outputs) == (old.call.inputs, old.call.outputs) else None
 
+    def _first_op(self, program: FlatProgram, structure: SubgraphStructure) -> str:
+        """Return the name of the operation that calls of a subgraph are named after; '' if there is none."""
+        return "" if structure.first_op is None else program.body[structure.first_op].source
+
     def _keeps_function(self, before: FlatProgram, old: _CalledPart, structure: SubgraphStructure) -> bool:
         """Return whether a part has the structure and the constants that it had before an edit."""
         has_same_data = all(self.constants[name] is before.constants[name] for name in structure.constants)
@@ -479,7 +484,7 @@ class _Outliner:
     ) -> _CalledPart | None:
         """Call a function whose owner no longer calls it: that of the first heir, which `shared` is then, if any."""
         structure, name = heir.structure, heir.call.source
-        if name != self.program.body[structure.ops[0]].source:
+        if name != self._first_op(self.program, structure):
             return None
         context, base = _CallContext(name, Fraction(1)), ""
         if shared is None:
@@ -660,7 +665,11 @@ class _Outliner:
 
         Constants are not inputs of drivers: every function that reads one holds it.
         """
-        program, inside = self.program, set(part.calls)
+        program = self.program
+        if part.is_leaf and is_large_leaf(program, part.calls):
+            wiring = wiring_of_leaf(program, part.calls, self.lifted.get(part.calls[0], ()))
+            return wiring.inputs, wiring.outputs
+        inside = set(part.calls)
         results, readers = program.results, program.consumers
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
         own = set(defined)
