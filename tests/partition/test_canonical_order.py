@@ -1,6 +1,7 @@
 """Canonical orders and fingerprints: independent of listing order and names, and equal in every process."""
 
 import random
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -136,3 +137,19 @@ def test_functions_have_the_same_names_however_operations_of_equal_structure_are
     plans = [tt.decompose(tt.IRModule((one,)), target, where=where) for one in (function, listed)]
     names = [{op: one.function for one in plan.subgraphs for op in one.ops} for plan in plans]
     assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("many", [5, 1000])
+def test_an_edit_leaves_the_order_of_the_results_of_many_operations_alone(many, monkeypatch):
+    monkeypatch.setattr("tvmtarget.partition.outline.canonical_order.MANY_OPS", many)
+    kinds = [("Relu", "x"), ("Abs", "v0"), ("Tanh", "v0"), ("Neg", "v0"), ("Abs", "v0"), ("Exp", "v0"), ("Neg", "x")]
+    calls = [Call(f"onnx.{kind}", (read,), (Value(f"v{at}", FLOAT),)) for at, (kind, read) in enumerate(kinds)]
+    results = ("v5", "v2", "v1", "v6", "v3")  # v4 is read by nothing
+
+    def order(calls):
+        ranks = CanonicalRanks(Function("main", (Value("x", FLOAT),), tuple(calls), results)).ranks
+        return sorted(range(7), key=ranks(fingerprints(calls).__getitem__).__getitem__)
+
+    edits = [[*calls[:at], replace(calls[at], op="onnx.Sin"), *calls[at + 1 :]] for at in range(len(calls))]
+    orders = {tuple(order(edited)) for edited in [calls, *edits]}
+    assert (orders == {(0, 5, 2, 1, 6, 3, 4)}) == (many == 5)

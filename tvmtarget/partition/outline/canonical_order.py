@@ -23,6 +23,10 @@ from tvmtarget.partition.subgraphs.typed_fusion import is_large
 
 __all__ = ["CanonicalOrders", "CanonicalRanks"]
 
+# Operations of a function above which its results are in the order of the signature, so that an edit of one operation
+# does not change the order of the others.
+MANY_OPS = 1000
+
 # For every operation the position of the producer of each operand, and which of its results that is.
 _Reads: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
@@ -174,7 +178,8 @@ class CanonicalRanks:
 
     The order is depth first from the operations whose results no other operation reads, each behind its operands, so
     that connected operations stay together as exporters list them. Those last operations are sorted by their labels,
-    then by their position among the results. Operations with effects keep their order.
+    then by their position among the results; in a function of many operations by this position, then by their labels.
+    Operations with effects keep their order.
 
     Args:
         function: function whose operations are in topological order; only who reads what is used of it, so that the
@@ -215,13 +220,17 @@ class CanonicalRanks:
         return self._latest[1]
 
     def _sorted_sinks(self, fingerprint: Callable[[int], str]) -> list[int]:
-        if len(self._sinks) == 1:
-            return [*self._sinks]
+        position = self._sinks
+        has_many = len(self._reads) > MANY_OPS
+        if len(position) == 1 or (has_many and len(set(position.values())) == len(position)):
+            return sorted(position, key=position.__getitem__)
         labels = _refined_down(map(fingerprint, range(len(self._reads))), self._reads)
-        if len({labels[sink] for sink in self._sinks}) < len(self._sinks):
+        if len({labels[sink] for sink in position}) < len(position):
             # Sinks with equal labels may still differ in where else their operands are read.
             labels = _refined_down(_refined_up(labels, self._reads), self._reads)
-        return sorted(self._sinks, key=lambda sink: (labels[sink], self._sinks[sink], sink))
+        if has_many:
+            return sorted(position, key=lambda sink: (position[sink], labels[sink], sink))
+        return sorted(position, key=lambda sink: (labels[sink], position[sink], sink))
 
 
 def _refined_down(labels: Iterable[object], reads: _Reads) -> list[int]:
