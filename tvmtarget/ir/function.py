@@ -21,6 +21,8 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress, count
+from operator import is_not
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -52,6 +54,7 @@ __all__ = [
     "callees_first",
     "callees_of",
     "calls_in",
+    "changed_places",
     "code_callees",
     "constants_of",
     "kind_of_op",
@@ -320,6 +323,19 @@ class Function:
             The changed function.
         """
         return replace(self, **changes)
+
+
+def changed_places(before: Iterable[object], after: Iterable[object]) -> list[int]:
+    """Return the positions at which two sequences hold other objects.
+
+    Args:
+        before: a sequence.
+        after: another one of the same length.
+
+    Returns:
+        Positions, ascending; objects are compared by identity.
+    """
+    return list(compress(count(), map(is_not, before, after)))
 
 
 def _constraint(value: Any, owner: str) -> Constraint:  # noqa: ANN401 - anything that Constraint.parse accepts

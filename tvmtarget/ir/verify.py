@@ -26,6 +26,7 @@ from tvmtarget.ir.function import (
     Function,
     Value,
     callees_of,
+    changed_places,
     code_callees,
     constants_of,
 )
@@ -109,8 +110,9 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
         return None
     if len(function.body) != len(earlier.body) or len(function.constants) != len(earlier.constants):
         return None
-    calls = [pair for pair in zip(function.body, earlier.body, strict=True) if pair[0] is not pair[1]]
-    constants = [pair for pair in zip(function.constants, earlier.constants, strict=True) if pair[0] is not pair[1]]
+    calls = [(function.body[at], earlier.body[at]) for at in changed_places(function.body, earlier.body)]
+    places = changed_places(function.constants, earlier.constants)
+    constants = [(function.constants[at], earlier.constants[at]) for at in places]
     if any(new.name != old.name for new, old in constants) or any(
         new.inputs != old.inputs
         or [output.name for output in new.outputs] != [output.name for output in old.outputs]
@@ -134,17 +136,17 @@ def _proven_calls(module: Functions, since: Functions, name: str) -> frozenset[i
     if earlier is None or function.calls is not function.body or not any(op[:1] == "@" for op in function.ops):
         return frozenset()
     defined = ((one.params, [constant.type for constant in one.constants]) for one in (function, earlier))
-    pairs = [pair for pair in zip(function.body, earlier.body, strict=False) if pair[0] is not pair[1]]
     if len(function.body) != len(earlier.body) or next(defined) != next(defined):
         return frozenset()
-    if any(new.outputs != old.outputs for new, old in pairs):
+    places = changed_places(function.body, earlier.body)
+    if any(function.body[at].outputs != earlier.body[at].outputs for at in places):
         return frozenset()
     same = {
         f"@{other}"
         for other, callee in module.items()
         if since.get(other) is callee and not any(op[:1] == "@" or op == CODE for op in callee.ops)
     }
-    changed = {id(new) for new, _ in pairs}
+    changed = {id(function.body[at]) for at in places}
     return frozenset([id(call) for call in function.body if call.op in same and id(call) not in changed])
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.ir.function import Call, Constant, Function, Opaque
+from tvmtarget.ir.function import Call, Constant, Function, Opaque, changed_places
 from tvmtarget.ir.types import Type
 
 __all__ = [
@@ -237,7 +237,7 @@ class Signatures:
             What `signatures_of` returns.
         """
         numbers, by_key, free = self.numbers.copy(), dict(self.by_key), len(self.firsts)
-        for index in [index for index, (old, new) in enumerate(zip(self.body, body, strict=True)) if old is not new]:
+        for index in changed_places(self.body, body):
             key = _key_of_op(index, body[index], operands, read)
             by_key.pop(index, None)
             number = by_key.setdefault(key, free)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import is_
 
-from tvmtarget.ir.function import Call, Constant, Function
+from tvmtarget.ir.function import Call, Constant, Function, changed_places
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dequantization import DEQUANTIZE
 from tvmtarget.partition.flat_program import FlatProgram
@@ -86,7 +86,7 @@ def program_after(
     constants = {constant.name: constant for constant in after.constants}
     if not _are_exchangeable(program, constants):
         return None
-    pairs = [pair for pair in zip(before.body, after.body, strict=True) if pair[0] is not pair[1]]
+    pairs = [(before.body[at], after.body[at]) for at in changed_places(before.body, after.body)]
     if not all(_is_local(old, new, program, options) for old, new in pairs) or not _keeps_names(pairs, program):
         return None
     function = program.function.replace(body=after.body, constants=after.constants)
@@ -105,8 +105,7 @@ def changed_ops(before: FlatProgram, after: FlatProgram) -> Iterator[int]:
     Yields:
         Numbers of operations; one may occur several times.
     """
-    bodies = zip(before.body, after.body, strict=True)
-    yield from (index for index, (old, new) in enumerate(bodies) if old is not new)
+    yield from changed_places(before.body, after.body)
     for name, constant in after.constants.items():
         if before.constants[name] is not constant:
             yield from after.consumers.get(name, ())

@@ -180,12 +180,12 @@ def _calls_its_function(program: FlatProgram, record: SubgraphRecord, call: Call
     """Return whether a call leads to the operations of its record, which have no effects and read all that they get."""
     names = op_aliases(call)
     sources = tuple([program.body[index].source for index in record.calls])
-    read = {name for inner in leaf.body for name in inner.inputs}.union(leaf.results)
+    read = frozenset(leaf.results).union(*[inner.inputs for inner in leaf.body])
     return (
         call.op[1:] == record.function
         and leaf.calls is leaf.body
         and not any(op[:1] == "@" or op in (COPY, CODE) for op in leaf.ops)
-        and not (call.has_effect or call.regions or any(inner.has_effect for inner in leaf.body))
+        and not (call.has_effect or call.regions or [inner for inner in leaf.body if inner.has_effect])
         and (tuple([inner.source for inner in leaf.body]) if names is None else names) == sources
         and all(param.name in read for param in leaf.params)
         and len(set(call.inputs)) == len(call.inputs)

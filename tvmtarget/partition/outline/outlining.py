@@ -324,7 +324,7 @@ class _Outliner:
         self.execution_order: list[int] = []
         self.called: list[_CalledPart] = []  # by the entry
         self.places: dict[str, _SharedPlaces] = {}  # by name of the function
-        self.has_effects = any(call.has_effect for call in program.body)
+        self.has_effects = bool([call for call in program.body if call.has_effect])
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         self.values = Names(program.types)
