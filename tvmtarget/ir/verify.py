@@ -191,9 +191,19 @@ class _Body:
         return tuple((body, call, call.op[1:]) for body, call in calls if id(call) not in self.proven)
 
     @cached_property
+    def result_types(self) -> tuple[Type, ...]:
+        """The types of the results."""
+        function, wanted = self.function, frozenset(self.function.results)
+        types: dict[str, Type] = {param.name: param.type for param in function.params}
+        types |= {constant.name: constant.type for constant in function.constants}
+        # Faster than `Function.types`, which most functions need for nothing else.
+        types |= {out.name: out.type for call in function.body for out in call.outputs if out.name in wanted}
+        return tuple([types.get(name) for name in function.results])
+
+    @cached_property
     def has_effect(self) -> bool:
         """Whether one of its own operations has an effect."""
-        return any(call.has_effect for call in self.function.body)
+        return bool([call for call in self.function.body if call.has_effect])
 
 
 def _values_are_defined_once(body: _Body) -> Iterator[str]:
@@ -317,19 +327,11 @@ def _types_at_calls_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[st
             if have is not None and param.type is not None and not _agree(have, param.type):
                 takes = f"takes {param.type} as {param.name!r}, but {operand!r} is {have}"
                 yield f"{_op(call)} calls {call.op!r}, which {takes}"
-        for output, result in zip(call.outputs, callee.results, strict=False):
-            gives = _type_of(callee, result)
+        results = zip(call.outputs, callee.results, bodies[name].result_types, strict=False)
+        for output, result, gives in results:
             if gives is not None and output.type is not None and not _agree(output.type, gives):
                 returns = f"returns {gives} as {result!r}, but {output.name!r} is {output.type}"
                 yield f"{_op(call)} calls {call.op!r}, which {returns}"
-
-
-def _type_of(function: Function, name: str) -> Type:
-    """Return the type of a value; of most functions, only those of the results are read."""
-    index = function.producers.get(name)
-    if index is None:
-        return function.types.get(name)
-    return next(output.type for output in function.body[index].outputs if output.name == name)
 
 
 def _agree(one: Type, other: Type) -> bool:

@@ -10,6 +10,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
@@ -22,7 +24,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
-from tvmtarget.partition.dataflow import Dataflow, Operands, Signatures, dataflow_of, operands_of, signatures_of
+from tvmtarget.partition.dataflow import Dataflow, Ints, Operands, Signatures, dataflow_of, operands_of, signatures_of
 from tvmtarget.partition.dequantization import unshare_dequantized
 from tvmtarget.partition.outline.canonical_order import CanonicalRanks
 from tvmtarget.partition.placement.given_matches import imported_generators, imported_matches
@@ -108,7 +110,7 @@ class FlatProgram:
         """The values that the function returns."""
         return self.wiring.results
 
-    @property
+    @cached_property
     def top(self) -> tuple[int, ...]:
         """Operations of the function itself, without those of nested bodies."""
         return tuple(self.scopes[0].calls)
@@ -246,6 +248,17 @@ class FlatProgram:
             return earlier.of(self.body, operand, read)
 
         return self.wiring.derived("signatures", self.body, make, update)
+
+    @property
+    def requirement_rows(self) -> Ints:
+        """A number for the requirements of every operation; equal numbers mean equal requirements."""
+
+        def make() -> Ints:
+            numbers: dict[tuple[Requirement, ...], int] = {}
+            rows = [numbers.setdefault(requirements, len(numbers)) for requirements in self.requirements]
+            return np.array(rows, dtype=np.int64)
+
+        return self.wiring.derived("requirement rows", self.requirements, make)
 
     def is_boundary(self, first: int, then: int) -> bool:
         """Check whether a boundary between functions lies between two operations.

@@ -8,13 +8,13 @@ the same objects, which are frozen, and no operation in it has changed: only the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import cast
 
 from tvmtarget.errors import ModelError
-from tvmtarget.ir.function import CODE, COPY, Call, Function
+from tvmtarget.ir.function import CODE, COPY, Call, Function, changed_places
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_operator, op_aliases
 from tvmtarget.ir.verify import verify_functions
@@ -87,6 +87,7 @@ def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *_every_op_runs_once(program, outlined),
         *_every_function_has_its_ops(program, subgraphs, leaves),
         *_every_site_supports_its_ops(program, feasibility, outlined),
+        *_every_function_keeps_limits(program, feasibility, subgraphs),
         *_every_function_names_one_leaf(program, leaves),
         *_every_group_is_whole(program, feasibility, subgraphs),
         *_every_call_is_in_its_region(program, module, subgraphs),
@@ -115,8 +116,18 @@ def _holds_again(
     changed = _changed_calls(program, module, outlined, proven)
     if changed is None:
         return False
-    records, calls = [outlined.subgraphs[number] for number, _ in changed], [call for _, call in changed]
-    leaves = [module[record.function] for record in records]
+    edited = frozenset(changed_ops(proven.program, program))
+    records: list[SubgraphRecord] = []
+    leaves: list[Function] = []
+    for number, call, old_call in changed:
+        record, before = outlined.subgraphs[number], proven.outlined.subgraphs[number]
+        leaf, earlier = module[record.function], proven.functions[before.function]
+        if op_aliases(call) is None and op_aliases(old_call) is None:
+            record, leaf = _edited_part(record, leaf, earlier, edited)
+        records.append(record)
+        leaves.append(leaf)
+    calls = [call for _, call, _ in changed]
+    # Limits of code generators depend on the operations of a function and on who reads whom, which are as before.
     return all(
         _calls_its_function(program, record, call, leaf)
         for record, call, leaf in zip(records, calls, leaves, strict=True)
@@ -125,6 +136,25 @@ def _holds_again(
         *_every_site_supports_its_ops(program, feasibility, replace(outlined, subgraphs=tuple(records))),
         *_every_function_names_one_leaf(program, leaves),
     ]
+
+
+def _edited_part(
+    record: SubgraphRecord, leaf: Function, earlier: Function, edited: Collection[int]
+) -> tuple[SubgraphRecord, Function]:
+    """Return what an edit changed of a subgraph and its function; all of both if more may have changed.
+
+    Parameters are left out then, because they are read as before.
+    """
+    if (leaf.params, leaf.results) != (earlier.params, earlier.results):
+        return record, leaf
+    if not len(leaf.body) == len(earlier.body) == len(record.calls):
+        return record, leaf
+    places = changed_places(leaf.body, earlier.body)
+    if any(leaf.body[at].regions or leaf.body[at].inputs != earlier.body[at].inputs for at in places):
+        return record, leaf
+    places = sorted({*places, *[at for at, index in enumerate(record.calls) if index in edited]})
+    calls, body = tuple([record.calls[at] for at in places]), tuple([leaf.body[at] for at in places])
+    return replace(record, calls=calls), leaf.replace(params=(), body=body, results=())
 
 
 def _has_same_driver(module: IRModule, outlined: Outlined, proven: _ProvenPlan) -> bool:
@@ -146,8 +176,8 @@ def _has_same_driver(module: IRModule, outlined: Outlined, proven: _ProvenPlan) 
 
 def _changed_calls(
     program: FlatProgram, module: IRModule, outlined: Outlined, proven: _ProvenPlan
-) -> list[tuple[int, Call]] | None:
-    """Return the numbers of the subgraphs that an edit changed, with their calls; None if more has changed."""
+) -> list[tuple[int, Call, Call]] | None:
+    """Return the numbers of the subgraphs that an edit changed, their calls now and before; None if more changed."""
     main, before = module.main.body, proven.functions["main"].body
     if len(main) != len(before):
         return None
@@ -158,7 +188,7 @@ def _changed_calls(
     pairs = [pair for pair in zip(main, before, strict=True) if pair[0].op[:1] == "@" or pair[0] is not pair[1]]
     if len(pairs) != len(outlined.subgraphs):
         return None
-    changed: list[tuple[int, Call]] = []
+    changed: list[tuple[int, Call, Call]] = []
     records = zip(outlined.subgraphs, proven.outlined.subgraphs, strict=True)
     for number, ((call, old_call), (record, old_record)) in enumerate(zip(pairs, records, strict=True)):
         if call is not old_call:
@@ -172,7 +202,7 @@ def _changed_calls(
         parts = ("site", "calls", "inputs", "outputs", "inner", "runs", "device")
         if record is not old_record and any(getattr(record, part) != getattr(old_record, part) for part in parts):
             return None
-        changed.append((number, call))
+        changed.append((number, call, old_call))
     return changed
 
 
@@ -221,12 +251,18 @@ def _every_site_supports_its_ops(program: FlatProgram, feasibility: Feasibility,
                 op = program.body[index].source
                 hint = _consistency_hint(reason.code)
                 yield f"op {op!r} is on @{subgraph.site}, which cannot take it: {reason}{hint}"
-        if not feasibility.can_be_one_function(subgraph.calls, site):
-            yield f"function {subgraph.function!r} of {subgraph.ops[:1]} exceeds a limit of @{subgraph.site}"
     for driven in outlined.driven:
         reason = feasibility.reason_not_driven(driven.call, program.topology[driven.system])
         if reason is not None:
             yield f"op {driven.op!r} is run by driver {driven.driver!r}, which cannot: {reason}"
+
+
+def _every_function_keeps_limits(
+    program: FlatProgram, feasibility: Feasibility, subgraphs: Sequence[SubgraphRecord]
+) -> Iterator[str]:
+    for subgraph in subgraphs:
+        if not feasibility.can_be_one_function(subgraph.calls, program.topology[_leaf_of(subgraph)]):
+            yield f"function {subgraph.function!r} of {subgraph.ops[:1]} exceeds a limit of @{subgraph.site}"
 
 
 def _leaf_of(subgraph: SubgraphRecord) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain
 from typing import cast
 
@@ -327,10 +328,14 @@ class _Outliner:
         self.has_effects = bool([call for call in program.body if call.has_effect])
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
-        self.values = Names(program.types)
         # Attributes that an earlier decomposition added, and that this one derives anew.
         derived = ("role", "matches", *SIDE_ATTRS)
         self.entry_attrs = tuple(item for item in program.function.attrs if item[0] not in derived)
+
+    @cached_property
+    def values(self) -> Names:
+        """The names of values, among which drivers name copies."""
+        return Names(self.program.types)
 
     def add(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
         """Add the function of a subgraph, followed by those of its parts."""
@@ -604,15 +609,16 @@ class _Outliner:
         self.execution_order += ops.values()
 
     def _add_leaf(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
-        body = tuple(self.program.body[index] for index in subgraph.calls)
+        body = tuple(map(self.program.body.__getitem__, subgraph.calls))
         nested = (i for index in subgraph.calls for i in self.program.nested(index)) if self.program.bodies else ()
         inner = tuple(self.program.body[index].source for index in nested)
-        used = [used for call in body for used in (call.uses() if call.regions else call.inputs)]
-        function = self._function(subgraph, signature, body, [*used, *signature.results], "leaf")
+        # The names are only looked through for constants.
+        used = (used for call in body for used in (call.uses() if call.regions else call.inputs))
+        function = self._function(subgraph, signature, body, chain(used, signature.results), "leaf")
         matches = self._matches(subgraph)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
-        self.execution_order += self.program.with_nested(subgraph.calls)
-        ops = tuple(call.source for call in body)
+        self.execution_order += self.program.with_nested(subgraph.calls) if self.program.bodies else subgraph.calls
+        ops = tuple([call.source for call in body])
         self.subgraphs.append(
             SubgraphRecord(
                 signature.name,
@@ -732,7 +738,9 @@ class _Outliner:
         role: str,
     ) -> Function:
         domain = self.program.topology.home(subgraph.site.path)
-        constants = dict.fromkeys(name for name in used if name in self.constants and name not in signature.params)
+        constants: dict[str, None] = {}
+        if self.constants:
+            constants = dict.fromkeys(name for name in used if name in self.constants and name not in signature.params)
         is_entry = signature.name == self.program.function.name
         function = Function(
             name=signature.name,

@@ -51,7 +51,7 @@ def choosers_for(
     # At one flat level the assignment by cost compares the one by preference itself. A whole plan by preference is
     # only needed where levels interact, or where measurements of whole functions decide.
     choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
-    names = tuple(call.source for call in program.body)
+    names = tuple([call.source for call in program.body])
     if estimates is not None:
         from tvmtarget.partition.placement.by_cost import CostChooser
         from tvmtarget.partition.placement.joint_levels import joint_sites

@@ -147,12 +147,11 @@ class Feasibility:
 
         A leaf supports all operations of a class or none, unless its strategy reads constants.
         """
-        numbers: dict[tuple[Requirement, ...], int] = {}
-        rows_of = [numbers.setdefault(requirements, len(numbers)) for requirements in self.program.requirements]
+        rows = self.program.requirement_rows
         signatures = len(self.program.representatives)
-        classes = np.array(rows_of, dtype=np.int64) * signatures + np.array(self.program.signatures, dtype=np.int64)
+        classes = rows * signatures + np.array(self.program.signatures, dtype=np.int64)
         for number, members in enumerate(self._distinguished().values(), 1):
-            classes[members] += number * len(numbers) * signatures
+            classes[members] += number * (1 + int(rows.max(initial=0))) * signatures
         return classes
 
     def _distinguished(self) -> dict[object, list[int]]:
