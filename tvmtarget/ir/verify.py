@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
@@ -160,6 +161,8 @@ class _Body:
     @cached_property
     def is_too_deep(self) -> bool:
         """Whether bodies are nested deeper than the parser reads them."""
+        if not any(map(attrgetter("regions"), self.function.body)):
+            return False
         level = [self.function]
         for _ in range(MAX_DEPTH + 1):
             level = [region for body in level for call in body.body if call.regions for _, region in call.regions]

@@ -89,7 +89,9 @@ def program_after(
     pairs = [(before.body[at], after.body[at]) for at in changed_places(before.body, after.body)]
     if not all(_is_local(old, new, program, options) for old, new in pairs) or not _keeps_names(pairs, program):
         return None
-    function = program.function.replace(body=after.body, constants=after.constants)
+    # Mostly normalisation changed nothing; then the function is the same one, which was looked at before.
+    is_same = all(getattr(program.function, part) == getattr(before, part) for part in parts)
+    function = after if is_same else program.function.replace(body=after.body, constants=after.constants)
     (scope,) = program.scopes
     scopes = (replace(scope, function=function),)
     return replace(program, function=function, scopes=scopes, body=after.body, constants=constants)

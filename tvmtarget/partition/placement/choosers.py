@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.ir.function import Call
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
@@ -51,7 +52,6 @@ def choosers_for(
     # At one flat level the assignment by cost compares the one by preference itself. A whole plan by preference is
     # only needed where levels interact, or where measurements of whole functions decide.
     choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
-    names = tuple([call.source for call in program.body])
     if estimates is not None:
         from tvmtarget.partition.placement.by_cost import CostChooser
         from tvmtarget.partition.placement.joint_levels import joint_sites
@@ -61,7 +61,7 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            choosers.append(PinnedChooser(joint.sites, names, by_cost, estimates, joint.least_time))
+            choosers.append(PinnedChooser(joint.sites, program.body, by_cost, estimates, joint.least_time))
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -73,7 +73,7 @@ def choosers_for(
         ]
     if sites is None:
         return choosers
-    return [PinnedChooser(sites, names, choose, estimates) for choose in choosers]
+    return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ class PinnedChooser:
 
     Attributes:
         sites: leaves by operation name.
-        names: the name of each operation of the program.
+        body: the operations of the program.
         choose: chooses among the options that are left.
         estimates: the costs, which may state memory capacities.
         least_time: a lower bound for all plans that is known already, in picoseconds.
     """
 
     sites: Mapping[str, str]
-    names: tuple[str, ...]
+    body: tuple[Call, ...]
     choose: Chooser
     estimates: Estimates | None = None
     least_time: int | None = None
@@ -146,7 +146,7 @@ class PinnedChooser:
         """
         allowed = level.allowed.copy()
         for number, atom in enumerate(level.atoms):
-            leaves = {self.sites.get(self.names[index]) for index in atom}
+            leaves = {self.sites.get(self.body[index].source) for index in atom}
             kept = [all(leaf is not None and _contains(level, site, leaf) for leaf in leaves) for site in level.options]
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
