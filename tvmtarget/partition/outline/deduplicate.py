@@ -1,8 +1,9 @@
 """Structural identity of subgraphs, by which identical subgraphs of one site share one function.
 
-Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations. Unlike the
-canonical bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of
-constants, and records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
+Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations; that of
+large leaves does, because labels of all their operations would take most of the time of planning. Unlike the canonical
+bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of constants, and
+records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.partition.dataflow import renumbered
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
-from tvmtarget.partition.outline.leaf_wiring import is_large_leaf, wiring_of_leaf
+from tvmtarget.partition.outline.leaf_wiring import LeafWiring, is_large_leaf, wiring_of_leaf
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.plan_cache import PlanCache, digest
@@ -160,6 +161,20 @@ class SubgraphStructures:
             self._cache.store(_STRUCTURES, listing.key, listing.positions(written))
         return written
 
+    def wiring(self, calls: tuple[int, ...], lifted: Collection[str]) -> LeafWiring:
+        """Return the wiring of a large leaf, which an edit of single operations leaves alone.
+
+        Args:
+            calls: the operations of the leaf.
+            lifted: constants that are parameters of its function.
+
+        Returns:
+            The wiring.
+        """
+        # An edit may change the data of constants, but neither the wiring of the program nor their names.
+        key = self.program.wiring, calls, frozenset(lifted)
+        return self._cache.find("wirings of large leaves", key, lambda: wiring_of_leaf(self.program, calls, lifted))
+
     def _of_large_leaf(self, leaf: PartitionNode, held: HeldConstants) -> SubgraphStructure:
         """Compute the structure of a large leaf, whose operations stay as listed. O(V + E).
 
@@ -167,7 +182,7 @@ class SubgraphStructures:
         not depend on the order of the list, and arrays compute it.
         """
         program, calls = self.program, leaf.calls
-        wiring = wiring_of_leaf(program, calls, program.constants.keys() - held(leaf))
+        wiring = self.wiring(calls, program.constants.keys() - held(leaf))
         signatures, numbers = renumbered(np.array(program.signatures)[list(calls)])
         fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
         dims = {name: at for at, name in enumerate(dict.fromkeys(name for one in fingerprints for name in one.dims))}

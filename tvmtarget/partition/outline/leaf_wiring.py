@@ -63,7 +63,7 @@ def is_large_leaf(program: FlatProgram, calls: tuple[int, ...]) -> bool:
 
 
 def wiring_of_leaf(program: FlatProgram, calls: tuple[int, ...], lifted: Collection[str] = ()) -> LeafWiring:
-    """Return the wiring of a large leaf. O(V + E).
+    """Compute the wiring of a large leaf. O(V + E).
 
     Args:
         program: a program without nested bodies.
@@ -71,14 +71,8 @@ def wiring_of_leaf(program: FlatProgram, calls: tuple[int, ...], lifted: Collect
         lifted: constants that are parameters of its function.
 
     Returns:
-        The wiring, which is kept with that of the program.
+        The wiring, which follows from that of the program and from the names of its constants.
     """
-    # The constants of a program may change without its wiring, but not their names.
-    key = calls, frozenset(lifted)
-    return program.wiring.derived(f"wiring of the leaf from {calls[0]}", key, lambda: _made(program, calls, lifted))
-
-
-def _made(program: FlatProgram, calls: tuple[int, ...], lifted: Collection[str]) -> LeafWiring:
     operands = program.operands
     count, own = len(operands.names), np.array(calls)
     lengths = operands.start[own + 1] - operands.start[own]

@@ -21,7 +21,7 @@ from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
-from tvmtarget.partition.outline.leaf_wiring import is_large_leaf, wiring_of_leaf
+from tvmtarget.partition.outline.leaf_wiring import is_large_leaf
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.plan_cache import PlanCache
@@ -673,7 +673,7 @@ class _Outliner:
         """
         program = self.program
         if part.is_leaf and is_large_leaf(program, part.calls):
-            wiring = wiring_of_leaf(program, part.calls, self.lifted.get(part.calls[0], ()))
+            wiring = self.structures.wiring(part.calls, self.lifted.get(part.calls[0], frozenset()))
             return wiring.inputs, wiring.outputs
         inside = set(part.calls)
         results, readers = program.results, program.consumers
