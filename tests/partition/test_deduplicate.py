@@ -261,8 +261,10 @@ def types_of(plan):
     return {call.source: [output.type for output in call.outputs] for call in plan.program.body}
 
 
+@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_LEAF])
 @pytest.mark.parametrize("target", [PAIR, "[s=[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu),cpu=llvm](host=@s/cpu)"])
-def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(target, tmp_path):
+def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(target, large, tmp_path, monkeypatch):
+    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
     module = mixing(["i", "j", "k"], [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
     at = "s/" if target != PAIR else ""
     where = {"op:Sigmoid": f"@{at}b", "*": f"@{at}a"} | {f"s{layer}": f"@{at}b" for layer in range(3)}
@@ -296,7 +298,9 @@ def test_functions_with_two_dimensions_are_not_shared_with_those_that_use_one_tw
     assert len(plan.functions()) == 3
 
 
-def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_listed():
+@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_LEAF])
+def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_listed(large, monkeypatch):
+    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
     plans = [
         tt.decompose(mixing(["n", "n"], order), PAIR, where={"*": "@a", "op:Sigmoid": "@b"})
         for order in ([(0, 1, 2)] * 2, [(1, 2, 0), (2, 0, 1)])
@@ -332,15 +336,6 @@ def test_weights_of_large_leaves_are_bound_lifted_or_shared_as_those_of_small_on
         plan = tt.decompose(model, PAIR, where={"matmul5": "@b", "*": "@a"}, constants=constants)
         calls.append([(len(plan.module.functions), one.ops, one.inputs, one.outputs) for one in plan.subgraphs])
     assert calls[0] == calls[1]
-
-
-def test_large_layers_with_other_names_of_dimensions_are_shared(monkeypatch):
-    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", 2)
-    module = mixing(["i", "j", "k"], [(0, 1, 2)] * 3)
-    where = {"*": "@a", "op:Sigmoid": "@b"}
-    plan = tt.decompose(module, PAIR, where=where, fold_constants=False)
-    assert len(plan.functions()) == 2
-    assert tt.decompose(plan.module).module == plan.module
 
 
 def test_dims_that_are_no_pairs_are_errors():

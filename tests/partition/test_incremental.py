@@ -14,7 +14,7 @@ from models import random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from benchmarks._graphs import FAMILIES, KINDS_OF_ONE, KINDS_OF_TWO, costs_of, module_of, tree_of
+from benchmarks._graphs import FAMILIES, KINDS_OF_ONE, KINDS_OF_TWO, costs_of, module_of, shuffled, tree_of
 from benchmarks._graphs import SITES as GRAPH_SITES
 from benchmarks._graphs import transformer as transformer_graph
 from benchmarks.phases import edited as edited_graph
@@ -276,7 +276,7 @@ def test_plans_after_several_local_edits_are_those_from_scratch(family, size, se
 def check_local_edits(family, size, seed, has_costs):
     rng, tree = np.random.default_rng(seed), tree_of(3)
     costs = costs_of(GRAPH_SITES[-3:], seed) if has_costs else None
-    module = module_of(FAMILIES[family](size), seed)
+    module = module_of(shuffled(FAMILIES[family](size), random.Random(seed)), seed)
     kinds = sorted({call.kind for call in module.main.body})
     where = {f"op:{kind}": f"@{rng.choice(GRAPH_SITES[-3:])}" for kind in kinds if rng.random() < 0.3}
     plan = tt.decompose(module, tree, costs, where=where)

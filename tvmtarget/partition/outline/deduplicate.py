@@ -1,9 +1,10 @@
 """Structural identity of subgraphs, by which identical subgraphs of one site share one function.
 
-Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations; that of
-large leaves does, because labels of all their operations would take most of the time of planning. Unlike the canonical
-bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of constants, and
-records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
+Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations. Unlike the
+canonical bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of
+constants, and records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
+Labels of all operations of large leaves would take most of the time of planning, so that these are compared as they are
+listed, and in canonical order only where that may find two identical ones.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class SubgraphStructure:
 
     Attributes:
         key: name-independent identity without the data of constants, the same in every program and process.
-        ops: operations by number in canonical order, each before those in its regions; of large leaves as listed.
+        ops: operations by number in canonical order, each before those in its regions; of large leaves as listed, or as
+            the first identical one is.
         values: values that the operations read and compute, by first occurrence.
         constants: constants that the function holds, by first occurrence.
         dims: symbolic dimensions, by first occurrence.
@@ -121,6 +123,8 @@ class SubgraphStructures:
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
         self._ordered_by_data: set[int] = set()  # first operations of leaves whose order depends on constants
         self._canonical_orders = CanonicalOrders()
+        # The first large leaf of each name (`SubgraphStructure.name_key`).
+        self._large_leaves: dict[Hashable, tuple[PartitionNode, SubgraphStructure]] = {}
         self.fingerprints = _Fingerprints(program)
 
     def is_matched(self, index: int) -> bool:
@@ -176,36 +180,58 @@ class SubgraphStructures:
         return self._cache.find("wirings of large leaves", key, lambda: wiring_of_leaf(self.program, calls, lifted))
 
     def _of_large_leaf(self, leaf: PartitionNode, held: HeldConstants) -> SubgraphStructure:
-        """Compute the structure of a large leaf, whose operations stay as listed. O(V + E).
+        """Compute the structure of a large leaf, whose operations stay as listed if none is identical. O(V + E).
+
+        Only leaves of one name are compared in canonical order, the later ones with the first.
+        """
+        found = self._listed(leaf, leaf.calls, held)
+        first, known = self._large_leaves.setdefault(found.name_key, (leaf, found))
+        if known.key == found.key:
+            return found
+        outputs = (self.wiring(part.calls, self._lifted(part, held)).outputs for part in (first, leaf))
+        one, other = (self._written(part, next(outputs), held) for part in (first, leaf))
+        if one.key != other.key:
+            return found
+        counterparts = dict(zip(one.ops, other.ops, strict=True))
+        return self._listed(leaf, tuple([counterparts[index] for index in first.calls]), held)
+
+    def _lifted(self, leaf: PartitionNode, held: HeldConstants) -> Collection[str]:
+        """Return the constants that the function of a leaf does not hold."""
+        return self.program.constants.keys() - held(leaf)
+
+    def _listed(self, leaf: PartitionNode, calls: tuple[int, ...], held: HeldConstants) -> SubgraphStructure:
+        """Compute the structure of a large leaf whose operations are listed in some topological order.
 
         Names derive from how many operations of each fingerprint there are, and how many of them read which: that does
         not depend on the order of the list, and arrays compute it.
         """
-        program, calls = self.program, leaf.calls
-        wiring = self.wiring(calls, program.constants.keys() - held(leaf))
+        program = self.program
+        wiring = self.wiring(calls, self._lifted(leaf, held))
         signatures, numbers = renumbered(np.array(program.signatures)[list(calls)])
         fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
         dims = {name: at for at, name in enumerate(dict.fromkeys(name for one in fingerprints for name in one.dims))}
         texts = [(one.text, *[dims[name] for name in one.dims]) for one in fingerprints]
-        ranks = {text: rank for rank, text in enumerate(sorted(set(texts)))}
-        ops = np.array([ranks[text] for text in texts])[numbers]
-        site = leaf.site.path, leaf.device, tuple(ranks)
+        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        ops = np.array([places[text] for text in texts])[numbers]
+        kinds = sorted({one.text for one in fingerprints})
+        kind_of = np.array([kinds.index(one.text) for one in fingerprints])[numbers]
+        site = leaf.site.path, leaf.device
         position = {index: at for at, index in enumerate(calls)} if self.groups else {}
         matches = tuple(_matches_at(position, self.groups, leaf.site.target.kind))
         may_name_dims = any(not program.body[program.representatives[one]].op.startswith("onnx.") for one in signatures)
-        producers = np.where(wiring.producers < 0, wiring.producers, ops[wiring.producers])
+        producers = np.where(wiring.producers < 0, wiring.producers, kind_of[wiring.producers])
         reads = np.ravel_multi_index(
-            (wiring.places, ops[wiring.readers], producers + 2),
-            (1 + int(wiring.places.max(initial=0)), len(ranks), len(ranks) + 2),
+            (wiring.places, kind_of[wiring.readers], producers + 2),
+            (1 + int(wiring.places.max(initial=0)), len(kinds), len(kinds) + 2),
         )
         return SubgraphStructure(
-            (*site, digest(ops), wiring.digest, matches, tuple(dims) if may_name_dims else ()),
+            (*site, *places, digest(ops), wiring.digest, matches, tuple(dims) if may_name_dims else ()),
             calls,
             wiring.values,
             wiring.constants,
             tuple(dims),
-            (*site, digest(np.bincount(ops), *np.unique(reads, return_counts=True))),
-            calls[int(wiring.starts[np.argmin(ops[wiring.starts])])],
+            (*site, *kinds, digest(np.bincount(kind_of), *np.unique(reads, return_counts=True))),
+            calls[int(wiring.starts[np.argmin(kind_of[wiring.starts])])],
         )
 
     def _written(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:

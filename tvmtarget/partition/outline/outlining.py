@@ -489,7 +489,9 @@ class _Outliner:
     ) -> _CalledPart | None:
         """Call a function whose owner no longer calls it: that of the first heir, which `shared` is then, if any."""
         structure, name = heir.structure, heir.call.source
-        if name != self._first_op(self.program, structure):
+        # A large leaf may be listed as the owner was, and not as it lists its own operations.
+        is_listed_as_owner = is_large_leaf(self.program, part.calls) and structure.ops != part.calls
+        if name != self._first_op(self.program, structure) or is_listed_as_owner:
             return None
         context, base = _CallContext(name, Fraction(1)), ""
         if shared is None:
