@@ -154,44 +154,56 @@ def _coefficients(name: str) -> tuple[float, ...]:
     return tuple(float(each) for each in fit.convert(kind=np.polynomial.Polynomial, domain=[-1, 1]).coef[::-1])
 
 
-def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
-    """Return the value of a polynomial, its highest power first, by Horner's method."""
-    highest, *rest = map(_float, coefficients)
-    for coefficient in rest:
-        highest = highest * x + coefficient
-    return highest
+def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+    """Return the value of a polynomial, its highest power first, by Estrin's scheme.
+
+    It takes the time of log2(n) dependent multiply-adds, where Horner's method takes that of n.
+    """
+    terms: list[Expr] = [_float(each) for each in reversed(coefficients)]
+    power = x  # LLVM computes equal products once
+    while len(terms) > 1:
+        odd = terms[-1:] if len(terms) % 2 else []
+        terms = [low + high * power for low, high in zip(terms[::2], terms[1::2], strict=False)] + odd
+        power = power * power
+    return terms[0]
+
+
+def _at_most(x: Expr, most: float) -> Expr:
+    """Return the smaller of a value and a number; NaN stays."""
+    from tvm import tirx
+
+    return tirx.Select(x > _float(most), _float(most), x)
 
 
 def _within(x: Expr, least: float, most: float) -> Expr:
     """Return the nearest number between two; NaN stays."""
     from tvm import tirx
 
-    below = tirx.Select(x > _float(most), _float(most), x)
-    return tirx.Select(x < _float(least), _float(least), below)
+    return tirx.Select(x < _float(least), _float(least), _at_most(x, most))
 
 
 def _normal_exp(x: Expr, most: float) -> Expr:
     """Return exp of a number from `LEAST_EXP` to `most`: a power of 2 times exp of the rest, which is below ln 2.
 
-    NaN propagates through the rest, as an integer cannot be NaN.
+    NaN propagates through the rest, as an integer cannot be NaN. Below `LEAST_EXP` the result is any number or NaN.
     """
     from tvm import tirx
 
-    number = tirx.Select(x > _float(LEAST_EXP), x, _float(LEAST_EXP))
-    exponent = tirx.Cast("int32", number * _float(1 / LN2) + _float(BIAS))
+    number = x * _float(1 / LN2) + _float(BIAS)
+    exponent = tirx.Cast("int32", tirx.Select(number > _float(1), number, _float(1)))
     if most / LN2 + BIAS > 2 * BIAS:  # rounding may give an exponent that is infinity
         exponent = tirx.Min(exponent, tirx.const(2 * BIAS, "int32"))
     power = tirx.Cast("float32", exponent - BIAS)
     rest = x - power * _float(LN2_HIGH) - power * _float(LN2_LOW)
     scale = tirx.reinterpret("float32", tirx.shift_left(exponent, tirx.const(MANTISSA, "int32")))
-    return _named(rest, lambda rest: _horner(_coefficients("exp"), rest)) * scale
+    return _named(rest, lambda rest: _polynomial(_coefficients("exp"), rest)) * scale
 
 
 def _exp(x: Expr) -> Expr:
     from tvm import tirx
 
     def whole(x: Expr) -> Expr:
-        normal = _named(_within(x, LEAST_EXP, MOST_EXP), lambda inside: _normal_exp(inside, MOST_EXP))
+        normal = _named(_at_most(x, MOST_EXP), lambda inside: _normal_exp(inside, MOST_EXP))
         not_small = tirx.Select(x > _float(MOST_EXP), _float(math.inf), normal)
         return tirx.Select(x < _float(LEAST_EXP), _float(0), not_small)
 
@@ -203,7 +215,8 @@ def _sigmoid(x: Expr) -> Expr:
     from tvm import tirx
 
     def whole(x: Expr) -> Expr:
-        opposite = _within(_float(0) - x, LEAST_EXP, MOST_SIGMOID)
+        # LLVM writes the two bounds of one number as a minimum and a choice, which takes four instructions of SSE.
+        opposite = _at_most(_float(0) - _at_most(x, -LEAST_EXP), MOST_SIGMOID)
         result = _float(1) / (_float(1) + _named(opposite, lambda inside: _normal_exp(inside, MOST_SIGMOID)))
         return tirx.Select(x < _float(-MOST_SIGMOID), _float(0), result)
 
@@ -216,7 +229,7 @@ def _quotient(name: str, x: Expr) -> Expr:
 
     def of(inside: Expr) -> Expr:
         return _named(
-            inside * inside, lambda square: inside * _horner(numerator, square) / _horner(denominator, square)
+            inside * inside, lambda square: inside * _polynomial(numerator, square) / _polynomial(denominator, square)
         )
 
     return _named(_within(x, -bound, bound), of)
@@ -246,7 +259,7 @@ def _log(x: Expr) -> Expr:
         return _named(rest, lambda rest: logarithm(rest, power))
 
     def logarithm(rest: Expr, power: Expr) -> Expr:
-        tail = rest * rest * (rest * _horner(_coefficients("log"), rest) - _float(0.5))
+        tail = rest * rest * (rest * _polynomial(_coefficients("log"), rest) - _float(0.5))
         return power * _float(LN2_HIGH) + (power * _float(LN2_LOW) + tail + rest)
 
     def whole(x: Expr) -> Expr:
