@@ -82,7 +82,7 @@ def test_a_reduction_is_tiled_by_what_divides_and_what_fits(nest, tile):
     assert plan(nest, AVX512) == tile
 
 
-SSE = VectorUnit(128, 16, broadcast=2)
+SSE = VectorUnit(128, 16, broadcast=2, is_fused=False)
 WIDE = {
     "a matrix product": (product(64, 64, 256), 4, 2),
     "a convolution": (convolution(1, 64, 56, 56, 64, 1), 4, 2),
@@ -102,6 +102,13 @@ def test_pooling_takes_one_vector_along_the_last_axis():
     image = access(0, 1, (2, 4), (3, 5))
     nest = Nest("SSSSRR", (1, 64, 55, 55, 3, 3), (image,), (access(0, 1, 2, 3),))
     assert plan(nest, AVX512) == Tile(3, 11)
+
+
+def test_a_product_that_is_added_by_another_instruction_takes_a_register():
+    for unit, most in ((AVX2, 16), (replace(AVX2, is_fused=False), 15)):
+        tile = plan(product(60, 96, 256), unit)
+        assert tile is not None
+        assert tile.vectors * tile.rows + tile.vectors + 1 <= most
 
 
 @pytest.mark.parametrize(("size", "lanes"), [(58, 8), (114, 14)], ids=["step by step", "every other value"])
@@ -227,11 +234,15 @@ def expected(model, *arrays):
 
 
 UNITS = {
-    "generic x86": ({"mtriple": "x86_64-linux-gnu"}, VectorUnit(128, 16, broadcast=2)),
+    "generic x86": ({"mtriple": "x86_64-linux-gnu"}, SSE),
+    "AVX without FMA": ({"mtriple": "x86_64-linux-gnu", "mcpu": "sandybridge"}, replace(AVX2, is_fused=False)),
     "AVX2": ({"mtriple": "x86_64-linux-gnu", "mcpu": "haswell"}, AVX2),
     "AVX-512": ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, AVX512),
-    "an attribute": ({"mtriple": "x86_64-linux-gnu", "mattr": ["+avx2"], "vector-width": 128}, VectorUnit(128, 16)),
-    "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, VectorUnit(128, 8, broadcast=2)),
+    "an attribute": (
+        {"mtriple": "x86_64-linux-gnu", "mattr": ["+avx2", "+fma"], "vector-width": 128},
+        VectorUnit(128, 16),
+    ),
+    "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, replace(SSE, registers=8)),
     "Arm 64": ({"mtriple": "aarch64-linux-gnu"}, NEON),
     "Arm 64 with SVE": ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-v1"}, NEON),
     "Arm 32": ({"mtriple": "armv7a-linux-gnueabihf", "mcpu": "cortex-a9"}, VectorUnit(128, 16)),

@@ -34,11 +34,13 @@ class VectorUnit:
         bits: their width.
         registers: their number.
         broadcast: instructions that load a value into all lanes. SSE loads it to one lane and copies it to the others.
+        is_fused: whether one instruction multiplies and adds. Else the product takes a register before it is added.
     """
 
     bits: int
     registers: int
     broadcast: int = 1
+    is_fused: bool = True
 
     def lanes(self, bits: int) -> int:
         """Return how many values fit a register.
@@ -341,8 +343,9 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
 def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -> tuple[int, int]:
     """Choose vectors and rows for the most multiply-adds per load.
 
-    v vectors times r rows occupy v * r registers for sums, v for weights and one for a broadcast value; a step of the
-    sums loads v vectors and broadcasts r values for v * r multiply-adds, which wait for each other if they are few.
+    v vectors times r rows occupy v * r registers for sums, v for weights, one for a broadcast value, and one for a
+    product that is not added by the same instruction; a step of the sums loads v vectors and broadcasts r values for
+    v * r multiply-adds, which wait for each other if they are few.
     """
 
     def worth(size: tuple[int, int]) -> float:
@@ -351,7 +354,7 @@ def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -
         busy = min(1, vectors * height / CHAINS)
         return used * busy * vectors * height / (vectors + unit.broadcast * height)
 
-    registers = unit.registers
+    registers = unit.registers if unit.is_fused else unit.registers - 1
     vectors = [count for count in range(1, min(columns, registers) + 1) if columns % count == 0]
     heights = [count for count in range(1, min(rows, registers) + 1) if may_leave_rows or rows % count == 0]
     return max(((v, r) for v in vectors for r in heights if v * r + v + 1 <= registers), key=worth)

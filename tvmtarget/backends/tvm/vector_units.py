@@ -15,9 +15,10 @@ Target: TypeAlias = Any
 # for A-profile, parts B and E; RISC-V "V" 1.0, chapters 3 and 18. Elsewhere there are no register blocks.
 UNITS = (
     ({"avx512f"}, VectorUnit(512, 32)),
-    ({"avx"}, VectorUnit(256, 16)),
-    ({"sse2", "64bit-mode"}, VectorUnit(128, 16, broadcast=2)),
-    ({"sse2"}, VectorUnit(128, 8, broadcast=2)),
+    ({"avx", "fma"}, VectorUnit(256, 16)),
+    ({"avx"}, VectorUnit(256, 16, is_fused=False)),
+    ({"sse2", "64bit-mode"}, VectorUnit(128, 16, broadcast=2, is_fused=False)),
+    ({"sse2"}, VectorUnit(128, 8, broadcast=2, is_fused=False)),
     ({"neon", "aclass"}, VectorUnit(128, 16)),
     ({"neon"}, VectorUnit(128, 32)),
     ({"zvl512b"}, VectorUnit(512, 32)),
