@@ -18,7 +18,7 @@ from models import LIGHT, beginning
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.tvm_schedule import network, onnxruntime, sample
-from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, plan
+from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, chunk_axes, plan
 
 AVX512, AVX2, NEON = VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)
 
@@ -69,7 +69,8 @@ TILES = {
         Tile(1, 16, 8, 3, 1, (1, Layout(0, 128)), columns_first=True),
     ),
     "groups too narrow for vectors": (convolution(1, 272, 14, 14, 272, 1, group=4), Tile(3, 14, 1, 1, 8)),
-    "one filter": (convolution(1, 1, 56, 56, 64, 3), Tile(3, 8, 1, 2, 8)),
+    "one filter": (convolution(1, 1, 56, 56, 64, 3), Tile(3, 8, 7)),
+    "a long sum in one image": (convolution(1, 1, 28, 28, 64, 5), Tile(3, 14, 2, 2, 4)),
     "contiguous weights stay": (product(64, 48, 256), Tile(1, 16, 3, 0, 8)),
     "constant weights are packed": (product(64, 48, 256, constant=1), Tile(1, 16, 3, 0, 8, (1, Layout(1, 48)))),
     "a symbolic number of rows": (product(None, 48, 256), Tile(1, 16, 3, 0, 1)),
@@ -98,10 +99,10 @@ def test_tiles_for_sse_are_wide_as_broadcasts_take_two_instructions(nest, vector
     assert (tile.vectors, tile.rows) == (vectors, rows)
 
 
-def test_pooling_takes_one_vector_along_the_last_axis():
+def test_pooling_takes_vectors_along_the_last_axis():
     image = access(0, 1, (2, 4), (3, 5))
     nest = Nest("SSSSRR", (1, 64, 55, 55, 3, 3), (image,), (access(0, 1, 2, 3),))
-    assert plan(nest, AVX512) == Tile(3, 11)
+    assert plan(nest, AVX512) == Tile(3, 11, 5)
 
 
 def test_a_product_that_is_added_by_another_instruction_takes_a_register():
@@ -109,6 +110,28 @@ def test_a_product_that_is_added_by_another_instruction_takes_a_register():
         tile = plan(product(60, 96, 256), unit)
         assert tile is not None
         assert tile.vectors * tile.rows + tile.vectors + 1 <= most
+
+
+WINDOW = Nest(
+    "SSSSRR",
+    (1, 480, 14, 14, 3, 3),
+    (access(0, 1, (2, 4), (3, 5)), access(1, 4, 5)),
+    (access(0, 1, 2, 3, shape=(1, 480, 14, 14)),),
+    writes_math=True,
+)
+CHUNKS = {
+    "whole images": (WINDOW, Tile(3, 2, 7), (2, 3)),
+    "rows of large images": (replace(WINDOW, extents=(1, 480, 112, 112, 3, 3)), Tile(3, 4, 7), (3,)),
+    "no part of a tile": (replace(WINDOW, extents=(1, 480, 112, 112, 3, 3)), Tile(3, 4, 4, 2, 2), ()),
+    "no rows that leave a remainder": (WINDOW, Tile(3, 2, 1, 2, 4), ()),
+    "no products": (convolution(1, 64, 14, 14, 64, 1), Tile(1, 4, 4, 3, 2, (1, Layout(0, 16))), ()),
+}
+
+
+@pytest.mark.parametrize(("nest", "tile", "axes"), CHUNKS.values(), ids=CHUNKS)
+def test_math_functions_run_over_many_tiles_of_a_window(nest, tile, axes):
+    nest = replace(nest, writes=(access(0, 1, 2, 3, shape=nest.extents[:4]),))
+    assert chunk_axes(nest, tile) == axes
 
 
 @pytest.mark.parametrize(("size", "lanes"), [(58, 8), (114, 14)], ids=["step by step", "every other value"])
@@ -293,6 +316,21 @@ def test_math_functions_behind_odd_rows_compute_what_onnx_says(config):
     constants = {"w": random(48, 16, 1, 1), "b": random(48)}
     model = graph(nodes, {"x": [2, 16, 7, 7]}, {"y": [2, 48, 7, 7]}, constants)
     x = random(2, 16, 7, 7)
+    np.testing.assert_allclose(runner(model, **config)(x), expected(model, x), rtol=1e-4, atol=1e-5)
+
+
+@needs_tvm
+@pytest.mark.parametrize("config", [{}, {"mcpu": "x86-64-v3"}], ids=["generic", "AVX2"])
+@pytest.mark.parametrize(("size", "kernel", "step"), [(7, 3, 1), (14, 5, 1), (20, 3, 2), (28, 5, 1), (66, 7, 1)])
+def test_depthwise_convolutions_before_math_functions_compute_what_onnx_says(config, size, kernel, step):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], group=6, pads=[kernel // 2] * 4, strides=[step] * 2),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]
+    constants = {"w": random(6, 1, kernel, kernel), "b": random(6)}
+    model = graph(nodes, {"x": [1, 6, size, size]}, {"y": [1, 6, size // step, size // step]}, constants)
+    x = random(1, 6, size, size)
     np.testing.assert_allclose(runner(model, **config)(x), expected(model, x), rtol=1e-4, atol=1e-5)
 
 

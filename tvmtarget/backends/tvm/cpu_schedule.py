@@ -36,6 +36,7 @@ from tvmtarget.backends.tvm.register_tiling import (
     Nest,
     Tile,
     VectorUnit,
+    chunk_axes,
     divisor,
     plan,
     strip,
@@ -635,6 +636,9 @@ class Scheduler:
         schedule, loops = self.schedule, self.schedule.get_loops(block)[-len(nest.kinds) :]
         if rows:
             tile = replace(tile, columns_first=False)
+        chunk = chunk_axes(nest, tile) if self.has_math_reader(block, nest) and not rows else ()
+        if chunk:
+            return self.keep_in_chunks(block, nest, tile, chunk)
         outer, inner = self.split(loops, nest, tile)
         reduced = self.reduced(loops, nest, tile)
         first = self.loops_of_reads(outer, nest, tile, rows)
@@ -663,6 +667,56 @@ class Scheduler:
             self.turn_to_columns(result, dim, tile.lanes)
         self.vectorise(result, tile.lanes)
         return [start, block, result]
+
+    def has_math_reader(self, block: Block, nest: Nest) -> bool:
+        """Return whether all that reads a block is one that computes math functions of its elements.
+
+        Args:
+            block: the block.
+            nest: its loop nest.
+
+        Returns:
+            False if the reader also reads other blocks.
+        """
+        readers = self.schedule.get_consumers(block)
+        is_one = nest.writes_math and len(readers) == 1
+        return is_one and self.reads_in_place(readers[0], block) and self.reads_only(readers[0], block)
+
+    def keep_in_chunks(self, block: Block, nest: Nest, tile: Tile, chunk: Sequence[int]) -> list[Block]:
+        """Apply a tile of a window, and run the math functions of the reader over a chunk of many tiles.
+
+        Args:
+            block: the block.
+            nest: its loop nest.
+            tile: its tile.
+            chunk: the axes of a chunk, as `chunk_axes` returns them.
+
+        Returns:
+            The blocks that are scheduled by this.
+        """
+        schedule, loops = self.schedule, self.schedule.get_loops(block)[-len(nest.kinds) :]
+        (result,) = schedule.get_consumers(block)
+        tiles, inner = self.split(loops, nest, tile)
+        reduced = self.reduced(loops, nest, tile)
+        around = [loops[axis] for axis in nest.spatial if axis not in chunk]
+        within = tiles[len(around) :]
+        schedule.reorder(*around, *within, *reduced, *inner)
+        if tile.unroll > 1:
+            schedule.unroll(reduced[-1])
+        copied = schedule.cache_write(block, 0, "local")
+        schedule.reverse_compute_at(copied, within[-1], preserve_unit_loops=True)
+        schedule.reverse_compute_at(result, around[-1], preserve_unit_loops=True)
+        for loop in inner[:-1]:
+            schedule.unroll(loop)
+        schedule.vectorize(inner[-1])
+        self.parallel(around, nest.work / tile.lanes, tile.tasks)
+        start = schedule.decompose_reduction(block, reduced[0])
+        if len(chunk) > 1:
+            schedule.fuse(*schedule.get_loops(result)[-len(chunk) :])
+        self.vectorise(start, tile.lanes)
+        self.vectorise(copied, tile.lanes)
+        self.vectorise(result, self.unit.lanes(nest.bits))
+        return [start, block, copied, result]
 
     def loops_of_reads(self, outer: Sequence[Loop], nest: Nest, tile: Tile, reads: Iterable[int]) -> list[Loop]:
         """Return the loops over tiles along which some reads move, but for that over rows.

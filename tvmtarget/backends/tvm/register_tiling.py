@@ -17,12 +17,25 @@ import numpy as np
 
 from tvmtarget.backends.protocol import Array
 
-__all__ = ["PARALLEL_TASKS", "Access", "Layout", "Nest", "Strip", "Tile", "VectorUnit", "divisor", "plan", "strip"]
+__all__ = [
+    "PARALLEL_TASKS",
+    "Access",
+    "Layout",
+    "Nest",
+    "Strip",
+    "Tile",
+    "VectorUnit",
+    "chunk_axes",
+    "divisor",
+    "plan",
+    "strip",
+]
 
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
-LONG_SUM = 64  # terms from which on a sum gains by that
+LONG_SUM = 25  # terms from which on a sum gains by that
 LEAST_LANES = 4  # of partial sums that are worth it
+LARGEST_CHUNK = 4096  # results that are computed before math functions run over them: 16 KiB of a core's cache
 PARALLEL_TASKS = 64  # iterations of a parallel loop that are enough for any machine
 
 
@@ -151,6 +164,14 @@ class Nest:
         return any(read.dims and read.dims[-1].get(axis) == 1 for read in self.reads for axis in self.spatial[-1:])
 
     @property
+    def flat_writes(self) -> int:
+        """Number of last axes that run through contiguous memory of the results."""
+        tails = [self.spatial[start:] for start in range(len(self.spatial))]
+        return max(
+            (len(tail) for tail in tails if all(one.is_flat(tail, self.extents) for one in self.writes)), default=0
+        )
+
+    @property
     def flat_axes(self) -> int:
         """Number of last axes that can be fused to one loop along memory."""
         accesses = (*self.reads, *self.writes)
@@ -242,7 +263,7 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
             tile = _plan_product(nest, weights, unit)
             if tile is not None:
                 return tile
-    return _plan_window(nest, unit.lanes(nest.bits))
+    return _plan_window(nest, unit)
 
 
 @dataclass(frozen=True)
@@ -313,19 +334,43 @@ def _plan_product(nest: Nest, weights: int, unit: VectorUnit) -> Tile | None:
     return None
 
 
+def chunk_axes(nest: Nest, tile: Tile) -> tuple[int, ...]:
+    """Choose the axes along which a window's results are all computed before math functions run over them.
+
+    Tiles of 2 values side by side would make vectors of 2, and few operations that do not wait for each other. 480
+    images of 14 x 14 take 0.27 ms instead of 0.62 ms for 3 x 3 weights and x * sigmoid(x), with vectors of 4.
+
+    Args:
+        nest: the loop nest.
+        tile: its tile.
+
+    Returns:
+        The last axes of the result, which are contiguous; none if the tile is no window's, or results are too many.
+    """
+    rows = 1 if tile.row_axis is None else nest.extents[tile.row_axis] or 1
+    if tile.axis != nest.spatial[-1] or not nest.slides or tile.pack is not None or rows % tile.rows:
+        return ()
+    for count in range(min(len(nest.spatial) - 1, nest.flat_writes), 0, -1):
+        axes = nest.spatial[-count:]
+        size = math.prod(nest.extents[axis] or LARGEST_CHUNK + 1 for axis in axes)
+        if size <= LARGEST_CHUNK and tile.row_axis in (None, *axes):
+            return axes
+    return ()
+
+
 def _rows(nest: Nest, axes: Sequence[int]) -> tuple[int | None, int]:
     """Return the last of some axes that is longer than 1, else the last, with its extent."""
     axis = max(axes, key=lambda axis: (nest.extents[axis] != 1, axis), default=None)
     return axis, 1 if axis is None else nest.extents[axis] or 1
 
 
-def _plan_window(nest: Nest, width: int) -> Tile | None:
-    """Tile a reduction that slides along the last axis (depthwise convolution, pooling): one vector along that axis.
+def _plan_window(nest: Nest, unit: VectorUnit) -> Tile | None:
+    """Tile a reduction that slides along the last axis (depthwise convolution, pooling): vectors along that axis.
 
-    Rows are independent sums. Those that share what they read are always good, others where sums are long.
+    They are independent sums that share a weight. Rows, which may read other values, are worth it where sums are long.
     """
     *others, axis = nest.spatial
-    extent = nest.extents[axis] or 1
+    extent, width = nest.extents[axis] or 1, unit.lanes(nest.bits)
     moving = [read for read in nest.reads if read.run(axis)]
     # What is read in one piece at each step takes a load for each power of 2 in its lanes: 14 of them are 8 + 4 + 2.
     even = math.gcd(extent, width)
@@ -333,11 +378,15 @@ def _plan_window(nest: Nest, width: int) -> Tile | None:
     lanes = even if is_dense and 2 * even >= width else divisor(extent, width)
     if lanes == 1 or 4 * lanes < width or not nest.slides:
         return None
+    chains = max(1, min(CHAINS, unit.registers - 3))
+    vectors = divisor(extent // lanes, chains)
     rows = [row for row in others if all(read.run(row) != 1 for read in moving)]
     if math.prod(nest.extents[reduced] or LONG_SUM for reduced in nest.reduced) >= LONG_SUM:
         rows += others[-1:]
-    height, row_axis = max(((divisor(nest.extents[row] or 1, CHAINS), row) for row in rows), default=(1, None))
-    return Tile(axis, lanes, 1, row_axis, height)
+    height, row_axis = max(
+        ((divisor(nest.extents[row] or 1, chains // vectors), row) for row in rows), default=(1, None)
+    )
+    return Tile(axis, lanes, vectors, row_axis if height > 1 else None, height)
 
 
 def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -> tuple[int, int]:
