@@ -77,6 +77,7 @@ class C(LLVM):
     unsupported: ClassVar[dict[str, str]] = {
         **LLVM.unsupported,
         **dict.fromkeys(("Compress", "NonZero", "TopK", "Unique"), "its code calls functions of TVM's runtime"),
+        "NonMaxSuppression": "its result has as many rows as boxes are chosen, and memory is planned ahead of time",
     }
 
     def check_op(self, op: Op) -> Reject | None:

@@ -849,6 +849,14 @@ def _check_blocks(op: Op) -> Reject | None:
     return None
 
 
+def _check_boxes(op: Op) -> Reject | None:
+    """Require boxes of four numbers each, and scores of classes."""
+    boxes, scores = _shape(op, 0), _shape(op, 1)
+    if len(boxes) == len(scores) == 3 and boxes[2] == 4:
+        return None
+    return reject("SHAPE_DYNAMIC", f"{op.operand(0)!r} is not known to be boxes of 4 numbers", hint=_STATIC_HINT)
+
+
 # The activations of recurrent networks that state none.
 ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
@@ -927,6 +935,7 @@ EXPANDED: dict[str, Rule] = {
     **_each("GRU LSTM RNN", _RECURRENT),
     "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),
     "EyeLike": Rule(opsets=range(14, 29)),
+    "NonMaxSuppression": Rule(dtypes=_FLOAT32, checks=(_check_boxes,)),
     "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
     "QLinearMatMul": Rule(
@@ -1000,6 +1009,5 @@ UNSUPPORTED: dict[str, str] = {
     **dict.fromkeys(("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase"), _TENSORS_ONLY),
     **dict.fromkeys(("SequenceInsert", "SequenceLength", "SplitToSequence"), _TENSORS_ONLY),
     **{f"ai.onnx.ml::{kind}": _NO_MAPS for kind in ("CastMap", "DictVectorizer", "ZipMap")},
-    "NonMaxSuppression": "its rule drops boxes whose overlap equals the threshold, which ONNX keeps",
     "Upsample": "its rule is wrong for Upsample; convert the model to operator set 11, where it is Resize",
 }

@@ -683,7 +683,7 @@ class Scheduler:
         return is_one and self.reads_in_place(readers[0], block) and self.reads_only(readers[0], block)
 
     def keep_in_chunks(self, block: Block, nest: Nest, tile: Tile, chunk: Sequence[int]) -> list[Block]:
-        """Apply a tile of a window, and run the math functions of the reader over a chunk of many tiles.
+        """Apply a tile of a window, and run math functions of the reader over a chunk of tiles.
 
         Args:
             block: the block.

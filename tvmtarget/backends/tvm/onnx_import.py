@@ -25,6 +25,7 @@ from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
+from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
@@ -812,6 +813,39 @@ class _SymbolicImport:
 
         return compute
 
+    def non_max_suppression(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a NonMaxSuppression; its result has as many rows as boxes are chosen when the program runs."""
+        relax, te = self._tvm.relax, self._tvm.te
+        names = [*node.input, *[""] * 5][:5]
+        boxes, scores = inputs[:2]
+        batch, count, _ = self.shape(boxes)
+        wanted = [batch, self.shape(scores)[1], count]
+        if not all(map(self._are_equal, self.shape(scores), wanted)):
+            unknown = builder.match_cast(scores, relax.TensorType(dtype="float32", ndim=3))
+            scores = builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), "float32"))
+
+        def limit(at: int, dtype: str) -> Expr:
+            if not names[at]:
+                return relax.const(np.zeros(1, dtype), dtype)
+            return builder.emit(relax.op.reshape(inputs[at], (1,)))
+
+        most = self.known(names[2]) if names[2] else [self.number(0)]
+        rows, total = non_max_suppression(
+            builder,
+            boxes,
+            scores,
+            (limit(2, "int64"), limit(3, "float32"), limit(4, "float32") if names[4] else None),
+            self.value(most[0]) if most else None,
+            is_centered=bool(self.attribute(node, "center_point_box", 0)),
+        )
+        shape = [*self.read_sizes(builder, total), self.number(3)]
+
+        def first(every: Any) -> Any:  # noqa: ANN401
+            return te.compute(shape, lambda *at: every(*at), name="chosen")
+
+        # TVM's fusion would move it before the size that it reads.
+        return builder.emit(builder.call_te(first, rows, primfunc_attrs={"op_pattern": OPAQUE}))
+
     # Recurrent networks
 
     def recurrent(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
@@ -888,6 +922,7 @@ _LOWERED: dict[str, _Lowering] = {
     "GatherND": _SymbolicImport.gather_nd,
     "GridSample": _SymbolicImport.grid_sample,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
+    "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,

@@ -335,7 +335,7 @@ def _plan_product(nest: Nest, weights: int, unit: VectorUnit) -> Tile | None:
 
 
 def chunk_axes(nest: Nest, tile: Tile) -> tuple[int, ...]:
-    """Choose the axes along which a window's results are all computed before math functions run over them.
+    """Choose the axes of the results of a window that are computed before math functions run.
 
     Tiles of 2 values side by side would make vectors of 2, and few operations that do not wait for each other. 480
     images of 14 x 14 take 0.27 ms instead of 0.62 ms for 3 x 3 weights and x * sigmoid(x), with vectors of 4.
