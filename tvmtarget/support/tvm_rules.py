@@ -49,6 +49,7 @@ _STATIC_HINT = "give the inputs static shapes"
 _SHAPE_OPERANDS = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
+    "Pad": (1,),
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (3,),
@@ -327,11 +328,15 @@ def _check_slice(op: Op) -> Reject | None:
 
 
 def _check_pad(op: Op) -> Reject | None:
-    """Reject negative pads with wrap-around."""
-    pads = op.constant(1)
-    if op.attr("mode") == "wrap" and pads is not None and (pads < 0).any():
-        return reject("ATTR", "it does not support Pad with mode='wrap' and negative pads", hint="slice before")
-    return None
+    """Reject wrap-around by negative or computed pads, and an unknown number of these."""
+    pads, shape, axes = op.constant(1), _shape(op, 0), op.constant(3)
+    if op.attr("mode") == "wrap" and op.operand(1) and (pads is None or (pads < 0).any()):
+        return reject("ATTR", "it supports Pad with mode='wrap' by constant pads from 0 only", hint="slice before")
+    if not op.operand(1) or pads is not None:
+        return None
+    tensor = op.tensor(0)
+    is_known = tensor is not None and tensor.shape is not None
+    return None if is_known and _shape(op, 1) == (2 * len(shape if axes is None else axes),) else unknown_fit(op)
 
 
 def squeezed_dims(op: Op) -> tuple[Dim, ...]:
@@ -749,7 +754,7 @@ RULES: dict[str, Rule] = {
     ),
     "ConstantOfShape": Rule(checks=(_require_rank, _check_constant_of_shape)),
     "Expand": Rule(checks=(_require_rank, _check_expand)),
-    "Pad": Rule(constants=(1, 2, 3), checks=(_check_pad,)),
+    "Pad": Rule(constants=(2, 3), checks=(_check_pad,)),
     "Range": Rule(checks=(_check_range,)),
     "Reshape": Rule(checks=(_require_rank, _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),

@@ -426,7 +426,7 @@ class _SymbolicImport:
 
     # Operators whose shapes are computed
 
-    def read_sizes(self, builder: Builder, tensor: Expr) -> list[Size]:
+    def read_sizes(self, builder: Builder, tensor: Expr, least: int = 0) -> list[Size]:
         """Return the elements of a vector of sizes that is computed when the program runs, as new symbols."""
         tvm, relax = self._tvm, self._tvm.relax
         count = self.value(self.shape(tensor)[0])
@@ -437,7 +437,7 @@ class _SymbolicImport:
         shape = builder.emit(relax.op.tensor_to_shape(tensor))
         sizes = [tvm.tirx.Var(f"size_{at}", "int64") for at in range(count)]
         for size in sizes:
-            self._proofs.bind(size, tvm.ir.Range(0, LARGEST_SIZE))
+            self._proofs.bind(size, tvm.ir.Range(least, LARGEST_SIZE))
         builder.match_cast(shape, relax.ShapeType(sizes))
         return sizes
 
@@ -719,6 +719,69 @@ class _SymbolicImport:
         if not all(map(self._are_equal, shape, wanted)):
             inputs[at] = self._checked(builder, inputs[at], shape, wanted)
 
+    def pad(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Pad by computed numbers of elements; None for constant ones, which TVM's importer lowers."""
+        tvm, relax = self._tvm, self._tvm.relax
+        names = [*node.input, *[""] * 4][:4]
+        if not names[1] or names[1] in self._constants:
+            return None
+        data, rank = inputs[0], len(self.shape(inputs[0]))
+        given = self.known(names[1])
+        if given is not None and all(self.value(one) is not None for one in given):
+            inputs[1] = relax.const(np.array([self.value(one) for one in given], "int64"), "int64")
+            return None
+        given = given or self.read_sizes(builder, inputs[1], least=-LARGEST_SIZE)
+        axes = self.known(names[3]) if names[3] else [self.number(at) for at in range(rank)]
+        places = [(self.value(axis) or 0) % rank for axis in axes or []]
+        mode = self.attribute(node, "mode", b"constant").decode()
+        if mode != "constant":  # which has no elements to repeat in an empty tensor
+            data = self._not_empty(builder, data, places)
+        before, after = given[: len(places)], given[len(places) :]
+        sizes = self.shape(data)
+        for at, first, last in zip(places, before, after, strict=True):
+            sizes[at] = self.simple(self.most(sizes[at] + first + last, self.number(0)))
+        constant = numpy_helper.to_array(self._constants[names[2]]).item() if names[2] else 0
+
+        def padded(operand: Any, first: Any) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                moved, within = list(indices), []
+                for number, at in enumerate(places):
+                    place, size = indices[at] - first[number], operand.shape[at]
+                    moved[at] = self._padding(mode, place, size)
+                    within += [place >= 0, place < size]
+                if mode != "constant" or not within:
+                    return operand(*moved)
+                return tvm.tirx.if_then_else(
+                    tvm.tirx.all(*within), operand(*moved), tvm.tirx.const(constant, operand.dtype)
+                )
+
+            return tvm.te.compute(sizes, element, name="pad")
+
+        return self.emitted(builder, padded, data, before)
+
+    def _padding(self, mode: str, place: Size, size: Size) -> Size:
+        """Return which element of a dimension stands at a place, which may be outside of it."""
+        tirx = self._tvm.tirx
+        if mode == "edge":
+            return tirx.max(tirx.min(place, size - 1), self.number(0))
+        if mode == "reflect":  # there and back, as often as needed
+            period = tirx.max(2 * (size - 1), self.number(1))
+            at = tirx.floormod(place, period)
+            return tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
+        return place
+
+    def _not_empty(self, builder: Builder, data: Expr, axes: Sequence[int]) -> Expr:
+        """Return a tensor after a check that some of its dimensions have elements."""
+        shape = self.shape(data)
+        one = self.number(1)
+        wanted = [
+            self._tvm.tirx.max(size, one) if at in axes and not self.is_proven(size >= one) else size
+            for at, size in enumerate(shape)
+        ]
+        if all(new is old for new, old in zip(wanted, shape, strict=True)):
+            return data
+        return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
+
     def tile(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Tile by known sizes; None for others, which TVM's importer lowers."""
         tvm, repeats = self._tvm, self.known(node.input[1])
@@ -923,6 +986,7 @@ _LOWERED: dict[str, _Lowering] = {
     "GridSample": _SymbolicImport.grid_sample,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
+    "Pad": _SymbolicImport.pad,
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,

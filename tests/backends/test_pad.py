@@ -1,0 +1,70 @@
+"""Pads that are computed when a program runs, on llvm, against onnxruntime."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import TvmTargetError
+
+pytest.importorskip("tvm")
+ort = pytest.importorskip("onnxruntime")
+
+TEXT = """
+    <ir_version: 8, opset_import: ["": 19]>
+    g ({dtype}[{shape}] x, int64[{count}] pads) => ({dtype}[{result}] y)
+    <{dtype} value = {{3}}, int64[2] axes = {{-1, 1}}>
+    {{ y = Pad <mode: string = "{mode}"> (x, pads, {operands}) }}"""
+
+
+def model(mode, *, shape="n, c, h, w", dtype="float", operands="value"):
+    sizes = {"count": 4 if "axes" in operands else 8, "result": "a, b, d, e"}
+    text = TEXT.format(mode=mode, shape=shape, dtype=dtype, operands=operands, **sizes)
+    return parser.parse_model(text.replace(', ""', "") if operands == '""' else text)
+
+
+def agree(program, proto, *given):
+    inputs = dict(zip(("x", "pads"), given, strict=True))
+    expected = ort.InferenceSession(proto.SerializeToString()).run(None, inputs)[0]
+    np.testing.assert_array_equal(program.run(inputs)["y"], expected)
+
+
+def image(*shape, dtype="float32"):
+    return np.arange(np.prod(shape)).reshape(shape).astype(dtype) + np.asarray(1, dtype)
+
+
+CONSTANT = [[0] * 8, [0, 0, 1, 2, 0, 0, 3, 0], [1, 0, 0, 0, 0, 2, 0, 0], [0, 0, -1, -2, 0, 0, 1, -1]]
+OTHERS = [[0] * 8, [0, 0, 1, 2, 0, 0, 3, 0], [0, 1, 0, 2, 0, 1, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "every"), [("constant", CONSTANT), ("edge", OTHERS), ("reflect", OTHERS)], ids=lambda one: str(one)[:8]
+)
+@pytest.mark.parametrize("shape", ["n, c, h, w", "2, 3, 5, 7"], ids=["open", "static"])
+def test_pads_are_computed_when_a_program_runs(mode, every, shape):
+    proto = model(mode, shape=shape)
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    for pads in every:
+        agree(program, proto, image(2, 3, 5, 7), np.array(pads))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64", "uint8"])
+def test_pads_of_some_axes_of_other_types(dtype):
+    proto = model("constant", dtype=dtype, operands="value, axes")
+    agree(tt.build(tt.IRModule.from_onnx(proto), "llvm"), proto, image(2, 3, 5, 7, dtype=dtype), np.array([1, 2, 0, 3]))
+
+
+def test_an_empty_image_is_padded_by_a_constant_only():
+    pads = np.array([0, 0, 1, 2, 0, 0, 3, 0])
+    proto = model("constant")
+    agree(tt.build(tt.IRModule.from_onnx(proto), "llvm"), proto, image(2, 3, 0, 7), pads)
+    for mode in ("edge", "reflect"):
+        program = tt.build(tt.IRModule.from_onnx(model(mode)), "llvm")
+        with pytest.raises(TvmTargetError):
+            program.run({"x": image(2, 3, 0, 7), "pads": pads})
+
+
+@pytest.mark.parametrize(("mode", "target", "reason"), [("wrap", "llvm", "constant pads"), ("edge", "c", "not static")])
+def test_what_is_not_supported_is_refused(mode, target, reason):
+    with pytest.raises(TvmTargetError, match=reason):
+        tt.decompose(tt.IRModule.from_onnx(model(mode)), target)
