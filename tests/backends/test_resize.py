@@ -88,8 +88,7 @@ def test_sizes_that_are_given_when_a_program_runs_are_symbolic_also_if_the_resul
     given = {"x": image(1, 1, 4, 4), "sizes": np.array([1, 1, 9, 10])}
     modes = [{"mode": "nearest"}]
     check(tt.IRModule.from_onnx(parser.parse_model(text % "nearest")), given, modes)
-    with pytest.raises(tt.TvmTargetError, match="it resizes symbolic dimensions to their nearest elements"):
-        tt.decompose(tt.IRModule.from_onnx(parser.parse_model(text % "cubic")), "llvm")
+    check(tt.IRModule.from_onnx(parser.parse_model(text % "cubic")), given, [{"mode": "cubic"}])
 
 
 def test_a_symbolic_batch_is_resized_in_all_modes():
@@ -102,13 +101,59 @@ def test_bytes_are_resized_to_their_nearest_elements():
     check(resized(MODES[:2], (2, 2), ["n", 1, "a", "b"], "uint8"), {"x": x}, MODES[:2])
 
 
+CUBIC = [
+    {"mode": "cubic", "coordinate_transformation_mode": transformation, **more}
+    for transformation, more in [
+        ("half_pixel", {}),
+        ("pytorch_half_pixel", {"cubic_coeff_a": -0.5}),
+        ("asymmetric", {"exclude_outside": 1}),
+        ("half_pixel", {"exclude_outside": 1, "cubic_coeff_a": -0.5}),
+        ("align_corners", {}),
+    ]
+]
+
+
+@pytest.mark.parametrize("size", [(13, 4), (1, 20)])
+def test_images_of_symbolic_dimensions_are_resized_cubically(size):
+    inputs = {"x": image(2, 3, 6, 5), "like": image(2, 3, *size)}
+    check(resized(CUBIC, None, ["n", "c", "a", "b"]), inputs, CUBIC)
+
+
+UNEVEN = [mode for mode in (*MODES, *CUBIC) if mode["coordinate_transformation_mode"] != "align_corners"]
+
+
+@pytest.mark.parametrize("shape", [["n", 3, "a", "b"], [2, 3, 11, 7]], ids=["open", "static"])
+@pytest.mark.parametrize(("scales", "modes"), [((1.7, 2), UNEVEN[::3]), ((0.3, 0.7), UNEVEN[1::3])], ids=str)
+def test_scales_need_not_give_whole_sizes(scales, modes, shape):
+    """10 times 0.7 is 7 in float32, where 0.7 is 0.69999999."""
+    module = resized(modes, scales, shape)
+    check(module, {"x": image(2, 3, 11, 7)}, modes)
+    if shape[2] == "a":
+        check(module, {"x": image(1, 3, 10, 10)}, modes)
+
+
+def test_half_precision_is_interpolated_in_single_precision():
+    modes = [UNEVEN[4], CUBIC[0]]
+    x = image(1, 3, 6, 5)
+    exact = x.astype("float16").astype("float32")
+    found = tt.build(resized(modes, (1.7, 2), ["n", 3, "a", "b"], "float16"), "llvm").run({"x": x.astype("float16")})
+    wanted = tt.build(resized(modes, (1.7, 2), ["n", 3, "a", "b"]), "llvm").run({"x": exact})
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array.astype("float16"))
+
+
 @pytest.mark.parametrize(
-    ("mode", "scales", "reason"),
+    ("mode", "scales", "dtype", "reason"),
     [
-        ({"mode": "cubic"}, (2, 2), "it resizes symbolic dimensions to their nearest elements, and floats linearly"),
-        ({"mode": "nearest"}, (1.7, 2), "it resizes spatial dimensions only, all of them, to whole sizes"),
+        ({"mode": "linear"}, (2, 2), "uint8", "to their nearest elements or floats"),
+        (
+            {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+            (0.5, 2),
+            "float32",
+            "aligns no corners",
+        ),
     ],
 )
-def test_other_ways_to_resize_symbolic_dimensions_are_refused(mode, scales, reason):
+def test_other_ways_to_resize_symbolic_dimensions_are_refused(mode, scales, dtype, reason):
     with pytest.raises(tt.TvmTargetError, match=reason):
-        tt.decompose(resized([mode], scales, ["n", 3, "a", "b"]), "llvm")
+        tt.decompose(resized([mode], scales, ["n", 3, "a", "b"], dtype), "llvm")

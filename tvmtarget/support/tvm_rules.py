@@ -516,37 +516,36 @@ def _check_grid_sample(op: Op) -> Reject | None:
 
 
 def _check_resize(op: Op) -> Reject | None:
-    """Require one to three spatial dimensions, and scales that give whole sizes.
-
-    The compiler computes the scale of static dimensions from the sizes; ONNX uses the scale of the model.
-    """
+    """Require one to three spatial dimensions; where sizes or scales are not whole numbers, also a mode for these."""
     shape, scales, result = _shape(op, 0), op.constant(2), op.outputs[0]
     if len(shape) not in (3, 4, 5):
         return reject("RANK", f"it resizes 3 to 5 dimensions, not {len(shape)}")
     if scales is not None and scales.size:
-        whole = [
-            (isinstance(dim, int) and dim * factor % 1 == 0) or factor % 1 == 0 or 1 / factor % 1 == 0
-            for dim, factor in zip(shape, scales.astype("float64"), strict=False)
-        ]
-        is_plain = len(scales) == len(shape) and (scales[:2] == 1).all() and all(whole)
-        static = [dim * factor for dim, factor in zip(shape, scales, strict=False) if isinstance(dim, int)]
-        is_plain = is_plain and not any(size % 1 for size in static)
-        after: _Shape = tuple(round(d * f) if isinstance(d, int) else None for d, f in zip(shape, scales, strict=False))
-        is_static = _is_static(shape[2:])
+        is_plain = len(scales) == len(shape) and (scales[:2] == 1).all()
+        pairs = list(zip(shape, scales.astype("float64"), strict=False))
+        after: _Shape = tuple(int(dim * factor) if isinstance(dim, int) else None for dim, factor in pairs)
+        # TVM computes the scale of static dimensions from the sizes; ONNX uses the scale of the model.
+        is_static = all(isinstance(dim, int) and dim * factor % 1 == 0 for dim, factor in pairs[2:])
+        is_whole = is_static or all(factor % 1 == 0 for _, factor in pairs)
+        if op.attr("coordinate_transformation_mode") == "align_corners" and not is_whole:
+            # ONNX's reference evaluator divides by the size before it is rounded, ONNX Runtime by that after.
+            return reject("RULE", "it aligns no corners by scales that give no whole sizes", hint="give sizes")
     else:
         after = result.shape or () if isinstance(result, TensorType) else ()
         is_plain = len(after) == len(shape) and None not in after and after[:2] == shape[:2]
         # Sizes that are given when the program runs are symbols in the code, also where the result states them.
         is_static = _is_static(shape[2:]) and op.constant(3) is not None
     if not is_plain:
-        return reject("RULE", "it resizes spatial dimensions only, all of them, to whole sizes", hint="give sizes")
+        return reject("RULE", "it resizes spatial dimensions only, all of them, to known or named sizes")
     if op.attr("coordinate_transformation_mode") == "align_corners" and 1 in after[2:]:
         return reject("RULE", "it aligns no corners where a dimension becomes 1")
     tensor = op.tensor(0)
     is_float = tensor is not None and "float" in tensor.dtype
-    if is_static or op.attr("mode") in (None, "nearest") or (op.attr("mode") == "linear" and is_float):
+    if is_static or op.attr("mode") in (None, "nearest") or is_float:
         return None
-    message = "it resizes symbolic dimensions to their nearest elements, and floats linearly"
+    message = (
+        "it resizes symbolic dimensions, and by scales that give no whole sizes, to their nearest elements or floats"
+    )
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, and the sizes as an initializer")
 
 

@@ -799,38 +799,59 @@ class _SymbolicImport:
         return self.emitted(builder, tiled, inputs[0])
 
     def resize(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Resize of symbolic dimensions; None for one of static dimensions."""
+        """Lower a Resize of symbolic dimensions, or by scales that give no whole sizes; None for others."""
         relax = self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
         data, shape = inputs[0], self.shape(inputs[0])
         factors = None
         if names[2] in self._constants and numpy_helper.to_array(self._constants[names[2]]).size:
             factors = [float(one) for one in numpy_helper.to_array(self._constants[names[2]])]
-            after = [self._scaled(size, factor) for size, factor in zip(shape, factors, strict=True)]
+            after = self._scaled(builder, shape, factors)
         else:
             after = self.known(names[3]) or self.read_sizes(builder, inputs[3])
-        if all(self.value(size) is not None for size in (*shape[2:], *after[2:])):
+        if all(self.value(size) is not None for size in (*shape[2:], *after[2:])) and self._are_whole(shape, factors):
             if names[3]:  # which the importer reads only the spatial sizes of
                 inputs[3] = relax.const(np.array([1, 1, *map(self.value, after[2:])], "int64"), "int64")
             return None
         return self.emitted(builder, self._resized(node, factors), data, list(after[2:]))
 
-    def _scaled(self, size: Size, factor: float) -> Size:
-        """Return a size times a factor, which is whole for symbolic sizes, or one through a whole number."""
-        value = self.value(size)
-        if value is not None:
-            return self.number(int(value * factor))
-        return self.simple(size * int(factor) if factor >= 1 else self._tvm.tirx.floordiv(size, round(1 / factor)))
+    def _scaled(self, builder: Builder, shape: Sequence[Size], factors: Sequence[float]) -> list[Size]:
+        """Return sizes times factors, rounded down as in float32."""
+        relax = self._tvm.relax
+        op, emit = relax.op, builder.normalize
+
+        def scaled(size: Size, factor: float) -> Size | None:
+            value = self.value(size)
+            if value is not None:
+                return self.number(int(np.float32(value) * np.float32(factor)))
+            if factor % 1 == 0:
+                return self.simple(size * int(factor))
+            return self.simple(self._tvm.tirx.floordiv(size, round(1 / factor))) if 1 / factor % 1 == 0 else None
+
+        after = [scaled(size, factor) for size, factor in zip(shape, factors, strict=True)]
+        places = [at for at, size in enumerate(after) if size is None]
+        if places:
+            floats = emit(op.astype(self.vector(builder, [shape[at] for at in places]), "float32"))
+            by = relax.const(np.array([factors[at] for at in places], "float32"), "float32")
+            rounded = emit(op.astype(emit(op.floor(emit(op.multiply(floats, by)))), "int64"))
+            for at, size in zip(places, self.read_sizes(builder, rounded), strict=True):
+                after[at] = size
+        return after
+
+    def _are_whole(self, shape: Sequence[Size], factors: Sequence[float] | None) -> bool:
+        """Return whether known sizes times factors are whole, so that TVM computes the same factors from the sizes."""
+        return all(
+            (self.value(size) or 0) * factor % 1 == 0 for size, factor in zip(shape, factors or (), strict=False)
+        )
 
     def _resized(self, node: NodeProto, factors: Sequence[float] | None) -> Callable[[Any, Sequence[Size]], Any]:
-        """Return what resizes the dimensions behind the second to their nearest elements, or linearly."""
+        """Return what resizes the dimensions behind the second: to their nearest elements, linearly, or cubically."""
         te, tirx = self._tvm.te, self._tvm.tirx
         mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel").decode()
         nearest = self.attribute(node, "nearest_mode", b"round_prefer_floor").decode()
         method = self.attribute(node, "mode", b"nearest").decode()
-        if method not in ("linear", "nearest"):
-            raise ValueError(f"Resize of symbolic dimensions by mode={method!r}")
-        is_linear = method == "linear"
+        coefficient = float(self.attribute(node, "cubic_coeff_a", -0.75))
+        excludes = bool(self.attribute(node, "exclude_outside", 0))
 
         def real(value: float) -> Any:  # noqa: ANN401
             return tirx.const(value, "float32")
@@ -855,24 +876,56 @@ class _SymbolicImport:
                 return tirx.ceil(place - real(0.5))
             return tirx.floor(place) if nearest == "floor" else tirx.ceil(place)
 
+        def cubic(past: Any, first: Size, size: Size) -> list[Any]:  # noqa: ANN401
+            """Return the weights of four elements (Keys, "Cubic Convolution Interpolation", 1981)."""
+
+            def near(at: Any) -> Any:  # noqa: ANN401
+                return (real(coefficient + 2) * at - real(coefficient + 3)) * at * at + real(1)
+
+            def far(at: Any) -> Any:  # noqa: ANN401
+                inner = (real(coefficient) * at - real(5 * coefficient)) * at + real(8 * coefficient)
+                return inner * at - real(4 * coefficient)
+
+            weights = [far(past + real(1)), near(past), near(real(1) - past), far(real(2) - past)]
+            if not excludes:
+                return weights
+            inside = [
+                tirx.Select(tirx.all(first + step >= 0, first + step < size), weight, real(0))
+                for step, weight in zip(range(-1, 3), weights, strict=True)
+            ]
+            total = inside[0] + inside[1] + inside[2] + inside[3]
+            return [weight / total for weight in inside]
+
         def compute(operand: Any, spatial: Sequence[Size]) -> Any:  # noqa: ANN401
             before, after = operand.shape, [*operand.shape[:2], *spatial]
+            wide = "float32" if str(operand.dtype) == "float16" else str(operand.dtype)
 
             def interpolated(indices: Sequence[Size], found: list[Size]) -> Any:  # noqa: ANN401
                 axis = len(found)
                 if axis == len(after):
-                    return operand(*found)
+                    return operand(*found).astype(wide)
                 place = coordinate(indices[axis], axis, before[axis], after[axis])
-                if not is_linear:
+                if method == "nearest":
                     return interpolated(indices, [*found, within(rounded(place).astype("int64"), before[axis])])
+                if method == "cubic":
+                    first = tirx.floor(place).astype("int64")
+                    weights = cubic(place - tirx.floor(place), first, before[axis])
+                    each = [
+                        interpolated(indices, [*found, within(first + step, before[axis])]) * weight.astype(wide)
+                        for step, weight in zip(range(-1, 3), weights, strict=True)
+                    ]
+                    return each[0] + each[1] + each[2] + each[3]
                 place = tirx.max(tirx.min(place, (before[axis] - 1).astype("float32")), real(0))
                 low = tirx.floor(place)
                 first = low.astype("int64")
-                weight = (place - low).astype(operand.dtype)
+                weight = (place - low).astype(wide)
                 sides = [interpolated(indices, [*found, within(first + step, before[axis])]) for step in (0, 1)]
-                return sides[0] * (tirx.const(1, operand.dtype) - weight) + sides[1] * weight
+                return sides[0] * (tirx.const(1, wide) - weight) + sides[1] * weight
 
-            return te.compute(after, lambda *indices: interpolated(indices, list(indices[:2])), name="resize")
+            def element(*indices: Size) -> Any:  # noqa: ANN401
+                return interpolated(indices, list(indices[:2])).astype(operand.dtype)
+
+            return te.compute(after, element, name="resize")
 
         return compute
 
