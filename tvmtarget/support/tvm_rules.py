@@ -55,6 +55,7 @@ _SHAPE_OPERANDS = {
     "Resize": (3,),
     "Slice": (1, 2, 3, 4),
     "Tile": (1,),
+    "TopK": (1,),
 }
 
 
@@ -705,7 +706,6 @@ RULES: dict[str, Rule] = {
     "Hardmax": Rule(dtypes=_FLOATS, checks=(_check_hardmax,)),
     "TopK": Rule(
         dtypes=_FLOATS | {"int8", "int32", "int64", "uint8"},
-        constants=(1,),
         attrs={"sorted": (1,)},
         checks=(_check_top_k,),
     ),

@@ -931,7 +931,7 @@ class _SymbolicImport:
 
     def non_max_suppression(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a NonMaxSuppression; its result has as many rows as boxes are chosen when the program runs."""
-        relax, te = self._tvm.relax, self._tvm.te
+        relax = self._tvm.relax
         names = [*node.input, *[""] * 5][:5]
         boxes, scores = inputs[:2]
         batch, count, _ = self.shape(boxes)
@@ -954,13 +954,38 @@ class _SymbolicImport:
             self.value(most[0]) if most else None,
             is_centered=bool(self.attribute(node, "center_point_box", 0)),
         )
-        shape = [*self.read_sizes(builder, total), self.number(3)]
+        return self._first(builder, rows, self.read_sizes(builder, total)[0], 0)
 
-        def first(every: Any) -> Any:  # noqa: ANN401
-            return te.compute(shape, lambda *at: every(*at), name="chosen")
+    def _first(self, builder: Builder, data: Expr, count: Size, axis: int) -> Expr:
+        """Return the first elements along an axis, whose number is read when the program runs."""
+        te, shape = self._tvm.te, self.shape(data)
+        shape[axis] = count
 
-        # TVM's fusion would move it before the size that it reads.
-        return builder.emit(builder.call_te(first, rows, primfunc_attrs={"op_pattern": OPAQUE}))
+        def first(operand: Any) -> Any:  # noqa: ANN401
+            return te.compute(shape, lambda *at: operand(*at), name="first")
+
+        # TVM's fusion would move it before the number that it reads.
+        return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
+
+    def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a TopK of a computed number of elements: sort all; None for a constant number."""
+        tirx, relax = self._tvm.tirx, self._tvm.relax
+        if len(node.input) < 2 or node.input[1] in self._constants:
+            return None
+        data, known = inputs[0], self.known(node.input[1])
+        if known is not None and self.value(known[0]) is not None:
+            inputs[1] = relax.const(np.array([self.value(known[0])], "int64"), "int64")
+            return None
+        shape = self.shape(data)
+        axis = self.attribute(node, "axis", -1) % len(shape)
+        count = (known or self.read_sizes(builder, inputs[1]))[0]
+        if not self.is_proven(count <= shape[axis]):
+            within = tirx.max(tirx.min(count, shape[axis]), self.number(0))
+            builder.match_cast(builder.emit(relax.ShapeExpr([count])), relax.ShapeType([within]))
+        largest = bool(self.attribute(node, "largest", 1))
+        found = builder.emit(relax.op.topk(data, -1, axis, ret_type="both", largest=largest, dtype="int64"))
+        parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]
+        return relax.Tuple([self._first(builder, part, count, axis) for part in parts])
 
     # Recurrent networks
 
@@ -1049,6 +1074,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Slice": _SymbolicImport.slice,
     "Squeeze": _SymbolicImport.squeeze,
     "Tile": _SymbolicImport.tile,
+    "TopK": _SymbolicImport.top_k,
     **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),
 }
 
