@@ -64,6 +64,10 @@ def check_gpu(op: Op) -> Reject | None:
         )
     if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _may_have_ties(op):
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
+    if op.kind == "Resize" and not _gives_whole_sizes(op):
+        return reject("RULE", "it resizes by scales that give no whole sizes on CPUs only", hint="give sizes")
+    if op.kind == "Expand" and not _keeps_symbols(op):
+        return reject("SHAPE_DYNAMIC", "it is not known which dimensions it expands", hint=_STATIC_HINT)
     return None
 
 
@@ -82,6 +86,24 @@ def _check_fit(op: Op) -> Reject | None:
     if op.kind == "MatMul":
         return check_matmul(op)
     return check_broadcast(op) if op.kind in BROADCASTING else None
+
+
+def _gives_whole_sizes(op: Op) -> bool:
+    """Whether a Resize has no scales, or all its sizes times these are whole."""
+    scales, tensor = op.constant(2), op.tensor(0)
+    if scales is None or not scales.size:
+        return True
+    shape = () if tensor is None else tensor.shape or ()
+    pairs = zip(shape, scales.astype("float64").tolist(), strict=False)
+    return all((dim if isinstance(dim, int) else 1) * factor % 1 == 0 for dim, factor in pairs)
+
+
+def _keeps_symbols(op: Op) -> bool:
+    """Whether an Expand leaves all dimensions as they are that are no numbers."""
+    tensor, result = op.tensor(0), op.outputs[0]
+    after = result.shape if isinstance(result, TensorType) and result.shape is not None else ()
+    pairs = zip(reversed((tensor.shape or ()) if tensor is not None else ()), reversed(after), strict=False)
+    return all(isinstance(old, int) or (old is not None and old == new) for old, new in pairs)
 
 
 def _check_recurrent(op: Op) -> Reject | None:

@@ -294,17 +294,11 @@ def _check_constant_of_shape(op: Op) -> Reject | None:
 
 
 def _check_expand(op: Op) -> Reject | None:
-    """Require that symbolic dimensions stay as they are, and a constant target without empty dimensions."""
-    wanted, shape, result = op.constant(1), _shape(op, 0), op.outputs[0]
+    """Require a known number of dimensions, and a constant target without empty ones."""
+    wanted, tensor = op.constant(1), op.tensor(0)
     if wanted is not None and 0 in wanted:
         return reject("RULE", "it expands nothing to an empty tensor")
-    after = result.shape if isinstance(result, TensorType) and result.shape is not None else ()
-    pairs = zip(reversed(shape), reversed(after), strict=False)
-    return (
-        None
-        if all(isinstance(old, int) or (old is not None and old == new) for old, new in pairs)
-        else _symbolic(op, 0)
-    )
+    return _symbolic(op, 0) if tensor is None or tensor.shape is None else None
 
 
 def _check_slice(op: Op) -> Reject | None:

@@ -510,9 +510,41 @@ class _SymbolicImport:
         wanted = self.known(node.input[1]) or self.read_sizes(builder, inputs[1])
         rank = max(len(shape), len(wanted))
         shape, wanted = ([self.number(1)] * (rank - len(one)) + one for one in (shape, wanted))
-        # A dimension other than 1 stays, as the partitioner has made sure.
-        sizes = [new if self.value(old) == 1 else old for old, new in zip(shape, wanted, strict=True)]
-        return self._tvm.relax.op.broadcast_to(data, self._tvm.relax.ShapeExpr(sizes))
+        tirx, relax, one = self._tvm.tirx, self._tvm.relax, self.number(1)
+        sizes: list[Size] = []
+        open_axes: set[int] = set()
+        for axis, (old, new) in enumerate(zip(shape, wanted, strict=True)):
+            if self.value(old) == 1:
+                sizes.append(new)
+            elif self.value(old) is not None or self.value(new) == 1 or self._are_equal(old, new):
+                sizes.append(old)  # a number other than 1 stays, as the partitioner has made sure
+            else:
+                open_axes.add(axis)
+                is_one = old == one
+                sizes.append(tirx.Select(is_one, new, tirx.Select(new == one, old, new)))
+                fits = tirx.Select(tirx.any(is_one, new == one), new, old)
+                builder.match_cast(builder.emit(relax.ShapeExpr([new])), relax.ShapeType([fits]))
+        if not open_axes:
+            return relax.op.broadcast_to(data, relax.ShapeExpr(sizes))
+        more = rank - len(self.shape(data))
+
+        def expanded(operand: Any) -> Any:  # noqa: ANN401
+            def element(*indices: Any) -> Any:  # noqa: ANN401
+                own = list(enumerate(zip(indices[more:], operand.shape, strict=True), more))
+                return operand(
+                    *(
+                        self.number(0)
+                        if self.value(size) == 1
+                        else tirx.Select(size == one, self.number(0), at)
+                        if axis in open_axes
+                        else at
+                        for axis, (at, size) in own
+                    )
+                )
+
+            return self._tvm.te.compute(sizes, element, name="expanded")
+
+        return builder.emit(builder.call_te(expanded, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
     def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a ConstantOfShape of computed sizes; None for one of constant sizes."""
