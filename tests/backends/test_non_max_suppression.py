@@ -111,6 +111,9 @@ def test_what_is_chosen_is_read_by_other_operators():
         np.testing.assert_array_equal(actual[name], value)
 
 
-def test_a_program_whose_memory_is_planned_refuses_it():
-    with pytest.raises(TvmTargetError, match="as many rows as boxes are chosen"):
-        tt.decompose(tt.IRModule.from_onnx(model()), "c")
+@pytest.mark.parametrize(
+    ("target", "reason"), [("c", "as many rows as boxes are chosen"), ("cuda(host=llvm)", "runs on the host")]
+)
+def test_planned_memory_and_gpus_refuse_it(target, reason):
+    with pytest.raises(TvmTargetError, match=reason):
+        tt.decompose(tt.IRModule.from_onnx(model()), target)

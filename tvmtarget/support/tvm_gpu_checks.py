@@ -27,7 +27,7 @@ _MOST_STEPS = 256
 _STATIC_HINT = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 UNSUPPORTED = {
-    "Compress": "its code for it runs on the host, on values of the GPU",
+    **dict.fromkeys(("Compress", "NonMaxSuppression"), "its code for it runs on the host, on values of the GPU"),
     "ReverseSequence": "its checks of lengths run on the host, on values of the GPU",
 }
 

@@ -544,6 +544,14 @@ def _check_resize(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, and the sizes as an initializer")
 
 
+def _check_boxes(op: Op) -> Reject | None:
+    """Require boxes of four numbers each, and scores of classes."""
+    boxes, scores = _shape(op, 0), _shape(op, 1)
+    if len(boxes) == len(scores) == 3 and boxes[2] == 4:
+        return None
+    return reject("SHAPE_DYNAMIC", f"{op.operand(0)!r} is not known to be boxes of 4 numbers", hint=_STATIC_HINT)
+
+
 def _shape(op: Op, index: int) -> _Shape:
     """Return the shape of an operand; () if it is absent."""
     tensor = op.tensor(index)
@@ -759,6 +767,7 @@ RULES: dict[str, Rule] = {
     # Choice of elements.
     **_each("Compress NonZero Unique", _ANY),
     **_each("Gather GatherElements ScatterElements", Rule(checks=(_check_indices,))),
+    "NonMaxSuppression": Rule(dtypes=_FLOAT32, checks=(_check_boxes,)),
     **_each("GatherND ScatterND", Rule(checks=(_check_coordinates,))),
     "Scatter": Rule(opsets=range(9, 11), checks=(_check_indices, _require_static(0, 1))),
     # Quantization.
@@ -847,14 +856,6 @@ def _check_blocks(op: Op) -> Reject | None:
     return None
 
 
-def _check_boxes(op: Op) -> Reject | None:
-    """Require boxes of four numbers each, and scores of classes."""
-    boxes, scores = _shape(op, 0), _shape(op, 1)
-    if len(boxes) == len(scores) == 3 and boxes[2] == 4:
-        return None
-    return reject("SHAPE_DYNAMIC", f"{op.operand(0)!r} is not known to be boxes of 4 numbers", hint=_STATIC_HINT)
-
-
 # The activations of recurrent networks that state none.
 ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
@@ -933,7 +934,6 @@ EXPANDED: dict[str, Rule] = {
     **_each("GRU LSTM RNN", _RECURRENT),
     "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),
     "EyeLike": Rule(opsets=range(14, 29)),
-    "NonMaxSuppression": Rule(dtypes=_FLOAT32, checks=(_check_boxes,)),
     "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
     "QLinearMatMul": Rule(
