@@ -215,3 +215,13 @@ def test_rows_that_a_reshape_counts_are_normalized(dims):
     given = {"x": np.random.default_rng(5).random((3, 4, 8), np.float32)}
     expected = tt.build(module, "numpy").run(given)["y"]
     np.testing.assert_allclose(tt.build(module, "llvm").run(given)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_up_to_several_sizes_are_fused_with_what_reads_them():
+    module = model("""g (bool[b,s] a, float[n] p, float[k] q) => (bool[n,k] z) <
+        int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[1] first = {0}, int64[1] second = {1}> {
+        sp = Shape(p) np = Squeeze(sp) sq = Shape(q) nq = Squeeze(sq) r = Range(zero, np, one) t = Range(zero, nq, one)
+        u = Unsqueeze(r, second) v = Unsqueeze(t, first) m = Max(u, v) sh = Shape(m) e = Expand(u, sh) f = Expand(v, sh)
+        e1 = Unsqueeze(e, last) f1 = Unsqueeze(f, last) c = Concat<axis=-1>(e1, f1) z = GatherND(a, c) }""")
+    given = {"a": np.eye(3, 4, dtype=bool), "p": np.ones(3, "float32"), "q": np.ones(4, "float32")}
+    np.testing.assert_array_equal(tt.build(module, "llvm").run(given)["z"], given["a"])

@@ -459,10 +459,12 @@ class _SymbolicImport:
     def emitted(self, builder: Builder, compute: Callable[..., Any], *operands: Expr | list[Size]) -> Expr:
         """Return what a function of TE computes of tensors and lists of sizes.
 
-        TVM's fusion fails on functions that take symbols besides tensors: these are marked to be not fused.
+        TVM's fusion fails on functions that take symbols besides tensors, and on those of no tensors that are fused
+        twice with different sizes: these are marked to be not fused.
         """
         call = builder.call_te(compute, *operands, primfunc_name_hint="computed")
-        if any(not isinstance(one.ty, self._tvm.relax.TensorType) for one in call.args[1].fields):
+        fields = call.args[1].fields
+        if not len(fields) or any(not isinstance(one.ty, self._tvm.relax.TensorType) for one in fields):
             attributes = {"op_pattern": OPAQUE}
             call = builder.call_te(compute, *operands, primfunc_name_hint="computed", primfunc_attrs=attributes)
         return builder.emit(call)
