@@ -336,3 +336,22 @@ def test_generated_c_returns_one_value_in_several_shapes():
     found = tt.build(tt.decompose(module, "c")).run({"x": x})
     for name, shape in (("r", (2, 3)), ("a", (3, 2)), ("b", (6,))):
         np.testing.assert_array_equal(found[name], np.maximum(x, 0).reshape(shape))
+
+
+@pytest.mark.parametrize("target", ["llvm", "openvino", "numpy"])
+def test_a_norm_that_only_onnxruntime_has_in_the_domain_of_onnx(target):
+    """Exporters of language models write it so."""
+    if target == "openvino":
+        pytest.importorskip("openvino")
+    inputs = {"x": floats(2, 5, 8)}
+    proto = model("SimplifiedLayerNormalization", inputs, {"g": floats(8)}, results=1, domain="", axis=-1, stash_type=1)
+    module = tt.IRModule.from_onnx(proto)
+    (result,) = module.main.body[0].outputs
+    assert str(result.type) == "float32[2,5,8]"
+    if target == "numpy":
+        with pytest.raises(tt.TvmTargetError, match="no kernel for SimplifiedLayerNormalization"):
+            tt.decompose(module, target)
+        return
+    (wanted,) = tt.build(module, "onnxruntime").run(inputs).values()
+    (found,) = tt.build(module, target).run(inputs).values()
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)

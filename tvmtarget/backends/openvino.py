@@ -292,6 +292,7 @@ def _dtype(builder: ExpansionBuilder, name: str) -> str:
 
 _EXPANSIONS: dict[str, Expansion] = {
     **{kind: expand for kind, expand in EXPANSIONS.items() if kind in RULES and "::" in kind},
+    "SimplifiedLayerNormalization": EXPANSIONS["SimplifiedLayerNormalization"],
     **TRAVERSED_TREES,
     **dict.fromkeys(COMPARISONS, _comparison),
     "Compress": _compression,

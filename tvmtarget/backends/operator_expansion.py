@@ -367,6 +367,13 @@ def _skip_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add("Add", [scaled, beta], node.output[0])
 
 
+def _simple_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a division by the root of the mean square over the last axis."""
+    x, gamma = operands_of(node, 2)
+    epsilon = attributes_of(node).get("epsilon", 1e-5)
+    builder.add("Mul", [_normalized(builder, x, x, epsilon, -1, is_centered=False), gamma], node.output[0])
+
+
 def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a ReduceLogSumExp that subtracts the maximum only where it is finite: the importer's is NaN of infinity."""
     x, axes = operands_of(node, 2)
@@ -567,6 +574,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
     "ReduceLogSumExp": _log_sum_exp,
+    "SimplifiedLayerNormalization": _simple_norm,
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,
     **CLASSICAL_EXPANSIONS,

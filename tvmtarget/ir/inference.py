@@ -206,7 +206,7 @@ def _is_open(value: Value) -> bool:
     )
 
 
-_CONTRIB = ("onnx.com.microsoft::", "onnx.ai.onnx.ml::")
+_CONTRIB = ("onnx.com.microsoft::", "onnx.ai.onnx.ml::", "onnx.SimplifiedLayerNormalization")
 
 
 def infer_call(

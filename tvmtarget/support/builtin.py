@@ -220,7 +220,10 @@ class NUMPY(Strategy):
 
     unsupported: ClassVar[dict[str, str]] = {
         "ImageDecoder": "it decodes images by Pillow only",
-        **{kind: f"it has no kernel for {kind}" for kind in ("MaxRoiPool", "Multinomial")},
+        **{
+            kind: f"it has no kernel for {kind}"
+            for kind in ("MaxRoiPool", "Multinomial", "SimplifiedLayerNormalization")
+        },
         **{
             f"{domain}::{kind}": f"it has no kernel for {kind}"
             for domain, kind in (

@@ -919,6 +919,7 @@ _RECURRENT = Rule(
     checks=(_check_recurrent,),
 )
 _SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
+_SIMPLE_NORM = Rule(dtypes=_FLOAT32, attrs={"axis": (-1,)}, results=1)
 _GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(check_broadcast,))
 _QUANTIZED_PAIR = Rule(dtypes=_BYTES, checks=(_check_quantized(0, 3),))
 _QUANTIZED_BINARY = Rule(
@@ -970,6 +971,7 @@ EXPANDED: dict[str, Rule] = {
     "com.microsoft::QLinearSoftmax": replace(
         _QUANTIZED_UNARY, checks=(*_QUANTIZED_UNARY.checks, _check_quantized_softmax)
     ),
+    "SimplifiedLayerNormalization": _SIMPLE_NORM,
     **_each("com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization", _SKIP_NORM),
     **CLASSICAL,
 }
@@ -977,6 +979,7 @@ EXPANDED: dict[str, Rule] = {
 # Where the dimensions that are broadcast need not be known.
 EXPANDED_WITH_BROADCASTS: dict[str, Rule] = {
     **{kind: rule for kind, rule in EXPANDED.items() if "::" in kind},
+    "SimplifiedLayerNormalization": _SIMPLE_NORM,
     **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_PAIR),
     **_each(
         "com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu",

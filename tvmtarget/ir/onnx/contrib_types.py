@@ -377,4 +377,8 @@ _CLASSICAL: dict[str, _Rule] = {
     "TreeEnsemble": _trees,
 }
 
-_RULES_BY_DOMAIN: Mapping[str, Mapping[str, _Rule]] = {"onnx.com.microsoft": _RULES, "onnx.ai.onnx.ml": _CLASSICAL}
+_RULES_BY_DOMAIN: Mapping[str, Mapping[str, _Rule]] = {
+    "": {"onnx.SimplifiedLayerNormalization": _like_first},  # ONNX Runtime adds it to ONNX's own domain
+    "onnx.com.microsoft": _RULES,
+    "onnx.ai.onnx.ml": _CLASSICAL,
+}

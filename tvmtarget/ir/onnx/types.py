@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import onnx
 from onnx import TypeProto
 
@@ -19,6 +21,9 @@ from tvmtarget.ir.types import (
 )
 
 __all__ = ["check_model", "dtype_name", "read_type", "write_type"]
+
+# ONNX Runtime has this operator in ONNX's own domain, where its exporter of language models writes it; ONNX has not.
+_ONLY_IN_RUNTIME = "SimplifiedLayerNormalization"
 
 _NAMES = {number: name for name, (number, _) in DTYPES.items()}
 
@@ -91,7 +96,8 @@ def _read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
 def check_model(model: onnx.ModelProto) -> None:
     """Run ONNX's checker.
 
-    The checker requires shapes of inputs and outputs, which runtimes do not; here an unknown rank is valid.
+    The checker requires shapes of inputs and outputs, which runtimes do not; here an unknown rank is valid. Operators
+    that ONNX Runtime adds to ONNX's domain are checked as those of other domains are.
 
     Args:
         model: the model.
@@ -100,14 +106,29 @@ def check_model(model: onnx.ModelProto) -> None:
         onnx.checker.ValidationError: the model is not valid.
     """
     values = (*model.graph.input, *model.graph.output)
-    if any(_lacks_shape(value) for value in values):
+    if any(_lacks_shape(value) for value in values) or any(_added_by_runtime(model)):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
+        for node in _added_by_runtime(copy):
+            node.domain = "com.microsoft"
+        if all(one.domain != "com.microsoft" for one in copy.opset_import):
+            copy.opset_import.add(domain="com.microsoft", version=1)
         for value in filter(_lacks_shape, (*copy.graph.input, *copy.graph.output)):
             # The checker looks only for the presence of a shape, and the copy is dropped after it.
             value.type.tensor_type.shape.SetInParent()
         model = copy
     onnx.checker.check_model(model)
+
+
+def _added_by_runtime(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of ONNX's domain that only ONNX Runtime knows, also of nested bodies and functions."""
+    levels: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
+    while levels:
+        for node in levels.pop():
+            if node.op_type == _ONLY_IN_RUNTIME and not node.domain:
+                yield node
+            for attribute in node.attribute:
+                levels += [graph.node for graph in ((attribute.g,) if attribute.HasField("g") else attribute.graphs)]
 
 
 def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
