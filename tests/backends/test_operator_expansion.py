@@ -162,6 +162,25 @@ FLOATS = {
         1,
         {"epsilon": 1e-5},
     ),
+    "MatMulIntegerToFloat": (
+        {"x": bytes_of(2, 5, 16)},
+        {
+            "w": bytes_of(16, 6),
+            "s": np.float32(0.05),
+            "t": np.abs(floats(6)),
+            "z": np.uint8(3),
+            "y": bytes_of(6),
+            "b": floats(6),
+        },
+        1,
+        {},
+    ),
+    "DynamicQuantizeMatMul": (
+        {"x": floats(2, 5, 16)},
+        {"w": bytes_of(16, 6), "s": np.abs(floats(6)), "z": bytes_of(6), "b": floats(6)},
+        1,
+        {},
+    ),
     "SkipSimplifiedLayerNormalization": (
         {"x": floats(2, 5, 8), "k": floats(2, 5, 8)},
         {"g": floats(8)},

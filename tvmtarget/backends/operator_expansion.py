@@ -233,6 +233,22 @@ def _quantized_gemm(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.quantize(result, scale, zero, node.output[0])
 
 
+def _integer_product_as_float(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a product of integers, or of floats that are quantized by their range, as a float."""
+    if node.op_type == "DynamicQuantizeMatMul":
+        x, b, b_scale, b_zero, bias = operands_of(node, 5)
+        a, a_scale, a_zero = (builder.fresh(f"{x}:{name}") for name in ("quantized", "scale", "zero"))
+        builder.nodes.append(onnx.helper.make_node("DynamicQuantizeLinear", [x], [a, a_scale, a_zero]))
+    else:
+        a, b, a_scale, b_scale, a_zero, b_zero, bias = operands_of(node, 7)
+    zeros = [a_zero, b_zero] if b_zero else [a_zero] if a_zero else []
+    product = builder.add("Cast", [builder.add("MatMulInteger", [a, b, *zeros])], to=TensorProto.FLOAT)
+    operands = [product, builder.add("Mul", [a_scale, b_scale])]
+    result = builder.add("Mul", operands, None if bias else node.output[0])
+    if bias:
+        builder.add("Add", [result, bias], node.output[0])
+
+
 def _quantized_binary(kind: str) -> Expansion:
     def expand(builder: ExpansionBuilder, node: NodeProto) -> None:
         a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
@@ -561,6 +577,9 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::FusedConv": _fused_convolution,
     "com.microsoft::FusedMatMul": _fused_product,
     "com.microsoft::Gelu": _gelu,
+    **dict.fromkeys(
+        ("com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulIntegerToFloat"), _integer_product_as_float
+    ),
     "com.microsoft::MatMulNBits": _block_product,
     "com.microsoft::QGemm": _quantized_gemm,
     "com.microsoft::QLinearAdd": _quantized_binary("Add"),

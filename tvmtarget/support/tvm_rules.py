@@ -957,6 +957,8 @@ EXPANDED: dict[str, Rule] = {
     "com.microsoft::FusedMatMul": Rule(
         dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(check_matmul,)
     ),
+    "com.microsoft::DynamicQuantizeMatMul": Rule(dtypes=_FLOAT32, constants=(1,), checks=(check_matmul,)),
+    "com.microsoft::MatMulIntegerToFloat": Rule(dtypes=_BYTES, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulNBits": Rule(
         dtypes=frozenset({"float16", "float32"}),
         constants=(1, 2, 3),
