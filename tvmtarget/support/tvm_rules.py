@@ -760,7 +760,6 @@ RULES: dict[str, Rule] = {
     "Reshape": Rule(checks=(_require_rank, _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
     "Split": Rule(constants=(1,), checks=(_check_split,)),
-    "ReverseSequence": _ANY,
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
     "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),
@@ -928,7 +927,8 @@ _QUANTIZED_BINARY = Rule(
 )
 _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 
-# Operators that the importer does not know: the backend writes them as others (`backends/operator_expansion.py`).
+# Operators that the importer does not know: the backend writes them as others (`backends/operator_expansion.py`), or
+# lowers them itself (`backends/tvm/onnx_import.py`).
 EXPANDED: dict[str, Rule] = {
     **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
@@ -936,6 +936,7 @@ EXPANDED: dict[str, Rule] = {
     "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),
     "EyeLike": Rule(opsets=range(14, 29)),
     "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
+    "ReverseSequence": _ANY,
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
     "QLinearMatMul": Rule(
         dtypes=_BYTES,
