@@ -14,7 +14,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,14 +23,16 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE, import_tvm
+from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
+from tvmtarget.backends.tvm.fitting_operands import FittingOperands
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
+from tvmtarget.backends.tvm.interpolation import interpolation
 from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
+from tvmtarget.backends.tvm.symbolic_sizes import INTEGERS, MOST_SIZES, Shapes
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
-from tvmtarget.ir.symbolic_shapes import BROADCASTING, SLICE_END
-from tvmtarget.ir.types import Dim
+from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
 
 __all__ = ["Shapes", "import_onnx"]
@@ -39,17 +41,7 @@ Module: TypeAlias = Any
 Builder: TypeAlias = Any
 Expr: TypeAlias = Any  # of Relax
 Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
-Shapes: TypeAlias = "Mapping[str, tuple[Dim, ...]]"
 
-_MOST_SIZES = 64
-_INTEGERS = {TensorProto.INT32: "int32", TensorProto.INT64: "int64", TensorProto.BOOL: "bool"}
-_WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
-# The operand whose shape says how many columns or channels the first one has.
-_WEIGHTED = {
-    **dict.fromkeys(("BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "Gemm", "InstanceNormalization"), 1),
-    **dict.fromkeys(("GRU", "LSTM", "MatMul", "MatMulInteger", "RNN"), 1),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul"), 3),
-}
 _SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -92,34 +84,13 @@ def import_onnx(model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) ->
     return Importer({}, "float32", sanitize=False).from_onnx(copy.graph, opset)
 
 
-class _SymbolicImport:
+class _SymbolicImport(FittingOperands):
     """What is known of the sizes in a graph while it is imported."""
 
     def __init__(self, model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) -> None:
-        self._tvm = import_tvm()
+        super().__init__(model, shapes, dtypes)
         self._nodes = model.graph.node
-        self._shapes = shapes
-        self._dtypes = dtypes
         self._read = {name for node in model.graph.node for name in node.input}
-        self._proofs = self._tvm.sym.Analyzer()
-        self._dims: dict[str, Size] | None = None
-        self._sizes: dict[str, list[Size]] = {}
-        # Dimensions that two of operands make together, with those two, and all that they are made of.
-        self._joined: list[tuple[Size, tuple[Size, Size], list[Size]]] = []
-        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-
-    def bind(self, inputs: Mapping[str, Expr]) -> None:
-        """Learn the symbols of the shapes of the inputs, once."""
-        if self._dims is not None:
-            return
-        self._dims = {}
-        for name, value in inputs.items():
-            sizes = self._shape_of(value) if hasattr(value, "ty") else None
-            for dim, size in zip(self._shapes.get(name, ()), sizes or (), strict=False):
-                if isinstance(size, self._tvm.tirx.Var):
-                    self._proofs.bind(size, self._tvm.ir.Range(0, LARGEST_SIZE))
-                if isinstance(dim, str):
-                    self._dims.setdefault(dim, size)
 
     def converted(
         self, builder: Builder, number: int, inputs: list[Expr], default: Callable[[Sequence[Expr]], Expr]
@@ -130,12 +101,7 @@ class _SymbolicImport:
         if sizes is not None:
             self._sizes[node.output[0]] = sizes
             return self._tensor(builder, node.output[0], sizes)
-        if node.op_type in _WINDOWS:
-            inputs[0] = self._wide_enough(builder, node, inputs)
-        if node.op_type == "MatMul" or node.op_type in BROADCASTING:
-            inputs[:] = self._broadcast(builder, inputs, 2 * (node.op_type == "MatMul"))
-        if node.op_type in _WEIGHTED:
-            inputs[0] = self._with_inner_size(builder, node, inputs)
+        self.fit(builder, node, inputs)
         lower = _LOWERED.get(node.op_type)
         found = None if lower is None else lower(self, builder, node, inputs)
         found = default(inputs) if found is None else builder.normalize(found)
@@ -145,81 +111,10 @@ class _SymbolicImport:
 
     # Sizes that are expressions
 
-    def known(self, name: str) -> list[Size] | None:
-        """Return the elements of a scalar or vector of integers; None if they are not known."""
-        tensor = self._constants.get(name)
-        if name not in self._sizes and tensor is not None and tensor.data_type in _INTEGERS and len(tensor.dims) < 2:
-            array = numpy_helper.to_array(tensor)
-            if array.size <= _MOST_SIZES:
-                self._sizes[name] = [
-                    bool(one) if array.dtype == bool else self.number(int(one)) for one in array.reshape(-1)
-                ]
-        return self._sizes.get(name)
-
-    def number(self, value: int) -> Size:
-        """Return a number as an expression."""
-        return self._tvm.tirx.IntImm("int64", value)
-
-    def value(self, size: Size) -> int | None:
-        """Return the number that a size is; None if it is symbolic."""
-        return int(size.value) if isinstance(size, self._tvm.tirx.IntImm) else None
-
-    def simple(self, size: Size) -> Size:
-        """Return a size in a simpler form."""
-        return size if isinstance(size, bool) else self._proofs.simplify(size)
-
-    def is_proven(self, condition: Size) -> bool:
-        """Return whether a condition on sizes holds for all sizes."""
-        return condition if isinstance(condition, bool) else bool(self._proofs.can_prove(condition))
-
-    def least(self, first: Size, second: Size) -> Size:
-        """Return the smaller of two sizes."""
-        for less, more in ((first, second), (second, first)):
-            if self.is_proven(less <= more):
-                return less
-        return self._tvm.tirx.min(first, second)
-
-    def most(self, first: Size, second: Size) -> Size:
-        """Return the larger of two sizes."""
-        for less, more in ((first, second), (second, first)):
-            if self.is_proven(less <= more):
-                return more
-        return self._tvm.tirx.max(first, second)
-
-    def product(self, sizes: Sequence[Size]) -> Size:
-        """Return the product of sizes."""
-        return self.simple(reduce(lambda a, b: a * b, sizes, self.number(1)))
-
-    def dim(self, dim: Dim) -> Size | None:
-        """Return the expression of a dimension of the partitioner; None if nothing in the function has it."""
-        return self.number(dim) if isinstance(dim, int) else (self._dims or {}).get(dim or "")
-
-    def rank(self, name: str) -> int | None:
-        """Return the number of dimensions of a value, None if it is not known."""
-        tensor = self._constants.get(name)
-        shape = self._shapes.get(name) if tensor is None else tensor.dims
-        return None if shape is None else len(shape)
-
-    def attribute(self, node: NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401
-        """Return an attribute of a node."""
-        found = (onnx.helper.get_attribute_value(one) for one in node.attribute if one.name == name)
-        return next(found, default)
-
-    def _shape_of(self, value: Expr) -> list[Size] | None:
-        values = getattr(getattr(value.ty, "shape", None), "values", None)
-        return None if values is None else list(values)
-
-    def shape(self, value: Expr) -> list[Size]:
-        """Return the dimensions of a tensor, which are known for all values."""
-        found = self._shape_of(value)
-        if found is None:
-            raise ValueError(f"the shape of {value.ty} is not known")
-        return found
-
     def _tensor(self, builder: Builder, name: str, sizes: Sequence[Size]) -> Expr:
         """Return sizes as a tensor."""
         relax = self._tvm.relax
-        dtype = _INTEGERS[self._dtypes[name]]
+        dtype = INTEGERS[self._dtypes[name]]
         values = [size if isinstance(size, bool) else self.value(size) for size in sizes]
         rank = self.rank(name)
         if None not in values:
@@ -228,7 +123,7 @@ class _SymbolicImport:
 
     def _computed(self, node: NodeProto, inputs: Sequence[Expr]) -> list[Size] | None:
         """Return the elements of the result of a computation with sizes; None if it is none, or they are not known."""
-        if len(node.output) != 1 or self._dtypes.get(node.output[0]) not in _INTEGERS:
+        if len(node.output) != 1 or self._dtypes.get(node.output[0]) not in INTEGERS:
             return None
         rank = self.rank(node.output[0])
         if rank is None or rank > 1 or node.op_type not in _COMPUTED:
@@ -244,7 +139,7 @@ class _SymbolicImport:
         if None in operands or not operands:
             return None
         found = _COMPUTED[node.op_type](self, node, operands)
-        if found is None or len(found) > _MOST_SIZES or (rank == 0 and len(found) != 1):
+        if found is None or len(found) > MOST_SIZES or (rank == 0 and len(found) != 1):
             return None
         if any(one is None for one in found):
             return None
@@ -295,179 +190,7 @@ class _SymbolicImport:
             return builder.match_cast(value, relax.TensorType(wanted, value.ty.dtype))
         return self._checked(builder, value, sizes, wanted)
 
-    def _checked(self, builder: Builder, value: Expr, sizes: Sequence[Size], wanted: Sequence[Size]) -> Expr:
-        """Return a value with other dimensions, after a check that these are equal to its own.
-
-        A check by a symbol alone defines it for TVM's pass CanonicalizeTIRVariables, which then replaces the symbols of
-        parameters. So the check compares with an expression, and a copy, which is fused with what reads it, has the
-        dimensions.
-        """
-        te, tirx = self._tvm.te, self._tvm.tirx
-        limit = tirx.IntImm("int64", 1 << 62)  # which no dimension exceeds, and no proof knows
-        compared = [
-            new if new is old or self.value(new) is not None else tirx.min(new, limit)
-            for new, old in zip(wanted, sizes, strict=True)
-        ]
-        checked = builder.match_cast(value, self._tvm.relax.TensorType(compared, value.ty.dtype))
-        return self.emitted(
-            builder, lambda operand: te.compute(wanted, lambda *indices: operand(*indices), name="checked"), checked
-        )
-
-    def _are_equal(self, first: Size, second: Size) -> bool:
-        return bool(self._proofs.can_prove_equal(first, second))
-
-    def _wide_enough(self, builder: Builder, node: NodeProto, inputs: Sequence[Expr]) -> Expr:
-        """Return the data of a convolution or pooling, after a check that the window fits into it.
-
-        The partitioner relies on results with elements.
-        """
-        tirx, data = self._tvm.tirx, inputs[0]
-        shape, rank = self.shape(data), len(self.shape(data)) - 2
-        if self.attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-            return data
-        kernel = self.attribute(node, "kernel_shape", None) or [
-            self.value(size) or 1 for size in self.shape(inputs[1])[2:]
-        ]
-        dilations = self.attribute(node, "dilations", [1] * rank)
-        pads = self.attribute(node, "pads", [0] * (2 * rank))
-        wanted = list(shape)
-        for at in range(rank):
-            least = self.number(max(1, (kernel[at] - 1) * dilations[at] + 1 - pads[at] - pads[at + rank]))
-            if not self.is_proven(shape[at + 2] >= least):
-                wanted[at + 2] = tirx.max(shape[at + 2], least)
-        if all(new is old for new, old in zip(wanted, shape, strict=True)):
-            return data
-        return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
-
-    def _broadcast(self, builder: Builder, inputs: Sequence[Expr], inner: int) -> list[Expr]:
-        """Return operands whose dimensions, but the last `inner`, are equal or 1 for all sizes.
-
-        Where only a run can tell whether a dimension is broadcast, it is made as long as that of the other operands,
-        after a check that it is as long or 1.
-        """
-        if len(inputs) < 2 or not all(isinstance(value.ty, self._tvm.relax.TensorType) for value in inputs):
-            return list(inputs)
-        shapes = [self.shape(value) for value in inputs]
-        outer = [shape[: max(0, len(shape) - inner)] for shape in shapes]
-        rank = max(map(len, outer))
-        columns = zip(*([self.number(1)] * (rank - len(shape)) + shape for shape in outer), strict=True)
-        common = [reduce(partial(self._longer, builder), column) for column in columns]
-        return [
-            self._fitting(builder, value, shape, [*common[rank - len(sizes) :], *shape[len(sizes) :]])
-            for value, shape, sizes in zip(inputs, shapes, outer, strict=True)
-        ]
-
-    def _longer(self, builder: Builder, first: Size, second: Size) -> Size:
-        """Return the dimension that two make together: a symbol of its own where only a run knows which is longer.
-
-        An expression for it would double with each operation.
-        """
-        if self.value(first) == 1 or self._are_equal(first, second):
-            return second
-        if self.value(second) == 1 or self.value(first) is not None:
-            return first
-        if self.value(second) is not None:
-            return second
-        for joined, pair, parts in self._joined:
-            for size, other in ((first, second), (second, first)):
-                is_part = self._are_equal(size, joined) and any(self._are_equal(other, part) for part in parts)
-                if is_part or all(map(self._are_equal, (size, other), pair)):
-                    return joined
-        chosen = self._tvm.tirx.Select(second == 1, first, second)
-        [joined] = self.read_sizes(builder, self.vector(builder, [chosen]))
-        before = (part for size, _, parts in self._joined if size is first or size is second for part in parts)
-        self._joined.append((joined, (first, second), [first, second, *before]))
-        return joined
-
-    def _fitting(self, builder: Builder, value: Expr, shape: Sequence[Size], wanted: Sequence[Size]) -> Expr:
-        """Return a tensor whose dimensions are 1 or wanted: those that may be either are repeated as a run needs."""
-        if all(self.value(old) == 1 or self._are_equal(old, new) for old, new in zip(shape, wanted, strict=True)):
-            return value
-        te, tirx = self._tvm.te, self._tvm.tirx
-        sizes = [old if self.value(old) == 1 else new for old, new in zip(shape, wanted, strict=True)]
-        may_repeat = [not self._are_equal(old, new) for old, new in zip(shape, sizes, strict=True)]
-        limits = [
-            tirx.Select(old == 1, old, new) if may else old
-            for old, new, may in zip(shape, sizes, may_repeat, strict=True)
-        ]
-        checked = builder.match_cast(value, self._tvm.relax.TensorType(limits, value.ty.dtype))
-
-        def repeated(operand: Any, before: Sequence[Size]) -> Any:  # noqa: ANN401
-            def element(*indices: Any) -> Any:  # noqa: ANN401
-                places = zip(indices, before, may_repeat, strict=True)
-                return operand(*(tirx.Select(size == 1, self.number(0), at) if may else at for at, size, may in places))
-
-            return te.compute(sizes, element, name="broadcast")
-
-        return self.emitted(builder, repeated, checked, list(shape))
-
-    def _with_inner_size(self, builder: Builder, node: NodeProto, inputs: Sequence[Expr]) -> Expr:
-        """Return the first operand, after a check that it has as many columns or channels as its weights take.
-
-        The code that TVM makes reads as many, whether there are.
-        """
-        kind, data = node.op_type, inputs[0]
-        shape, weights = self.shape(data), self.shape(inputs[_WEIGHTED[kind]])
-        axis = 1
-        if kind == "Gemm":
-            axis = 0 if self.attribute(node, "transA", 0) else 1
-            size = weights[1 if self.attribute(node, "transB", 0) else 0]
-        elif kind in ("MatMul", "MatMulInteger", "QLinearMatMul"):
-            axis, size = len(shape) - 1, weights[-2:][0]
-        elif kind in ("GRU", "LSTM", "RNN"):
-            axis, size = 2, weights[2]
-        elif kind in ("Conv", "ConvInteger", "QLinearConv"):
-            size = self.simple(weights[1] * self.attribute(node, "group", 1))
-        else:
-            size = weights[0]
-        if self._are_equal(shape[axis], size):
-            return data
-        return self._checked(builder, data, shape, [*shape[:axis], size, *shape[axis + 1 :]])
-
     # Operators whose shapes are computed
-
-    def read_sizes(self, builder: Builder, tensor: Expr, least: int = 0) -> list[Size]:
-        """Return the elements of a vector of sizes that is computed when the program runs, as new symbols."""
-        tvm, relax = self._tvm, self._tvm.relax
-        count = self.value(self.shape(tensor)[0])
-        if count is None:
-            raise ValueError("the number of sizes is not known")
-        if str(tensor.ty.dtype) != "int64":
-            tensor = builder.normalize(relax.op.astype(tensor, "int64"))
-        shape = builder.emit(relax.op.tensor_to_shape(tensor))
-        sizes = [tvm.tirx.Var(f"size_{at}", "int64") for at in range(count)]
-        for size in sizes:
-            self._proofs.bind(size, tvm.ir.Range(least, LARGEST_SIZE))
-        builder.match_cast(shape, relax.ShapeType(sizes))
-        return sizes
-
-    def vector(self, builder: Builder, sizes: Sequence[Size], dtype: str = "int64", *, is_scalar: bool = False) -> Expr:
-        """Return sizes as a vector, or one as a scalar."""
-        tvm = self._tvm
-
-        def listed(values: Sequence[Size]) -> Any:  # noqa: ANN401
-            def element(*indices: Any) -> Any:  # noqa: ANN401
-                found = values[-1]
-                for number in reversed(range(len(values) - 1)):
-                    found = tvm.tirx.Select(indices[0] == number, values[number], found)
-                return found.astype(dtype)
-
-            return tvm.te.compute(() if is_scalar else (len(values),), element, name="sizes")
-
-        return self.emitted(builder, listed, list(sizes))
-
-    def emitted(self, builder: Builder, compute: Callable[..., Any], *operands: Expr | list[Size]) -> Expr:
-        """Return what a function of TE computes of tensors and lists of sizes.
-
-        TVM's fusion fails on functions that take symbols besides tensors, and on those of no tensors that are fused
-        twice with different sizes: these are marked to be not fused.
-        """
-        call = builder.call_te(compute, *operands, primfunc_name_hint="computed")
-        fields = call.args[1].fields
-        if not len(fields) or any(not isinstance(one.ty, self._tvm.relax.TensorType) for one in fields):
-            attributes = {"op_pattern": OPAQUE}
-            call = builder.call_te(compute, *operands, primfunc_name_hint="computed", primfunc_attrs=attributes)
-        return builder.emit(call)
 
     def reshape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Reshape to computed sizes; None for one to constant sizes."""
@@ -560,7 +283,7 @@ class _SymbolicImport:
 
     def range(self, builder: Builder, node: NodeProto, _inputs: list[Expr]) -> Expr | None:
         """Lower a Range of known sizes; None for others, whose length TVM's importer computes when the program runs."""
-        tvm, dtype = self._tvm, _INTEGERS.get(self._dtypes.get(node.output[0], 0))
+        tvm, dtype = self._tvm, INTEGERS.get(self._dtypes.get(node.output[0], 0))
         start, limit, step = (self.known(name) for name in node.input)
         if start is None or limit is None or step is None or dtype is None or all(map(self._is_number, node.input)):
             return None
@@ -578,24 +301,6 @@ class _SymbolicImport:
 
     def _is_number(self, name: str) -> bool:
         return all(self.value(one) is not None for one in self.known(name) or [])
-
-    def concat(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
-        """Check when the program runs that operands of a Concat fit together, where this is not known."""
-        relax = self._tvm.relax
-        if not all(isinstance(value.ty, relax.TensorType) for value in inputs):
-            return
-        shapes = [self.shape(value) for value in inputs]
-        axis = self.attribute(node, "axis", 0) % max(1, len(shapes[0]))
-        common = [
-            next((one for one in dims if self.value(one) is not None), dims[0]) for dims in zip(*shapes, strict=True)
-        ]
-        for number, shape in enumerate(shapes):
-            wanted = [*common[:axis], shape[axis], *common[axis + 1 :]]
-            if not all(map(self._proofs.can_prove_equal, shape, wanted)):
-                dtype = str(inputs[number].ty.dtype)
-                # TVM would substitute a size by an expression of itself, without end, if it knew both.
-                unknown = builder.match_cast(inputs[number], relax.TensorType(dtype=dtype, ndim=len(shape)))
-                inputs[number] = builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), dtype))
 
     def slice(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Slice with constant axes and steps of 1 or more; None for one of a static shape by constants."""
@@ -672,40 +377,6 @@ class _SymbolicImport:
         counts = emit(op.maximum(emit(op.floor_divide(distance, step)), zero))
         return first, self.read_sizes(builder, counts)
 
-    def einsum(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
-        """Repeat operands of an Einsum along subscripts of which only a run can tell whether they are broadcast."""
-        terms = self.attribute(node, "equation", b"").decode().replace(" ", "").partition("->")[0].split(",")
-        shapes = [self.shape(value) for value in inputs]
-        if any(len(term) != len(shape) for term, shape in zip(terms, shapes, strict=True)):
-            return  # an ellipsis, which takes static operands only
-        common: dict[str, Size] = {}
-        for term, shape in zip(terms, shapes, strict=True):
-            for subscript, size in zip(term, shape, strict=True):
-                common[subscript] = self._longer(builder, common.get(subscript, size), size)
-        for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
-            inputs[at] = self._fitting(builder, inputs[at], shape, [common[subscript] for subscript in term])
-
-    def elements(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that indices of GatherElements and ScatterElements are no more than the data along the other axes."""
-        data, shape = self.shape(inputs[0]), self.shape(inputs[1])
-        axis = self.attribute(node, "axis", 0) % max(1, len(data))
-        limits = [
-            old if at == axis else self.least(old, most) for at, (old, most) in enumerate(zip(shape, data, strict=True))
-        ]
-        if not all(map(self._are_equal, shape, limits)):
-            inputs[1] = builder.match_cast(inputs[1], self._tvm.relax.TensorType(limits, inputs[1].ty.dtype))
-        if len(inputs) > 2:
-            self._require(builder, inputs, 2, shape)
-
-    def gather_nd(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that the batches of a GatherND are as many as those of its data."""
-        count = self.attribute(node, "batch_dims", 0)
-        self._require(builder, inputs, 1, [*self.shape(inputs[0])[:count], *self.shape(inputs[1])[count:]])
-
-    def grid_sample(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that the grids of a GridSample are as many as its data."""
-        self._require(builder, inputs, 1, [self.shape(inputs[0])[0], *self.shape(inputs[1])[1:]])
-
     def divide(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a division by integers that only a run knows; None for one by constants or floats.
 
@@ -727,31 +398,11 @@ class _SymbolicImport:
             return None
         return op.where(is_minus, emit(op.negative(data)), emit(op.divide(data, inputs[1])))
 
-    def squeeze(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that the dimensions that a Squeeze removes are 1."""
-        axes = self.known(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-        listed = self.attribute(node, "axes", []) if axes is None else [self.value(axis) or 0 for axis in axes]
-        wanted = self.shape(inputs[0])
-        for axis in listed:
-            wanted[axis] = self.number(1)
-        self._require(builder, inputs, 0, wanted)
-
     def reverse_sequence(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a ReverseSequence, whose lengths are checked where indices are."""
         steps, rows = self.attribute(node, "time_axis", 0), self.attribute(node, "batch_axis", 1)
         self._require(builder, inputs, 1, [self.shape(inputs[0])[rows]])
         return self._tvm.relax.op.reverse_sequence(*inputs, seq_axis=steps, batch_axis=rows)
-
-    def scatter_nd(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that there is one update for each place of a ScatterND."""
-        data, places, _ = map(self.shape, inputs)
-        self._require(builder, inputs, 2, [*places[:-1], *data[self.value(places[-1]) or 0 :]])
-
-    def _require(self, builder: Builder, inputs: list[Expr], at: int, wanted: Sequence[Size]) -> None:
-        """Check when the program runs that an operand has wanted dimensions, where this is not known."""
-        shape = self.shape(inputs[at])
-        if not all(map(self._are_equal, shape, wanted)):
-            inputs[at] = self._checked(builder, inputs[at], shape, wanted)
 
     def pad(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Pad by computed numbers of elements; None for constant ones, which TVM's importer lowers."""
@@ -769,7 +420,7 @@ class _SymbolicImport:
         places = [(self.value(axis) or 0) % rank for axis in axes or []]
         mode = self.attribute(node, "mode", b"constant").decode()
         if mode != "constant":  # which has no elements to repeat in an empty tensor
-            data = self._not_empty(builder, data, places)
+            data = self._at_least(builder, data, dict.fromkeys(places, 1))
         before, after = given[: len(places)], given[len(places) :]
         sizes = self.shape(data)
         for at, first, last in zip(places, before, after, strict=True):
@@ -804,18 +455,6 @@ class _SymbolicImport:
             return tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
         return place
 
-    def _not_empty(self, builder: Builder, data: Expr, axes: Sequence[int]) -> Expr:
-        """Return a tensor after a check that some of its dimensions have elements."""
-        shape = self.shape(data)
-        one = self.number(1)
-        wanted = [
-            self._tvm.tirx.max(size, one) if at in axes and not self.is_proven(size >= one) else size
-            for at, size in enumerate(shape)
-        ]
-        if all(new is old for new, old in zip(wanted, shape, strict=True)):
-            return data
-        return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
-
     def tile(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Tile by known sizes; None for others, which TVM's importer lowers."""
         tvm, repeats = self._tvm, self.known(node.input[1])
@@ -847,7 +486,7 @@ class _SymbolicImport:
             if names[3]:  # which the importer reads only the spatial sizes of
                 inputs[3] = relax.const(np.array([1, 1, *map(self.value, after[2:])], "int64"), "int64")
             return None
-        return self.emitted(builder, self._resized(node, factors), data, list(after[2:]))
+        return self.emitted(builder, interpolation(node, factors), data, list(after[2:]))
 
     def _scaled(self, builder: Builder, shape: Sequence[Size], factors: Sequence[float]) -> list[Size]:
         """Return sizes times factors, rounded down as in float32."""
@@ -877,91 +516,6 @@ class _SymbolicImport:
         return all(
             (self.value(size) or 0) * factor % 1 == 0 for size, factor in zip(shape, factors or (), strict=False)
         )
-
-    def _resized(self, node: NodeProto, factors: Sequence[float] | None) -> Callable[[Any, Sequence[Size]], Any]:
-        """Return what resizes the dimensions behind the second: to their nearest elements, linearly, or cubically."""
-        te, tirx = self._tvm.te, self._tvm.tirx
-        mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel").decode()
-        nearest = self.attribute(node, "nearest_mode", b"round_prefer_floor").decode()
-        method = self.attribute(node, "mode", b"nearest").decode()
-        coefficient = float(self.attribute(node, "cubic_coeff_a", -0.75))
-        excludes = bool(self.attribute(node, "exclude_outside", 0))
-
-        def real(value: float) -> Any:  # noqa: ANN401
-            return tirx.const(value, "float32")
-
-        def coordinate(at: Size, axis: int, before: Size, after: Size) -> Any:  # noqa: ANN401
-            old, new = (size.astype("float32") for size in (before, after))
-            scale, place = new / old if factors is None else real(factors[axis]), at.astype("float32")
-            if mode == "align_corners":
-                return tirx.Select(after > 1, place * (old - real(1)) / tirx.max(new - real(1), real(1)), real(0))
-            if mode == "asymmetric":
-                return place / scale
-            middle = (place + real(0.5)) / scale - real(0.5)
-            return tirx.Select(after > 1, middle, real(0)) if mode == "pytorch_half_pixel" else middle
-
-        def within(place: Any, size: Size) -> Any:  # noqa: ANN401
-            return tirx.max(tirx.min(place, size - 1), self.number(0))
-
-        def rounded(place: Any) -> Any:  # noqa: ANN401
-            if nearest == "round_prefer_ceil":
-                return tirx.floor(place + real(0.5))
-            if nearest == "round_prefer_floor":
-                return tirx.ceil(place - real(0.5))
-            return tirx.floor(place) if nearest == "floor" else tirx.ceil(place)
-
-        def cubic(past: Any, first: Size, size: Size) -> list[Any]:  # noqa: ANN401
-            """Return the weights of four elements (Keys, "Cubic Convolution Interpolation", 1981)."""
-
-            def near(at: Any) -> Any:  # noqa: ANN401
-                return (real(coefficient + 2) * at - real(coefficient + 3)) * at * at + real(1)
-
-            def far(at: Any) -> Any:  # noqa: ANN401
-                inner = (real(coefficient) * at - real(5 * coefficient)) * at + real(8 * coefficient)
-                return inner * at - real(4 * coefficient)
-
-            weights = [far(past + real(1)), near(past), near(real(1) - past), far(real(2) - past)]
-            if not excludes:
-                return weights
-            inside = [
-                tirx.Select(tirx.all(first + step >= 0, first + step < size), weight, real(0))
-                for step, weight in zip(range(-1, 3), weights, strict=True)
-            ]
-            total = inside[0] + inside[1] + inside[2] + inside[3]
-            return [weight / total for weight in inside]
-
-        def compute(operand: Any, spatial: Sequence[Size]) -> Any:  # noqa: ANN401
-            before, after = operand.shape, [*operand.shape[:2], *spatial]
-            wide = "float32" if str(operand.dtype) == "float16" else str(operand.dtype)
-
-            def interpolated(indices: Sequence[Size], found: list[Size]) -> Any:  # noqa: ANN401
-                axis = len(found)
-                if axis == len(after):
-                    return operand(*found).astype(wide)
-                place = coordinate(indices[axis], axis, before[axis], after[axis])
-                if method == "nearest":
-                    return interpolated(indices, [*found, within(rounded(place).astype("int64"), before[axis])])
-                if method == "cubic":
-                    first = tirx.floor(place).astype("int64")
-                    weights = cubic(place - tirx.floor(place), first, before[axis])
-                    each = [
-                        interpolated(indices, [*found, within(first + step, before[axis])]) * weight.astype(wide)
-                        for step, weight in zip(range(-1, 3), weights, strict=True)
-                    ]
-                    return each[0] + each[1] + each[2] + each[3]
-                place = tirx.max(tirx.min(place, (before[axis] - 1).astype("float32")), real(0))
-                low = tirx.floor(place)
-                first = low.astype("int64")
-                weight = (place - low).astype(wide)
-                sides = [interpolated(indices, [*found, within(first + step, before[axis])]) for step in (0, 1)]
-                return sides[0] * (tirx.const(1, wide) - weight) + sides[1] * weight
-
-            def element(*indices: Size) -> Any:  # noqa: ANN401
-                return interpolated(indices, list(indices[:2])).astype(operand.dtype)
-
-            return te.compute(after, element, name="resize")
-
-        return compute
 
     def non_max_suppression(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a NonMaxSuppression; its result has as many rows as boxes are chosen when the program runs."""
@@ -1088,14 +642,9 @@ class _SymbolicImport:
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
-    "Concat": _SymbolicImport.concat,
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     **dict.fromkeys(("Div", "Mod"), _SymbolicImport.divide),
-    "Einsum": _SymbolicImport.einsum,
     "Expand": _SymbolicImport.expand,
-    "GatherElements": _SymbolicImport.elements,
-    "GatherND": _SymbolicImport.gather_nd,
-    "GridSample": _SymbolicImport.grid_sample,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "Pad": _SymbolicImport.pad,
@@ -1103,10 +652,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,
     "ReverseSequence": _SymbolicImport.reverse_sequence,
-    "ScatterElements": _SymbolicImport.elements,
-    "ScatterND": _SymbolicImport.scatter_nd,
     "Slice": _SymbolicImport.slice,
-    "Squeeze": _SymbolicImport.squeeze,
     "Tile": _SymbolicImport.tile,
     "TopK": _SymbolicImport.top_k,
     **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),
