@@ -157,3 +157,18 @@ def test_half_precision_is_interpolated_in_single_precision():
 def test_other_ways_to_resize_symbolic_dimensions_are_refused(mode, scales, dtype, reason):
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(resized([mode], scales, ["n", 3, "a", "b"], dtype), "llvm")
+
+
+@pytest.mark.parametrize("rounding", ["floor", "round_prefer_ceil"])
+@pytest.mark.parametrize("dims", ["1,2,4,6", "1,2,h,w"])
+def test_images_are_resized_to_their_nearest_elements_as_in_tensorflow(dims, rounding):
+    module = tt.IRModule.from_onnx(
+        parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["": 17]>
+            g (float[{dims}] x) => (float[1,2,k,l] y) <int64[4] sizes = {{1, 2, 8, 6}}> {{
+                y = Resize<mode="nearest", nearest_mode="{rounding}",
+                    coordinate_transformation_mode="tf_half_pixel_for_nn">(x, , , sizes) }}"""
+        )
+    )
+    x = np.arange(48, dtype="float32").reshape(1, 2, 4, 6)
+    np.testing.assert_array_equal(tt.build(module, "llvm")(x), tt.build(module, "onnxruntime")(x))

@@ -146,9 +146,10 @@ def _no_flattening(op: Op) -> Reject | None:
 def _no_old_coordinates(op: Op) -> Reject | None:
     """Reject a way of Resize that ONNX has no longer since version 13."""
     mode = op.attr("coordinate_transformation_mode")
-    if mode != "tf_half_pixel_for_nn":
+    if mode != tvm_rules.OF_TENSORFLOW:
         return None
-    return reject("ATTR", f"it does not support Resize with coordinate_transformation_mode={mode!r}", hint="half_pixel")
+    message = f"it does not support Resize with coordinate_transformation_mode={mode!r}"
+    return reject("ATTR", message, hint="let another leaf resize")
 
 
 def _no_cubic_border(op: Op) -> Reject | None:

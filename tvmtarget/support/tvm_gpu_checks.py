@@ -12,6 +12,7 @@ from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.tvm_rules import (
     ACTIVATIONS,
+    OF_TENSORFLOW,
     check_broadcast,
     check_matmul,
     check_nonempty,
@@ -66,6 +67,8 @@ def check_gpu(op: Op) -> Reject | None:
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
     if op.kind == "Resize" and not _gives_whole_sizes(op):
         return reject("RULE", "it resizes by scales that give no whole sizes on CPUs only", hint="give sizes")
+    if op.kind == "Resize" and op.attr("coordinate_transformation_mode") == OF_TENSORFLOW:
+        return reject("ATTR", f"it resizes with {OF_TENSORFLOW!r} on CPUs only", hint="let another leaf resize")
     if op.kind == "Expand" and not _keeps_symbols(op):
         return reject("SHAPE_DYNAMIC", "it is not known which dimensions it expands", hint=_STATIC_HINT)
     return None

@@ -27,6 +27,7 @@ __all__ = [
     "DTYPES",
     "EXPANDED",
     "EXPANDED_WITH_BROADCASTS",
+    "OF_TENSORFLOW",
     "OPSETS",
     "RULES",
     "UNSUPPORTED",
@@ -39,6 +40,9 @@ __all__ = [
     "squeezed_dims",
     "unknown_fit",
 ]
+
+# Coordinates of Resize in versions 11 and 12, which tf2onnx and engines know in later ones, too.
+OF_TENSORFLOW = "tf_half_pixel_for_nn"
 
 _Shape: TypeAlias = tuple[Dim, ...]
 
@@ -788,7 +792,10 @@ RULES: dict[str, Rule] = {
         attrs={
             "antialias": (0,),
             "axes": (),
-            "coordinate_transformation_mode": ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel"),
+            "coordinate_transformation_mode": (
+                *("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel"),
+                OF_TENSORFLOW,
+            ),
             "keep_aspect_ratio_policy": ("stretch",),
         },
         opsets=range(11, 29),

@@ -14,6 +14,7 @@ from onnx import NodeProto
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.support.tvm_rules import OF_TENSORFLOW
 
 __all__ = ["interpolation"]
 
@@ -48,6 +49,8 @@ def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[
             return tirx.Select(after > 1, place * (old - real(1)) / tirx.max(new - real(1), real(1)), real(0))
         if mode == "asymmetric":
             return place / scale
+        if mode == OF_TENSORFLOW:  # which leaves a dimension of the same size as it is, as onnxruntime has it
+            return tirx.Select(before == after, place, (place + real(0.5)) / scale)
         middle = (place + real(0.5)) / scale - real(0.5)
         return tirx.Select(after > 1, middle, real(0)) if mode == "pytorch_half_pixel" else middle
 

@@ -34,6 +34,7 @@ from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
+from tvmtarget.support.tvm_rules import OF_TENSORFLOW
 
 __all__ = ["Shapes", "import_onnx"]
 
@@ -472,7 +473,7 @@ class _SymbolicImport(FittingOperands):
         return self.emitted(builder, tiled, inputs[0])
 
     def resize(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Resize of symbolic dimensions, or by scales that give no whole sizes; None for others."""
+        """Lower a Resize of symbolic dimensions, by scales that give no whole sizes, or of TensorFlow; None else."""
         relax = self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
         data, shape = inputs[0], self.shape(inputs[0])
@@ -482,7 +483,9 @@ class _SymbolicImport(FittingOperands):
             after = self._scaled(builder, shape, factors)
         else:
             after = self.known(names[3]) or self.read_sizes(builder, inputs[3])
-        if all(self.value(size) is not None for size in (*shape[2:], *after[2:])) and self._are_whole(shape, factors):
+        is_static = all(self.value(size) is not None for size in (*shape[2:], *after[2:]))
+        is_known = self.attribute(node, "coordinate_transformation_mode", b"").decode() != OF_TENSORFLOW
+        if is_static and is_known and self._are_whole(shape, factors):
             if names[3]:  # which the importer reads only the spatial sizes of
                 inputs[3] = relax.const(np.array([1, 1, *map(self.value, after[2:])], "int64"), "int64")
             return None
