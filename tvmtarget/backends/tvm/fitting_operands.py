@@ -176,8 +176,7 @@ class FittingOperands(SymbolicSizes):
 
     def _concat(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Check when the program runs that operands of a Concat fit together, where this is not known."""
-        relax = self._tvm.relax
-        if not all(isinstance(value.ty, relax.TensorType) for value in inputs):
+        if not all(isinstance(value.ty, self._tvm.relax.TensorType) for value in inputs):
             return
         shapes = [self.shape(value) for value in inputs]
         axis = self.attribute(node, "axis", 0) % max(1, len(shapes[0]))
@@ -186,11 +185,17 @@ class FittingOperands(SymbolicSizes):
         ]
         for number, shape in enumerate(shapes):
             wanted = [*common[:axis], shape[axis], *common[axis + 1 :]]
-            if not all(map(self._proofs.can_prove_equal, shape, wanted)):
-                dtype = str(inputs[number].ty.dtype)
-                # TVM would substitute a size by an expression of itself, without end, if it knew both.
-                unknown = builder.match_cast(inputs[number], relax.TensorType(dtype=dtype, ndim=len(shape)))
-                inputs[number] = builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), dtype))
+            if not all(map(self._are_equal, shape, wanted)):
+                inputs[number] = self._matched(builder, inputs[number], wanted)
+
+    def _matched(self, builder: Builder, value: Expr, wanted: Sequence[Size]) -> Expr:
+        """Return a tensor after a check that it has wanted dimensions, in place of its own.
+
+        TVM would substitute a size by an expression of itself, without end, if it knew both.
+        """
+        relax, dtype = self._tvm.relax, str(value.ty.dtype)
+        unknown = builder.match_cast(value, relax.TensorType(dtype=dtype, ndim=len(wanted)))
+        return builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), dtype))
 
     def _einsum(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Repeat operands of an Einsum along subscripts of which only a run can tell whether they are broadcast."""

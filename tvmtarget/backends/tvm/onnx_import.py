@@ -528,8 +528,7 @@ class _SymbolicImport(FittingOperands):
         batch, count, _ = self.shape(boxes)
         wanted = [batch, self.shape(scores)[1], count]
         if not all(map(self._are_equal, self.shape(scores), wanted)):
-            unknown = builder.match_cast(scores, relax.TensorType(dtype="float32", ndim=3))
-            scores = builder.match_cast(unknown, relax.TensorType(relax.ShapeExpr(wanted), "float32"))
+            scores = self._matched(builder, scores, wanted)
 
         def limit(at: int, dtype: str) -> Expr:
             if not names[at]:
