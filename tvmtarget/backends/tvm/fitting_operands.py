@@ -53,7 +53,7 @@ class FittingOperands(SymbolicSizes):
         if node.op_type == "MatMul" or node.op_type in BROADCASTING:
             inputs[:] = self._broadcast(builder, inputs, 2 * (node.op_type == "MatMul"))
         if node.op_type in _WEIGHTED:
-            inputs[0] = self._with_inner_size(builder, node, inputs)
+            self._require_inner_size(builder, node, inputs)
         check = _CHECKS.get(node.op_type)
         if check is not None:
             check(self, builder, node, inputs)
@@ -151,13 +151,13 @@ class FittingOperands(SymbolicSizes):
 
         return self.emitted(builder, repeated, checked, list(shape))
 
-    def _with_inner_size(self, builder: Builder, node: NodeProto, inputs: Sequence[Expr]) -> Expr:
-        """Return the first operand, after a check that it has as many columns or channels as its weights take.
+    def _require_inner_size(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the first operand has as many columns or channels as its weights take.
 
         The code that TVM makes reads as many, whether there are.
         """
-        kind, data = node.op_type, inputs[0]
-        shape, weights = self.shape(data), self.shape(inputs[_WEIGHTED[kind]])
+        kind = node.op_type
+        shape, weights = self.shape(inputs[0]), self.shape(inputs[_WEIGHTED[kind]])
         axis = 1
         if kind == "Gemm":
             axis = 0 if self.attribute(node, "transA", 0) else 1
@@ -170,9 +170,7 @@ class FittingOperands(SymbolicSizes):
             size = self.simple(weights[1] * self.attribute(node, "group", 1))
         else:
             size = weights[0]
-        if self._are_equal(shape[axis], size):
-            return data
-        return self._checked(builder, data, shape, [*shape[:axis], size, *shape[axis + 1 :]])
+        self._require(builder, inputs, 0, [*shape[:axis], size, *shape[axis + 1 :]])
 
     def _concat(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Check when the program runs that operands of a Concat fit together, where this is not known."""
