@@ -11,12 +11,12 @@ from tvmtarget.target.detection.why_not import compare_instructions, compare_tri
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
-from tvmtarget.toolchains.compilers import X86_LEVELS
+from tvmtarget.toolchains.platforms import triple_of
 
 __all__ = [
-    "faster_cpu",
     "foreign_hosts",
     "interpreter_mismatch",
+    "is_any_x86",
     "load",
     "native_code_mismatch",
     "processors",
@@ -71,21 +71,18 @@ def native_code_mismatch(target: Target) -> str | None:
 _STATE_INSTRUCTIONS = frozenset({"mcpu", "mattr", "march"})
 
 
-def faster_cpu(target: Target) -> str:
-    """Return a CPU of which this machine runs the faster code, if a leaf states no CPU.
-
-    Code for x86-64 without a CPU uses SSE2 only. That of other architectures has vectors of the same width anyway.
+def is_any_x86(target: Target) -> bool:
+    """Return whether a leaf stands for any CPU of x86-64, and this machine is one.
 
     Args:
         target: a leaf.
 
     Returns:
-        The highest level of x86-64 of this machine; empty if the leaf states its instructions or is another machine.
+        True if it is of kind llvm and states no instructions.
     """
     if target.kind != "llvm" or target.attrs.keys() & _STATE_INSTRUCTIONS or native_code_mismatch(target) is not None:
-        return ""
-    levels = (level for level in X86_LEVELS if all(cpu.features.covers(level) for cpu in _cpus()))
-    return next((level for level in levels if level != "x86-64-v2"), "")  # which widens no vectors
+        return False
+    return triple_of(target).arch == "x86_64"
 
 
 def saturates_products() -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
-from tvmtarget.backends.machine import faster_cpu, foreign_hosts
+from tvmtarget.backends.machine import foreign_hosts, is_any_x86
 from tvmtarget.backends.protocol import Array, DeviceValue
 from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.manifest import Manifest, reading
@@ -340,19 +340,15 @@ class Executable:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What would make the program faster on this machine: code of `llvm` that states no CPU."""
-        # Workers of Dask may run on other machines.
-        if self.target.runtime is not None and self.target.runtime.kind == "dask":
+        """What would make the program faster on this machine: executor `aot` makes one version of code."""
+        systems = [one.system for one in self.systems.values() if one.system.executor.kind == "aot"]
+        requests = [leaf.request for system in systems for leaf in system.leaves.values()]
+        sites = ", ".join(sorted({f"@{one.site or '.'}" for one in requests if is_any_x86(one.target)}))
+        if not sites:
             return ()
-        requests = [leaf.request for leaf in self._leaves.values() if leaf.backend.name == "tvm"]
-        levels = {request.site: level for request in requests if (level := faster_cpu(request.target))}
-        if not levels:
-            return ()
-        sites = ", ".join(f"@{site or '.'}" for site in sorted(levels))
-        level = next(iter(levels.values()))
         return (
-            f"{sites}: llvm without mcpu makes code for any x86-64, with SSE2 only; this machine has {level}, "
-            f"whose code often takes a half to a quarter of the time: write 'llvm -mcpu={level}', or 'native'",
+            f"{sites}: llvm without mcpu is code for any x86-64, with SSE2 only, for executor aot; other executors add "
+            "code with AVX2, which often takes half the time or less: write 'llvm -mcpu=x86-64-v3', or 'native'",
         )
 
     @property

@@ -78,20 +78,17 @@ class VmExecutor(ProgramExecutor):
             The executable.
 
         Raises:
-            BackendError: a leaf function does not compile.
+            BackendError: a leaf function does not compile, or this machine has no linker.
         """
         if LIBRARY in system.native:
             return VmSystem(system, load(import_tvm(), system.native[LIBRARY]), system.native[LIBRARY])
         executable = _link(system)
-        if system.convention == "cpp":  # this process runs what is exported
-            library = LinkedProgram(executable, 0).native_files().get(LIBRARY)
-            if library is None:
-                place = f"@{system.path or '.'}"
-                raise BackendError(
-                    f"{place} cannot be built: runtime 'cpp' needs a linker for shared libraries, such as gcc"
-                )
-            return VmSystem(system, load(import_tvm(), library), library)
-        return VmSystem(system, executable)
+        try:
+            library = LinkedProgram(executable, 0).linked()
+        except BackendError as error:
+            raise BackendError(f"@{system.path or '.'} cannot be built: {error}") from error
+        runs_here = not any(system.cannot_run)  # a library for a GPU opens only where its driver is
+        return VmSystem(system, load(import_tvm(), library) if runs_here else executable, library)
 
 
 EXECUTOR = VmExecutor()
@@ -122,7 +119,7 @@ def _link(system: System) -> Any:  # noqa: ANN401
             lowered = BACKEND.lower(leaf.request, entry.name)
             if device is not None:
                 lowered = lowered.on_device(1 + devices.index(device))
-            linker.add_module(lowered.module, lowered.target)
+            linker.add_module(lowered.module, lowered.targets)
             entries[name] = replace(
                 entry,
                 is_tuple=lowered.is_tuple,
@@ -135,7 +132,7 @@ def _link(system: System) -> Any:  # noqa: ANN401
         with quiet():
             if drivers.loop_functions:
                 module = BACKEND.lower_module(loop_module(drivers.loop_functions.values()), host)
-                linker.add_module(module, host)
+                linker.add_module(module, (host,))
             for function in drivers.functions:
                 linker.add_function(function)
             return linker.link(host)
@@ -160,10 +157,10 @@ class VmSystem(CompiledSystem):
     Args:
         system: the system.
         executable: TVM's executable, or the opened shared library.
-        library: the shared library, if there is one.
+        library: the shared library.
     """
 
-    def __init__(self, system: System, executable: Any, library: bytes | None = None) -> None:  # noqa: ANN401
+    def __init__(self, system: System, executable: Any, library: bytes) -> None:  # noqa: ANN401
         self._system = system
         self._library = library
         may_write = any(leaf.request.is_relax for leaf in system.leaves.values())
@@ -199,9 +196,9 @@ class VmSystem(CompiledSystem):
         """Return the shared library.
 
         Returns:
-            The library; empty if this machine has no linker.
+            The library.
         """
-        return self._program.native_files() if self._library is None else {LIBRARY: self._library}
+        return {LIBRARY: self._library}
 
     def export(self, path: Path) -> None:
         """Write a shared library for TVM's runtime; docs/executors.md shows how C++ calls it.
@@ -210,12 +207,9 @@ class VmSystem(CompiledSystem):
             path: the file to write.
 
         Raises:
-            ArtifactError: this machine has no linker, or the name does not end with `.so`.
+            ArtifactError: the name does not end with `.so`.
         """
         if path.suffix != ".so":
             raise ArtifactError(f"{path}: executor 'vm' exports a shared library only; name it NAME.so")
-        files = self.files()
-        if LIBRARY not in files:
-            raise ArtifactError(f"{path}: this machine has no linker, such as gcc, for a shared library")
         with atomic_write(path) as file:
-            file.write(files[LIBRARY])
+            file.write(self._library)

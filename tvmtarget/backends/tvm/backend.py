@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from tvmtarget.backends.tvm.compiled_module import (
     tvm_version,
     within_limits,
 )
+from tvmtarget.backends.tvm.cpu_versions import LEVEL, has_versions, runs_level
 from tvmtarget.backends.tvm.cuda import (
     capability,
     cuda_pipeline,
@@ -137,14 +139,14 @@ class LoweredFunction:
 
     Attributes:
         module: TVM's module of its Relax function and tensor functions.
-        target: TVM's target of the tensor functions.
+        targets: TVM's targets of the tensor functions, as `VmLinker.add_module` takes them.
         is_tuple: whether it returns a tuple of its results, not the only one.
         never_empty: positions of the parameters that must have elements.
         weights: constants that it takes after its parameters.
     """
 
     module: Any
-    target: Any
+    targets: tuple[Any, ...]
     is_tuple: bool
     never_empty: frozenset[int]
     weights: tuple[Array, ...] = ()
@@ -270,18 +272,29 @@ class _Tvm(Backend):
             if library is not None:
                 return opened(library)
 
-        def compiled() -> CompiledModule:
+        def compiled(*, may_vary: bool = True) -> CompiledModule:
             if is_tir:
                 from tvmtarget.backends.tvm.tir_programs import build_tir
 
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
-            with _imported(tvm, request) as (module, target, pipeline):
-                return program(tvm.compile(module, target=target, relax_pipeline=pipeline))
+            with _imported(tvm, request, may_vary=may_vary) as (module, targets, pipeline):
+                if len(targets) == 1:
+                    return program(tvm.compile(module, target=targets[0], relax_pipeline=pipeline))
+                from tvmtarget.backends.tvm.vm_linking import VmLinker
+
+                linker = VmLinker()
+                linker.add_module(pipeline(module), targets)
+                return program(linker.link(targets[0]))
 
         with _named_errors(request):
-            return within_limits(compiled)
+            made = within_limits(compiled)
+            if is_tir or not has_versions(request.target):
+                return made
+            # Several versions of code are in a library only.
+            library = made.native_files().get(LIBRARY)
+            return within_limits(partial(compiled, may_vary=False)) if library is None else opened(library)
 
     def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
         """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.
@@ -298,15 +311,15 @@ class _Tvm(Backend):
         """
         tvm = import_tvm()
         never_empty = _never_empty(request)
-        with _named_errors(request), quiet(), _imported(tvm, request) as (module, target, pipeline):
+        with _named_errors(request), quiet(), _imported(tvm, request) as (module, targets, pipeline):
             main = module["main"]
             del module["main"]
             module[name] = main.with_attr("global_symbol", name)
             fields = list(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else None
             # As when it runs alone: of one result that is a tuple, only a tuple of one tensor is unpacked.
             is_one = fields is None or (len(request.outputs) == 1 and not _is_one_tensor(tvm, fields))
-            with target:
-                return LoweredFunction(pipeline(module), target, not is_one, never_empty)
+            with targets[0]:
+                return LoweredFunction(pipeline(module), targets, not is_one, never_empty)
 
     def static_function(self, request: CompileRequest, prefix: str) -> StaticFunction:
         """Lower a leaf function of kind c or llvm to kernels: C for the one, an object file of LLVM for the other."""
@@ -339,7 +352,7 @@ class _Tvm(Backend):
             from tvmtarget.backends.tvm.quantized_constants import lift_quantized, read_quantized
             from tvmtarget.backends.tvm.vector_units import vector_unit
 
-            with _imported(tvm, request) as (module, target, _):
+            with _imported(tvm, request, may_vary=False) as (module, (target,), _):
                 module, quantized = lift_quantized(_with_empty_dimensions(tvm, module))
                 passes = [*pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
                 vectors = unit
@@ -428,11 +441,12 @@ class _Tvm(Backend):
         from tvmtarget.backends.tvm.cpu_schedule import legal_passes
         from tvmtarget.backends.tvm.gpu_kernels import GpuKernelTuningContext
         from tvmtarget.backends.tvm.kernels import CpuKernelTuningContext
+        from tvmtarget.backends.tvm.vector_units import vector_unit
 
         tvm = import_tvm()
         is_gpu = request.target.kind == "cuda"
         with LOCK, quiet():
-            target = _target(tvm, request.target)
+            target, *fallback = _targets(tvm, request.target)
             passes = (
                 fusing_passes(target)
                 if is_gpu
@@ -440,7 +454,10 @@ class _Tvm(Backend):
             )
             with target, tvm.transform.PassContext(opt_level=3):
                 module = tvm.transform.Sequential(passes)(_module_of(tvm, request))
-                return GpuKernelTuningContext(module, target) if is_gpu else CpuKernelTuningContext(module, target)
+                if is_gpu:
+                    return GpuKernelTuningContext(module, target)
+                runs = fallback[0] if fallback and not runs_level(request.target) else target
+                return CpuKernelTuningContext(module, runs, vector_unit(target))
 
 
 def _is_one_tensor(tvm: Any, fields: Sequence[Any]) -> bool:  # noqa: ANN401
@@ -539,11 +556,21 @@ def _sizes(node: Any) -> list[Any] | None:  # noqa: ANN401
 
 
 @contextlib.contextmanager
-def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any]]:  # noqa: ANN401
+def _imported(
+    tvm: Any,  # noqa: ANN401
+    request: CompileRequest,
+    *,
+    may_vary: bool = True,
+) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
     """Import a leaf function, and enter the context in which it is compiled.
 
+    Args:
+        tvm: the module `tvm`.
+        request: the function.
+        may_vary: whether its code may have several versions.
+
     Yields:
-        TVM's module and target, and the pipeline for Relax.
+        TVM's module and targets (`_targets`), and the pipeline for Relax.
     """
     from tvmtarget.backends.tvm.cpu_schedule import PASS_CONFIG, cpu_pipeline
     from tvmtarget.backends.tvm.gpu_kernels import gpu_default
@@ -553,7 +580,9 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     module = _module_of(tvm, request)
     is_default = request.target.kind == "llvm" and "opt-level" not in request.target.attrs
     never_ends = is_default and _reduces_to_scalar(tvm, module)
-    target = _target(tvm, request.target.override({"opt-level": 2}) if never_ends else request.target)
+    leaf = request.target.override({"opt-level": 2}) if never_ends else request.target
+    targets = _targets(tvm, leaf) if may_vary else (_target(tvm, leaf),)
+    target = targets[0]
     default = (gpu_default if is_gpu else cpu_default)(target)
     known = None if request.schedules is None else TunedChoice(request.schedules, default)
     pipeline = (
@@ -564,7 +593,7 @@ def _imported(tvm: Any, request: CompileRequest) -> Iterator[tuple[Any, Any, Any
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
     context = tvm.transform.PassContext(opt_level=3, disabled_pass=_unsafe_passes(tvm, module), config=config)
     with generating(tvm, target) if is_gpu else target, context:
-        yield module, target, pipeline
+        yield module, targets, pipeline
 
 
 @contextlib.contextmanager
@@ -681,6 +710,12 @@ def _may_be_empty(symbols: Set[str], dims: Iterable[Dim]) -> bool:
 
 def _numbers(shape: Iterable[Dim]) -> Iterator[int]:
     return (dim for dim in shape if isinstance(dim, int))
+
+
+def _targets(tvm: Any, leaf: Target) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return TVM's targets of the versions of a leaf's code: that of its schedules, and that of any other machine."""
+    levels = [leaf.override({"mcpu": LEVEL})] if has_versions(leaf) else []
+    return tuple(_target(tvm, one) for one in (*levels, leaf))
 
 
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401

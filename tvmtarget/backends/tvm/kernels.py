@@ -20,7 +20,7 @@ import numpy as np
 from tvmtarget.backends.protocol import Array, Kernel, Schedules, Space
 from tvmtarget.backends.tvm.call_sites import Use, uses_of
 from tvmtarget.backends.tvm.cpu_schedule import MAX_REJECTED, Scheduler, vector_unit
-from tvmtarget.backends.tvm.register_tiling import Tile
+from tvmtarget.backends.tvm.register_tiling import Tile, VectorUnit
 from tvmtarget.backends.tvm.schedule_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm.vector_math import vectorisable
@@ -258,10 +258,11 @@ class CpuKernelTuningContext(TvmKernelTuningContext):
     Args:
         module: a TVM module of tensor functions.
         target: TVM's target of kind llvm.
+        unit: the vector registers that schedules are for.
     """
 
-    def __init__(self, module: Module, target: Target) -> None:
-        self.unit = vector_unit(target)
+    def __init__(self, module: Module, target: Target, unit: VectorUnit) -> None:
+        self.unit = unit
         self._nests: dict[str, list[Any]] = {}
         super().__init__(module, target, target)
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.backends.tvm.cpu_versions import renamed, versions
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.relax.code import with_calls
 
 __all__ = ["Label", "Operand", "Register", "VmFunction", "VmLinker"]
 
@@ -208,19 +208,20 @@ class VmLinker:
 
     _builder: Any = field(default_factory=lambda: import_tvm().relax.ExecBuilder())
     _names: Names = field(default_factory=Names)
-    _tensor_functions: dict[str, tuple[Target, dict[Any, Any]]] = field(default_factory=dict)
+    _tensor_functions: dict[str, tuple[Sequence[Target], dict[Any, Any]]] = field(default_factory=dict)
 
-    def add_module(self, module: Module, target: Target) -> None:
+    def add_module(self, module: Module, targets: Sequence[Target]) -> None:
         """Add the functions of a lowered module; tensor functions whose names are taken get others.
 
         Args:
             module: the module. Names of its Relax functions must be unique in the executable.
-            target: TVM's target of its tensor functions.
+            targets: TVM's target of its tensor functions; or two, as for `cpu_versions.versions`. The executable then
+                runs as a library only.
         """
         tvm = import_tvm()
         renamed = _renamed(tvm, module, self._names)
         left = tvm.relax.vm_build._vmcodegen(self._builder, renamed)
-        _, functions = self._tensor_functions.setdefault(str(target), (target, {}))
+        _, functions = self._tensor_functions.setdefault(str(targets), (targets, {}))
         functions.update(
             (variable, function)
             for variable, function in left.functions_items()
@@ -246,10 +247,12 @@ class VmLinker:
         """
         tvm = import_tvm()
         libraries = []
-        for target, functions in self._tensor_functions.values():
-            if functions:
-                with target:
-                    libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=target))
+        for targets, functions in self._tensor_functions.values():
+            if len(targets) > 1 and functions:
+                libraries += versions(functions, *targets)
+            elif functions:
+                with targets[0]:
+                    libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=targets[0]))
         return tvm.relax.vm_build._vmlink(self._builder, host, ext_libs=libraries)
 
 
@@ -268,9 +271,7 @@ def _renamed(tvm: Any, module: Module, names: Names) -> Module:  # noqa: ANN401
     for variable, function in module.functions_items():
         name = variable.name_hint
         if isinstance(function, tvm.tirx.PrimFunc):
-            function = with_calls(function, lambda _, call: new.get(call.name))
-            if name in new and function.attrs.get("global_symbol") == name:
-                function = function.with_attr("global_symbol", new[name].name_hint)
+            function = renamed(function, new)
         else:
             function = structural_map(function, (tvm.ir.GlobalVar, lambda used: new.get(used.name_hint, used)))
         functions[new.get(name, variable)] = function

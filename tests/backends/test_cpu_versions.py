@@ -1,0 +1,90 @@
+"""Code for several instruction sets in one library: each machine runs the best that it has, with equal results."""
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from models import DIGITS, EXAMPLES, small
+from onnx import helper
+
+import tvmtarget as tt
+from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE, has_versions
+from tvmtarget.errors import BackendError
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="several versions are for x86-64")
+
+CPP = pytest.param("llvm(executor=graph,runtime=cpp)", marks=pytest.mark.slow)
+RUN = """
+import sys, numpy, tvmtarget
+inputs = numpy.load(sys.argv[2])["input"]
+numpy.save(sys.argv[3], tvmtarget.load(sys.argv[1], trust=True)(inputs))
+"""
+
+
+@pytest.mark.parametrize("target", ["llvm", "llvm(executor=vm)", CPP])
+def test_both_versions_of_a_saved_program_compute_the_same(target, tmp_path, monkeypatch):
+    inputs = np.load(EXAMPLES / "digits.npz")["input"]
+    tt.build(DIGITS, target).save(tmp_path / "digits.tta")
+    newest = tt.load(tmp_path / "digits.tta", trust=True)(inputs)
+    monkeypatch.setenv(LEVEL_VARIABLE, "1")
+    oldest = tt.load(tmp_path / "digits.tta", trust=True)(inputs)
+    expected = tt.build(DIGITS, "onnxruntime")(inputs)
+    np.testing.assert_allclose(oldest, expected, rtol=1e-5, atol=2e-5)
+    np.testing.assert_allclose(newest, expected, rtol=1e-5, atol=2e-5)
+    # Products that are rounded before they are added differ in some of the 4,500 results.
+    assert np.array_equal(oldest, newest) != has_avx2()
+
+
+def has_avx2():
+    return tt.Target.detect().features.covers("x86-64-v3")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="needs qemu-x86_64 of Debian's qemu-user")
+def test_a_cpu_without_avx_runs_a_program_that_was_built_on_one_with_it(tmp_path, monkeypatch):
+    inputs, program, result = EXAMPLES / "digits.npz", tmp_path / "digits.tta", tmp_path / "y.npy"
+    tt.build(DIGITS, "llvm").save(program)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(tt.__file__).parents[1]), *filter(None, sys.path)]))
+    python = str(Path(sys.executable).resolve())
+    subprocess.run(["qemu-x86_64", "-cpu", "Nehalem", python, "-c", RUN, program, inputs, result], check=True)
+    monkeypatch.setenv(LEVEL_VARIABLE, "1")
+    oldest = tt.load(program, trust=True)(np.load(inputs)["input"])
+    np.testing.assert_array_equal(np.load(result), oldest)
+
+
+def test_a_library_has_a_function_of_each_version_and_one_that_chooses(tmp_path):
+    model = small(helper.make_node("Relu", ["x"], ["y"], name="relu"))
+    (leaf,) = tt.build(model, "llvm").code.values()
+    (tmp_path / "lib.so").write_bytes(leaf.code.native_files()["lib.so"])
+    library = ctypes.CDLL(str(tmp_path / "lib.so"))
+    assert [hasattr(library, f"__tvm_ffi_relu{suffix}") for suffix in ("", "_v3", "_v1", "_v2")] == [True] * 3 + [False]
+
+
+@pytest.mark.parametrize(
+    "target", ["c", "llvm -mcpu=x86-64", "llvm -mattr=+avx", "llvm -mtriple=aarch64-linux-gnu", "onnxruntime"]
+)
+def test_leaves_that_state_their_instructions_have_one_version(target):
+    assert has_versions(tt.Target("llvm"))
+    assert not has_versions(tt.Target.parse(target))
+
+
+@pytest.mark.parametrize("compiler", ["", "false"])
+@pytest.mark.parametrize("target", ["llvm", "llvm(executor=vm)"])
+def test_without_a_linker_that_works_code_is_for_any_machine(compiler, target, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CXX", compiler) if compiler else monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    model = small(helper.make_node("Relu", ["x"], ["y"]))
+    x = np.float32([[-1, 2, 3], [4, -5, 6]])
+    if "executor" in target:
+        with pytest.raises(BackendError, match="needs a linker for shared libraries that works, such as gcc"):
+            tt.build(model, target, cache=False)(x)
+    else:
+        np.testing.assert_array_equal(tt.build(model, target, cache=False)(x), np.maximum(x, 0))

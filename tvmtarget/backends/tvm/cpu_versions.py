@@ -1,0 +1,148 @@
+"""Machine code for several instruction sets in one library, of which each machine runs the best that it has.
+
+Code for any x86-64 has SSE2 only, whose vectors are half as wide as those of AVX2, and which multiplies and adds in two
+instructions. Code of a leaf that states no instructions is therefore scheduled for the level x86-64-v3 (AVX2 and FMA,
+processors of 2013 and later), and LLVM compiles each scheduled tensor function twice, for that level and for any
+x86-64. A function in C has the name of the tensor function, and calls one of them. Constants and the instructions of
+TVM's virtual machine are those of both. Levels of x86-64: System V ABI for AMD64, version 1.0, section 3.1.1.
+
+Only libraries have several versions, as the functions in C are compiled when these are linked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from tvmtarget.backends.machine import is_any_x86, native_code_mismatch
+from tvmtarget.backends.tvm.compiled_module import has_linker, import_tvm
+from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.code import with_calls
+from tvmtarget.target.tree import Target
+
+__all__ = ["LEVEL", "LEVEL_VARIABLE", "has_versions", "renamed", "runs_level", "versions"]
+
+Module: TypeAlias = Any
+Function: TypeAlias = Any
+GlobalVar: TypeAlias = Any
+TvmTarget: TypeAlias = Any
+
+LEVEL = "x86-64-v3"
+# With the value 1, code for any x86-64 is run: to compare results, and to test it.
+LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
+
+
+def has_versions(leaf: Target) -> bool:
+    """Return whether the code of a leaf has several versions.
+
+    Args:
+        leaf: a leaf.
+
+    Returns:
+        True if it is for x86-64, states no instructions, and can be linked on this machine.
+    """
+    return is_any_x86(leaf) and has_linker()
+
+
+def runs_level(leaf: Target) -> bool:
+    """Return whether this machine runs the version for `LEVEL` of a leaf with several versions.
+
+    Args:
+        leaf: the leaf.
+
+    Returns:
+        False if it runs the code for any x86-64.
+    """
+    limit = os.environ.get(LEVEL_VARIABLE, "")
+    return not limit.startswith("1") and native_code_mismatch(leaf.override({"mcpu": LEVEL})) is None
+
+
+def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallback: TvmTarget) -> list[Module]:
+    """Compile tensor functions for two targets, and write the functions that choose between them.
+
+    Args:
+        functions: scheduled tensor functions by their names in the executable.
+        target: TVM's target of level `LEVEL`.
+        fallback: TVM's target of other machines.
+
+    Returns:
+        Modules that the executable imports.
+    """
+    tvm = import_tvm()
+    names = Names(variable.name_hint for variable in functions)
+    called = [variable.name_hint for variable, function in functions.items() if "global_symbol" in function.attrs]
+    entries: dict[str, list[str]] = {name: [] for name in called}
+    modules = []
+    for one, suffix in ((target, "v3"), (fallback, "v1")):
+        new = {
+            variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
+            for variable in functions
+        }
+        module = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
+        with one:
+            modules.append(tvm.tirx.build(tvm.IRModule(module), target=one))
+        for name, made in entries.items():
+            made.append(new[name].name_hint)
+    chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries.items()), "c", called, [])
+    return [*modules, chosen]
+
+
+def renamed(function: Function, new: Mapping[str, GlobalVar]) -> Function:
+    """Return a tensor function under another name, and with other names of functions that it calls.
+
+    Args:
+        function: the function.
+        new: the new names by the old ones.
+
+    Returns:
+        The changed function.
+    """
+    function = with_calls(function, lambda _, call: new.get(call.name))
+    symbol = function.attrs.get("global_symbol")
+    return function.with_attr("global_symbol", new[symbol].name_hint) if symbol in new else function
+
+
+# The calling convention is that of tvm-ffi (`TVMFFISafeCallType` in `tvm/ffi/c_api.h`). The bits are those of leaves 1,
+# 7 and 0x80000001 of cpuid, and of XCR0 (Intel SDM 2A, CPUID, and 1, 14.3): the system must save the AVX registers.
+_HEAD = """\
+#include <cpuid.h>
+#include <stdlib.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+static int has_v3(void) {
+  static volatile int known = 0; /* 1: no, 2: yes */
+  if (known == 0) {
+    unsigned a, b, c, d, xcr0 = 0, xcr0_high, yes = 0;
+    const char *level = getenv("LEVEL_VARIABLE");
+    if ((level == NULL || level[0] != '1') && __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 27)) {
+      __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(xcr0_high) : "c"(0));
+      /* FMA, MOVBE, AVX, F16C; AVX2, BMI1, BMI2; LZCNT */
+      yes = (xcr0 & 6u) == 6u && (c & 0x30401000u) == 0x30401000u;
+      yes = yes && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 0x128u) == 0x128u;
+      yes = yes && __get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & 0x20u);
+    }
+    known = yes ? 2 : 1;
+  }
+  return known == 2;
+}
+#define CHOOSE(name, v3, v1) \\
+  int v3(void *, const void *, int, void *); \\
+  int v1(void *, const void *, int, void *); \\
+  __attribute__((visibility("default"))) int name(void *self, const void *args, int count, void *result) { \\
+    return (has_v3() ? v3 : v1)(self, args, count, result); \\
+  }
+""".replace("LEVEL_VARIABLE", LEVEL_VARIABLE)
+_TAIL = """\
+#ifdef __cplusplus
+}
+#endif
+"""
+_PREFIX = "__tvm_ffi_"
+
+
+def _choosing(entries: Iterable[tuple[str, list[str]]]) -> str:
+    """Return C that calls one of two functions, for each name with those of its versions."""
+    lines = (f"CHOOSE({', '.join(_PREFIX + one for one in (name, *made))})\n" for name, made in entries)
+    return _HEAD + "".join(lines) + _TAIL
