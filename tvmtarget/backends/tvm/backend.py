@@ -485,27 +485,28 @@ _COMPILER = re.compile(r"^(?:nvcc fatal|nvrtc: error|ptxas (?:fatal|error)|[^#]*
 _MOST_PLANNED = 1 << 20
 
 
-def _unsafe_passes(tvm: Any, module: Any) -> list[str]:  # noqa: ANN401
-    """Return the passes of TVM 0.27 that a module cannot have.
+def _nodes(tvm: Any, module: Any) -> list[Any]:  # noqa: ANN401
+    """Return the nodes of all functions of Relax in a module."""
+    nodes: list[Any] = []
+    for function in module.functions.values():
+        if isinstance(function, tvm.relax.Function):
+            tvm.relax.analysis.post_order_visit(function, nodes.append)
+    return nodes
+
+
+def _unsafe_passes(tvm: Any, nodes: Sequence[Any]) -> list[str]:  # noqa: ANN401
+    """Return the passes of TVM 0.27 that a module with some nodes cannot have.
 
     `StaticPlanBlockMemory` reuses storage that a branch allocates for later tensors, even if the other branch ran. And
     where the size of a tensor is `min(n, 1000000000)`, as of the slices that tf2onnx writes, it allocates the bound.
     """
+    sizes = (size for node in nodes if isinstance(node, tvm.ir.Call) for size in _sizes(node) or ())
+    symbolic = (size for size in sizes if not isinstance(size, tvm.tirx.IntImm))
     analyzer = tvm.sym.Analyzer()
-    found: list[bool] = []
-
-    def visit(node: Any) -> None:  # noqa: ANN401
-        if isinstance(node, tvm.relax.If):
-            found.append(True)
-        elif isinstance(node, tvm.ir.Call):
-            symbolic = (size for size in _sizes(node) or () if not isinstance(size, tvm.tirx.IntImm))
-            bounds = (analyzer.const_int_bound(size).max_value for size in symbolic)
-            found.extend(_MOST_PLANNED < bound < tvm.sym.ConstIntBound.POS_INF for bound in bounds)
-
-    for function in module.functions.values():
-        if isinstance(function, tvm.relax.Function):
-            tvm.relax.analysis.post_order_visit(function, visit)
-    return ["StaticPlanBlockMemory"] if any(found) else []
+    bounds = (analyzer.const_int_bound(size).max_value for size in symbolic)
+    is_unsafe = any(_MOST_PLANNED < bound < tvm.sym.ConstIntBound.POS_INF for bound in bounds)
+    is_unsafe = is_unsafe or any(isinstance(node, tvm.relax.If) for node in nodes)
+    return ["StaticPlanBlockMemory"] if is_unsafe else []
 
 
 def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
@@ -530,23 +531,15 @@ def _is_symbolic(tvm: Any, module: Any) -> bool:  # noqa: ANN401
     return any(not isinstance(size, tvm.tirx.IntImm) for size in sizes)
 
 
-def _reduces_to_scalar(tvm: Any, module: Any) -> bool:  # noqa: ANN401
-    """Return whether a module reduces a tensor of symbolic shape to a scalar.
+def _reduces_to_scalar(tvm: Any, nodes: Iterable[Any]) -> bool:  # noqa: ANN401
+    """Return whether one of some nodes reduces a tensor of symbolic shape to a scalar.
 
     The LLVM of TVM 0.27 never ends at its level 3 where such a function, a maximum of float[n,96,7,7], is in one module
     with one that computes sizes; each alone takes 0.2 s, and both at level 2, too.
     """
-    found: list[bool] = []
-
-    def visit(node: Any) -> None:  # noqa: ANN401
-        if isinstance(node, tvm.ir.Call) and _sizes(node) == []:
-            sizes = (size for one in node.args for size in _sizes(one) or ())
-            found.append(any(not isinstance(size, tvm.tirx.IntImm) for size in sizes))
-
-    for function in module.functions.values():
-        if isinstance(function, tvm.relax.Function):
-            tvm.relax.analysis.post_order_visit(function, visit)
-    return any(found)
+    scalars = (node for node in nodes if isinstance(node, tvm.ir.Call) and _sizes(node) == [])
+    sizes = (size for scalar in scalars for one in scalar.args for size in _sizes(one) or ())
+    return any(not isinstance(size, tvm.tirx.IntImm) for size in sizes)
 
 
 def _sizes(node: Any) -> list[Any] | None:  # noqa: ANN401
@@ -578,8 +571,9 @@ def _imported(
 
     is_gpu = request.target.kind == "cuda"
     module = _module_of(tvm, request)
+    nodes = _nodes(tvm, module)
     is_default = request.target.kind == "llvm" and "opt-level" not in request.target.attrs
-    never_ends = is_default and _reduces_to_scalar(tvm, module)
+    never_ends = is_default and _reduces_to_scalar(tvm, nodes)
     leaf = request.target.override({"opt-level": 2}) if never_ends else request.target
     targets = _targets(tvm, leaf) if may_vary else (_target(tvm, leaf),)
     target = targets[0]
@@ -591,7 +585,7 @@ def _imported(
         else cpu_pipeline(target, known, saves_memory=_disables_winograd(request.target))
     )
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
-    context = tvm.transform.PassContext(opt_level=3, disabled_pass=_unsafe_passes(tvm, module), config=config)
+    context = tvm.transform.PassContext(opt_level=3, disabled_pass=_unsafe_passes(tvm, nodes), config=config)
     with generating(tvm, target) if is_gpu else target, context:
         yield module, targets, pipeline
 
