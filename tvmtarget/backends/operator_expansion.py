@@ -349,18 +349,19 @@ def _fused_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add(activation or "Identity", [result], node.output[0])
 
 
-def _mean(builder: ExpansionBuilder, name: str, axis: int) -> str:
+def _reduced(builder: ExpansionBuilder, kind: str, name: str, axis: int) -> str:
+    """Return what an operator reduces data to along an axis, which stays with size 1."""
     if builder.opset < 18:
-        return builder.add("ReduceMean", [name], axes=[axis], keepdims=1)
-    return builder.add("ReduceMean", [name, builder.constant(np.array([axis]), name)], keepdims=1)
+        return builder.add(kind, [name], axes=[axis], keepdims=1)
+    return builder.add(kind, [name, builder.constant(np.array([axis]), name)], keepdims=1)
 
 
 def _normalized(
     builder: ExpansionBuilder, data: str, like: str, epsilon: float, axis: int, *, is_centered: bool
 ) -> str:
     """Return data divided by its deviation, or by the root of its mean square, along the axes from one on."""
-    centered = builder.add("Sub", [data, _mean(builder, data, axis)]) if is_centered else data
-    square = _mean(builder, builder.add("Mul", [centered, centered]), axis)
+    centered = builder.add("Sub", [data, _reduced(builder, "ReduceMean", data, axis)]) if is_centered else data
+    square = _reduced(builder, "ReduceMean", builder.add("Mul", [centered, centered]), axis)
     root = builder.add("Sqrt", [builder.add("Add", [square, _scalar(builder, like, epsilon)])])
     return builder.add("Div", [centered, root])
 
@@ -388,6 +389,16 @@ def _simple_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
     x, gamma = operands_of(node, 2)
     epsilon = attributes_of(node).get("epsilon", 1e-5)
     builder.add("Mul", [_normalized(builder, x, x, epsilon, -1, is_centered=False), gamma], node.output[0])
+
+
+def _lp_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a division by the sum of magnitudes, or the root of the sum of squares; zeros stay zeros."""
+    (x,) = node.input
+    attributes = attributes_of(node)
+    norm = _reduced(builder, f"ReduceL{attributes.get('p', 2)}", x, attributes.get("axis", -1))
+    is_zero = builder.add("Not", [builder.add("Cast", [norm], to=TensorProto.BOOL)])
+    divisor = builder.add("Where", [is_zero, _scalar(builder, x, 1.0), norm])
+    builder.add("Div", [x, divisor], node.output[0])
 
 
 def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
@@ -567,6 +578,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "DequantizeLinear": _dequantized_constant,
     "Equal": _equal,
     "EyeLike": _eye_like,
+    "LpNormalization": _lp_norm,
     "MatMulInteger": _integer_product,
     "OneHot": _one_hot,
     "QLinearConv": _quantized_convolution,

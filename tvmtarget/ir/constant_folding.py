@@ -4,8 +4,9 @@ Sizes are propagated as ONNX's data propagation does: `Shape` of a value of know
 with symbolic dimensions a vector of numbers and expressions of symbols, of which `Gather`, `Slice`, `Concat` and
 arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
 what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
-replaced by the operations of the branch that runs, and a `Scan` of independent iterations by operations on all slices,
-where no code generator runs it.
+replaced by the operations of the branch that runs. Where no code generator runs them, a `Scan` of independent
+iterations is replaced by operations on all slices, and an operator that ONNX defines by a function by the operations
+of that.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, nan
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import onnx
@@ -35,8 +36,10 @@ from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.inline import rename_values
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
+from tvmtarget.ir.onnx.definitions import definition
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, symbolic_shape
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
 from tvmtarget.untrusted import limit
@@ -61,8 +64,8 @@ _MOVES = _kinds(
 )
 _COMPUTES = _kinds(
     "Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Cos Div Equal Erf Exp "
-    "Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pow Range Reciprocal "
-    "ReduceMax ReduceMin Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Xor"
+    "Floor Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Log Max MelWeightMatrix Min Mod Mul Neg Not Or Pow "
+    "Range Reciprocal ReduceMax ReduceMin Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Xor"
 )
 # Sums, which the reference evaluator accumulates in the element type.
 _SUMS = _kinds("CumSum MatMul ReduceMean ReduceProd ReduceSum")
@@ -70,10 +73,13 @@ _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
 _FIRST_OPSET = 7  # before it, operands are broadcast by an attribute
+_SIZES_AS_OPERANDS = 13  # from it on, sizes and axes are operands
 
 
 def fold_constants(
-    module: IRModule, keep: Callable[[Call], bool] = lambda _: False, *, maps_scans: bool = False
+    module: IRModule,
+    keep: Callable[[Call], bool] = lambda _: False,
+    replaces: Callable[[str], bool] = lambda _: False,
 ) -> IRModule:
     """Replace operations whose results are known before the program runs by constants.
 
@@ -83,14 +89,14 @@ def fold_constants(
     Args:
         module: the program; functions that are not of ONNX stay as they are.
         keep: whether an operation stays, with what it computes.
-        maps_scans: whether to replace scans of independent iterations, whose values then exist for all iterations at a
-            time.
+        replaces: whether to replace operations of an operator, such as `onnx.Attention`, by those of its definition; of
+            `onnx.Scan`, by operations on all slices, whose values then exist for all iterations at a time.
 
     Returns:
         The program with fewer operations; the same one if there is nothing to fold. Types that follow from the folded
         values are filled in.
     """
-    functions = tuple(_folded(function, keep, maps_scans) for function in module)
+    functions = tuple(_folded(function, keep, replaces) for function in module)
     is_same = all(new is old for new, old in zip(functions, module.functions, strict=True))
     return module if is_same else module.replace(functions=functions)
 
@@ -113,12 +119,11 @@ def folded_ops(before: IRModule, after: IRModule) -> tuple[str, ...]:
     )
 
 
-def _folded(function: Function, keep: Callable[[Call], bool], maps_scans: bool) -> Function:
+def _folded(function: Function, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> Function:
     if function.code is not None:
         return function
-    folding = _Folding(function, keep, maps_scans)
-    has_scans = maps_scans and "onnx.Scan" in function.ops
-    if not has_scans and not _has_candidates(function) and not folding.has_open_types(function):
+    folding = _Folding(function, keep, replaces)
+    if not any(map(replaces, function.ops)) and not _has_candidates(function) and not folding.has_open_types(function):
         return function
     return folding.function(function, _Scope(ChainMap(), ChainMap(), ChainMap(), set()))
 
@@ -184,9 +189,9 @@ class _Scope:
 class _Folding:
     """Folds one function and its nested bodies."""
 
-    def __init__(self, function: Function, keep: Callable[[Call], bool], maps_scans: bool) -> None:
+    def __init__(self, function: Function, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> None:
         self._keep = keep
-        self._maps_scans = maps_scans
+        self._replaces = replaces
         self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
         self._names = Names(all_names(function))
@@ -230,10 +235,11 @@ class _Folding:
         scope = outer.nested(function)
         constants, results = list(function.constants), frozenset(function.results)
         body: list[Call] = []
-        inlined: list[Call] = []
+        before: list[Call] = []  # all that is read, with operations that others replace
         waiting = deque(function.body)
         while waiting:
             old = waiting.popleft()
+            before.append(old)
             branch = self._inlined(old, scope)
             if branch is not None:
                 waiting.extendleft(reversed(branch.body))
@@ -242,7 +248,6 @@ class _Folding:
                 scope.types.update(branch.types)
                 scope.changed.update(output.name for output in old.outputs)
                 continue
-            inlined.append(old)
             regions = tuple((label, self.function(region, scope)) for label, region in old.regions)
             call = replace(old, regions=regions) if regions else old
             is_kept = call.constraint is not None or self._keep(call)
@@ -265,8 +270,8 @@ class _Folding:
                     if not is_result:
                         constants.append(Constant(output.name, _type_of(output.type, value), value))
         body = [self._with_retyped(call) for call in body] if self._retyped else body
-        before = function.replace(body=tuple(inlined))
-        return _without_unused(function.replace(body=tuple(body), constants=tuple(constants)), before, self._keep)
+        folded = function.replace(body=tuple(body), constants=tuple(constants))
+        return _without_unused(folded, function.replace(body=tuple(before)), self._keep)
 
     def _taken_branch(self, call: Call, scope: _Scope) -> Function | None:
         """Return the branch of an If that runs; None if that is not known."""
@@ -276,17 +281,17 @@ class _Folding:
         return dict(call.regions)["then_branch" if condition.item() else "else_branch"]
 
     def _inlined(self, call: Call, scope: _Scope) -> Function | None:
-        """Return operations that compute the results of a control flow operation in its place; None if it stays."""
-        if call.op not in ("onnx.If", "onnx.Scan") or call.constraint is not None or call.has_effect:
+        """Return operations that compute the results of an operation in its place; None if it stays."""
+        own = self._OWN.get(call.op)
+        if (own is None and not self._replaces(call.op)) or call.constraint is not None or call.has_effect:
             return None
         if self._keep(call):
             return None
-        if call.op == "onnx.If":
-            branch = self._taken_branch(call, scope)
-        elif self._maps_scans:
-            branch = operations_on_slices(call, scope.types, self._version, self._names.fresh)
+        if own is not None:
+            branch = own(self, call, scope)
         else:
-            return None
+            by = operations_on_slices if call.op == "onnx.Scan" else definition
+            branch = by(call, scope.types, self._version, self._names.fresh)
         if branch is None:
             return None
         # Names of values are unique in the body that the branch becomes a part of.
@@ -306,6 +311,65 @@ class _Folding:
             replace(one, outputs=tuple(self._stated(value, stated) for value in one.outputs)) for one in branch.body
         )
         return branch.replace(body=(*body, *copies), results=tuple(name for name in stated if name))
+
+    def _full_part(self, call: Call, scope: _Scope) -> Function | None:
+        """Return operations for a Split of which one part is all, and the others have no elements; None for others."""
+        stated = scope.values.get(call.inputs[1]) if len(call.inputs) > 1 else None
+        axis = self._axis(call, scope.tensor(call.inputs[0]))
+        if stated is None or axis is None or self._version < _SIZES_AS_OPERANDS:
+            return None
+        sizes = stated.tolist()
+        if len(sizes) != len(call.outputs) or len(sizes) - sizes.count(0) != 1 or len(sizes) == 1:
+            return None
+        zero, along = (self._names.fresh(f"{call.outputs[0].name}_{name}") for name in ("zero", "axis"))
+        numbers = {zero: np.zeros(1, "int64"), along: np.array([axis])}
+        body = [
+            Call(
+                "onnx.Identity" if size else "onnx.Slice",
+                call.inputs[:1] if size else (call.inputs[0], zero, zero, along),
+                (output,),
+                source=f"{call.source}/{at}",
+            )
+            for at, (output, size) in enumerate(zip(call.outputs, sizes, strict=True))
+            if output.name
+        ]
+        constants = tuple(Constant(name, _type_of(None, array), array) for name, array in numbers.items())
+        return Function("split", (), tuple(body), tuple(output.name for output in call.outputs), constants)
+
+    def _without_empty(self, call: Call, scope: _Scope) -> Function | None:
+        """Return a Concat of the operands that have elements, if there are others; None if not."""
+        tensors = [scope.tensor(name) for name in call.inputs]
+        axis = self._axis(call, tensors[0])
+        if axis is None:
+            return None
+        sizes = [None if one is None or one.shape is None else one.shape[axis] for one in tensors]
+        left = tuple(name for name, size in zip(call.inputs, sizes, strict=True) if size != 0)
+        if not left or len(left) == len(call.inputs):
+            return None
+        one = replace(call, inputs=left) if len(left) > 1 else replace(call, op="onnx.Identity", inputs=left, attrs=())
+        return Function("concat", (), (one,), (call.outputs[0].name,))
+
+    def _cast(self, call: Call, scope: _Scope) -> Function | None:
+        """Return a Cast for a CastLike of a known value, as only the type of the other operand counts."""
+        like = scope.tensor(call.inputs[1])
+        if like is None or call.inputs[0] not in scope.values:
+            return None
+        attrs = (*call.attrs, ("to", write_type(like, what="").tensor_type.elem_type))
+        one = replace(call, op="onnx.Cast", inputs=call.inputs[:1], attrs=attrs)
+        return Function("cast", (), (one,), (call.outputs[0].name,))
+
+    def _axis(self, call: Call, data: TensorType | None) -> int | None:
+        """Return the dimension that an operation is along; None if that is not known."""
+        axis, shape = call.attr("axis") or 0, None if data is None else data.shape
+        return axis % len(shape) if isinstance(axis, int) and shape else None
+
+    # What replaces an operation that no code generator has to run.
+    _OWN: ClassVar[Mapping[str, Callable[..., Function | None]]] = {
+        "onnx.CastLike": _cast,
+        "onnx.Concat": _without_empty,
+        "onnx.If": _taken_branch,
+        "onnx.Split": _full_part,
+    }
 
     def _stated(self, value: Value, stated: Mapping[str, Type]) -> Value:
         """Return a value with what an If states of its type, where that is more."""

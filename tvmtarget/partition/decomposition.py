@@ -10,8 +10,9 @@ from typing import Self
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.constant_folding import fold_constants
-from tvmtarget.ir.function import FUNCTION, Call, calls_in
+from tvmtarget.ir.function import FUNCTION, Call, calls_in, kind_of_op
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.onnx.definitions import has_definition
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction
@@ -30,7 +31,7 @@ from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["Decomposition", "Refusal", "Request", "folded_module"]
+__all__ = ["Decomposition", "Refusal", "Replacements", "Request", "folded_module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,8 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
         return module
     named = module.map(lambda function: function if function.code is not None else with_op_names(function))
     keys = _named_ops(request)
-    maps_scans = any("onnx.Scan" in function.ops for function in module) and not _runs_control_flow(request.target)
-    folded = fold_constants(named, lambda call: call.source in keys, maps_scans=maps_scans)
+    replaces = Replacements(request.target, module)
+    folded = fold_constants(named, lambda call: call.source in keys, replaces)
     if folded is named:
         return module
     before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
@@ -173,14 +174,41 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
     return fold_constants(
         named,
         lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
-        maps_scans=maps_scans,
+        replaces,
     )
 
 
-def _runs_control_flow(target: Target) -> bool:
-    """Return whether a code generator of a target compiles loops itself."""
-    strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
-    return any(one is not None and one.supports_control_flow for one in strategies)
+class Replacements:
+    """Whether an operator is replaced by others, as no code generator of a target runs it.
+
+    Args:
+        target: the target.
+        module: a program with operators.
+    """
+
+    def __init__(self, target: Target, module: IRModule) -> None:
+        strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
+        self._strategies = [one for one in strategies if one is not None]
+        self._opset = max((dict(function.opsets).get("", 0) for function in module), default=0)
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, op: str) -> bool:
+        """Return whether operations of an operator are replaced.
+
+        Args:
+            op: the operator with its dialect.
+
+        Returns:
+            True for one that the target needs others for.
+        """
+        if op not in self._known:
+            self._known[op] = self._is_replaced(op)
+        return self._known[op]
+
+    def _is_replaced(self, op: str) -> bool:
+        if op == "onnx.Scan":
+            return not any(one.supports_control_flow for one in self._strategies)
+        return has_definition(op, self._opset) and not any(one.knows(kind_of_op(op)) for one in self._strategies)
 
 
 def _named_ops(request: Request) -> frozenset[str]:

@@ -65,7 +65,7 @@ class FlatProgram:
         boundaries: operations that must not be in one function with what they read, and with what reads them.
         rules: the rules of `where`, in order.
         matches: the numbers of the rules that match each operation.
-        folded: operations of the module that were folded into constants.
+        folded: operations of the module that were folded into constants, or replaced by their definitions.
         reserved: bytes of each memory domain that values need, so that they are not there for weights.
     """
 
@@ -218,6 +218,11 @@ class FlatProgram:
     @cached_property
     def _ranked(self) -> dict[range, list[int] | None]:
         return {}
+
+    @cached_property
+    def replaced(self) -> frozenset[str]:
+        """Those of the folded operations that operations of their definitions in ONNX stand for."""
+        return frozenset(map(_whole, self.body)) & {*self.folded}
 
     @property
     def operands(self) -> Operands:
@@ -412,6 +417,12 @@ class FlatProgram:
         for index, call in enumerate(self.body):
             if call.source == source:
                 return index
+        if source in self.replaced:
+            parts = [call.source for call in self.body if _whole(call) == source]
+            raise UnknownNameError(
+                f"op {source!r} was replaced by the operations that define it in ONNX, as no code generator of the "
+                f"target knows its operator: {', '.join(parts)}"
+            )
         if source in self.folded:
             raise UnknownNameError(
                 f"op {source!r} was folded into a constant, so that no site runs it; fold_constants=False "
@@ -420,6 +431,11 @@ class FlatProgram:
         raise UnknownNameError(
             f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}"
         )
+
+
+def _whole(call: Call) -> str:
+    """Return the name of the operation that an operation is a part of, if it was replaced by its definition."""
+    return call.source.rpartition("/")[0]
 
 
 def binds_readers(type_: Type) -> bool:

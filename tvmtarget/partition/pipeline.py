@@ -51,7 +51,7 @@ from tvmtarget.partition.decisions import (
     preference_records,
     unsupported_record,
 )
-from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
+from tvmtarget.partition.decomposition import Decomposition, Replacements, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
 from tvmtarget.partition.known_partition import KnownPartition
@@ -180,6 +180,9 @@ def _after_local_edit(request: Request, cache: PlanCache) -> tuple[Request, Feas
     new = new.replace(functions=tuple(main if function.name == "main" else function for function in new))
     verify_functions(new.by_name, new.target, old.by_name)
     changed = frozenset(changed_ops(feasibility.program, program))
+    replaces = Replacements(request.target, new)
+    if request.options.fold_constants and any(replaces(program.body[index].op) for index in changed):
+        return None
     return replace(request, module=new), feasibility.after_edit(program, changed, cache)
 
 

@@ -381,6 +381,17 @@ class Strategy:
             return None
         return self._checked_answer(self.check_subgraph, ops, f"a subgraph of {len(ops)} ops", first=ops[0])
 
+    def knows(self, kind: str) -> bool:
+        """Return whether it may support operations of an operator, alone or with others.
+
+        Args:
+            kind: the operator, as `Op.kind`.
+
+        Returns:
+            False if it has no rule for it.
+        """
+        return self.is_matching or ((self.ops is None or kind in self.ops) and kind not in self.unsupported)
+
     @property
     def is_matching(self) -> bool:
         """Whether it supports operations together: it has patterns, or overrides `find_matches`."""

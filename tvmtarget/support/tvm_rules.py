@@ -942,6 +942,7 @@ EXPANDED: dict[str, Rule] = {
     **_each("GRU LSTM RNN", _RECURRENT),
     "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),
     "EyeLike": Rule(opsets=range(14, 29)),
+    "LpNormalization": Rule(dtypes=_FLOATS, checks=(_require_rank,)),
     "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
     "ReverseSequence": _ANY,
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),

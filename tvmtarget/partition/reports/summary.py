@@ -42,8 +42,11 @@ def summary_of(plan: Decomposition) -> Iterator[str]:
     warning = f"; {plan.prediction.warning}" if plan.prediction is not None and plan.prediction.warning else ""
     parts, sites = counted(len(plan.subgraphs), "subgraph"), counted(len(counts), "site")
     yield f"{counted(total, 'op')} in {parts} on {sites} of {plan.topology.root.kind}{warning}"
-    if plan.program.folded:
-        yield f"  folded into constants: {counted(len(plan.program.folded), 'op')}"
+    replaced = len(plan.program.replaced)
+    if replaced:
+        yield f"  replaced by their definitions in ONNX: {counted(replaced, 'op')}"
+    if len(plan.program.folded) > replaced:
+        yield f"  folded into constants: {counted(len(plan.program.folded) - replaced, 'op')}"
     for site in (leaf.path for leaf in plan.topology.leaves()):
         share = f"{_percent(counts[site], total)} %"
         if flops.total():

@@ -1,0 +1,136 @@
+"""Operators that ONNX defines by functions are replaced by these where no code generator of a target knows them."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from models import small
+from onnx import TensorProto, helper
+from onnx.backend.test.case.node import collect_testcases
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError, UnknownNameError
+from tvmtarget.ir.onnx.definitions import has_definition
+
+
+def model(node, shapes, opset=23, **constants):
+    """Return a model of one operation on floats."""
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    tensors = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    graph = helper.make_graph([node], "one", inputs, outputs, tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(made, data_prop=True)
+
+
+def attention(*sizes, inputs="q k v", outputs="y", **attributes):
+    node = helper.make_node("Attention", inputs.replace("-", "").split(" "), outputs.split(), name="att", **attributes)
+    names = [name for name in node.input if name]
+    return model(node, dict(zip(names, sizes, strict=True)))
+
+
+Q, K = (1, 2, 4, 8), (1, 2, 6, 8)
+CASES = {
+    "attention": attention(Q, K, K),
+    "attention with a mask": attention(Q, K, K, (4, 6), inputs="q k v mask"),
+    "causal attention": attention(Q, Q, Q, is_causal=1),
+    "grouped attention of three dimensions": attention(
+        (1, 4, 32), (1, 4, 16), (1, 4, 16), q_num_heads=4, kv_num_heads=2
+    ),
+    "attention with a cache": attention(Q, Q, Q, K, K, inputs="q k v - past_k past_v", outputs="y k2 v2"),
+    "rotary embedding": model(
+        helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["y"], name="rot"),
+        {"x": Q, "c": (1, 4, 4), "s": (1, 4, 4)},
+    ),
+    "part of a rotary embedding": model(
+        helper.make_node("RotaryEmbedding", ["x", "c", "s"], ["y"], rotary_embedding_dim=4, num_heads=2),
+        {"x": (1, 4, 16), "c": (1, 4, 2), "s": (1, 4, 2)},
+    ),
+    "crop and pad": model(helper.make_node("CenterCropPad", ["x", "to"], ["y"]), {"x": (5, 6)}, 18, to=[3, 9]),
+    "loss": model(helper.make_node("SoftmaxCrossEntropyLoss", ["x", "to"], ["y"]), {"x": (3, 5)}, 13, to=[0, 4, 1]),
+    "root of the sum of squares": model(
+        helper.make_node("LpNormalization", ["x"], ["y"], axis=1), {"x": (2, 5, 3)}, 22
+    ),
+    "sum of magnitudes": model(helper.make_node("LpNormalization", ["x"], ["y"], p=1), {"x": (2, 5, 3)}, 22),
+}
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+@pytest.mark.parametrize("name", CASES)
+def test_operators_that_only_their_definitions_make_run(name, target):
+    random = np.random.default_rng(0)
+    shapes = {one.name: [dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in CASES[name].graph.input}
+    inputs = {name: random.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    expected = onnxruntime.InferenceSession(CASES[name].SerializeToString()).run(None, inputs)
+    for actual, wanted in zip(tt.build(CASES[name], target).run(inputs).values(), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_attention_of_onnxs_own_tests_runs_on_llvm():
+    cases = [case for case in collect_testcases(None) if case.name.startswith(("test_attention", "test_rotary"))]
+    cases = [case for case in cases if "expanded" not in case.name and "bf16" not in case.name]
+    assert len(cases) > 80
+    for case in cases:
+        executable = tt.build(case.model, "llvm")
+        for inputs, outputs in case.data_sets:
+            given = dict(zip((one.name for one in case.model.graph.input), inputs, strict=True))
+            for actual, wanted in zip(executable.run(given).values(), outputs, strict=True):
+                half = 2e-3 if wanted.dtype == np.float16 else 0
+                np.testing.assert_allclose(actual, wanted, rtol=max(case.rtol, half), atol=max(case.atol, half))
+
+
+def test_open_dimensions_stay_open():
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    shapes = {"q": ("b", 2, "n", 8), "k": ("b", 2, "m", 8), "v": ("b", 2, "m", 8)}
+    executable = tt.build(model(node, shapes), "llvm")
+    random = np.random.default_rng(0)
+    for b, n, m in ((1, 4, 6), (3, 1, 2)):
+        q, k, v = (random.standard_normal((b, 2, size, 8)).astype("float32") for size in (n, m, m))
+        weights = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(8))
+        expected = weights / weights.sum(-1, keepdims=True) @ v
+        np.testing.assert_allclose(executable(q, k, v), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_leaf_that_knows_the_operator_runs_it_whole():
+    plan = tt.decompose(CASES["attention"], "[ort=onnxruntime,cpu=llvm](host=@cpu)")
+    assert [(one.site, one.ops) for one in plan.subgraphs] == [("ort", ("att",))]
+    assert "replaced" not in plan.summary()
+
+
+def test_a_plan_says_what_was_replaced():
+    plan = tt.decompose(CASES["attention"], "llvm")
+    assert "  replaced by their definitions in ONNX: 1 op\n" in plan.summary()
+    assert all(name.startswith("att/") for one in plan.subgraphs for name in one.ops)
+    with pytest.raises(
+        UnknownNameError, match=r"'att' was replaced by the operations that define it in ONNX.*att/MatMul_"
+    ):
+        plan.explain("att")
+
+
+def test_an_operation_that_an_option_names_or_that_may_not_fold_stays():
+    for options in ({"where": {"att": "@."}}, {"fold_constants": False}):
+        with pytest.raises(InfeasibleError, match=r"op 'att' \(Attention\) fits no site"):
+            tt.decompose(CASES["attention"], "llvm", **options)
+
+
+def test_an_edit_that_needs_a_definition_is_planned_as_a_new_program():
+    before = small(helper.make_node("Relu", ["x"], ["h"], name="a"), helper.make_node("Relu", ["h"], ["y"], name="b"))
+    after = small(
+        helper.make_node("MeanVarianceNormalization", ["x"], ["h"], name="a", axes=[0]),
+        helper.make_node("Relu", ["h"], ["y"], name="b"),
+    )
+    plan = tt.decompose(after, "c", since=tt.decompose(before, "c"))
+    assert plan.module == tt.decompose(after, "c").module
+
+
+def test_only_operators_with_a_function_have_a_definition():
+    assert [has_definition(op, 23) for op in ("onnx.Attention", "onnx.Relu", "onnx.Conv", "onnx.If")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not has_definition("onnx.Attention", 22)
+    assert not has_definition("onnx.com.microsoft::Attention", 23)

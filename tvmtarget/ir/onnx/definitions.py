@@ -1,0 +1,128 @@
+"""Operators that ONNX defines by functions of other operators, written as these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+import onnx.shape_inference
+from onnx import FunctionProto
+
+from tvmtarget.errors import ModelError
+from tvmtarget.ir.dim_expressions import symbols_of
+from tvmtarget.ir.function import Call, Function
+from tvmtarget.ir.inference import infer_shapes
+from tvmtarget.ir.inline import rename_values
+from tvmtarget.ir.onnx.functions import instantiate_function
+from tvmtarget.ir.onnx.graph import write_call
+from tvmtarget.ir.onnx.opset_versions import convert_opsets
+from tvmtarget.ir.onnx.reader import read_body
+from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.types import write_type
+from tvmtarget.ir.types import TensorType, Type
+
+__all__ = ["definition", "has_definition"]
+
+
+def has_definition(op: str, opset: int) -> bool:
+    """Return whether ONNX defines an operator by a function.
+
+    Args:
+        op: the operator with its dialect, such as `onnx.Attention`.
+        opset: the version of ONNX's operator set.
+
+    Returns:
+        True if it does, for the types of some operands at least.
+    """
+    return op.startswith("onnx.") and "::" not in op and bool(_versions(op.removeprefix("onnx."), opset))
+
+
+def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callable[[str], str]) -> Function | None:
+    """Return the operations that define an operation.
+
+    Args:
+        call: the operation.
+        types: the types of the values around it, by name.
+        opset: the version of ONNX's operator set.
+        fresh: makes names that no value has.
+
+    Returns:
+        A body that reads the values around it, and returns the results in order; None if ONNX has no definition for
+        the types of the operands.
+    """
+    if not has_definition(call.op, opset) or call.regions:
+        return None
+    operands = [_named(types.get(name), fresh) if name else None for name in call.inputs]
+    if any(name and one is None for name, one in zip(call.inputs, operands, strict=True)):
+        return None
+    found = _function(call, operands, opset)
+    if found is None:
+        return None
+    proto, node = found
+    try:
+        body = read_body(infer_shapes(instantiate_function(proto, node, operands)).graph)
+        body = body.replace(opsets=tuple((one.domain, one.version) for one in proto.opset_import))
+        body = convert_opsets(body, {"": opset})
+    except (ModelError, onnx.shape_inference.InferenceError):
+        return None
+    if any(one.regions for one in body.body):
+        return None
+    operand_of = dict(zip((one.name for one in body.params), filter(None, call.inputs), strict=True))
+    body = rename_values(body, {name: operand_of.get(name) or fresh(f"{call.source}/{name}") for name in body.types})
+    dims = (dim for one in operands if one is not None for dim in one.shape or () if dim is not None)
+    symbols = frozenset[str]().union(*map(symbols_of, dims))
+    results, calls = body.results[: len(call.outputs)], list[Call]()
+    read = {name for name, output in zip(results, call.outputs, strict=False) if output.name}
+    for at, one in reversed([*enumerate(body.body)]):
+        if not read.isdisjoint(output.name for output in one.outputs):
+            read.update(one.inputs)
+            outputs = tuple(replace(output, type=_outside(output.type, symbols)) for output in one.outputs)
+            calls.append(replace(one, outputs=outputs, source=f"{call.source}/{one.kind}_{at}"))
+    constants = tuple(one for one in body.constants if one.name in read)
+    return body.replace(params=(), body=tuple(reversed(calls)), constants=constants, results=results)
+
+
+def _named(type_: Type, fresh: Callable[[str], str]) -> TensorType | None:
+    """Return the type of a tensor with names for dimensions of which nothing is known; None for anything else."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return None
+    return replace(type_, shape=tuple(fresh("dim") if dim is None else dim for dim in type_.shape))
+
+
+def _outside(type_: Type, symbols: frozenset[str]) -> Type:
+    """Return a type without dimensions that have names inside a definition only."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return type_
+    return replace(type_, shape=tuple(dim if symbols_of(dim) <= symbols else None for dim in type_.shape))
+
+
+def _function(
+    call: Call, operands: Sequence[TensorType | None], opset: int
+) -> tuple[FunctionProto, onnx.NodeProto] | None:
+    """Return ONNX's function for an operation, and the operation with all attributes; None if there is none."""
+    node = write_call(call, write_tensor)
+    schema = onnx.defs.get_schema(call.kind, opset, "")
+    stated = {attribute.name for attribute in node.attribute}
+    # Functions refer to attributes that have defaults.
+    defaults = (one.default_value for name, one in schema.attributes.items() if name not in stated)
+    node.attribute.extend(default for default in defaults if default.name)
+    version = _versions(call.kind, opset)[-1]
+    if version in schema.context_dependent_function_opset_versions:
+        types = (onnx.TypeProto() if one is None else write_type(one, what="an operand") for one in operands)
+        data = schema.get_context_dependent_function_with_opset_version(
+            version, node.SerializeToString(), [one.SerializeToString() for one in types]
+        )
+    else:
+        data = schema.get_function_with_opset_version(version)
+    return (FunctionProto.FromString(data), node) if data else None
+
+
+def _versions(kind: str, opset: int) -> list[int]:
+    """Return the versions of the operator set that definitions of an operator are written in, up to one."""
+    try:
+        schema = onnx.defs.get_schema(kind, opset, "")
+    except onnx.defs.SchemaError:
+        return []
+    versions = {*schema.function_opset_versions, *schema.context_dependent_function_opset_versions}
+    return sorted(one for one in versions if one <= opset)
