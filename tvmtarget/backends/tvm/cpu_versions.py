@@ -59,7 +59,7 @@ def runs_level(leaf: Target) -> bool:
 
 
 def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallback: TvmTarget) -> list[Module]:
-    """Compile tensor functions for two targets, and write the functions that choose between them.
+    """Compile tensor functions for two targets, and write what chooses between them.
 
     Args:
         functions: scheduled tensor functions by their names in the executable.
@@ -89,7 +89,7 @@ def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallbac
 
 
 def renamed(function: Function, new: Mapping[str, GlobalVar]) -> Function:
-    """Return a tensor function under another name, and with other names of functions that it calls.
+    """Return a tensor function under another name, with other names of what it calls.
 
     Args:
         function: the function.
