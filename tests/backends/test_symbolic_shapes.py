@@ -225,3 +225,13 @@ def test_numbers_up_to_several_sizes_are_fused_with_what_reads_them():
         e1 = Unsqueeze(e, last) f1 = Unsqueeze(f, last) c = Concat<axis=-1>(e1, f1) z = GatherND(a, c) }""")
     given = {"a": np.eye(3, 4, dtype=bool), "p": np.ones(3, "float32"), "q": np.ones(4, "float32")}
     np.testing.assert_array_equal(tt.build(module, "llvm").run(given)["z"], given["a"])
+
+
+def test_sizes_of_a_value_that_is_computed_are_fused_with_no_other_operation():
+    module = model("""g (float[n,m] p, float[k,j] q) => (float[l] y) <
+        int64 zero = {0}, int64 one = {1}, int64[1] second = {1}> {
+        s = Shape(p) total = ReduceSum<keepdims = 0>(s) r = Range(zero, total, one) u = Unsqueeze(r, second)
+        c = Concat<axis = 1>(u, u) d = Relu(q) y = GatherND(d, c) }""")
+    q = np.arange(49, dtype="float32").reshape(7, 7)
+    results = tt.build(module, "llvm").run({"p": np.ones((2, 3), "float32"), "q": q})
+    np.testing.assert_array_equal(results["y"], np.diag(q)[:5])

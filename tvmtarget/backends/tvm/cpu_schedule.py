@@ -42,6 +42,7 @@ from tvmtarget.backends.tvm.register_tiling import (
     strip,
 )
 from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
+from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.traces import applied
 from tvmtarget.backends.tvm.vector_math import calls_library, vectorisable
 from tvmtarget.backends.tvm.vector_units import vector_unit
@@ -124,7 +125,25 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
         return module if saves_memory else use_winograd(module, unit)
 
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
-    return [widening, *pipeline.library_dispatch_passes(target), *pipeline.legalize_passes(target)]
+    keeping = tvm.transform.module_pass(_keep_sizes_apart, opt_level=0, name="KeepSizesApart")
+    lower, *others = pipeline.legalize_passes(target)
+    return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, *others]
+
+
+def _keep_sizes_apart(module: Module, _context: object) -> Module:
+    """Keep functions of sizes alone, such as `shape_to_tensor`, out of operator fusion.
+
+    `FuseTIR` of TVM 0.27 would make the sizes parameters of the fused function twice, and fail (`VarRemapGet`).
+    """
+    from tvm.tirx import PrimFunc
+
+    result = module.clone()
+    for variable, function in module.functions_items():
+        if isinstance(function, PrimFunc) and len(function.params) > 1 and not function.attrs.get("op_pattern"):
+            tensors = [param for param in function.params if hasattr(param.ty, "shape")]
+            if len(tensors) == 1:
+                result[variable] = function.with_attr("op_pattern", OPAQUE)
+    return result
 
 
 def cpu_pipeline(target: Target, choose: Choose | None = None, *, saves_memory: bool = False) -> Pass:
