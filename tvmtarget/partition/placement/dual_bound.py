@@ -57,19 +57,34 @@ def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGr
     if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
         problem = problem.relaxed()
     energy = energy_of(problem, 0.0)
+    # Tables of large problems would take long, and be visited in no step.
+    if not _steps(energy):
+        return 0
     if graph is not None:
         energy = _with_launches(energy, problem, labels.tolist(), graph)
+    steps = _steps(energy)
+    parts = [_Part(problem, energy, edges, sets) for edges, sets in _edges_by_sets(energy)] if steps else []
+    return _ascend(energy, parts, steps, total) if steps else 0
+
+
+def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
+    """Return the edges of one reader at most, then the others, with the sets of groups that readers may be in."""
     width = energy.pair_costs.shape[-1]
+    count = np.bincount(energy.owner, minlength=len(energy.producer))
+    parts = ((np.flatnonzero(count < 2), _sets(width, 1)), (np.flatnonzero(count >= 2), _sets(width, width)))
+    return [(edges, sets) for edges, sets in parts if len(edges)]
+
+
+def _steps(energy: Energy) -> int:
+    """Return the number of steps of the ascent; 0 where the problem is too large."""
+    width, counts = energy.pair_costs.shape[-1], np.bincount(energy.owner, minlength=len(energy.producer))
     if width > MAX_GROUPS or not len(energy.producer):
         return 0
-    count = np.bincount(energy.owner, minlength=len(energy.producer))
-    parts = [
-        _Part(problem, energy, np.flatnonzero(chosen), sets)
-        for chosen, sets in ((count < 2, _sets(width, 1)), (count >= 2, _sets(width, width)))
-        if chosen.any()
-    ]
-    steps = min(MAX_STEPS, WORK // sum(part.size for part in parts))
-    return _ascend(energy, parts, steps, total) if steps else 0
+    # Table entries that a step visits.
+    size: int = sum(
+        len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy)
+    )
+    return min(MAX_STEPS, WORK // size)
 
 
 def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], graph: AtomGraph) -> Energy:
@@ -176,11 +191,6 @@ class _Part:
         self.reader_sum = _ColumnSum(self.readers, len(groups), count)
         self.set_sum = _ColumnSum(self.owner, len(sets), len(edges))
         self.is_single = len(sets) == width
-
-    @property
-    def size(self) -> int:
-        """Table entries that a step visits."""
-        return self.cost.size + len(self.owner) * len(self.sets)
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
         """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
