@@ -163,17 +163,14 @@ class _Part:
         self.owner = position[energy.owner[entries]]
         self.readers = energy.readers[entries]
         self.sets = sets
-        pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
-        reached = sets[None] | energy.fixed[edges][:, None]
         has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
-        reached[~has_readers] = energy.fixed[edges[~has_readers]][:, None]
-        cost: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
-        if problem.domain_memory.size:
-            cost -= _overcharged(problem, energy, edges, reached)
+        firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
+        tables = _tables(problem, energy, edges[firsts], sets, has_readers[firsts])
+        cost = np.moveaxis(tables, 0, 2)[:, :, kinds]
         # Without a producer the source is known: all other rows are out of the question.
         fixed = np.flatnonzero(energy.producer[edges] < 0)
-        cost[fixed] = cost[fixed, energy.source[edges[fixed]]][:, None]
-        self.cost = np.ascontiguousarray(np.moveaxis(cost, 0, 2))
+        cost[:, :, fixed] = cost[energy.source[edges[fixed]], :, fixed].T
+        self.cost: _Floats = np.ascontiguousarray(cost)
         self.has_tail = np.flatnonzero(energy.producer[edges] >= 0)
         self.tails = energy.producer[edges][self.has_tail]
         self.to_tail = np.zeros((width, len(edges)))
@@ -216,23 +213,33 @@ class _Part:
         return self.tail_sum(tails) + self.reader_sum(self.reader_groups.spread(by_reader))
 
 
-def _overcharged(problem: LabelingProblem, energy: Energy, edges: Ints, reached: Bools) -> _Floats:
-    """Return what the costs of copies count more than once, by edge, group at the tail and set of groups reached."""
-    width, size = energy.pair_costs.shape[-1], problem.pair_costs.shape[-1]
-    found = np.zeros((len(edges), width, reached.shape[1]))
-    # The edges behind those of values are for launches. Values of one type that reach the same sets are equivalent.
+def _kinds_of_tables(energy: Energy, edges: Ints, has_readers: Bools) -> tuple[Ints, Ints]:
+    """Return the position of the first edge of each kind, and the kind of every edge; edges of one have equal costs."""
+    fixed = energy.fixed[edges] @ (1 << np.arange(energy.fixed.shape[1]))
+    keys = (2 * energy.cost_index[edges] + has_readers << energy.fixed.shape[1]) + fixed
+    _, firsts, kinds = np.unique(keys, return_index=True, return_inverse=True)
+    return firsts, kinds
+
+
+def _tables(problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> _Floats:
+    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in."""
+    reached = np.where(has_readers[:, None, None], sets[None], False) | energy.fixed[edges][:, None]
+    pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
+    tables: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
+    # The edges behind those of values are for launches.
     copies = np.flatnonzero(edges < len(problem.producer))
-    kinds = np.column_stack([problem.cost_index[edges[copies]], reached[copies].reshape(len(copies), -1)])
-    _, firsts, kind_of = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
-    present = reached[copies[firsts]][:, None, :, :size]
-    shape = len(firsts), size, reached.shape[1]
+    size, count = problem.pair_costs.shape[-1], sets.shape[0]
+    if not problem.domain_memory.size or not len(copies):
+        return tables
+    # What copies that share links pay more than once.
+    shape = len(copies), size, count
     excess = problem.overcharge(
-        np.broadcast_to(problem.cost_index[edges[copies[firsts]]][:, None, None], shape).ravel(),
+        np.broadcast_to(problem.cost_index[edges[copies]][:, None, None], shape).ravel(),
         np.broadcast_to(np.arange(size)[None, :, None], shape).ravel(),
-        np.broadcast_to(present, (*shape, size)).reshape(-1, size),
-    ).reshape(shape)
-    found[copies, :size] = excess[kind_of.ravel()]
-    return found
+        np.broadcast_to(reached[copies][:, None, :, :size], (*shape, size)).reshape(-1, size),
+    )
+    tables[copies, :size] -= excess.reshape(shape)
+    return tables
 
 
 class _ColumnSum:
