@@ -261,10 +261,10 @@ def types_of(plan):
     return {call.source: [output.type for output in call.outputs] for call in plan.program.body}
 
 
-@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_LEAF])
+@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_PROGRAM])
 @pytest.mark.parametrize("target", [PAIR, "[s=[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu),cpu=llvm](host=@s/cpu)"])
 def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(target, large, tmp_path, monkeypatch):
-    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
+    monkeypatch.setattr(leaf_wiring, "LARGE_PROGRAM", large)
     module = mixing(["i", "j", "k"], [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
     at = "s/" if target != PAIR else ""
     where = {"op:Sigmoid": f"@{at}b", "*": f"@{at}a"} | {f"s{layer}": f"@{at}b" for layer in range(3)}
@@ -298,9 +298,9 @@ def test_functions_with_two_dimensions_are_not_shared_with_those_that_use_one_tw
     assert len(plan.functions()) == 3
 
 
-@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_LEAF])
+@pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_PROGRAM])
 def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_listed(large, monkeypatch):
-    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
+    monkeypatch.setattr(leaf_wiring, "LARGE_PROGRAM", large)
     plans = [
         tt.decompose(mixing(["n", "n"], order), PAIR, where={"*": "@a", "op:Sigmoid": "@b"})
         for order in ([(0, 1, 2)] * 2, [(1, 2, 0), (2, 0, 1)])
@@ -308,7 +308,7 @@ def test_names_do_not_depend_on_the_order_in_which_independent_operations_are_li
     assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
 
 
-def test_names_of_large_functions_do_not_depend_on_the_order_of_operations_either():
+def test_names_in_large_programs_do_not_depend_on_the_order_of_operations_either():
     graph = FAMILIES["transformer"](1200)
     plans = [tt.decompose(module_of(one), tree_of(2)) for one in (graph, shuffled(graph, random.Random(0)))]
     assert {f.name for f in plans[0].module} == {f.name for f in plans[1].module}
@@ -316,11 +316,13 @@ def test_names_of_large_functions_do_not_depend_on_the_order_of_operations_eithe
     assert {f.name for f in tt.decompose(module_of(edges), tree_of(2)).module} != {f.name for f in plans[0].module}
 
 
-@pytest.mark.parametrize("family", ["random", "transformer"])
-def test_large_leaves_read_return_and_share_what_small_ones_do(family, monkeypatch):
+@pytest.mark.parametrize("rounds", [0, leaf_wiring.ROUNDS])  # without rounds more leaves have one name
+@pytest.mark.parametrize("family", ["random", "transformer", "wide"])
+def test_leaves_of_large_programs_read_return_and_share_what_others_do(family, rounds, monkeypatch):
     module, where = module_of(FAMILIES[family](400)), {"op:Relu": "@cpu", "op:Mul": "@gpu"}
     plans = [tt.decompose(module, tree_of(3), where=where)]
-    monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", 2)
+    monkeypatch.setattr(leaf_wiring, "ROUNDS", rounds)
+    monkeypatch.setattr(leaf_wiring, "LARGE_PROGRAM", 2)
     plans.append(tt.decompose(module, tree_of(3), where=where))
     calls, others = ([(one.ops, one.inputs, one.outputs) for one in plan.subgraphs] for plan in plans)
     assert calls == others
@@ -328,11 +330,11 @@ def test_large_leaves_read_return_and_share_what_small_ones_do(family, monkeypat
 
 
 @pytest.mark.parametrize("constants", ["bind", "lift", "share"])
-def test_weights_of_large_leaves_are_bound_lifted_or_shared_as_those_of_small_ones(constants, monkeypatch):
+def test_weights_of_large_programs_are_bound_lifted_or_shared_as_those_of_others(constants, monkeypatch):
     model = layers(6, weights=[1.0, 2.0, 1.0, 1.0, 2.0, 3.0])
     calls = []
-    for large in (leaf_wiring.LARGE_LEAF, 1):
-        monkeypatch.setattr(leaf_wiring, "LARGE_LEAF", large)
+    for large in (leaf_wiring.LARGE_PROGRAM, 1):
+        monkeypatch.setattr(leaf_wiring, "LARGE_PROGRAM", large)
         plan = tt.decompose(model, PAIR, where={"matmul5": "@b", "*": "@a"}, constants=constants)
         calls.append([(len(plan.module.functions), one.ops, one.inputs, one.outputs) for one in plan.subgraphs])
     assert calls[0] == calls[1]

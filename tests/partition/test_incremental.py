@@ -265,11 +265,11 @@ def records(plan):
     size=st.integers(2, 60),
     seed=st.integers(0, 10**6),
     has_costs=st.booleans(),
-    large=st.sampled_from([3, leaf_wiring.LARGE_LEAF]),
+    large=st.sampled_from([3, leaf_wiring.LARGE_PROGRAM]),
 )
 def test_plans_after_several_local_edits_are_those_from_scratch(family, size, seed, has_costs, large):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaf_wiring, "LARGE_LEAF", large)
+        patch.setattr(leaf_wiring, "LARGE_PROGRAM", large)
         check_local_edits(family, size, seed, has_costs)
 
 

@@ -3,17 +3,17 @@
 Names of values, operations and symbolic dimensions do not matter, nor the order of independent operations. Unlike the
 canonical bodies of `ir/structure.py`, a structure here is taken before any function exists, leaves out the data of
 constants, and records which operation, value and dimension is where, so that two subgraphs can be mapped to each other.
-Labels of all operations of large leaves would take most of the time of planning, so that these are compared as they are
-listed, and in canonical order only where that may find two identical ones.
+The canonical order of all operations of a large program would take most of the time of planning, so that its leaves are
+compared as they are listed, and in canonical order only where that may find two identical ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -22,13 +22,12 @@ import numpy.typing as npt
 from tvmtarget.ir.function import Constant
 from tvmtarget.ir.structure import OpFingerprint, type_pattern
 from tvmtarget.ir.tensors import bytes_of
-from tvmtarget.partition.dataflow import renumbered
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.outline.canonical_order import CanonicalOrders
-from tvmtarget.partition.outline.leaf_wiring import LeafWiring, is_large_leaf, wiring_of_leaf
+from tvmtarget.partition.outline.leaf_wiring import LeafWirings, has_listed_leaves, wirings_of_leaves
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
-from tvmtarget.partition.plan_cache import PlanCache, digest
+from tvmtarget.partition.plan_cache import PlanCache
 
 __all__ = ["SubgraphStructure", "SubgraphStructures", "same_data"]
 
@@ -53,8 +52,8 @@ class SubgraphStructure:
 
     Attributes:
         key: name-independent identity without the data of constants, the same in every program and process.
-        ops: operations by number in canonical order, each before those in its regions; of large leaves as listed, or as
-            the first identical one is.
+        ops: operations by number in canonical order, each before those in its regions; in large programs as listed, or
+            as the first identical leaf is.
         values: values that the operations read and compute, by first occurrence.
         constants: constants that the function holds, by first occurrence.
         dims: symbolic dimensions, by first occurrence.
@@ -123,8 +122,11 @@ class SubgraphStructures:
         self._orders: dict[int, tuple[int, ...]] = {}  # of leaves, by their first operation
         self._ordered_by_data: set[int] = set()  # first operations of leaves whose order depends on constants
         self._canonical_orders = CanonicalOrders()
-        # The first large leaf of each name (`SubgraphStructure.name_key`).
-        self._large_leaves: dict[Hashable, tuple[PartitionNode, SubgraphStructure]] = {}
+        self._wirings: LeafWirings | None = None  # of the leaves of a large program
+        self._leaves: Sequence[PartitionNode] = ()
+        self._numbers: dict[int, int] = {}  # of these leaves, by their first operation
+        self._listings: dict[int, SubgraphStructure] = {}  # by number of the leaf
+        self._of_one_name: dict[Hashable, _LeavesOfOneName] = {}  # by `SubgraphStructure.name_key`
         self.fingerprints = _Fingerprints(program)
 
     def is_matched(self, index: int) -> bool:
@@ -143,7 +145,7 @@ class SubgraphStructures:
 
         Args:
             subgraph: leaf or system.
-            results: values that its function returns; those of a large leaf are the outputs of its wiring.
+            results: values that its function returns.
             held: returns the names of the constants that the function of a leaf may hold; all other constants are
                 parameters, like other values.
 
@@ -151,10 +153,10 @@ class SubgraphStructures:
             Its structure.
         """
         calls = subgraph.calls
+        if self.is_listed(subgraph):
+            return self._of_listed_leaf(self._numbers[calls[0]], held)
         if not subgraph.is_leaf or len(calls) < 2 or self.program.bodies:
             return self._written(subgraph, results, held)
-        if is_large_leaf(self.program, calls):
-            return self._of_large_leaf(subgraph, held)
         # Programs repeat layers: subgraphs that are listed in the same way have the same structure.
         listing = _Listing(self.program, self.fingerprints, self.groups, subgraph, results, held(subgraph))
         known = cast("_Positions | None", self._cache.recall(_STRUCTURES, listing.key))
@@ -165,74 +167,136 @@ class SubgraphStructures:
             self._cache.store(_STRUCTURES, listing.key, listing.positions(written))
         return written
 
-    def wiring(self, calls: tuple[int, ...], lifted: Collection[str]) -> LeafWiring:
-        """Return the wiring of a large leaf, which an edit of single operations leaves alone.
+    def list_leaves(
+        self, root: PartitionNode, lifted: Mapping[int, frozenset[str]], only: Collection[int] | None = None
+    ) -> None:
+        """Prepare for the leaves of a partition of a large program.
 
         Args:
-            calls: the operations of the leaf.
-            lifted: constants that are parameters of its function.
+            root: the partition.
+            lifted: constants that are parameters of leaves, by their first operation.
+            only: first operations of the leaves whose structures will be needed; None for all.
+        """
+        if root.is_leaf or not has_listed_leaves(self.program):
+            return
+        self._leaves = [node for node in root.walk() if node.is_leaf and node.calls]
+        calls = tuple([leaf.calls for leaf in self._leaves])
+        self._numbers = {first: number for number, (first, *_) in enumerate(calls)}
+        # An edit may change the data of constants, but neither the wiring of the program nor their names.
+        key = self.program.wiring, calls, frozenset(lifted.items())
+        wirings = self._cache.find("wirings of leaves", key, lambda: wirings_of_leaves(self.program, calls, lifted))
+        if only is not None:
+            numbers = [self._numbers[first] for first in only]
+            listed = (next(self._listed([self._leaves[number]], wirings.of(number))) for number in numbers)
+            self._listings = dict(zip(numbers, listed, strict=True))
+        elif self._wirings is not wirings:
+            self._listings = dict(enumerate(self._listed(self._leaves, wirings)))
+        self._wirings, self._of_one_name = wirings, {}
+
+    def is_listed(self, subgraph: PartitionNode) -> bool:
+        """Return whether a subgraph is a leaf that `list_leaves` has prepared for.
+
+        Args:
+            subgraph: leaf or system.
 
         Returns:
-            The wiring.
+            Whether its boundary is known from the wiring of the leaves.
         """
-        # An edit may change the data of constants, but neither the wiring of the program nor their names.
-        key = self.program.wiring, calls, frozenset(lifted)
-        return self._cache.find("wirings of large leaves", key, lambda: wiring_of_leaf(self.program, calls, lifted))
+        return self._wirings is not None and subgraph.is_leaf and bool(subgraph.calls)
 
-    def _of_large_leaf(self, leaf: PartitionNode, held: HeldConstants) -> SubgraphStructure:
-        """Compute the structure of a large leaf, whose operations stay as listed if none is identical. O(V + E).
+    def boundary(self, leaf: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what a listed leaf reads and returns.
 
-        Only leaves of one name are compared in canonical order, the later ones with the first.
+        Args:
+            leaf: a leaf that `list_leaves` has prepared for.
+
+        Returns:
+            The values that it reads from elsewhere, by first use, and those it computes for others, in order.
         """
-        found = self._listed(leaf, leaf.calls, held)
-        first, known = self._large_leaves.setdefault(found.name_key, (leaf, found))
-        if known.key == found.key:
+        assert self._wirings is not None
+        number = self._numbers[leaf.calls[0]]
+        return self._wirings.inputs[number], self._wirings.outputs[number]
+
+    def _of_listed_leaf(self, number: int, held: HeldConstants) -> SubgraphStructure:
+        """Compute the structure of a leaf, whose operations stay as listed if no earlier leaf is identical.
+
+        Only leaves of one name are compared in canonical order.
+        """
+        found = self._listings[number]
+        same = self._of_one_name.setdefault(found.name_key, _LeavesOfOneName(number))
+        if found.key in same.listed:
+            known = same.listed[found.key]
+            return found if known is None else _at_positions(found, known)
+        if not same.listed:
+            same.listed[found.key] = None
             return found
-        outputs = (self.wiring(part.calls, self._lifted(part, held)).outputs for part in (first, leaf))
-        one, other = (self._written(part, next(outputs), held) for part in (first, leaf))
-        if one.key != other.key:
+        if not same.written:
+            same.written[self._written_leaf(same.first, held).key] = same.first
+        written = self._written_leaf(number, held)
+        other = same.written.setdefault(written.key, number)
+        if other == number:
+            same.listed[found.key] = None
             return found
-        counterparts = dict(zip(one.ops, other.ops, strict=True))
-        return self._listed(leaf, tuple([counterparts[index] for index in first.calls]), held)
+        # The places of both correspond in canonical order.
+        shared, first = self._listings[other], self._written_leaf(other, held)
+        parts = "ops", "values", "constants", "dims"
+        places = []
+        for part in parts:
+            place = {name: at for at, name in enumerate(getattr(found, part))}
+            counterparts = dict(zip(getattr(first, part), getattr(written, part), strict=True))
+            places.append(tuple([place[counterparts[name]] for name in getattr(shared, part)]))
+        known = same.listed[found.key] = _Positions(shared.key, *places)
+        return _at_positions(found, known)
 
-    def _lifted(self, leaf: PartitionNode, held: HeldConstants) -> Collection[str]:
-        """Return the constants that the function of a leaf does not hold."""
-        return self.program.constants.keys() - held(leaf)
+    def _written_leaf(self, number: int, held: HeldConstants) -> SubgraphStructure:
+        leaf = self._leaves[number]
+        return self._written(leaf, self.boundary(leaf)[1], held)
 
-    def _listed(self, leaf: PartitionNode, calls: tuple[int, ...], held: HeldConstants) -> SubgraphStructure:
-        """Compute the structure of a large leaf whose operations are listed in some topological order.
+    def _listed(self, leaves: Sequence[PartitionNode], wirings: LeafWirings) -> Iterator[SubgraphStructure]:
+        """Yield the structures of leaves as they are listed. O(E log E).
 
-        Names derive from how many operations of each fingerprint there are, and how many of them read which: that does
-        not depend on the order of the list, and arrays compute it.
+        Names derive from labels of the operations, which do not depend on the order of the list.
         """
-        program = self.program
-        wiring = self.wiring(calls, self._lifted(leaf, held))
-        signatures, numbers = renumbered(np.array(program.signatures)[list(calls)])
+        program, start = self.program, wirings.start.tolist()
+        signatures, kinds = np.unique(np.array(program.signatures)[wirings.ops], return_inverse=True)
+        first_calls = [program.body[program.representatives[number]] for number in signatures.tolist()]
         fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
-        dims = {name: at for at, name in enumerate(dict.fromkeys(name for one in fingerprints for name in one.dims))}
-        texts = [(one.text, *[dims[name] for name in one.dims]) for one in fingerprints]
-        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        ops = np.array([places[text] for text in texts])[numbers]
-        kinds = sorted({one.text for one in fingerprints})
-        kind_of = np.array([kinds.index(one.text) for one in fingerprints])[numbers]
-        site = leaf.site.path, leaf.device
-        position = {index: at for at, index in enumerate(calls)} if self.groups else {}
-        matches = tuple(_matches_at(position, self.groups, leaf.site.target.kind))
-        may_name_dims = any(not program.body[program.representatives[one]].op.startswith("onnx.") for one in signatures)
-        producers = np.where(wiring.producers < 0, wiring.producers, kind_of[wiring.producers])
-        reads = np.ravel_multi_index(
-            (wiring.places, kind_of[wiring.readers], producers + 2),
-            (1 + int(wiring.places.max(initial=0)), len(kinds), len(kinds) + 2),
-        )
-        return SubgraphStructure(
-            (*site, *places, digest(ops), wiring.digest, matches, tuple(dims) if may_name_dims else ()),
-            calls,
-            wiring.values,
-            wiring.constants,
-            tuple(dims),
-            (*site, *kinds, digest(np.bincount(kind_of), *np.unique(reads, return_counts=True))),
-            calls[int(wiring.starts[np.argmin(kind_of[wiring.starts])])],
-        )
+        texts = [f"{one.text} {call.has_effect}" for one, call in zip(fingerprints, first_calls, strict=True)]
+        words = np.array([np.frombuffer(blake2b(text.encode(), digest_size=16).digest(), "<u8") for text in texts])
+        ops = words[kinds].astype("<u8").tobytes()
+        labels = wirings.labels(words[kinds, 0])
+        owner = np.repeat(np.arange(len(leaves)), np.diff(wirings.start))
+        by_label = np.lexsort((labels, owner))
+        sorted_labels = labels[by_label].astype("<u8").tobytes()
+        # Of the operations that read nothing that the leaf computes, the one with the smallest label.
+        is_start = np.ones(len(owner), dtype=np.bool_)
+        is_start[wirings.readers[wirings.producers >= 0]] = False
+        starting = by_label[is_start[by_label]]
+        named = wirings.ops[starting[np.searchsorted(owner[starting], np.arange(len(leaves)))]].tolist()
+        with_dims = [bool(one.dims) for one in fingerprints]
+        is_onnx = [call.op.startswith("onnx.") for call in first_calls]
+        for number, leaf in enumerate(leaves):
+            begin, end = start[number : number + 2]
+            own = (leaf.site.path, leaf.device)
+            key: list[Hashable] = [blake2b(ops[16 * begin : 16 * end] + wirings.digests[number]).hexdigest()]
+            dims: dict[str, int] = {}
+            if any(with_dims):
+                numbers = kinds[begin:end].tolist()
+                found = [fingerprints[kind].dims for kind in numbers if with_dims[kind]]
+                key += [dims.setdefault(name, len(dims)) for names in found for name in names]
+                key += dims if not all(is_onnx[kind] for kind in numbers) else ()
+            if self.groups:
+                position = {index: at for at, index in enumerate(leaf.calls)}
+                key += _matches_at(position, self.groups, leaf.site.target.kind)
+            yield SubgraphStructure(
+                (*own, *key),
+                leaf.calls,
+                wirings.values[number],
+                wirings.constants[number],
+                tuple(dims),
+                (*own, blake2b(sorted_labels[8 * begin : 8 * end]).hexdigest()),
+                named[number],
+            )
 
     def _written(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:
         writer = _StructureWriter(self, held)
@@ -308,13 +372,35 @@ class _Fingerprints(dict[int, OpFingerprint]):
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """A structure by positions in the listing of its subgraph (`_Listing`)."""
+    """A structure by positions in the listing of its subgraph (`_Listing`, `SubgraphStructures.list_leaves`)."""
 
     key: tuple[Hashable, ...]
     ops: tuple[int, ...]
     values: tuple[int, ...]
     constants: tuple[int, ...]
     dims: tuple[int, ...]
+
+
+def _at_positions(listed: SubgraphStructure, known: _Positions) -> SubgraphStructure:
+    """Return the structure of a listed leaf with everything at the positions that an identical leaf has it at."""
+    pairs = ((getattr(listed, part), getattr(known, part)) for part in ("ops", "values", "constants", "dims"))
+    ops, values, constants, dims = (tuple([names[place] for place in places]) for names, places in pairs)
+    return replace(listed, key=known.key, ops=ops, values=values, constants=constants, dims=dims)
+
+
+@dataclass
+class _LeavesOfOneName:
+    """The leaves of a large program whose functions have one name, which may be identical.
+
+    Attributes:
+        first: number of the first leaf.
+        listed: by key of the listing, the positions of an identical earlier leaf; None if there is none.
+        written: the first leaf of each key in canonical order, once two leaves are listed in different ways.
+    """
+
+    first: int
+    listed: dict[Hashable, _Positions | None] = field(default_factory=dict)
+    written: dict[Hashable, int] = field(default_factory=dict)
 
 
 class _Listing:

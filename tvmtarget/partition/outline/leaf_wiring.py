@@ -1,80 +1,184 @@
-"""Who reads what inside a large leaf, as arrays of positions, which edits of single operations leave alone.
+"""Who reads what inside the leaves of a large program, as arrays over all leaves.
 
-Positions are those in the list of its operations, so that leaves with equal wirings are listed in the same way.
+A value that several leaves read has a place in each of them. Positions of operations are those in the lists of all
+leaves, one after the other; values and constants of a leaf are numbered by first occurrence in its list, so that leaves
+with equal digests are listed in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import Ints, spans
+from tvmtarget.partition.dataflow import Ints, renumbered, spans
 from tvmtarget.partition.flat_program import FlatProgram
-from tvmtarget.partition.plan_cache import digest
 
-__all__ = ["LARGE_LEAF", "LeafWiring", "is_large_leaf", "wiring_of_leaf"]
+__all__ = ["LARGE_PROGRAM", "LeafNames", "LeafWirings", "has_listed_leaves", "wirings_of_leaves"]
 
-# Operations above which a leaf is large: such leaves seldom occur twice.
-LARGE_LEAF = 1000
+# Operations above which a program is large: labels of all its operations would take most of the time of planning.
+LARGE_PROGRAM = 1000
+
+# Producers of operands that no operation of the leaf computes.
+OUTSIDE, CONSTANT = -1, -2
+
+# Rounds of colour refinement: operations of one label have equal surroundings up to that distance.
+ROUNDS = 6
+
+_Labels = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
-class LeafWiring:
-    """The values of a large leaf.
+class LeafNames:
+    """Names of some values of each leaf.
 
     Attributes:
-        inputs: values that it reads from elsewhere, by first use.
+        names: those of all leaves, one after the other.
+        start: the names of leaf n are `names[start[n]:start[n + 1]]`.
+    """
+
+    names: Sequence[str]
+    start: Sequence[int]
+
+    def __getitem__(self, leaf: int) -> tuple[str, ...]:
+        return tuple(self.names[self.start[leaf] : self.start[leaf + 1]])
+
+
+@dataclass(frozen=True, eq=False)
+class LeafWirings:
+    """The values of all leaves.
+
+    Attributes:
+        start: the operations of leaf n are at the positions from `start[n]` to before `start[n + 1]`.
+        ops: number of the operation at each position.
+        inputs: values that a leaf reads from elsewhere, by first use.
         outputs: values that it computes and that are read elsewhere or returned, in order.
         values: values that it reads or computes, by first occurrence.
         constants: constants that its function holds, by first occurrence.
-        digest: digest of operands, results and outputs by position in `values` and `constants`; leaves with equal
-            digests have equal wirings.
-        readers: position of the reader of each operand.
+        digests: digest of operands, results and outputs by position in `values` and `constants`.
+        readers: position of the reader of each operand, ascending.
         places: position of each operand among those of its reader.
-        producers: position of the operation that computes each operand; -1 for values from elsewhere, -2 for constants.
-        starts: positions of the operations that read nothing that the leaf computes, ascending.
+        producers: position of the operation that computes each operand; `OUTSIDE` or `CONSTANT` if there is none.
     """
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    values: tuple[str, ...]
-    constants: tuple[str, ...]
-    digest: str
+    start: Ints
+    ops: Ints
+    inputs: LeafNames
+    outputs: LeafNames
+    values: LeafNames
+    constants: LeafNames
+    digests: Sequence[bytes]
     readers: Ints
     places: Ints
     producers: Ints
-    starts: Ints
+
+    def of(self, leaf: int) -> LeafWirings:
+        """Return the wiring of a single leaf.
+
+        Args:
+            leaf: its number.
+
+        Returns:
+            That leaf as number 0, with positions in its own list.
+        """
+        begin, end = self.start[leaf : leaf + 2].tolist()
+        own = slice(*np.searchsorted(self.readers, [begin, end]).tolist())
+        producers = self.producers[own]
+        names = (self.inputs, self.outputs, self.values, self.constants)
+        inputs, outputs, values, constants = (LeafNames(one[leaf], (0, len(one[leaf]))) for one in names)
+        return LeafWirings(
+            start=np.array([0, end - begin]),
+            ops=self.ops[begin:end],
+            inputs=inputs,
+            outputs=outputs,
+            values=values,
+            constants=constants,
+            digests=[self.digests[leaf]],
+            readers=self.readers[own] - begin,
+            places=self.places[own],
+            producers=np.where(producers >= 0, producers - begin, producers),
+        )
+
+    def labels(self, given: _Labels) -> _Labels:
+        """Refine labels of operations by what they read and what reads them, in a few rounds.
+
+        Colour refinement (Weisfeiler and Leman, 1968) with sums of hashes, which do not depend on how a leaf is
+        listed. Operations whose surroundings differ farther away may have equal labels.
+
+        Args:
+            given: a label for each position.
+
+        Returns:
+            The refined labels.
+        """
+        # Labels of producers that are no operations of the leaf stand behind those of operations.
+        sources = np.where(self.producers >= 0, self.producers, len(given) - 1 - self.producers)
+        inner = np.flatnonzero(self.producers >= 0)
+        inner = inner[np.argsort(self.producers[inner], kind="stable")]
+        reads = np.searchsorted(self.readers, np.arange(len(given) + 1))
+        uses = np.searchsorted(self.producers[inner], np.arange(len(given) + 1))
+        places = _mixed(self.places.astype(np.uint64) + np.uint64(1))
+        labels = given
+        for _ in range(ROUNDS):
+            operands = _mixed(np.concatenate([labels, _ELSEWHERE])[sources] ^ places)
+            readers = _mixed(labels[self.readers[inner]] + places[inner])
+            labels = _mixed(labels * _ODD + _sums(operands, reads)) + _mixed(_sums(readers, uses))
+        return labels
 
 
-def is_large_leaf(program: FlatProgram, calls: tuple[int, ...]) -> bool:
-    """Return whether a leaf has a wiring in arrays.
+# Odd 64-bit constants of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+_ODD, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+_ELSEWHERE: _Labels = np.array([_FIRST, _SECOND])
+
+
+def _mixed(labels: _Labels) -> _Labels:
+    """Return hashes of 64-bit numbers: the last steps of splitmix64."""
+    labels = (labels ^ (labels >> np.uint64(30))) * _FIRST
+    labels = (labels ^ (labels >> np.uint64(27))) * _SECOND
+    mixed: _Labels = labels ^ (labels >> np.uint64(31))
+    return mixed
+
+
+def _sums(numbers: _Labels, start: Ints) -> _Labels:
+    """Return sums, modulo 2**64, of consecutive spans."""
+    sums: _Labels = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(numbers, dtype=np.uint64)])
+    return sums[start[1:]] - sums[start[:-1]]
+
+
+def has_listed_leaves(program: FlatProgram) -> bool:
+    """Return whether the leaves of a program are compared as they are listed, in arrays.
 
     Args:
         program: the program.
-        calls: operations of a leaf.
 
     Returns:
-        False also in programs with nested bodies.
+        False in programs with nested bodies.
     """
-    return len(calls) > LARGE_LEAF and not program.bodies
+    return len(program.body) > LARGE_PROGRAM and not program.bodies
 
 
-def wiring_of_leaf(program: FlatProgram, calls: tuple[int, ...], lifted: Collection[str] = ()) -> LeafWiring:
-    """Compute the wiring of a large leaf. O(V + E).
+def wirings_of_leaves(
+    program: FlatProgram, leaves: Sequence[tuple[int, ...]], lifted: Mapping[int, Collection[str]]
+) -> LeafWirings:
+    """Compute the wirings of leaves. O(E log E).
 
     Args:
         program: a program without nested bodies.
-        calls: the operations of the leaf, in topological order.
-        lifted: constants that are parameters of its function.
+        leaves: the operations of each leaf, in topological order.
+        lifted: constants that are parameters, by the first operation of a leaf.
 
     Returns:
-        The wiring, which follows from that of the program and from the names of its constants.
+        The wirings, which follow from that of the program and from the names of its constants.
     """
     operands = program.operands
-    count, own = len(operands.names), np.array(calls)
+    count, start = len(operands.names), spans(map(len, leaves))
+    own = np.fromiter(chain.from_iterable(leaves), dtype=np.int64, count=int(start[-1]))
+    leaf_of = np.repeat(np.arange(len(leaves)), np.diff(start))
     lengths = operands.start[own + 1] - operands.start[own]
     offsets = spans(lengths)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)  # among the operands, then results of its call
@@ -82,45 +186,63 @@ def wiring_of_leaf(program: FlatProgram, calls: tuple[int, ...], lifted: Collect
     call = np.repeat(np.arange(len(own)), lengths)
     is_input = place < np.repeat(operands.input_counts[own], lengths)
 
-    # The last assignment counts, so that in reverse the first occurrence of each value is kept.
-    first = np.zeros(count, dtype=np.int64)
-    first[found[::-1]] = np.arange(len(found) - 1, -1, -1)
-    distinct = found[first[found] == np.arange(len(found))]
-    is_constant = _mask(operands.numbers, [name for name in program.constants if name not in lifted])[distinct]
-    is_value = ~is_constant & (distinct != 0)
-    number = np.full(count, -1)
-    number[distinct[is_value]] = np.arange(np.count_nonzero(is_value))
-    number[distinct[is_constant]] = -2 - np.arange(np.count_nonzero(is_constant))
+    # The values of each leaf, in the order of their first occurrence, and which of them every operand and result is.
+    keys, entry = renumbered(leaf_of[call] * count + found)
+    leaf, value = np.divmod(keys, count)
+    is_constant = _mask(operands.numbers, program.constants)[value]
+    names = [
+        number * count + operands.numbers[name]
+        for number, calls in enumerate(leaves if lifted else ())
+        for name in lifted.get(calls[0], ())
+    ]
+    is_constant &= ~np.isin(keys, names)
+    is_value = ~is_constant & (value != 0)
+    numbers = np.where(is_value, _places(is_value, leaf), np.where(is_constant, -2 - _places(is_constant, leaf), -1))
 
-    computed, read = found[~is_input], found[is_input]
-    producer = np.full(count, -1)
-    producer[computed] = call[~is_input]
-    producer[distinct[is_constant]] = -2
-    producer[0] = -1
-    all_is_input = np.arange(len(operands.values)) < np.repeat(
+    producer = np.full(len(keys), OUTSIDE)
+    producer[entry[~is_input]] = call[~is_input]
+    producer[is_constant] = CONSTANT
+    producer[value == 0] = OUTSIDE
+    is_read = np.arange(len(operands.values)) < np.repeat(
         operands.start[:-1] + operands.input_counts, np.diff(operands.start)
     )
-    is_read_elsewhere = np.bincount(operands.values[all_is_input], minlength=count) > np.bincount(read, minlength=count)
-    leaves = is_read_elsewhere | _mask(operands.numbers, program.results)
-    inputs = distinct[is_value & (producer[distinct] == -1)]
-    outputs = computed[leaves[computed] & (computed != 0)]
-    producers, is_start = producer[read], np.ones(len(own), dtype=np.bool_)
-    is_start[call[is_input][producers >= 0]] = False
+    reads = np.bincount(operands.values[is_read], minlength=count)
+    is_read_elsewhere = reads[value] > np.bincount(entry[is_input], minlength=len(keys))
+    is_output = (producer >= 0) & (is_read_elsewhere | _mask(operands.numbers, program.results)[value])
 
-    def names(values: Ints) -> tuple[str, ...]:
-        return tuple([operands.names[value] for value in values.tolist()])
+    def named(chosen: npt.NDArray[np.bool_]) -> LeafNames:
+        bounds = np.searchsorted(leaf[chosen], np.arange(len(leaves) + 1)).tolist()
+        return LeafNames([operands.names[number] for number in value[chosen].tolist()], bounds)
 
-    return LeafWiring(
-        inputs=names(inputs),
-        outputs=names(outputs),
-        values=names(distinct[is_value]),
-        constants=names(distinct[is_constant]),
-        digest=digest(number[found], lengths, operands.input_counts[own], np.sort(number[outputs])),
+    codes = ((numbers * 2 + is_output)[entry] * 2 + is_input).astype("<i8").tobytes()
+    counts = lengths.astype("<i8").tobytes()
+    begins = (8 * offsets[start]).tolist()
+    digests = [
+        blake2b(counts[8 * begin : 8 * end] + codes[first:last], digest_size=16).digest()
+        for begin, end, first, last in zip(
+            start[:-1].tolist(), start[1:].tolist(), begins[:-1], begins[1:], strict=True
+        )
+    ]
+    return LeafWirings(
+        start=start,
+        ops=own,
+        inputs=named(is_value & (producer == OUTSIDE)),
+        outputs=named(is_output),
+        values=named(is_value),
+        constants=named(is_constant),
+        digests=digests,
         readers=call[is_input],
         places=place[is_input],
-        producers=producers,
-        starts=np.flatnonzero(is_start),
+        producers=producer[entry[is_input]],
     )
+
+
+def _places(chosen: npt.NDArray[np.bool_], leaf: Ints) -> Ints:
+    """Return how many chosen values of its leaf come before each value."""
+    before: Ints = np.cumsum(chosen) - chosen
+    begins = np.searchsorted(leaf, leaf)
+    places: Ints = before - before[begins]
+    return places
 
 
 def _mask(numbers: Mapping[str, int], names: Collection[str]) -> npt.NDArray[np.bool_]:

@@ -21,7 +21,6 @@ from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.options import Constants
 from tvmtarget.partition.outline.constant_binding import lifted_constants
 from tvmtarget.partition.outline.deduplicate import Correspondence, SubgraphStructure, SubgraphStructures, same_data
-from tvmtarget.partition.outline.leaf_wiring import is_large_leaf
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.pattern_groups import PatternGroup
 from tvmtarget.partition.plan_cache import PlanCache
@@ -155,6 +154,8 @@ def outline(
     """
     graph, groups = memory_graph or MemoryGraph(program.topology), tuple(groups)
     outliner = _Outliner(program, groups, graph, cache)
+    if program.constants:
+        outliner.structures.list_leaves(root, {})
     outliner.lifted = lifted_constants(
         program, outliner.structures, root, lambda leaf: outliner.boundary(leaf)[1], constants
     )
@@ -168,6 +169,7 @@ def outline(
             cache.outlined = flat
             cache.count("outlined subgraphs", len(root.parts) - len(editor.subgraphs), len(root.parts))
             return flat.outlined
+    outliner.structures.list_leaves(root, outliner.lifted)
     function = program.function
     params = tuple(param.name for param in function.params)
     context = _CallContext("", Fraction(1))
@@ -388,7 +390,9 @@ class _Outliner:
         driver, *leaves = known.outlined.functions
         functions = {leaf.name: leaf for leaf in leaves}
         replaced: dict[str, Call] = {}  # by the name of the call before
-        for place in [place for place, part in enumerate(root.parts) if not changed.isdisjoint(part.calls)]:
+        places = [place for place, part in enumerate(root.parts) if not changed.isdisjoint(part.calls)]
+        self.structures.list_leaves(root, self.lifted, [root.parts[place].calls[0] for place in places])
+        for place in places:
             old = called[place]
             new = self._called_again(known.program, root.parts[place], place, called, {driver.name, *functions})
             if new is None:
@@ -450,6 +454,12 @@ class _Outliner:
             return None
         if name != old_name and any(one.call.source == name for one in called):
             return None
+        # Functions of one name are compared in the order in which they are made.
+        others = [one.structure for number, one in enumerate(called) if number != place]
+        if structure.name_key and any(
+            one.name_key == structure.name_key and one.key != structure.key for one in others
+        ):
+            return None
         equal = [
             (number, one.outlined)
             for number, one in enumerate(called)
@@ -489,8 +499,8 @@ class _Outliner:
     ) -> _CalledPart | None:
         """Call a function whose owner no longer calls it: that of the first heir, which `shared` is then, if any."""
         structure, name = heir.structure, heir.call.source
-        # A large leaf may be listed as the owner was, and not as it lists its own operations.
-        is_listed_as_owner = is_large_leaf(self.program, part.calls) and structure.ops != part.calls
+        # A leaf of a large program may be listed as the owner was, and not as it lists its own operations.
+        is_listed_as_owner = bool(structure.name_key) and structure.ops != part.calls
         if name != self._first_op(self.program, structure) or is_listed_as_owner:
             return None
         context, base = _CallContext(name, Fraction(1)), ""
@@ -674,9 +684,8 @@ class _Outliner:
         Constants are not inputs of drivers: every function that reads one holds it.
         """
         program = self.program
-        if part.is_leaf and is_large_leaf(program, part.calls):
-            wiring = self.structures.wiring(part.calls, self.lifted.get(part.calls[0], frozenset()))
-            return wiring.inputs, wiring.outputs
+        if self.structures.is_listed(part):
+            return self.structures.boundary(part)
         inside = set(part.calls)
         results, readers = program.results, program.consumers
         defined = [output.name for index in part.calls for output in program.body[index].outputs if output.name]
