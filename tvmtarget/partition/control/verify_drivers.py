@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tvmtarget.ir.function import CODE, COPY, Call, Function
 from tvmtarget.ir.module import IRModule
@@ -60,19 +60,19 @@ def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
     Yields:
         Descriptions of violations.
     """
-    read = Counter(_read(driver))
-    read_by: dict[str, set[str]] = {}  # of callees, which many calls may share
+    read = frozenset(_read(driver))
+    read_by: dict[str, frozenset[str]] = {}  # of callees, which many calls may share
     for call in _calls(driver):
         if call.callee is None and call.op != COPY:
             continue
         for output in call.outputs:
-            if not read[output.name]:
+            if output.name not in read:
                 yield f"nothing reads {output.name!r}, which {call.op!r} returns (function {driver.name!r})"
         if call.callee is None:
             continue
         callee = module[call.callee]
         if call.callee not in read_by:
-            read_by[call.callee] = set(_read(callee))
+            read_by[call.callee] = frozenset(_read(callee))
         unread = [param.name for param in callee.params if param.name not in read_by[call.callee]]
         if unread or len(set(call.inputs)) != len(call.inputs):
             yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
@@ -85,7 +85,13 @@ def _calls(body: Function) -> Iterator[Call]:
             yield from _calls(region)
 
 
-def _read(body: Function) -> Iterator[str]:
+def _read(body: Function) -> Iterable[str]:
+    if body.calls is body.body:
+        return chain(chain.from_iterable([call.inputs for call in body.body]), body.results)
+    return _read_with_regions(body)
+
+
+def _read_with_regions(body: Function) -> Iterator[str]:
     for call in _calls(body):
         yield from call.inputs
         for _, region in call.regions:
