@@ -72,7 +72,7 @@ class MemoryGraph:
         self._groups_of: dict[str, list[int]] = {}
         self._trees: dict[tuple[str, int], dict[str, tuple[_Length, str]]] = {}
         self._routes: dict[tuple[str, str, int | None], Route] = {}
-        self._sizes: dict[Type, int | None] = {}
+        self._sizes: dict[int, tuple[Type, int | None]] = {}  # by identity of the type, which is kept
         self.measured = tuple((a, b) for a, b, _ in _measured(topology, self.costs))
         measured: _Speeds = {}
         for a, b, speed in _measured(topology, self.costs):
@@ -116,9 +116,10 @@ class MemoryGraph:
             the first by the names of the domains.
         """
         key = src, dst, nbytes
-        if key not in self._routes:
-            self._routes[key] = self._route(src, dst, nbytes)
-        return self._routes[key]
+        found = self._routes.get(key)
+        if found is None:
+            found = self._routes[key] = self._route(src, dst, nbytes)
+        return found
 
     def nbytes(self, type_: Type) -> int | None:
         """Return the size of a value, with the sizes of symbolic dimensions that the costs assume.
@@ -129,9 +130,11 @@ class MemoryGraph:
         Returns:
             Bytes; None if a dimension has no size.
         """
-        if type_ not in self._sizes:
-            self._sizes[type_] = nbytes_of(type_, self.costs.symbolic_hints)
-        return self._sizes[type_]
+        # Values share types: a lookup by identity avoids hashing the same shape for every copy.
+        known = self._sizes.get(id(type_))
+        if known is None:
+            known = self._sizes[id(type_)] = (type_, nbytes_of(type_, self.costs.symbolic_hints))
+        return known[1]
 
     def _route(self, src: str, dst: str, nbytes: int | None) -> Route:
         if src == dst:

@@ -328,11 +328,19 @@ class _Outliner:
         self.called: list[_CalledPart] = []  # by the entry
         self.places: dict[str, _SharedPlaces] = {}  # by name of the function
         self.has_effects = bool([call for call in program.body if call.has_effect])
+        self._constraints: dict[str, Constraint] = {}  # by path of the site
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
         # Attributes that an earlier decomposition added, and that this one derives anew.
         derived = ("role", "matches", *SIDE_ATTRS)
         self.entry_attrs = tuple(item for item in program.function.attrs if item[0] not in derived)
+
+    def _constraint(self, path: str) -> Constraint:
+        """Return the constraint of all functions of one site."""
+        found = self._constraints.get(path)
+        if found is None:
+            found = self._constraints[path] = Constraint.at(path)
+        return found
 
     @cached_property
     def values(self) -> Names:
@@ -759,7 +767,7 @@ class _Outliner:
             body=body,
             results=signature.results,
             constants=tuple(self.constants[constant] for constant in constants),
-            constraint=Constraint.at(subgraph.site.path),
+            constraint=self._constraint(subgraph.site.path),
             opsets=self.program.function.opsets,
             attrs=(*(self.entry_attrs if is_entry else ()), ("role", role)),
         )
