@@ -134,8 +134,8 @@ def _keeps_all_rules(function: Function) -> bool:
 
 def _has_plain_attrs(call: Call) -> bool:
     """Return whether attributes have different names and numbers, texts or tuples of these as values."""
-    values = (part for _, value in call.attrs for part in (value if isinstance(value, tuple) else (value,)))
-    return len(dict(call.attrs)) == len(call.attrs) and all(type(value) in _PLAIN for value in values)
+    values = [value if isinstance(value, tuple) else (value,) for _, value in call.attrs]
+    return len(dict(call.attrs)) == len(call.attrs) and _PLAIN.issuperset(map(type, chain.from_iterable(values)))
 
 
 _PLAIN = frozenset({int, float, str, bool})

@@ -299,6 +299,8 @@ def _every_call_is_in_its_region(
     program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]
 ) -> Iterator[str]:
     """Leaf functions are called in the order of their subgraphs, each from the regions that its operations are in."""
+    if not program.bodies and _entry_calls_all(program, module, subgraphs):
+        return
     order = calls_in_order(module, "main")
     is_leaf = module.main.attr("role") == "leaf"
     entry: list[tuple[str | None, Path]] = [("main", ())] if is_leaf else []
@@ -322,6 +324,30 @@ def _every_call_is_in_its_region(
     extra = next(starts, None)
     if extra is not None:
         yield f"function {extra[0]!r} is called once more than there are subgraphs for it"
+
+
+def _entry_calls_all(program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]) -> bool:
+    """Whether the entry calls the functions of all subgraphs in order; False where that is not certain."""
+    entry, body = module.main, program.body
+    if entry.calls is not entry.body or entry.attr("role") != "driver":
+        return False
+    calls = [call for call in entry.body if call.op[:1] == "@"]
+    if len(calls) != len(subgraphs) or any(op[:1] != "@" and op != COPY for op in entry.ops):
+        return False
+    sources: dict[str, list[str] | None] = {}  # of the operations of functions that call none; None for others
+    for call, subgraph in zip(calls, subgraphs, strict=True):
+        name = call.op[1:]
+        if name not in sources:
+            leaf = module[name]
+            is_plain = leaf.attr("role") == "leaf" and leaf.calls is leaf.body
+            is_plain = is_plain and not any(op[:1] == "@" or op in (COPY, CODE) for op in leaf.ops)
+            sources[name] = [inner.source for inner in leaf.body] if is_plain else None
+        aliases, own = op_aliases(call), sources[name]
+        if own is None or name != subgraph.function or (aliases is not None and len(aliases) != len(own)):
+            return False
+        if (own if aliases is None else [*aliases]) != [body[index].source for index in subgraph.calls]:
+            return False
+    return True
 
 
 def _is_leaf(module: IRModule, call: Call) -> bool:

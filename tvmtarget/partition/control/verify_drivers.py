@@ -133,8 +133,13 @@ class _Copies:
         for constant in body.constants:
             self._add(constant.name, self.home, loops)
         for call in body.body:
-            if call.regions or call.op == COPY:
+            if call.regions:
                 yield from self.call(call, loops)
+                continue
+            if call.op == COPY:
+                for output in call.outputs:
+                    self._add(output.name, output.scope, loops)
+                yield from self._copy(call, loops)
                 continue
             domains = {self.scopes[name] for name in call.inputs if name in self.scopes}
             domains |= {output.scope for output in call.outputs if output.name}
