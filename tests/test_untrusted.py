@@ -255,6 +255,13 @@ def test_arrays_are_read_as_numpy_reads_them():
     )
 
 
+def test_names_of_arrays_are_no_paths():
+    stream = io.BytesIO()
+    names = ("/fc/Gemm_output_0", "../a", "a//b", "c:0", "C:/d")
+    np.savez(stream, **dict.fromkeys(names, np.arange(2)))
+    assert read_arrays(stream, "x").keys() == set(names)
+
+
 def test_arrays_of_objects_are_rejected():
     stream = io.BytesIO()
     np.savez(stream, a=np.array([{}]))

@@ -427,13 +427,14 @@ def _is_deeper(value: object, depth: int) -> bool:
     return True
 
 
-def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> None:
+def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str, *, are_files: bool = True) -> None:
     """Check the members of a zip file before anything is unpacked.
 
     Args:
         members: the entries of the archive's directory; their declared sizes bound the results of reading them.
         size: bytes of the archive.
         what: the archive, for messages.
+        are_files: whether names have to be relative paths; those of arrays are any text, such as PyTorch's `/fc/Gemm`.
 
     Raises:
         FileError: names that are absolute, leave the folder, repeat or are no text; links; encrypted or overlapping
@@ -444,9 +445,10 @@ def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> N
         name = info.filename
         if info.flag_bits & 1:
             raise FileError(f"{what} is damaged: {name!r} is encrypted", member=name)
-        if not name or name.startswith(("/", "\\")) or "\\" in name or "\0" in name or ":" in name.partition("/")[0]:
+        is_absolute = name.startswith(("/", "\\")) or ":" in name.partition("/")[0]
+        if not name or (are_files and (is_absolute or "\\" in name or "\0" in name)):
             raise FileError(f"{what} is damaged: {name!r} is no relative name", member=name)
-        if any(part in ("", ".", "..") for part in name.split("/")):
+        if are_files and any(part in ("", ".", "..") for part in name.split("/")):
             raise FileError(f"{what} is damaged: {name!r} is no plain relative name", member=name)
         if stat.S_ISLNK(info.external_attr >> 16):
             raise FileError(f"{what} is damaged: {name!r} is a link", member=name)
@@ -464,12 +466,13 @@ def check_members(members: Sequence[zipfile.ZipInfo], size: int, what: str) -> N
         )
 
 
-def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
+def open_zip(stream: BinaryIO, what: str, *, has_files: bool = True) -> zipfile.ZipFile:
     """Open a zip file and check its members.
 
     Args:
         stream: the file.
         what: the archive, for messages.
+        has_files: whether names of members have to be relative paths.
 
     Returns:
         The archive.
@@ -484,7 +487,7 @@ def open_zip(stream: BinaryIO, what: str) -> zipfile.ZipFile:
         size = stream.seek(0, io.SEEK_END)
     except _damage() as cause:
         raise FileError(f"{what} is damaged, or not a zip file: {cause}") from cause
-    check_members(archive.infolist(), size, what)
+    check_members(archive.infolist(), size, what, are_files=has_files)
     return archive
 
 
@@ -542,7 +545,7 @@ def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
     from numpy.lib import format as npy
 
     found: dict[str, np.ndarray[Any, Any]] = {}
-    with open_zip(stream, what) as archive:
+    with open_zip(stream, what, has_files=False) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             place = f"{what} is damaged: array {name!r}"
