@@ -1,5 +1,7 @@
 """Programs under the executor `vm` compute what the graph executor computes."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from driver_models import DRIVER_MODELS
@@ -21,14 +23,15 @@ def both(model, target=PAIR, **options):
 
 
 def check(executables, *inputs):
-    """Compare both executors on inputs, given as tuples in order."""
+    """Compare both executors with the interpreter, which reports calls, on inputs given as tuples in order."""
     graph, vm = executables
     for values in inputs:
         given = dict(zip(graph.inputs, map(np.asarray, values), strict=True))
-        expected, actual = graph.run(given), vm.run(given)
-        assert list(actual) == list(expected)
-        for name, array in expected.items():
-            np.testing.assert_array_equal(actual[name], array, strict=True)
+        expected = graph.run(given, record=lambda event: None)
+        for actual in (vm.run(given), graph.run(given)):
+            assert list(actual) == list(expected)
+            for name, array in expected.items():
+                np.testing.assert_array_equal(actual[name], array, strict=True)
 
 
 def digits():
@@ -80,6 +83,35 @@ def test_long_loops_do_not_recurse():
         }""")
     executables = both(tt.IRModule.from_onnx(model), where={"half": "@a", "add": "@b"})
     check(executables, [np.float32([0.5, 0.1]), np.int64(30_000)])
+
+
+@pytest.mark.parametrize("name", ["loop", "scan", "sums"])
+def test_the_graph_executor_runs_loops_on_this_cpu_as_native_code(name, monkeypatch, tmp_path):
+    """Only runs that report their calls are interpreted; each thread has machines of its own."""
+    model, where, inputs = DRIVER_MODELS[name]
+    built = tt.build(tt.IRModule.from_onnx(model), PAIR.format(executor="graph"), where=where)
+    built.save(tmp_path / "program")
+    values = dict(zip(built.inputs, map(np.asarray, inputs[-1]), strict=True))
+    expected = built.run(values, record=lambda event: None)
+    monkeypatch.setattr("tvmtarget.executors.graph.run_control", None)
+    for executable in (built, tt.load(tmp_path / "program", trust=True)):
+        with ThreadPoolExecutor(3) as threads:
+            for found in threads.map(executable.run, [values] * 6):
+                for one, array in expected.items():
+                    np.testing.assert_array_equal(found[one], array, strict=True)
+
+
+def test_an_error_in_a_loop_names_the_function_and_its_operations():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (int64[2] x, int64 n) => (int64[2] y) {
+            [all] y = Loop(n, , x) <body = b (int64 i, bool c, int64[2] u) => (bool d, int64[2] v) {
+                [keep] d = Identity(c)
+                [divide] v = Div(u, i)
+            }>
+        }""")
+    executable = tt.build(tt.IRModule.from_onnx(model), "llvm")
+    with pytest.raises(RunError, match=r"divide.*failed"):
+        executable.run({"x": np.int64([1, 2]), "n": np.int64(3)})
 
 
 def test_leaves_of_other_code_generators_are_rejected_with_their_path():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvmtarget.errors import ArtifactError, RunError
 from tvmtarget.executors.control_flow import run_control
@@ -23,6 +24,9 @@ from tvmtarget.executors.protocol import (
     System,
     Transfers,
 )
+
+if TYPE_CHECKING:
+    from tvmtarget.executors.vm import LoopDrivers
 
 __all__ = ["EXECUTOR", "GraphExecutor"]
 
@@ -84,8 +88,13 @@ class _Interpreter(CompiledSystem):
         self._copy_value = system.copy_value
         self._only_call = _only_call(system)
         self._copied_constants: dict[str, Any] = {}  # by the name of the copy; filled at first use
+        self._loop_drivers = _loop_drivers(system)
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
+        # Calls inside of drivers of the VM are not observed; their errors are, as the interpreter runs them again.
+        if self._loop_drivers is not None and record is None:
+            with contextlib.suppress(Exception):
+                return list(self._loop_drivers.run(inputs))
         return self.run_machine(inputs, record)
 
     def export(self, path: Path) -> None:
@@ -187,6 +196,17 @@ class _Interpreter(CompiledSystem):
             duration = time.perf_counter_ns() - begin
             record(CopyEvent(step.inputs[0], src, dst, _nbytes(value), duration))
         return copied
+
+
+def _loop_drivers(system: System) -> LoopDrivers | None:
+    """Return the drivers as native code if they have loops, and call code of TVM for this CPU only."""
+    steps = (step for driver in system.program.drivers.values() for step in driver.walk())
+    if all(step.control is None or step.control.kind == "branch" for step in steps):
+        return None
+    # Imported late: other programs do without the code generator of TVM.
+    from tvmtarget.executors.vm import LoopDrivers
+
+    return LoopDrivers.of(system)
 
 
 def _only_call(system: System) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from tvmtarget.backends.tvm.backend import BACKEND
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
     LOCK,
+    CompiledModule,
     LinkedProgram,
     host_value,
     import_tvm,
@@ -30,11 +32,11 @@ from tvmtarget.executors.protocol import (
     System,
     SystemAbility,
 )
-from tvmtarget.executors.vm_driver import LeafEntry, ValueKind, Weight, write_drivers
+from tvmtarget.executors.vm_driver import LeafEntry, ValueKind, VmDrivers, Weight, write_drivers
 from tvmtarget.files import atomic_write
 from tvmtarget.ir.names import Names
 
-__all__ = ["EXECUTOR", "VmExecutor", "VmSystem"]
+__all__ = ["EXECUTOR", "LoopDrivers", "VmExecutor", "VmSystem"]
 
 _ABILITIES: frozenset[SystemAbility] = frozenset({"control-flow", "dynamic-shapes", "any-value", "device-memory"})
 
@@ -128,14 +130,19 @@ def _link(system: System) -> Any:  # noqa: ANN401
             )
         drivers = write_drivers(system.program, system.constants, entries)
         raise_all(BackendError, drivers.problems)
-        host = BACKEND.tvm_target(system.host.replace(name=None, host=None, count=1))
-        with quiet():
-            if drivers.loop_functions:
-                module = BACKEND.lower_module(loop_module(drivers.loop_functions.values()), host)
-                linker.add_module(module, (host,))
-            for function in drivers.functions:
-                linker.add_function(function)
-            return linker.link(host)
+        return _link_drivers(system, linker, drivers)
+
+
+def _link_drivers(system: System, linker: VmLinker, drivers: VmDrivers) -> Any:  # noqa: ANN401
+    """Return TVM's executable of drivers, and of what the linker has."""
+    host = BACKEND.tvm_target(system.host.replace(name=None, host=None, count=1))
+    with quiet():
+        if drivers.loop_functions:
+            module = BACKEND.lower_module(loop_module(drivers.loop_functions.values()), host)
+            linker.add_module(module, (host,))
+        for function in drivers.functions:
+            linker.add_function(function)
+        return linker.link(host)
 
 
 def _devices(system: System) -> list[tuple[int, int]]:
@@ -149,6 +156,81 @@ def _entry(system: System, name: str, leaf: Leaf, own_name: str) -> LeafEntry:
     outputs = leaf.request.outputs if signature is None else signature.outputs
     results = tuple(ValueKind(device=device) if isinstance(one, str) else ValueKind.of(one, device) for one in outputs)
     return LeafEntry(own_name, results, is_tuple=len(results) != 1, device=device)
+
+
+class LoopDrivers(LinkedProgram):
+    """Drivers as functions of the VM, which call leaf functions that are compiled already.
+
+    Args:
+        executable: TVM's executable of the drivers.
+        results: number of values that a run returns.
+        leaves: the leaf functions, by the names under which the executable calls them.
+    """
+
+    def __init__(self, executable: Any, results: int, leaves: Mapping[str, CompiledModule]) -> None:  # noqa: ANN401
+        super().__init__(executable, results)
+        self._leaves = leaves
+
+    @classmethod
+    def of(cls, system: System) -> LoopDrivers | None:
+        """Compile the drivers of a system.
+
+        Args:
+            system: the system.
+
+        Returns:
+            The drivers; None if a leaf function runs on a device or is of another code generator or another CPU, or the
+            VM cannot run the drivers.
+        """
+        runs_here = system.host.kind == "llvm" and not system.systems and not system.cannot_run
+        if not runs_here or any(map(_is_no_code_of_onnx, system.leaves.values())):
+            return None
+        names = Names(["main", *system.program.drivers])
+        compiled: dict[str, CompiledModule] = {}
+        entries: dict[str, LeafEntry] = {}
+        for name, leaf in system.leaves.items():
+            code = leaf.compiled
+            if not isinstance(code, CompiledModule):
+                return None
+            entry = _entry(system, name, leaf, names.fresh(f"leaf.{name}"))
+            entries[name] = replace(entry, never_empty=code.never_empty)
+            compiled[entry.name] = code
+        drivers = write_drivers(system.program, system.constants, entries)
+        if drivers.problems:
+            return None
+        tvm = import_tvm()
+        with LOCK, tvm.transform.PassContext(opt_level=3):
+            return cls(_link_drivers(system, VmLinker(), drivers), len(system.program.outputs), compiled)
+
+    def main(self, tvm: Any) -> Any:  # noqa: ANN401
+        """Return the function that this thread calls.
+
+        Args:
+            tvm: the module `tvm`.
+
+        Returns:
+            A function of TVM, which calls the leaf functions of this thread.
+        """
+        if hasattr(self._local, "main"):
+            return super().main(tvm)
+        import tvm_ffi
+
+        # A machine looks up functions of other modules by their global names when it is made, and keeps them.
+        with _GLOBAL_NAMES:
+            for name, leaf in self._leaves.items():
+                tvm.register_global_func(name, leaf.main(tvm), override=True)
+            try:
+                return super().main(tvm)
+            finally:
+                for name in self._leaves:
+                    tvm_ffi.remove_global_func(name)
+
+
+_GLOBAL_NAMES = threading.Lock()
+
+
+def _is_no_code_of_onnx(leaf: Leaf) -> bool:
+    return leaf.backend is not BACKEND or leaf.request.target.kind != "llvm" or leaf.request.is_relax
 
 
 class VmSystem(CompiledSystem):

@@ -236,10 +236,21 @@ class CompiledModule(Compiled):
         return tensor
 
     def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
+        return self.main(tvm)(*given)
+
+    def main(self, tvm: Tvm) -> Any:  # noqa: ANN401
+        """Return the function that this thread calls, which takes and returns values of TVM.
+
+        Args:
+            tvm: the module `tvm`.
+
+        Returns:
+            A function of TVM.
+        """
         reject_forks()
         if not hasattr(self._local, "main"):
             self._local.main = self._machine(tvm, tvm.cpu())["main"]
-        return self._local.main(*given)
+        return self._local.main
 
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library.
@@ -321,6 +332,17 @@ class LinkedProgram(CompiledModule):
         return str(module["as_text"]())
 
     def _call(self, tvm: Tvm, given: Sequence[Any]) -> Any:  # noqa: ANN401
+        return self.main(tvm)(*given, *(self._weights or ()))
+
+    def main(self, tvm: Tvm) -> Any:  # noqa: ANN401
+        """Return the function that this thread calls, which takes and returns values of TVM.
+
+        Args:
+            tvm: the module `tvm`.
+
+        Returns:
+            A function of TVM, which takes the weights on devices after the inputs.
+        """
         reject_forks()
         if not hasattr(self._local, "main"):
             devices = [tvm.cpu(), *(tvm.runtime.device(*device) for device in self._devices)]
@@ -329,7 +351,7 @@ class LinkedProgram(CompiledModule):
                 if self._weights is None:
                     self._weights = [machine["weights"]()] if machine.module.implements_function("weights") else []
             self._local.main = machine["main"]
-        return self._local.main(*given, *(self._weights or ()))
+        return self._local.main
 
 
 _RAN_IN: list[int] = []  # the process in which programs ran first
