@@ -1,14 +1,16 @@
 """Reading and writing ONNX: round trips without loss, and errors in one line."""
 
+import contextlib
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, TvmTargetWarning
 from tvmtarget.ir.types import SequenceType, TensorType
 
 
@@ -245,3 +247,21 @@ def test_the_text_form_of_a_model_is_golden(golden):
 def test_a_random_graph_round_trips_through_text_and_onnx():
     module = tt.IRModule.from_onnx(random_graph(50, 5))
     assert str(tt.IRModule.from_onnx(module.to_onnx())) == str(module)
+
+
+@pytest.mark.parametrize(
+    ("given", "stated", "is_wrong"),
+    [
+        ("float[n,6]", "float[1,6]", True),
+        ("float[40,6]", "float[1,6]", True),
+        ("float[40,6]", "float[6]", True),
+        ("float[n,6]", "float[m,6]", False),
+        ("float[n,6]", "float[n,6]", False),
+    ],
+)
+def test_sizes_of_results_that_no_run_gives_are_ignored_with_a_warning(given, stated, is_wrong):
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({given} x) => ({stated} y) {{ y = Relu(x) }}'
+    model = parser.parse_model(text)
+    with pytest.warns(TvmTargetWarning, match="wrong sizes of results.*'y'") if is_wrong else contextlib.nullcontext():
+        main = tt.IRModule.from_onnx(model)["main"]
+    assert (main.types["y"] == main.params[0].type) == (is_wrong or given == stated)

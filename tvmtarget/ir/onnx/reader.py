@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -17,9 +18,9 @@ import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError
+from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError, warn
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
-from tvmtarget.ir.inference import infer_shapes, with_contrib_types
+from tvmtarget.ir.inference import infer_call, infer_shapes, with_contrib_types
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.metadata import read_graph_metadata, read_model_metadata
@@ -27,7 +28,7 @@ from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, r
 from tvmtarget.ir.onnx.types import check_model, dtype_name, read_type
 from tvmtarget.ir.text.escaping import canonical_nan
 from tvmtarget.ir.text.parser import MAX_DEPTH
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.types import Dim, TensorType, Type
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import check_limit, limit, read_bytes
 
@@ -90,7 +91,44 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     local = {function.domain for function in model.functions}
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
     main = with_contrib_types(main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)))
-    return main, *reader.functions
+    return _with_computed_sizes(main, name), *reader.functions
+
+
+def _with_computed_sizes(main: Function, name: str) -> Function:
+    """Correct the sizes that a model states for its results, where its operations make others.
+
+    Converters of LightGBM state a label of [1] for each batch. ONNX Runtime warns of such results, and returns them.
+    """
+    types, symbols = dict(main.types), {dim for param in main.params for dim in _sizes(param.type) or ()}
+    wrong = []
+    body = list(main.body)
+    for at, call in enumerate(body):
+        stated = {one.name: sizes for one in call.outputs if one.name in main.results and (sizes := _sizes(one.type))}
+        if not any(isinstance(dim, int) for sizes in stated.values() for dim in sizes):
+            continue
+        values = {one.name: one.data for one in main.constants if one.name in call.inputs}
+        found = infer_call(call, types, values, main.opsets)
+        operands = [_sizes(types.get(one)) for one in call.inputs]
+        outputs = []
+        for output in call.outputs:
+            old, new = stated.get(output.name, ()), _sizes(found.get(output.name)) or ()
+            # Dimensions of inputs are certain, and numbers of an operation that keeps its operand's.
+            is_certain = all(isinstance(dim, int) or dim in symbols for dim in new)
+            is_other = len(old) != len(new) or any(a != b and isinstance(a, int) for a, b in zip(old, new, strict=True))
+            keeps = new in operands or call.op.startswith("onnx.ai.onnx.ml::")
+            if new and old and is_other and is_certain and (keeps or any(isinstance(dim, str) for dim in new)):
+                wrong.append(f"{output.name!r}: {output.type}, computed is {found[output.name]}")
+                output = replace(output, type=found[output.name])
+            outputs.append(output)
+        body[at] = replace(call, outputs=tuple(outputs))
+    if not wrong:
+        return main
+    warn(f"{name} states wrong sizes of results, which are ignored: {'; '.join(wrong)}")
+    return main.replace(body=tuple(body))
+
+
+def _sizes(type_: Type | None) -> tuple[Dim, ...] | None:
+    return type_.shape if isinstance(type_, TensorType) else None
 
 
 def _name_dims(graph: GraphProto) -> None:
