@@ -254,9 +254,10 @@ def plan(nest: Nest, unit: VectorUnit) -> Tile | None:
         unit: the vector registers.
 
     Returns:
-        The tile; None if the nest has no result axes, or no axis makes good vectors.
+        The tile; None if the nest has no result axes, no axis makes good vectors, or there are two results, such as a
+        maximum and its place: vectors of these lose all lanes but one (TVM 0.27).
     """
-    if not nest.reduced or not nest.spatial or 0 in nest.extents:
+    if not nest.reduced or not nest.spatial or 0 in nest.extents or len(nest.writes) > 1:
         return None
     if len(nest.reads) == 2:
         for weights in (1, 0):
