@@ -68,3 +68,16 @@ def test_an_empty_image_is_padded_by_a_constant_only():
 def test_what_is_not_supported_is_refused(mode, target, reason):
     with pytest.raises(TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(model(mode)), target)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+@pytest.mark.parametrize(("shape", "pads"), [("n, 3", "int64[4] pads"), ("2, 3", "")], ids=["open", "static"])
+def test_what_fills_is_computed_when_a_program_runs(mode, shape, pads):
+    given, constant = (f", {pads}", "") if pads else ("", "<int64[4] pads = {0, 1, 1, -1}>")
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 19]>
+        g (float[{shape}] x, float v{given}) => (float[a, b] y) {constant}
+        {{ w = Neg(v) y = Pad<mode = "{mode}">(x, pads, w) }}""")
+    inputs = {"x": image(2, 3), "v": np.array(7, "float32")} | ({"pads": np.array([0, 1, 1, -1])} if pads else {})
+    expected = ort.InferenceSession(proto.SerializeToString()).run(None, inputs)[0]
+    np.testing.assert_array_equal(tt.build(tt.IRModule.from_onnx(proto), "llvm").run(inputs)["y"], expected)

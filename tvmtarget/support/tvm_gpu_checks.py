@@ -29,6 +29,7 @@ _STATIC_HINT = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 UNSUPPORTED = {
     **dict.fromkeys(("Compress", "NonMaxSuppression"), "its code for it runs on the host, on values of the GPU"),
+    "Col2Im": "it sums windows on CPUs only",
     "ReverseSequence": "its checks of lengths run on the host, on values of the GPU",
 }
 
@@ -69,6 +70,12 @@ def check_gpu(op: Op) -> Reject | None:
         return reject("RULE", "it resizes by scales that give no whole sizes on CPUs only", hint="give sizes")
     if op.kind == "Resize" and op.attr("coordinate_transformation_mode") == OF_TENSORFLOW:
         return reject("ATTR", f"it resizes with {OF_TENSORFLOW!r} on CPUs only", hint="let another leaf resize")
+    if op.kind in ("DepthToSpace", "SpaceToDepth") and not _is_static(op):
+        return reject("SHAPE_DYNAMIC", f"it computes {op.kind} of symbolic shapes on CPUs only", hint=_STATIC_HINT)
+    if op.kind == "MaxPool" and op.call.outputs[1:] and op.call.outputs[1].name in op.read:
+        return reject("RULE", "it computes places of maxima on CPUs only", hint="let another leaf pool")
+    if op.kind == "Pad" and op.operand(2) and not op.is_constant(2):
+        return reject("NEED_CONST", f"it fills by a computed {op.operand(2)!r} on CPUs only", hint="make it constant")
     if op.kind == "Expand" and not _keeps_symbols(op):
         return reject("SHAPE_DYNAMIC", "it is not known which dimensions it expands", hint=_STATIC_HINT)
     return None

@@ -106,9 +106,27 @@ def _require_static(*indices: int) -> Callable[[Op], Reject | None]:
     return check
 
 
-def _check_block_dims(op: Op) -> Reject | None:
-    """Require static dimensions except the batch; compiling symbolic ones in quotients takes minutes."""
-    return None if _is_static(_shape(op, 0)[1:]) else _symbolic(op, 0)
+def _check_channel_count(op: Op) -> Reject | None:
+    """Require a known number of channels."""
+    return None if isinstance(_dim(_shape(op, 0), 1), int) else _symbolic(op, 0)
+
+
+def _check_col2im(op: Op) -> Reject | None:
+    """Reject columns that are no windows of the image."""
+    image, block, shape = op.constant(1), op.constant(2), _shape(op, 0)
+    if image is None or block is None or len(shape) != 3:
+        return _symbolic(op, 0)
+    rank = len(image)
+    pads, strides, dilations = (
+        np.array(op.attr(name) or [default] * count)
+        for name, default, count in (("pads", 0, 2 * rank), ("strides", 1, rank), ("dilations", 1, rank))
+    )
+    counts = (image + pads[:rank] + pads[rank:] - dilations * (block - 1) - 1) // strides + 1
+    rows, columns = shape[1:]
+    fits = (not isinstance(rows, int) or rows % math.prod(block) == 0) and counts.min() > 0
+    if fits and (not isinstance(columns, int) or columns == math.prod(counts)):
+        return None
+    return reject("RULE", f"operand 0 of Col2Im, {op.operand(0)!r}, is {op.tensor(0)}, not the windows of an image")
 
 
 def _require_absent(index: int) -> Callable[[Op], Reject | None]:
@@ -727,7 +745,7 @@ RULES: dict[str, Rule] = {
     ),
     "AveragePool": _POOL,
     "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
-    "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}, results=1),
+    "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}),
     "MaxRoiPool": Rule(dtypes=_FLOAT32),
     "MaxUnpool": Rule(dtypes=_FLOATS, checks=(_require_absent(2), _require_static(0))),
     **_each("GlobalAveragePool GlobalLpPool GlobalMaxPool", _FLOAT),
@@ -747,8 +765,8 @@ RULES: dict[str, Rule] = {
     "RMSNormalization": Rule(dtypes=_FLOATS, checks=(_check_rms_norm,)),
     # Shapes and topology.
     **_each("Flatten Transpose Trilu", _ANY),
-    "DepthToSpace": Rule(checks=(_check_block_dims,)),
-    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(_check_block_dims,)),
+    "DepthToSpace": Rule(checks=(_check_channel_count,)),
+    "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}, checks=(_check_channel_count,)),
     **_each("Shape Size", _ANY),
     "Concat": Rule(checks=(_check_concat,)),
     "Constant": Rule(
@@ -759,7 +777,7 @@ RULES: dict[str, Rule] = {
     ),
     "ConstantOfShape": Rule(checks=(_require_rank, _check_constant_of_shape)),
     "Expand": Rule(checks=(_require_rank, _check_expand)),
-    "Pad": Rule(constants=(2, 3), checks=(_check_pad,)),
+    "Pad": Rule(constants=(3,), checks=(_check_pad,)),
     "Range": Rule(checks=(_check_range,)),
     "Reshape": Rule(checks=(_require_rank, _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
@@ -938,6 +956,7 @@ _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 # lowers them itself (`backends/tvm/onnx_import.py`).
 EXPANDED: dict[str, Rule] = {
     **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
+    "Col2Im": Rule(dtypes=_FLOATS, constants=(1, 2), checks=(_check_col2im,)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
     **_each("GRU LSTM RNN", _RECURRENT),
     "DFT": Rule(dtypes=_FLOATS, constants=(1, 2), opsets=range(17, 29), checks=(_check_transform,)),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +26,12 @@ from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.fitting_operands import FittingOperands
+from tvmtarget.backends.tvm.image_windows import (
+    blocks_of_channels,
+    channels_of_blocks,
+    maxima_places,
+    summed_windows,
+)
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
 from tvmtarget.backends.tvm.interpolation import interpolation
 from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
@@ -106,6 +113,8 @@ class _SymbolicImport(FittingOperands):
         lower = _LOWERED.get(node.op_type)
         found = None if lower is None else lower(self, builder, node, inputs)
         found = default(inputs) if found is None else builder.normalize(found)
+        if node.op_type == "MaxPool" and len(node.output) == 2:
+            found = self._with_places(builder, node, inputs[0], builder.emit(found))
         if isinstance(found.ty, self._tvm.relax.ShapeType):  # a concatenation of constants
             found = self.vector(builder, list(found.values))
         return self._aligned(builder, node, found)
@@ -406,29 +415,32 @@ class _SymbolicImport(FittingOperands):
         return self._tvm.relax.op.reverse_sequence(*inputs, seq_axis=steps, batch_axis=rows)
 
     def pad(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Pad by computed numbers of elements; None for constant ones, which TVM's importer lowers."""
+        """Lower a Pad by computed numbers of elements, or with a computed one; None for others, which TVM lowers."""
         tvm, relax = self._tvm, self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
-        if not names[1] or names[1] in self._constants:
+        mode = self.attribute(node, "mode", b"constant").decode()
+        is_computed = bool(names[2]) and names[2] not in self._constants
+        if is_computed and mode != "constant":  # which reads no element
+            inputs[2], is_computed = relax.const(0, inputs[0].ty.dtype), False
+        if not names[1] or (names[1] in self._constants and not is_computed):
             return None
         data, rank = inputs[0], len(self.shape(inputs[0]))
         given = self.known(names[1])
-        if given is not None and all(self.value(one) is not None for one in given):
+        if not is_computed and given is not None and all(self.value(one) is not None for one in given):
             inputs[1] = relax.const(np.array([self.value(one) for one in given], "int64"), "int64")
             return None
         given = given or self.read_sizes(builder, inputs[1], least=-LARGEST_SIZE)
         axes = self.known(names[3]) if names[3] else [self.number(at) for at in range(rank)]
         places = [(self.value(axis) or 0) % rank for axis in axes or []]
-        mode = self.attribute(node, "mode", b"constant").decode()
         if mode != "constant":  # which has no elements to repeat in an empty tensor
             data = self._at_least(builder, data, dict.fromkeys(places, 1))
         before, after = given[: len(places)], given[len(places) :]
         sizes = self.shape(data)
         for at, first, last in zip(places, before, after, strict=True):
             sizes[at] = self.simple(self.most(sizes[at] + first + last, self.number(0)))
-        constant = numpy_helper.to_array(self._constants[names[2]]).item() if names[2] else 0
+        constant = numpy_helper.to_array(self._constants[names[2]]).item() if names[2] in self._constants else 0
 
-        def padded(operand: Any, first: Any) -> Any:  # noqa: ANN401
+        def padded(operand: Any, first: Any, *filling: Any) -> Any:  # noqa: ANN401
             def element(*indices: Any) -> Any:  # noqa: ANN401
                 moved, within = list(indices), []
                 for number, at in enumerate(places):
@@ -437,13 +449,61 @@ class _SymbolicImport(FittingOperands):
                     within += [place >= 0, place < size]
                 if mode != "constant" or not within:
                     return operand(*moved)
+                if filling:
+                    return tvm.tirx.if_then_else(
+                        tvm.tirx.all(*within), operand(*moved), filling[0](*[0] * len(filling[0].shape))
+                    )
                 return tvm.tirx.if_then_else(
                     tvm.tirx.all(*within), operand(*moved), tvm.tirx.const(constant, operand.dtype)
                 )
 
             return tvm.te.compute(sizes, element, name="pad")
 
-        return self.emitted(builder, padded, data, before)
+        return self.emitted(builder, padded, data, before, *inputs[2:3] * is_computed)
+
+    def space_to_depth(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a SpaceToDepth of images of symbolic sizes, which blocks have to divide; None for static ones."""
+        block, shape = self.attribute(node, "blocksize", 1), self.shape(inputs[0])
+        count, channels, *sizes = shape
+        if all(self.value(size) is not None for size in sizes):
+            return None
+        blocks = [self.simple(self._tvm.tirx.floordiv(size, block)) for size in sizes]
+        self._require(builder, inputs, 0, [count, channels, *(self.simple(size * block) for size in blocks)])
+        result = [count, self.simple(channels * block * block), *blocks]
+        return self.emitted(builder, channels_of_blocks(block, self.value(channels) or 0, result), inputs[0])
+
+    def depth_to_space(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a DepthToSpace of images of symbolic sizes; None for static ones, which TVM's importer lowers."""
+        block, (count, channels, *sizes) = self.attribute(node, "blocksize", 1), self.shape(inputs[0])
+        if all(self.value(size) is not None for size in sizes):
+            return None
+        result = [count, self.number((self.value(channels) or 0) // block**2), *(size * block for size in sizes)]
+        is_crd = self.attribute(node, "mode", b"DCR") == b"CRD"
+        return self.emitted(builder, blocks_of_channels(block, result, is_crd=is_crd), inputs[0])
+
+    def _with_places(self, builder: Builder, node: NodeProto, data: Expr, found: Expr) -> Expr:
+        """Return the results of a MaxPool: its maxima, and where they are."""
+        attributes, shape = attributes_of(node), self.shape(found)
+        kernel = attributes["kernel_shape"]
+        rank, mode = len(kernel), attributes.get("auto_pad", "NOTSET")
+        pads = [self.number(pad) for pad in (attributes.get("pads") or [0] * rank)[:rank]]
+        if mode in ("SAME_UPPER", "SAME_LOWER"):
+            strides, dilations = (attributes.get(name) or [1] * rank for name in ("strides", "dilations"))
+            for at, (size, result) in enumerate(zip(self.shape(data)[2:], shape[2:], strict=True)):
+                read = (result - 1) * strides[at] + (kernel[at] - 1) * dilations[at] + 1
+                both = self.most(self.simple(read - size), self.number(0))
+                pads[at] = self.simple(self._tvm.tirx.floordiv(both + int(mode == "SAME_LOWER"), 2))
+        found = builder.normalize(found)
+        return self._tvm.relax.Tuple([found, self.emitted(builder, maxima_places(attributes, pads, shape), data)])
+
+    def col2im(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a Col2Im, whose columns are checked when the program runs."""
+        image, block = (numpy_helper.to_array(self._constants[name]).tolist() for name in node.input[1:3])
+        batch, rows, _ = self.shape(inputs[0])
+        channels = self.simple(self._tvm.tirx.floordiv(rows, prod(block)))
+        columns, summed = summed_windows(image, block, attributes_of(node), batch, channels)
+        self._require(builder, inputs, 0, [batch, self.simple(channels * prod(block)), self.number(columns)])
+        return self.emitted(builder, summed, inputs[0])
 
     def _padding(self, mode: str, place: Size, size: Size) -> Size:
         """Return which element of a dimension stands at a place, which may be outside of it."""
@@ -644,8 +704,10 @@ class _SymbolicImport(FittingOperands):
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
+    "Col2Im": _SymbolicImport.col2im,
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     **dict.fromkeys(("Div", "Mod"), _SymbolicImport.divide),
+    "DepthToSpace": _SymbolicImport.depth_to_space,
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
@@ -655,6 +717,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Resize": _SymbolicImport.resize,
     "ReverseSequence": _SymbolicImport.reverse_sequence,
     "Slice": _SymbolicImport.slice,
+    "SpaceToDepth": _SymbolicImport.space_to_depth,
     "Tile": _SymbolicImport.tile,
     "TopK": _SymbolicImport.top_k,
     **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),

@@ -1,0 +1,97 @@
+"""Blocks and windows of images on llvm, against onnxruntime: symbolic sizes, columns, and places of maxima."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError, RunError
+
+pytest.importorskip("tvm")
+ort = pytest.importorskip("onnxruntime")
+
+OPEN = "float[n,{channels},h,w] x) => (float[a,b,c,d] y)"
+
+
+def model(text):
+    return parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+
+
+def agree(proto, *arrays):
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    session = ort.InferenceSession(proto.SerializeToString())
+    for array in arrays:
+        for expected, found in zip(session.run(None, {"x": array}), program.run({"x": array}).values(), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, strict=True)
+    return program
+
+
+def images(*shape, dtype="float32"):
+    return np.random.default_rng(0).permutation(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+def test_blocks_of_symbolic_sizes_become_channels_if_they_divide_the_image():
+    proto = model(f"g ({OPEN.format(channels=3)} {{ z = SpaceToDepth<blocksize = 2>(x) y = Neg(z) }}")
+    program = agree(proto, images(2, 3, 4, 6), images(1, 3, 2, 2))
+    with pytest.raises(RunError, match="5 elements along axis 2"):
+        program.run({"x": images(1, 3, 5, 6)})
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_channels_become_blocks_of_symbolic_sizes(mode):
+    proto = model(f'g ({OPEN.format(channels=8)} {{ y = DepthToSpace<blocksize = 2, mode = "{mode}">(x) }}')
+    agree(proto, images(2, 8, 5, 3), images(1, 8, 1, 1))
+
+
+def test_blocks_there_and_back_have_the_sizes_of_the_image():
+    proto = model(f"""g ({OPEN.format(channels=3)} {{
+        z = SpaceToDepth<blocksize = 3>(x) u = DepthToSpace<blocksize = 3>(z) y = Add(u, x) }}""")
+    agree(proto, images(2, 3, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "image", "block", "attributes"),
+    [
+        (12, 12, (5, 4), (2, 2), ""),
+        (12, 9, (5, 4), (2, 2), "<strides = [2, 1], pads = [1, 0, 0, 1], dilations = [1, 2]>"),
+        (16, 12, (3, 3, 4), (2, 2, 2), ""),
+        (6, 3, (8,), (3,), "<strides = [2]>"),
+    ],
+)
+def test_columns_of_open_batches_become_images(rows, columns, image, block, attributes):
+    rank = len(image)
+    sizes = ", ".join("abcde"[: rank + 2])
+    listed = [f"int64[{rank}] {name} = {{{', '.join(map(str, one))}}}" for name, one in (("i", image), ("k", block))]
+    proto = model(f"""g (float[n,{rows},{columns}] x) => (float[{sizes}] y) <{", ".join(listed)}>
+        {{ y = Col2Im{attributes}(x, i, k) }}""")
+    agree(proto, images(2, rows, columns))
+
+
+def test_columns_that_are_no_windows_of_an_image_are_refused():
+    proto = model("""g (float[n,12,9] x) => (float[a,b,c,d] y) <int64[2] i = {5, 4}, int64[2] k = {2, 2}>
+        { y = Col2Im(x, i, k) }""")
+    with pytest.raises(InfeasibleError, match="not the windows of an image"):
+        tt.build(tt.IRModule.from_onnx(proto), "llvm")
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ("2,3,6,6", "kernel_shape = [2, 2], strides = [2, 2]"),
+        ("n,3,h,w", "kernel_shape = [3, 2], strides = [2, 1], pads = [1, 0, 1, 1], ceil_mode = 1, dilations = [1, 2]"),
+        ("n,3,h,w", "kernel_shape = [3, 2], storage_order = 1"),
+        ("1,2,16,16", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
+        ("2,3,7", 'kernel_shape = [3], auto_pad = "SAME_UPPER", strides = [2]'),
+    ],
+)
+def test_places_of_maxima_are_those_of_the_first_ones(shape, attributes):
+    sizes = ",".join("abcd"[: shape.count(",") + 1])
+    proto = model(f"""g (float[{shape}] x) => (float[{sizes}] y, int64[{sizes}] z)
+        {{ y, z = MaxPool<{attributes}>(x) }}""")
+    given = images(*(int(one) if one.isdecimal() else 6 for one in shape.split(",")))
+    agree(proto, given, np.round(given / 20), np.full_like(given, -np.inf))
+
+
+def test_places_of_maxima_of_bytes_are_those_of_the_first_ones():
+    proto = model("""g (uint8[n,3,h,w] x) => (int64[a,b,c,d] z) { y, z = MaxPool<kernel_shape = [2, 2]>(x) }""")
+    agree(proto, images(1, 3, 7, 8, dtype="uint8") % 4)
