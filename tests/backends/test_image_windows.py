@@ -17,8 +17,8 @@ def model(text):
     return parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
 
 
-def agree(proto, *arrays):
-    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+def agree(proto, *arrays, kind="llvm"):
+    program = tt.build(tt.IRModule.from_onnx(proto), kind)
     session = ort.InferenceSession(proto.SerializeToString())
     for array in arrays:
         for expected, found in zip(session.run(None, {"x": array}), program.run({"x": array}).values(), strict=True):
@@ -85,13 +85,39 @@ def test_columns_that_are_no_windows_of_an_image_are_refused():
     ],
 )
 def test_places_of_maxima_are_those_of_the_first_ones(shape, attributes):
+    proto, given = places(shape, attributes)
+    for kind in ("llvm", "numpy"):
+        agree(proto, given, np.round(given / 20), np.full_like(given, -np.inf), kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "reason"),
+    [
+        ("n,3,h,w", "kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]", ""),
+        ("2,3,7,8", 'kernel_shape = [3, 3], auto_pad = "SAME_UPPER", strides = [2, 2]', ""),
+        ("n,3,h,w", 'kernel_shape = [3, 3], auto_pad = "SAME_UPPER"', "symbolic shapes wrongly; state its pads"),
+        ("2,3,6,6", "kernel_shape = [3, 2], storage_order = 1", "storage_order=0 only"),
+    ],
+)
+def test_openvino_computes_usual_places_of_maxima(shape, attributes, reason):
+    pytest.importorskip("openvino")
+    proto, given = places(shape, attributes)
+    if not reason:
+        agree(proto, given, np.round(given / 20), kind="openvino")
+        return
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.build(tt.IRModule.from_onnx(proto), "openvino")
+
+
+def places(shape, attributes):
+    """Return a MaxPool with two results, and images."""
     sizes = ",".join("abcd"[: shape.count(",") + 1])
     proto = model(f"""g (float[{shape}] x) => (float[{sizes}] y, int64[{sizes}] z)
         {{ y, z = MaxPool<{attributes}>(x) }}""")
-    given = images(*(int(one) if one.isdecimal() else 6 for one in shape.split(",")))
-    agree(proto, given, np.round(given / 20), np.full_like(given, -np.inf))
+    return proto, images(*(int(one) if one.isdecimal() else 6 for one in shape.split(",")))
 
 
 def test_places_of_maxima_of_bytes_are_those_of_the_first_ones():
     proto = model("""g (uint8[n,3,h,w] x) => (int64[a,b,c,d] z) { y, z = MaxPool<kernel_shape = [2, 2]>(x) }""")
-    agree(proto, images(1, 3, 7, 8, dtype="uint8") % 4)
+    for kind in ("llvm", "numpy"):
+        agree(proto, images(1, 3, 7, 8, dtype="uint8") % 4, kind=kind)

@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 import tvmtarget as tt
-from tvmtarget.errors import TvmTargetError
+from tvmtarget.errors import InfeasibleError, TvmTargetError
 
 pytest.importorskip("tvm")
 ort = pytest.importorskip("onnxruntime")
@@ -81,3 +81,11 @@ def test_what_fills_is_computed_when_a_program_runs(mode, shape, pads):
     inputs = {"x": image(2, 3), "v": np.array(7, "float32")} | ({"pads": np.array([0, 1, 1, -1])} if pads else {})
     expected = ort.InferenceSession(proto.SerializeToString()).run(None, inputs)[0]
     np.testing.assert_array_equal(tt.build(tt.IRModule.from_onnx(proto), "llvm").run(inputs)["y"], expected)
+
+
+def test_openvino_refuses_to_fill_by_a_computed_value():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 19]>
+        g (float[2, 3] x, float v) => (float[a, b] y) <int64[4] pads = {0, 1, 1, -1}> { y = Pad(x, pads, v) }""")
+    with pytest.raises(InfeasibleError, match="'v', is computed at run time"):
+        tt.build(tt.IRModule.from_onnx(proto), "openvino")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -155,15 +156,59 @@ class MatMulInteger(OpRun):  # type: ignore[misc]
 class MaxPool(ReferenceMaxPool):  # type: ignore[misc]
     """Maxima of windows, which the evaluator takes one by one in Python, for many seconds in a network (onnx 1.23).
 
-    What it does with NaN, integers, sizes that are rounded up and indices of the maxima is left to it.
+    What it does with NaN, integers and sizes that are rounded up is left to it, except for the places of the maxima,
+    which it computes for some strides only.
     """
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array, ...]:  # noqa: ANN401
-        windows = None if len(self.onnx_node.output) > 1 else _windows(x, **attributes)
+        if len(self.onnx_node.output) > 1:
+            return _maxima_with_places(x, **attributes)
+        windows = _windows(x, **attributes)
         if windows is None:
             results: tuple[Array, ...] = super()._run(x, **attributes)
             return results
         return (_reduced(x, windows, lambda values: values.max(axis=-1)),)
+
+
+def _maxima_with_places(
+    x: Array,
+    kernel_shape: Sequence[int] = (),
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    auto_pad: str | None = None,
+    ceil_mode: int | None = None,
+    storage_order: int | None = None,
+) -> tuple[Array, Array]:
+    """Return maxima of windows, and where the first of equal ones is in the whole tensor."""
+    rank, sizes = len(kernel_shape), x.shape[2:]
+    steps, gaps, edges = strides or [1] * rank, dilations or [1] * rank, pads or [0] * 2 * rank
+    counts, first = [], []
+    for at in range(rank):
+        length = (kernel_shape[at] - 1) * gaps[at] + 1
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            counts.append(-(-sizes[at] // steps[at]))
+            total = max(0, (counts[at] - 1) * steps[at] + length - sizes[at])
+            first.append((total + (auto_pad == "SAME_LOWER")) // 2)
+            continue
+        rest = sizes[at] + edges[at] + edges[at + rank] - length
+        count = (-(-rest // steps[at]) if ceil_mode else rest // steps[at]) + 1
+        # A window that would begin behind the image and the padding before it is none.
+        counts.append(count - (count > 1 and (count - 1) * steps[at] >= sizes[at] + edges[at]))
+        first.append(edges[at])
+    maxima, places = np.zeros((*x.shape[:2], *counts), x.dtype), np.full((*x.shape[:2], *counts), -1)
+    images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank) * math.prod(sizes)
+    order = range(rank)[::-1] if storage_order else range(rank)
+    for offset in np.ndindex(*kernel_shape):
+        along = np.ix_(*(np.arange(counts[at]) * steps[at] + offset[at] * gaps[at] - first[at] for at in range(rank)))
+        within = math.prod((one >= 0) & (one < size) for one, size in zip(along, sizes, strict=True))
+        index = tuple(one.clip(0, size - 1) for one, size in zip(along, sizes, strict=True))
+        found, place = x[(..., *index)], np.zeros((), "int64")
+        for at in order:
+            place = place * sizes[at] + index[at]
+        is_more = (within != 0) & ((places < 0) | (found > maxima))
+        maxima, places = np.where(is_more, found, maxima), np.where(is_more, images + place, places)
+    return maxima, places
 
 
 class AveragePool(AveragePool_19):  # type: ignore[misc]

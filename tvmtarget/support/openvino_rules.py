@@ -261,6 +261,19 @@ def _small_trees(op: Op) -> Reject | None:
     return None
 
 
+def _usual_places(op: Op) -> Reject | None:
+    """Reject places of maxima by columns, and of windows whose padding only a run knows."""
+    if len(op.call.outputs) < 2 or op.call.outputs[1].name not in op.read:
+        return None
+    if op.attr("storage_order"):
+        return reject("ATTR", "it computes places of MaxPool with storage_order=0 only", hint="set it to 0")
+    tensor = op.tensor(0)
+    is_static = tensor is not None and tensor.nbytes is not None
+    if is_static or op.attr("auto_pad") not in ("SAME_LOWER", "SAME_UPPER"):
+        return None
+    return reject("SHAPE_DYNAMIC", "it pads a MaxPool with places of symbolic shapes wrongly", hint="state its pads")
+
+
 _RECURRENT = Rule(attrs={"layout": (0,)}, checks=(_usual_network,))
 _REDUCED = Rule(constants=(1,))
 _WEIGHTED = Rule(checks=(_static_weights,))
@@ -296,9 +309,10 @@ RULES: dict[str, Rule] = {
     "GridSample": Rule(max_rank=4),
     "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
-    "MaxPool": Rule(attrs={"ceil_mode": (0,)}),
+    "MaxPool": Rule(attrs={"ceil_mode": (0,)}, checks=(_usual_places,)),
     "Mod": Rule(checks=(_integers_or_fmod,)),
-    "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}),
+    # It fills by 0 where the value is computed.
+    "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}, constants=(2,)),
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
