@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,20 +111,42 @@ def _with_computed_sizes(main: Function, name: str) -> Function:
         operands = [_sizes(types.get(one)) for one in call.inputs]
         outputs = []
         for output in call.outputs:
-            old, new = stated.get(output.name, ()), _sizes(found.get(output.name)) or ()
-            # Dimensions of inputs are certain, and numbers of an operation that keeps its operand's.
-            is_certain = all(isinstance(dim, int) or dim in symbols for dim in new)
-            is_other = len(old) != len(new) or any(a != b and isinstance(a, int) for a, b in zip(old, new, strict=True))
-            keeps = new in operands or call.op.startswith("onnx.ai.onnx.ml::")
-            if new and old and is_other and is_certain and (keeps or any(isinstance(dim, str) for dim in new)):
-                wrong.append(f"{output.name!r}: {output.type}, computed is {found[output.name]}")
-                output = replace(output, type=found[output.name])
+            sizes, type_ = stated.get(output.name), found.get(output.name)
+            if sizes is not None and isinstance(type_, TensorType) and type_.shape is not None:
+                computed = replace(type_, shape=_certain_sizes(sizes, type_.shape, type_.shape in operands, symbols))
+                if computed.shape != sizes:
+                    wrong.append(f"{output.name!r}: {output.type}, computed is {computed}")
+                    output = replace(output, type=computed)
             outputs.append(output)
         body[at] = replace(call, outputs=tuple(outputs))
     if not wrong:
         return main
     warn(f"{name} states wrong sizes of results, which are ignored: {'; '.join(wrong)}")
     return main.replace(body=tuple(body))
+
+
+def _certain_sizes(
+    stated: tuple[Dim, ...], computed: tuple[Dim, ...], is_kept: bool, symbols: Container[Dim]
+) -> tuple[Dim, ...]:
+    """Return stated sizes with those that certainly are others: dimensions of inputs, and those that are kept.
+
+    Args:
+        stated: the stated sizes.
+        computed: those that ONNX infers.
+        is_kept: whether these are the sizes of an operand.
+        symbols: dimensions of the inputs.
+
+    Returns:
+        The sizes.
+    """
+
+    def is_certain(dim: Dim) -> bool:
+        return dim in symbols or (is_kept and isinstance(dim, int))
+
+    if len(stated) != len(computed):
+        return computed if is_kept and all(map(is_certain, computed)) else stated
+    pairs = zip(stated, computed, strict=True)
+    return tuple(new if isinstance(old, int) and is_certain(new) else old for old, new in pairs)
 
 
 def _sizes(type_: Type | None) -> tuple[Dim, ...] | None:
