@@ -331,7 +331,8 @@ def test_trees_that_do_not_fit_together_are_refused(change, reason):
 @pytest.mark.parametrize(
     ("labels", "ids", "reason"),
     [
-        ([0, 1], (0, 1), "weights of the second one"),
+        ([0, 1], (1,), "weights of the second one only"),
+        ([3, 7], (0, 1), "not 0 and 1"),
         ([0, 1, 2], (0, 1), "no weight of class 2"),
         ([3], (0,), "two or more"),
     ],
@@ -342,6 +343,22 @@ def test_classes_whose_labels_engines_choose_differently_are_refused(rng, labels
     proto = model("TreeEnsembleClassifier", {**nodes, **written, "classlabels_int64s": labels})
     with pytest.raises(tt.TvmTargetError, match=reason):
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
+@pytest.mark.parametrize("is_negated", [True, False])
+def test_weights_of_both_of_two_classes_give_the_label_of_the_sign_of_the_second(rng, target, dtype, post, is_negated):
+    """CatBoost writes each weight and its negation."""
+    nodes, leaves = trees(rng, count=20, ids=(0, 1))
+    if is_negated:
+        leaves["weights"][1::2] = [-one for one in leaves["weights"][::2]]
+    written = {f"class_{name}": values for name, values in leaves.items()}
+    extra = {"classlabels_int64s": [0, 1], "post_transform": post}
+    proto = model("TreeEnsembleClassifier", {**nodes, **written, **extra}, dtype=dtype)
+    if target == "openvino" and dtype == "float64":
+        return
+    check(proto, rows(rng, 200, dtype), target)
 
 
 def test_a_saved_program_whose_trees_read_past_their_input_is_refused(rng, tmp_path, target):

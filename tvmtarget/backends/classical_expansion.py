@@ -140,6 +140,9 @@ def _traversed(
         # Sums of weights that are not negative are probabilities.
         bound = 0.5 if (ensemble.weights >= 0).all() else 0.0
         _above(builder, classes_of(attributes_of(node)), sums, bound, label)
+    elif label and ensemble.by_second:
+        second = builder.add("Gather", [sums, builder.constant(np.array([1]), sums)], axis=1)
+        _above(builder, classes_of(attributes_of(node)), second, 0.0, label)
     elif label:
         _best(builder, classes_of(attributes_of(node)), sums, label)
 

@@ -51,6 +51,8 @@ class Ensemble:
         base: what is added to each target, (targets,).
         post_transform: one of `POST_TRANSFORMS`.
         is_binary: whether a classifier of two classes has the weights of one of them; there is one target then.
+        by_second: whether a classifier has weights of both of two classes, as CatBoost writes them; the label is the
+            second one where its sum is above 0.
         sparse: the first target that some rows may get no weight for; None if each one gets some.
     """
 
@@ -67,6 +69,7 @@ class Ensemble:
     base: Array
     post_transform: str
     is_binary: bool
+    by_second: bool
     sparse: int | None
 
     @property
@@ -113,12 +116,12 @@ def read_ensemble(kind: str, attributes: Mapping[str, Any], dtype: str) -> Ensem
         raise ValueError(f"it has {targets} targets, not 1 to {_MOST_TARGETS}")
     if not np.isfinite(values).all():
         raise ValueError("a weight is not finite")
-    is_binary = kind == "TreeEnsembleClassifier" and targets == 2
+    has_two = kind == "TreeEnsembleClassifier" and targets == 2
+    by_second = has_two and bool(weighted.any())
+    if by_second:
+        _check_two_classes(attributes, weighted)
+    is_binary = has_two and not by_second
     if is_binary:
-        if len(weighted) and weighted.any():
-            raise ValueError(
-                "it has two classes, and weights of the second one, of which engines make different labels"
-            )
         targets = 1
     if len(weighted) and not ((weighted >= 0) & (weighted < targets)).all():
         raise ValueError(f"a weight is of target {int(max(weighted, key=abs))}, and there are {targets}")
@@ -128,6 +131,8 @@ def read_ensemble(kind: str, attributes: Mapping[str, Any], dtype: str) -> Ensem
     first = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=count))])
     depths, reached = _walk(roots, children)
     base = np.asarray(_given(attributes, "base_values", ()), dtype).reshape(-1)
+    if by_second and len(base):
+        raise ValueError("base_values of two classes that both have weights are added in no way that engines agree on")
     if len(base) not in (0, targets):
         raise ValueError(f"base_values has {len(base)} elements, and there are {targets} targets")
     has_base = bool(len(base))
@@ -148,9 +153,21 @@ def read_ensemble(kind: str, attributes: Mapping[str, Any], dtype: str) -> Ensem
         base,
         post,
         is_binary,
+        by_second,
         # A target with a base has a score without weights too, except for the least and the largest of them.
         None if has_base and aggregate in ("AVERAGE", "SUM") else _sparse(reached, first, weighted, targets),
     )
+
+
+def _check_two_classes(attributes: Mapping[str, Any], weighted: Array) -> None:
+    """Reject two classes, with weights of the second one, of which engines make different labels.
+
+    ONNX Runtime (1.32, `tree_ensemble_aggregator.h`) makes the numbers 0 and 1, whatever the labels are.
+    """
+    if not (weighted == 0).any():
+        raise ValueError("it has two classes, and weights of the second one only, which engines score differently")
+    if classes_of(attributes) not in ((), (0, 1)):
+        raise ValueError(f"it has weights of two classes, and their labels are {classes_of(attributes)}, not 0 and 1")
 
 
 @dataclass(frozen=True)

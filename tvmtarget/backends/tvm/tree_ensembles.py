@@ -167,9 +167,10 @@ class _Code(TirBuilder):
         Sums of weights that are not negative are probabilities, and compared with a half, as in ONNX Runtime.
         """
         labels, tirx, zero = self.tables["labels"], self.tirx, self.number(0)
-        if self.ensemble.is_binary:
-            bound = 0.5 if (self.ensemble.weights >= 0).all() else 0.0
-            is_second = self.result[row, zero] > tirx.const(bound, self.dtype)
+        if self.ensemble.is_binary or self.ensemble.by_second:
+            bound = 0.5 if self.ensemble.is_binary and (self.ensemble.weights >= 0).all() else 0.0
+            score = self.result[row, self.number(int(self.ensemble.by_second))]
+            is_second = score > tirx.const(bound, self.dtype)
             return [self.store(self.label, labels[is_second.astype("int64")], row)]
         declared, best = self.local(1, "int64", "best")
 
