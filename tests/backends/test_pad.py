@@ -64,6 +64,19 @@ def test_an_empty_image_is_padded_by_a_constant_only():
             program.run({"x": image(2, 3, 0, 7), "pads": pads})
 
 
+@pytest.mark.parametrize("opset", [18, 19])
+@pytest.mark.parametrize("shape", ["n, 4", "3, 4"])
+def test_pads_around_the_end_are_constant(opset, shape):
+    """PyTorch writes this mode in version 18, too."""
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": {opset}]>
+        g (float[{shape}] x) => (float[a, b] y) <int64[4] pads = {{1, 3, 2, 4}}>
+        {{ y = Pad<mode = "wrap">(x, pads) }}""")
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    expected = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": image(3, 4)})[0]
+    np.testing.assert_array_equal(program.run({"x": image(3, 4)})["y"], expected)
+
+
 @pytest.mark.parametrize(("mode", "target", "reason"), [("wrap", "llvm", "constant pads"), ("edge", "c", "not static")])
 def test_what_is_not_supported_is_refused(mode, target, reason):
     with pytest.raises(TvmTargetError, match=reason):

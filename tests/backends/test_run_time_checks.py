@@ -192,3 +192,17 @@ def test_sequences_are_reversed_up_to_their_lengths():
 def test_what_only_a_run_can_tell_is_refused_on_a_gpu(text, message):
     with pytest.raises(InfeasibleError, match=message):
         tt.decompose(model(text), "cuda(arch=sm_80,host=llvm)")
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("step", [0.5, 0.3, -0.25])
+def test_ranges_of_floats_are_as_long_as_onnxruntime_makes_them(dtype, step):
+    ort = pytest.importorskip("onnxruntime")
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g ({dtype} a, {dtype} b) => ({dtype}[n] y) <{dtype} c = {{{step}}}> {{ z = Range(a, b, c) y = Neg(z) }}""")
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    session = ort.InferenceSession(proto.SerializeToString())
+    for bounds in ((0, 5), (0.5, 3.2), (3, 1), (0, 0.9), (0, 1.2), (2, 2)):
+        given = dict(zip("ab", np.array(bounds, "float32" if dtype == "float" else "float64"), strict=True))
+        given = {name: np.asarray(value) for name, value in given.items()}
+        np.testing.assert_allclose(program.run(given)["y"], session.run(None, given)[0], rtol=1e-6, atol=1e-6)

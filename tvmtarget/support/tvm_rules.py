@@ -294,7 +294,7 @@ def _check_range(op: Op) -> Reject | None:
     if step is None or not step.all():
         return reject("NEED_CONST", f"the step of Range, {op.operand(2)!r}, is computed at run time and may be 0")
     tensor = op.tensor(0)
-    if tensor is not None and tensor.dtype in ("int16", "int32", "int64"):
+    if tensor is not None and tensor.dtype in ("int16", "int32", "int64", "float32", "float64"):
         return None
     return reject("NEED_CONST", f"it computes no Range of {tensor} whose bounds are not known", hint="cast to int64")
 

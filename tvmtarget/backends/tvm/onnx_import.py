@@ -291,9 +291,12 @@ class _SymbolicImport(FittingOperands):
         constant = self._tvm.relax.const(value.reshape(()), str(value.dtype))
         return self._tvm.relax.op.full(self._tvm.relax.ShapeExpr(sizes), constant, str(value.dtype))
 
-    def range(self, builder: Builder, node: NodeProto, _inputs: list[Expr]) -> Expr | None:
-        """Lower a Range of known sizes; None for others, whose length TVM's importer computes when the program runs."""
-        tvm, dtype = self._tvm, INTEGERS.get(self._dtypes.get(node.output[0], 0))
+    def range(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Range of known sizes or of floats; None for others, whose length TVM's importer computes."""
+        tvm, number = self._tvm, self._dtypes.get(node.output[0], 0)
+        dtype = INTEGERS.get(number)
+        if number in (TensorProto.FLOAT, TensorProto.DOUBLE) and not all(one in self._constants for one in node.input):
+            return self._range_of_floats(builder, inputs)
         start, limit, step = (self.known(name) for name in node.input)
         if start is None or limit is None or step is None or dtype is None or all(map(self._is_number, node.input)):
             return None
@@ -308,6 +311,24 @@ class _SymbolicImport(FittingOperands):
             return tvm.te.compute((count,), lambda at: (first[0] + at * by).astype(dtype), name="range")
 
         return self.emitted(builder, counted, start)
+
+    def _range_of_floats(self, builder: Builder, inputs: Sequence[Expr]) -> Expr:
+        """Lower a Range of floats, whose length is computed when the program runs."""
+        relax, te, op, dtype = self._tvm.relax, self._tvm.te, self._tvm.relax.op, str(inputs[0].ty.dtype)
+
+        def emit(value: Expr) -> Expr:
+            return builder.emit(builder.normalize(value))
+
+        start, limit, step = (emit(op.reshape(value, (1,))) for value in inputs)
+        # In float64, as onnxruntime divides: a quotient that is rounded may be one element less.
+        distance, by = (emit(op.astype(one, "float64")) for one in (emit(op.subtract(limit, start)), step))
+        steps = emit(op.ceil(emit(op.divide(distance, by))))
+        [count] = self.read_sizes(builder, emit(op.maximum(steps, relax.const(0, "float64"))))
+
+        def counted(first: Any, by: Any) -> Any:  # noqa: ANN401
+            return te.compute((count,), lambda at: first[0] + at.astype(dtype) * by[0], name="range")
+
+        return self.emitted(builder, counted, start, step)
 
     def _is_number(self, name: str) -> bool:
         return all(self.value(one) is not None for one in self.known(name) or [])
@@ -415,18 +436,22 @@ class _SymbolicImport(FittingOperands):
         return self._tvm.relax.op.reverse_sequence(*inputs, seq_axis=steps, batch_axis=rows)
 
     def pad(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Pad by computed numbers of elements, or with a computed one; None for others, which TVM lowers."""
+        """Lower a Pad by computed numbers of elements, with a computed one, or around the end; None for others.
+
+        TVM's importer knows wrap-around in versions from 19 only, and PyTorch writes it in version 18, too.
+        """
         tvm, relax = self._tvm, self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
         mode = self.attribute(node, "mode", b"constant").decode()
         is_computed = bool(names[2]) and names[2] not in self._constants
         if is_computed and mode != "constant":  # which reads no element
             inputs[2], is_computed = relax.const(0, inputs[0].ty.dtype), False
-        if not names[1] or (names[1] in self._constants and not is_computed):
+        is_own = is_computed or mode == "wrap"
+        if not names[1] or (names[1] in self._constants and not is_own):
             return None
         data, rank = inputs[0], len(self.shape(inputs[0]))
         given = self.known(names[1])
-        if not is_computed and given is not None and all(self.value(one) is not None for one in given):
+        if not is_own and given is not None and all(self.value(one) is not None for one in given):
             inputs[1] = relax.const(np.array([self.value(one) for one in given], "int64"), "int64")
             return None
         given = given or self.read_sizes(builder, inputs[1], least=-LARGEST_SIZE)
@@ -514,6 +539,8 @@ class _SymbolicImport(FittingOperands):
             period = tirx.max(2 * (size - 1), self.number(1))
             at = tirx.floormod(place, period)
             return tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
+        if mode == "wrap":
+            return tirx.floormod(place, tirx.max(size, self.number(1)))
         return place
 
     def tile(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
