@@ -511,3 +511,35 @@ def test_functions_that_regions_call_keep_their_constraints():
         np.testing.assert_allclose(tt.build(plan)(*inputs), whole(*inputs), rtol=1e-6)
     with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(required by function .gpu_neg_"):
         tt.decompose(plan.module, where={"neg": "!@gpu"})
+
+
+@pytest.mark.parametrize(
+    "target", ["llvm", "numpy", "[a=llvm,b=numpy](host=@a)", "[a=llvm,b=llvm](host=@a,executor=vm)"]
+)
+def test_sequences_grow_though_a_body_states_their_first_length(target):
+    """PyTorch states `[b, 1]`; the length that the body reads is no constant, and a second state follows the first."""
+    ort = pytest.importorskip("onnxruntime")
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[b,1] x, int64 n) => (float[p,q] y, float[r,s] z) <int64[1] one = {1}> {
+            [start] w = Tanh(x)
+            [whole] u, v = Loop(n, , x, w) <body = body (int64 i, bool c, float[b,1] y1, float[b,1] z1)
+                => (bool d, float[b,2] y2, float[k,l] z2) {
+                [keep] d = Identity(c)
+                [length] m = Shape<start = 1>(y1)
+                [number] f = Cast<to = 1>(m)
+                [scale] t = Mul(z1, f)
+                [last] e = ReduceSum<keepdims = 1>(t, one)
+                [grow] y2 = Concat<axis = 1>(y1, e)
+                [next] z2 = Tanh(y2)
+            }>
+            [end] y = Neg(u)
+            [tail] z = Identity(v)
+        }""")
+    program = tt.build(tt.IRModule.from_onnx(model), target)
+    session = ort.InferenceSession(model.SerializeToString())
+    for count in (0, 1, 3):
+        given = {"x": np.float32([[0.1], [0.2]]), "n": np.int64(count)}
+        found = program.run({name: np.asarray(value) for name, value in given.items()})
+        expected = session.run(None, {name: np.asarray(value) for name, value in given.items()})
+        for name, array in zip(("y", "z"), expected, strict=True):
+            np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)

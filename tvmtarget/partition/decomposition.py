@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -14,6 +14,8 @@ from tvmtarget.ir.function import FUNCTION, Call, calls_in, kind_of_op
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.onnx.definitions import has_definition
 from tvmtarget.ir.rewrite import with_op_names
+from tvmtarget.ir.types import Type
+from tvmtarget.partition.control.carried_dimensions import changed_carried_types, with_open_carried_dimensions
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction
 from tvmtarget.partition.decisions import Decision
@@ -164,18 +166,34 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
     named = module.map(lambda function: function if function.code is not None else with_op_names(function))
     keys = _named_ops(request)
     replaces = Replacements(request.target, module)
-    folded = fold_constants(named, lambda call: call.source in keys, replaces)
+    folded = _folded(named, lambda call: call.source in keys, replaces)
     if folded is named:
         return module
     before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
     lost = [key for key in keys if key in before and key not in after]
     if not lost:
         return folded
-    return fold_constants(
+    return _folded(
         named,
         lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
         replaces,
     )
+
+
+def _folded(module: IRModule, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> IRModule:
+    """Fold constants, after dimensions that loops change were opened: their sizes are no constants.
+
+    More of them may show while types are inferred; all is folded again then.
+    """
+    carried: dict[str, Type] = {}
+    while True:
+        opened = [with_open_carried_dimensions(function, carried) for function in module]
+        is_same = all(new is old for new, old in zip(opened, module, strict=True))
+        folded = fold_constants(module if is_same else module.replace(functions=tuple(opened)), keep, replaces)
+        found = {name: type_ for function in folded for name, type_ in changed_carried_types(function).items()}
+        if found.keys() <= carried.keys():
+            return folded
+        carried |= found
 
 
 class Replacements:
