@@ -206,3 +206,27 @@ def test_ranges_of_floats_are_as_long_as_onnxruntime_makes_them(dtype, step):
         given = dict(zip("ab", np.array(bounds, "float32" if dtype == "float" else "float64"), strict=True))
         given = {name: np.asarray(value) for name, value in given.items()}
         np.testing.assert_allclose(program.run(given)["y"], session.run(None, given)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "numpy"])
+@pytest.mark.parametrize(
+    ("opset", "mean"),
+    [
+        (17, "ReduceMean<axes = [0]>(x)"),
+        (17, "ReduceMean<keepdims = 0>(x)"),
+        (18, "ReduceMean<keepdims = 0>(x, a)"),
+        (18, "ReduceMean<noop_with_empty_axes = 1>(x)"),
+    ],
+)
+def test_a_mean_of_nothing_is_zero_as_onnxruntime_has_it(kind, opset, mean):
+    """An empty bag of PyTorch's EmbeddingBag is such a mean."""
+    ort = pytest.importorskip("onnxruntime")
+    rank = 0 if mean == "ReduceMean<keepdims = 0>(x)" else 1 if "keepdims" in mean else 2
+    shape = f"[{', '.join('pq'[:rank])}]" if rank else ""
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[n, 3] x) => (float{shape} y) <int64[1] a = {{0}}> {{ z = {mean} y = Neg(z) }}""")
+    program = tt.build(tt.IRModule.from_onnx(proto), kind)
+    session = ort.InferenceSession(proto.SerializeToString())
+    for count in (0, 1, 4):
+        x = np.arange(3 * count, dtype="float32").reshape(count, 3)
+        np.testing.assert_allclose(program.run({"x": x})["y"], session.run(None, {"x": x})[0], strict=True)

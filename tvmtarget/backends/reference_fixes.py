@@ -353,6 +353,26 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
         return (result if bias is None else result + bias.reshape(-1, *[1] * (x.ndim - 2)),)
 
 
+class ReduceMean(OpRun):  # type: ignore[misc]
+    """Means, of which the evaluator makes NaN of no elements, where ONNX Runtime makes 0 (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        axes: Sequence[int] | Array | None = None,
+        keepdims: int | None = None,
+        noop_with_empty_axes: int | None = None,
+    ) -> tuple[Array]:
+        along = tuple(map(int, () if axes is None else axes))
+        if not along and noop_with_empty_axes:
+            return (x,)
+        along = along or tuple(range(x.ndim))
+        keeps = keepdims is None or bool(keepdims)
+        if 0 in (x.shape[axis] for axis in along):
+            return (np.asarray(x.sum(axis=along, keepdims=keeps, dtype=x.dtype)),)
+        return (np.asarray(np.mean(x, axis=along, keepdims=keeps, dtype=x.dtype)),)
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -375,6 +395,7 @@ FIXES = [
     GridSample,
     MatMulInteger,
     MaxPool,
+    ReduceMean,
     AveragePool,
     GlobalMaxPool,
     GlobalLpPool,

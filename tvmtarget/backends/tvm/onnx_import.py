@@ -115,6 +115,8 @@ class _SymbolicImport(FittingOperands):
         found = default(inputs) if found is None else builder.normalize(found)
         if node.op_type == "MaxPool" and len(node.output) == 2:
             found = self._with_places(builder, node, inputs[0], builder.emit(found))
+        if node.op_type == "ReduceMean":
+            found = self._mean(builder, node, inputs[0], found)
         if isinstance(found.ty, self._tvm.relax.ShapeType):  # a concatenation of constants
             found = self.vector(builder, list(found.values))
         return self._aligned(builder, node, found)
@@ -505,6 +507,24 @@ class _SymbolicImport(FittingOperands):
         result = [count, self.number((self.value(channels) or 0) // block**2), *(size * block for size in sizes)]
         is_crd = self.attribute(node, "mode", b"DCR") == b"CRD"
         return self.emitted(builder, blocks_of_channels(block, result, is_crd=is_crd), inputs[0])
+
+    def _mean(self, builder: Builder, node: NodeProto, data: Expr, found: Expr) -> Expr:
+        """Return a mean that is 0 of no elements, as onnxruntime and PyTorch's EmbeddingBag have it, and not NaN."""
+        shape, dtype = self.shape(data), str(data.ty.dtype)
+        axes = self.known(node.input[1]) if node.input[1:] and node.input[1] else None
+        listed = self.attribute(node, "axes", []) if axes is None else [self.value(axis) or 0 for axis in axes]
+        if not listed and self.attribute(node, "noop_with_empty_axes", 0):
+            return found
+        sizes = [shape[axis] for axis in listed or range(len(shape))]
+        if "float" not in dtype or all(self.is_proven(size > 0) for size in sizes):
+            return found
+        te, tirx, found = self._tvm.te, self._tvm.tirx, builder.emit(found)
+
+        def compute(mean: Any, count: Sequence[Size]) -> Any:  # noqa: ANN401
+            nothing = tirx.const(0, dtype)
+            return te.compute(mean.shape, lambda *at: tirx.Select(count[0] > 0, mean(*at), nothing), name="mean")
+
+        return self.emitted(builder, compute, found, [self.product(sizes)])
 
     def _with_places(self, builder: Builder, node: NodeProto, data: Expr, found: Expr) -> Expr:
         """Return the results of a MaxPool: its maxima, and where they are."""
