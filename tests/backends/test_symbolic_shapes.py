@@ -235,3 +235,20 @@ def test_sizes_of_a_value_that_is_computed_are_fused_with_no_other_operation():
     q = np.arange(49, dtype="float32").reshape(7, 7)
     results = tt.build(module, "llvm").run({"p": np.ones((2, 3), "float32"), "q": q})
     np.testing.assert_array_equal(results["y"], np.diag(q)[:5])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [(-1, -(2**63) + 1, -1), (-1, -100, -2), (7, 1, -3), (100, -9, -1), (8, -10, -4), (-1, 2**63 - 1, -1), (2, 5, -1)],
+)
+def test_slices_run_backwards_along_a_known_dimension_of_open_batches(start, end, step):
+    """PyTorch exports `flip` so: one element too many was read, from behind the tensor."""
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[b,9] x) => (float[p,q] y)
+        <int64[1] s = {{{start}}}, int64[1] e = {{{end}}}, int64[1] a = {{1}}, int64[1] d = {{{step}}}>
+        {{ z = Slice(x, s, e, a, d) y = Neg(z) }}""")
+    x = np.arange(27, dtype="float32").reshape(3, 9)
+    ort = pytest.importorskip("onnxruntime")
+    expected = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": x})["y"]
+    np.testing.assert_array_equal(found, expected, strict=True)

@@ -336,7 +336,7 @@ class _SymbolicImport(FittingOperands):
         return all(self.value(one) is not None for one in self.known(name) or [])
 
     def slice(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Slice with constant axes and steps of 1 or more; None for one of a static shape by constants."""
+        """Lower a Slice with constant axes and steps; None for one of a static shape by constants."""
         tvm = self._tvm
         names = [*node.input, "", ""][:5]
         data, shape = inputs[0], self.shape(inputs[0])
@@ -354,13 +354,11 @@ class _SymbolicImport(FittingOperands):
         if starts is None or ends is None:
             tensor, counts = self._bounds(builder, [shape[at] for at in places], inputs[1], inputs[2], steps)
         else:
-            starts = [self._bound(start, shape[at]) for start, at in zip(starts, places, strict=True)]
-            ends = [self._bound(end, shape[at]) for end, at in zip(ends, places, strict=True)]
-            floordiv, zero = tvm.tirx.floordiv, self.number(0)
-            counts = [
-                self.simple(self.most(self.simple(floordiv(end - start + (step - 1), step)), zero))
-                for start, end, step in zip(starts, ends, steps, strict=True)
+            spans = [
+                self._span(start, end, step, shape[at])
+                for start, end, step, at in zip(starts, ends, steps, places, strict=True)
             ]
+            starts, counts = [start for start, _ in spans], [count for _, count in spans]
         sizes = list(shape)
         for at, size in zip(places, counts, strict=True):
             sizes[at] = size
@@ -375,6 +373,21 @@ class _SymbolicImport(FittingOperands):
             return tvm.te.compute(sizes, element, name="slice")
 
         return self.emitted(builder, sliced, data, starts if tensor is None else tensor)
+
+    def _span(self, start: Size, end: Size, step: Size, size: Size) -> tuple[Size, Size]:
+        """Return the first element of a slice along a dimension, and the number of elements."""
+        by = self.value(step) or 1
+        if by > 0:
+            first, last = self._bound(start, size), self._bound(end, size)
+            count = self._tvm.tirx.floordiv(last - first + (by - 1), by)
+            return first, self.simple(self.most(self.simple(count), self.number(0)))
+        # Backwards there are constant bounds of a static dimension only.
+        values = [self.value(one) for one in (start, end, size)]
+        if None in values:
+            raise ValueError("a Slice runs backwards along a dimension that is not known")
+        begin, stop, length = (one or 0 for one in values)
+        elements = range(length)[begin : None if stop >= SLICE_END or stop < -length else stop : by]
+        return self.number(elements.start), self.number(len(elements))
 
     def _bound(self, bound: Size, size: Size) -> Size:
         """Return a bound of a slice, counted from the start and within the dimension."""
