@@ -154,6 +154,7 @@ def test_plans_and_tags_of_others_name_nothing_that_loads_or_writes_files(target
 def test_results_of_other_machines_are_what_the_program_says(value, problem):
     signature = Signature(name="y", dtype="float32", shape=(3,))
     check_outputs([signature], [np.zeros(3, "float32")])
+    check_outputs([Signature(name="z", dtype="float32", shape=("n", 4, "n"))], [np.zeros((2, 4, 3), "float32")])
     with pytest.raises(RunError, match=f"result 'y' {problem}"):
         check_outputs([signature], [value])
     with pytest.raises(RunError, match="2 results came back, and the program has 1"):

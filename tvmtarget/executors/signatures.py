@@ -57,16 +57,17 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
 def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> None:
     """Check results that come from other machines.
 
+    Symbolic dimensions have any size, as in results of this machine: PyTorch gives several of a result one name.
+
     Args:
         signatures: the program's outputs, in order.
         values: the results, in order.
 
     Raises:
-        RunError: the number of results, or the type or shape of one, differs from the signatures.
+        RunError: the number of results, or the type, rank or a static dimension of one, differs from the signatures.
     """
     if len(values) != len(signatures):
         raise RunError(f"{len(values)} results came back, and the program has {len(signatures)}")
-    sizes: dict[str, tuple[int, str]] = {}
     problems: list[str] = []
     for signature, value in zip(signatures, values, strict=True):
         if signature.dtype is None:
@@ -74,7 +75,7 @@ def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> 
         if type(value) is not np.ndarray:
             problems.append(f"result {signature.name!r} is of type {type(value).__name__}, not {signature}")
         else:
-            problems += [problem.replace("input", "result", 1) for problem in _mismatches(signature, value, sizes)]
+            problems += [problem.replace("input", "result", 1) for problem in _mismatches(signature, value)]
     raise_all(RunError, problems)
 
 
@@ -92,8 +93,17 @@ def _as_array(value: object, dtype: str) -> Array:
         return np.asarray(value, dtype=object)
 
 
-def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> list[str]:
-    """Return what differs from a signature; `sizes` collects the symbolic dimensions and the inputs that fix them."""
+def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]] | None = None) -> list[str]:
+    """Return what differs from a signature.
+
+    Args:
+        signature: the signature.
+        value: the value.
+        sizes: collects the symbolic dimensions and the inputs that fix them; None if they may have any size.
+
+    Returns:
+        What differs; empty if nothing does.
+    """
     name = signature.name
     dtype = _dtype_name(value.dtype)
     if dtype != signature.dtype:
@@ -107,7 +117,7 @@ def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, 
             continue
         if isinstance(dim, int):
             return [f"input {name!r} has shape {value.shape}, not {_format_shape(signature.shape)}"]
-        if isinstance(dim, str):
+        if isinstance(dim, str) and sizes is not None:
             # Equal symbols are one dimension (ONNX, dim_param): the first input fixes its size for all others.
             known, first = sizes.setdefault(dim, (size, name))
             if known != size:
