@@ -284,3 +284,11 @@ def test_sizes_of_quantized_convolutions_are_expressions(kind):
         <uint8[3,2,3,3] w = {{{", ".join(["1"] * 54)}}}, float s = {{0.5}}, uint8 z = {{3}}> {{
         y = {kind}<pads = [1, 1, 1, 1], strides = [2, 2]>(x, {scales}) }}"""
     assert fold_constants(read(text)).main.types["y"].shape == ("n", 3, "((k - 1)//2) + 1", "((k - 1)//2) + 1")
+
+
+def test_sizes_of_a_fused_convolution_are_those_of_a_convolution():
+    text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[n,2,k,k] x) => (float[a,b,c,d] y)
+        <float[3,2,3,3] w = {{{", ".join(["1"] * 54)}}}, float[3] z = {{3, 2, 1}}> {{
+        y = com.microsoft.FusedConv<activation = "Relu", pads = [1, 1, 1, 1], strides = [2, 2]>(x, w, z) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    assert fold_constants(module).main.types["y"].shape == ("n", 3, "((k - 1)//2) + 1", "((k - 1)//2) + 1")

@@ -305,7 +305,7 @@ def _resize(call: Call, operands: ShapeOperands) -> _Shape | None:
 
 _RULES: dict[str, Callable[[Call, ShapeOperands], _Shape | None]] = {
     **dict.fromkeys(("onnx.AveragePool", "onnx.Conv", "onnx.LpPool", "onnx.MaxPool"), _window),
-    **dict.fromkeys(("onnx.ConvInteger", "onnx.QLinearConv"), _window),
+    **dict.fromkeys(("onnx.ConvInteger", "onnx.QLinearConv", "onnx.com.microsoft::FusedConv"), _window),
     "onnx.Concat": _concat,
     "onnx.ConstantOfShape": _constant_of_shape,
     "onnx.ConvTranspose": _transposed_window,
