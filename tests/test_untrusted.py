@@ -20,6 +20,7 @@ from tools.write_limits import page
 
 import tvmtarget as tt
 from tvmtarget.errors import ArtifactError, FileError, LogError, TvmTargetError
+from tvmtarget.files import write_arrays
 from tvmtarget.untrusted import (
     LIMITS,
     check_members,
@@ -257,9 +258,11 @@ def test_arrays_are_read_as_numpy_reads_them():
 
 def test_names_of_arrays_are_no_paths():
     stream = io.BytesIO()
-    names = ("/fc/Gemm_output_0", "../a", "a//b", "c:0", "C:/d")
-    np.savez(stream, **dict.fromkeys(names, np.arange(2)))
+    names = ("/fc/Gemm_output_0", "../a", "a//b", "c:0", "C:/d", "file", "allow_pickle", "größe")
+    write_arrays(stream, dict.fromkeys(names, np.arange(2)))
     assert read_arrays(stream, "x").keys() == set(names)
+    stream.seek(0)
+    assert np.load(stream)["file"].tolist() == [0, 1]
 
 
 def test_arrays_of_objects_are_rejected():

@@ -18,9 +18,13 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 from tvmtarget.errors import FileError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 try:
     import fcntl
@@ -35,6 +39,7 @@ __all__ = [
     "tar_archive",
     "temporary_folder",
     "temporary_place",
+    "write_arrays",
     "write_folder",
 ]
 
@@ -250,6 +255,27 @@ def file_identity(status: os.stat_result) -> tuple[int, int]:
         Two numbers.
     """
     return status.st_dev, status.st_ino
+
+
+def write_arrays(file: IO[bytes], arrays: Mapping[str, np.ndarray[Any, Any]], *, is_compressed: bool = False) -> None:
+    """Write an .npz file; `numpy.savez` takes no arrays that are called `file`.
+
+    Args:
+        file: the file.
+        arrays: arrays of numbers or texts by name.
+        is_compressed: whether to compress them.
+
+    Raises:
+        ValueError: an array holds Python objects.
+    """
+    from numpy.lib import format as npy
+
+    with ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            member = ZipInfo(f"{name}.npy")  # of a fixed date, so that equal arrays make equal files
+            member.compress_type = ZIP_DEFLATED if is_compressed else ZIP_STORED
+            with archive.open(member, "w", force_zip64=True) as stream:
+                npy.write_array(stream, array, allow_pickle=False)
 
 
 def tar_archive(files: Mapping[str, bytes]) -> bytes:

@@ -27,7 +27,7 @@ from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs
 from tvmtarget.executors.verify_driver import verify_program
-from tvmtarget.files import temporary_folder
+from tvmtarget.files import temporary_folder, write_arrays
 from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.machines.stream_simulation import STREAM_DEPTH
 from tvmtarget.partition.plan import Plan
@@ -539,7 +539,7 @@ class Executable:
         self_test: SelfTest | None = None,
     ) -> None:
         buffer = io.BytesIO()
-        np.savez(buffer, **self._constants)  # type: ignore[arg-type]
+        write_arrays(buffer, self._constants)
         files = {
             "target.json": json.dumps(self.target.to_json(), sort_keys=True).encode(),
             "program.json": program.write(),

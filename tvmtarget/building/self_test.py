@@ -11,6 +11,7 @@ import numpy as np
 from tvmtarget.backends.protocol import Array
 from tvmtarget.building.output_comparison import Comparison, Tolerance, compare
 from tvmtarget.errors import ArtifactError, raise_all
+from tvmtarget.files import write_arrays
 from tvmtarget.untrusted import read_arrays
 
 __all__ = ["SelfTest"]
@@ -86,5 +87,5 @@ class SelfTest:
 
 def _packed(arrays: Mapping[str, Array]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    write_arrays(buffer, arrays)
     return buffer.getvalue()

@@ -13,7 +13,7 @@ from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCach
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
-from tvmtarget.files import atomic_write
+from tvmtarget.files import atomic_write, write_arrays
 from tvmtarget.human_units import counted
 from tvmtarget.untrusted import open_regular, read_arrays
 
@@ -219,7 +219,7 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
         raise RunError(f"output {changed[0]!r} holds values that an .npz file would change; omit --output")
     try:
         with atomic_write(path) as file:
-            np.savez_compressed(file, **{**results, **texts})  # type: ignore[arg-type]
+            write_arrays(file, {**results, **texts}, is_compressed=True)
     except OSError as error:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
 
