@@ -232,3 +232,10 @@ def test_what_the_evaluator_computes_otherwise_is_refused(node, opset, reason):
     module = tt.IRModule.from_onnx(small(node, shape=(1, 1, 4, 4), opset=opset, s=np.ones(4, "float32")))
     with pytest.raises(InfeasibleError, match=reason):
         tt.decompose(module, "numpy")
+
+
+def test_a_loss_does_not_count_samples_of_the_ignored_class_minus_one():
+    node = helper.make_node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"], ignore_index=-1)
+    model = small(node, shape=(3, 4), opset=13, t=np.array([0, -1, 2]))
+    x = np.arange(12, dtype="float32").reshape(3, 4)
+    np.testing.assert_array_equal(tt.build(model, "numpy")(x), np.float32(-5))

@@ -17,6 +17,7 @@ from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
+from onnx.reference.ops.op_negative_log_likelihood_loss import NegativeLogLikelihoodLoss as ReferenceLoss
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
 from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
@@ -75,6 +76,14 @@ class Loop(ReferenceLoop):  # type: ignore[misc]
         outputs = self.body.proto_.output[1 + self.N :]
         stacked = (np.stack(ones) if ones else _nothing(one) for ones, one in zip(collected, outputs, strict=True))
         return (*carried, *stacked)
+
+
+class NegativeLogLikelihoodLoss(ReferenceLoss):  # type: ignore[misc]
+    """A loss, whose mean counts samples of the ignored class -1 unless there are weights (onnx 1.23)."""
+
+    def _run(self, x: Array, target: Array, weight: Array | None = None, **attributes: object) -> tuple[Array]:
+        weight = np.ones(x.shape[1], x.dtype) if weight is None else weight
+        return super()._run(x, target, weight, **attributes)  # type: ignore[no-any-return]
 
 
 def _nothing(value: ValueInfoProto) -> Array:
@@ -395,6 +404,7 @@ FIXES = [
     GridSample,
     MatMulInteger,
     MaxPool,
+    NegativeLogLikelihoodLoss,
     ReduceMean,
     AveragePool,
     GlobalMaxPool,
