@@ -134,3 +134,23 @@ def test_only_operators_with_a_function_have_a_definition():
     ]
     assert not has_definition("onnx.Attention", 22)
     assert not has_definition("onnx.com.microsoft::Attention", 23)
+
+
+@pytest.mark.parametrize("target", ["llvm", "c", "numpy"])
+def test_a_program_of_empty_operands_only_has_them_left_out(target):
+    graph = helper.make_graph(
+        [
+            helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1),
+            helper.make_node("Concat", ["e", "b", "a"], ["y"], axis=1),
+        ],
+        "empty",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3))],
+        [
+            onnx.numpy_helper.from_array(np.array([0, 3]), "sizes"),
+            onnx.numpy_helper.from_array(np.zeros((2, 0), "float32"), "e"),
+        ],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(tt.build(made, target)(x), x)

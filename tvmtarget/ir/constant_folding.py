@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil, isfinite, nan
 from typing import Any, ClassVar, TypeAlias
 
@@ -135,6 +136,7 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
     return (
         any(call.kind in ("Shape", "Size") for call in {call.op: call for call in function.body}.values())
         or any(map(_is_foldable, known))
+        or _has_empty_parts(function)
         or any(
             (call.op == "onnx.If" and constants.issuperset(call.inputs))
             or any(_has_candidates(region, constants) for _, region in call.regions)
@@ -142,6 +144,18 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
             if call.regions
         )
     )
+
+
+def _has_empty_parts(function: Function) -> bool:
+    """Return whether there may be a Split or Concat of values of which some have no elements."""
+    if not any(call.op in ("onnx.Split", "onnx.Concat") for call in function.body):
+        return False
+    types = chain(
+        (one.type for one in function.params),
+        (one.type for one in function.constants),
+        (output.type for call in function.body for output in call.outputs),
+    )
+    return any(isinstance(one, TensorType) and one.shape is not None and 0 in one.shape for one in types)
 
 
 def _is_foldable(call: Call) -> bool:
