@@ -26,6 +26,7 @@ from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_al
 from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.support.op import Code, MatchedOps, Op, Reject, reject
+from tvmtarget.support.patterns import Pattern, spellings
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
@@ -390,7 +391,12 @@ class Strategy:
         Returns:
             False if it has no rule for it.
         """
-        return self.is_matching or ((self.ops is None or kind in self.ops) and kind not in self.unsupported)
+        if type(self).find_matches is not Strategy.find_matches:
+            return True
+        if any(not Pattern.parse(text).operators().isdisjoint(spellings(kind)) for text in self.patterns.values()):
+            return True
+        is_alone = not self.patterns if self.ops is None else kind in self.ops
+        return is_alone and kind not in self.unsupported
 
     @property
     def is_matching(self) -> bool:
