@@ -1,5 +1,7 @@
 """Operators that ONNX defines by functions are replaced by these where no code generator of a target knows them."""
 
+from typing import ClassVar
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +13,7 @@ from onnx.backend.test.case.node import collect_testcases
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, UnknownNameError
 from tvmtarget.ir.onnx.definitions import has_definition
+from tvmtarget.partition.decomposition import Replacements
 
 
 def model(node, shapes, opset=23, **constants):
@@ -107,6 +110,43 @@ def test_a_plan_says_what_was_replaced():
         UnknownNameError, match=r"'att' was replaced by the operations that define it in ONNX.*att/MatMul_"
     ):
         plan.explain("att")
+
+
+def test_parts_of_definitions_within_definitions_belong_to_the_operation():
+    plan = tt.decompose(CASES["loss"], "llvm")
+    [name] = plan.program.replaced
+    with pytest.raises(UnknownNameError, match=rf"{name}/NegativeLogLikelihoodLoss_\d+/GatherElements_\d"):
+        plan.explain(name)
+
+
+def test_a_folded_operation_with_a_name_that_begins_those_of_others_was_not_replaced():
+    nodes = [
+        helper.make_node("Add", ["c", "c"], ["two"], name="block"),
+        helper.make_node("Mul", ["x", "two"], ["y"], name="block/scale"),
+    ]
+    plan = tt.decompose(small(*nodes, c=np.float32(1)), "llvm")
+    assert "folded into constants: 1 op" in plan.summary()
+    with pytest.raises(UnknownNameError, match="'block' was folded into a constant"):
+        plan.explain("block")
+
+
+@tt.strategy("product-engine")
+class ProductEngine:
+    patterns: ClassVar = {"dense": "matmul(x, w)"}
+
+
+@tt.strategy("head-engine")
+class HeadEngine:
+    patterns: ClassVar = {"heads": "relu(attention(q, k, v, ...))"}
+
+
+@pytest.mark.parametrize(("kind", "is_replaced"), [("product-engine", True), ("head-engine", False)])
+def test_patterns_keep_the_operators_that_are_in_them(kind, is_replaced):
+    target = tt.Target.parse(f"[npu={kind},cpu=llvm](host=@cpu)")
+    module = tt.IRModule.from_onnx(CASES["attention"])
+    assert Replacements(target, module)("onnx.Attention") is is_replaced
+    if is_replaced:
+        assert {one.site for one in tt.decompose(module, target).subgraphs} == {"npu", "cpu"}
 
 
 def test_an_operation_that_an_option_names_or_that_may_not_fold_stays():

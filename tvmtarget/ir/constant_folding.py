@@ -342,7 +342,7 @@ class _Folding:
                 "onnx.Identity" if size else "onnx.Slice",
                 call.inputs[:1] if size else (call.inputs[0], zero, zero, along),
                 (output,),
-                source=f"{call.source}/{at}",
+                source=call.source if size else f"{call.source}/{at}",
             )
             for at, (output, size) in enumerate(zip(call.outputs, sizes, strict=True))
             if output.name

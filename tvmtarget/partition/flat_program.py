@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import cached_property
@@ -66,6 +66,7 @@ class FlatProgram:
         rules: the rules of `where`, in order.
         matches: the numbers of the rules that match each operation.
         folded: operations of the module that were folded into constants, or replaced by their definitions.
+        defined: those of the folded operations whose operators are replaced.
         reserved: bytes of each memory domain that values need, so that they are not there for weights.
     """
 
@@ -88,6 +89,7 @@ class FlatProgram:
     rules: tuple[Requirement, ...] = ()
     matches: tuple[tuple[int, ...], ...] = ()
     folded: tuple[str, ...] = ()
+    defined: tuple[str, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -220,9 +222,11 @@ class FlatProgram:
         return {}
 
     @cached_property
-    def replaced(self) -> frozenset[str]:
+    def replaced(self) -> Set[str]:
         """Those of the folded operations that operations of their definitions in ONNX stand for."""
-        return frozenset(map(_whole, self.body)) & {*self.folded}
+        sources = (call.source.split("/") for call in self.body) if self.defined else ()
+        wholes = {"/".join(parts[:count]) for parts in sources for count in range(1, len(parts))}
+        return wholes.intersection(self.defined)
 
     @property
     def operands(self) -> Operands:
@@ -418,7 +422,7 @@ class FlatProgram:
             if call.source == source:
                 return index
         if source in self.replaced:
-            parts = [call.source for call in self.body if _whole(call) == source]
+            parts = [call.source for call in self.body if call.source.startswith(f"{source}/")]
             raise UnknownNameError(
                 f"op {source!r} was replaced by the operations that define it in ONNX, as no code generator of the "
                 f"target knows its operator: {', '.join(parts)}"
@@ -431,11 +435,6 @@ class FlatProgram:
         raise UnknownNameError(
             f"no op {source!r} in the model{did_you_mean(source, (call.source for call in self.body))}"
         )
-
-
-def _whole(call: Call) -> str:
-    """Return the name of the operation that an operation is a part of, if it was replaced by its definition."""
-    return call.source.rpartition("/")[0]
 
 
 def binds_readers(type_: Type) -> bool:

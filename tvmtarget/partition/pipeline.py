@@ -37,7 +37,7 @@ from typing import cast
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.constant_folding import folded_ops
-from tvmtarget.ir.function import DRIVEN_DEVICE
+from tvmtarget.ir.function import DRIVEN_DEVICE, calls_in
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.partition.control.boundary_memory import check_boundary_memory
@@ -202,7 +202,9 @@ def normalised(request: Request) -> FlatProgram:
     module = request.module.verify()
     folded = folded_module(module, request) if options.fold_constants else module
     program = normalise(folded, request.target, options.where, options.named_ops)
-    program = replace(program, folded=folded_ops(module, folded))
+    replaces, gone = Replacements(request.target, module), folded_ops(module, folded)
+    sources = {call.source for function in module for call in calls_in(function) if replaces(call.op)} if gone else ()
+    program = replace(program, folded=gone, defined=tuple(name for name in gone if name in sources))
     raise_all(TargetError, [*_unsupported_systems(program.topology), *_useless_replicas(request)])
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)
