@@ -155,6 +155,14 @@ def test_an_operation_that_an_option_names_or_that_may_not_fold_stays():
             tt.decompose(CASES["attention"], "llvm", **options)
 
 
+def test_options_name_the_operations_of_a_definition():
+    for name in ("att", "op:Attention"):
+        with pytest.raises(InfeasibleError, match=r"an option names it.*name these, such as 'att/\*'"):
+            tt.decompose(CASES["attention"], "llvm", where={name: "@."})
+    plan = tt.decompose(CASES["attention"], "[a=llvm,b=llvm](host=@a)", where={"att/*": "@b"})
+    assert {one.site for one in plan.subgraphs} == {"b"}
+
+
 def test_an_edit_that_needs_a_definition_is_planned_as_a_new_program():
     before = small(helper.make_node("Relu", ["x"], ["h"], name="a"), helper.make_node("Relu", ["h"], ["y"], name="b"))
     after = small(

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Self
 
-from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.constant_folding import fold_constants
 from tvmtarget.ir.function import FUNCTION, Call, calls_in, kind_of_op
 from tvmtarget.ir.module import IRModule
@@ -160,6 +160,9 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
 
     Returns:
         The folded module; one that was decomposed before stays as it is.
+
+    Raises:
+        InfeasibleError: the request names an operation that only its definition could run.
     """
     if any(function.attr("role") is not None for function in module):
         return module
@@ -171,13 +174,25 @@ def folded_module(module: IRModule, request: Request) -> IRModule:
         return module
     before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
     lost = [key for key in keys if key in before and key not in after]
-    if not lost:
-        return folded
-    return _folded(
-        named,
-        lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
-        replaces,
-    )
+    if lost:
+        folded = _folded(
+            named,
+            lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
+            replaces,
+        )
+    if keys:
+        whole = (call for call in chain(*map(calls_in, folded)) if call.op != "onnx.Scan" and replaces(call.op))
+        raise_all(
+            InfeasibleError,
+            [
+                f"op {call.source!r} ({call.kind}) fits no site of the target as no code generator of it knows this "
+                f"operator, and an option names it, so that it is not replaced by the operations that define it in "
+                f"ONNX; name these, such as '{call.source}/*'"
+                for call in whole
+                if any(key in _OpNames((call,)) for key in keys)
+            ],
+        )
+    return folded
 
 
 def _folded(module: IRModule, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> IRModule:
