@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from models import small
-from onnx import helper
+from onnx import TensorProto, helper
 
 import tvmtarget as tt
 from tvmtarget.errors import ArtifactError, BackendError, CompileError, InfeasibleError, TargetError, TvmTargetWarning
@@ -161,3 +161,23 @@ def test_a_normalizer_keeps_the_signs_of_an_operand_that_nothing_else_reads():
     model = onnx.parser.parse_model(f"{text} <float[1,2] n, float[1,2] z> {{ {nodes} }}")
     x = np.array([[3, -4]], "float32")
     np.testing.assert_allclose(tt.build(model, "onnxruntime")(x), x / 5)
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_taken"),
+    [((5, 6), True), ((2, 1, 5, 6), True), ((2, 1, 1, 6), False), ((5, 1), False), (("b", 1, 1, "k"), False)],
+)
+def test_attention_with_a_broadcast_mask_is_refused(mask, is_taken):
+    shapes = {"q": (2, 4, 5, 8), "k": (2, 4, 6, 8), "v": (2, 4, 6, 8), "m": mask}
+    graph = helper.make_graph(
+        [helper.make_node("Attention", [*shapes], ["y"])],
+        "masked",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 4, 5, 8))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    if is_taken:
+        tt.decompose(model, "onnxruntime")
+        return
+    with pytest.raises(InfeasibleError, match=r"it broadcasts no mask.*expand the mask"):
+        tt.decompose(model, "onnxruntime")

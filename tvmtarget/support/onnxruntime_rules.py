@@ -33,6 +33,23 @@ def _no_padded_mask(op: Op) -> Reject | None:
     return reject("RULE", "it needs the mask as long as the keys, where some of these are padding")
 
 
+def _no_broadcast_mask(op: Op) -> Reject | None:
+    """Reject masks of one query, or key, for all: it fails at the first run (onnxruntime 1.31)."""
+    mask, queries, keys = op.tensor(3), op.tensor(0), op.tensor(1)
+    if mask is None or not mask.shape or len(mask.shape) < 2:
+        return None
+    sizes = [(mask.shape[-2], queries)]
+    if not op.operand(4):  # `past_key`, whose keys come before these
+        sizes.append((mask.shape[-1], keys))
+    for size, data in sizes:
+        wanted = None if data is None or data.shape is None else data.shape[-2]
+        is_certain = isinstance(size, int) and (size == 1 or isinstance(wanted, int))
+        if is_certain and wanted is not None and wanted != size:
+            message = f"it broadcasts no mask, and that of size {size} is for {wanted} queries or keys"
+            return reject("RULE", message, hint="expand the mask")
+    return None
+
+
 def _one_zero_point(op: Op) -> Reject | None:
     point = op.tensor(3)
     if point is None or point.shape in ((), (1,)):
@@ -75,7 +92,8 @@ _EXTREME = Rule(dtypes=_NUMBERS - {"int16", "uint16"})
 
 RULES: dict[str, Rule] = {
     "Attention": Rule(
-        attrs={"left_window_size": (), "right_window_size": ()}, checks=(_no_causal_products, _no_padded_mask)
+        attrs={"left_window_size": (), "right_window_size": ()},
+        checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask),
     ),
     "BitCast": Rule(dtypes=_NUMBERS),
     "ConvInteger": Rule(checks=(_one_zero_point,)),
