@@ -355,3 +355,21 @@ def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: st
     module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18))
     with pytest.raises(InfeasibleError, match=reason):
         tt.decompose(module, "openvino")
+
+
+def test_attention_has_symbolic_batches_and_lengths_but_not_numbers_of_heads():
+    def attention(heads):
+        shapes = {"q": ("b", 4, "s", 8), "k": ("b", heads, "t", 8), "v": ("b", heads, "t", 8)}
+        node = helper.make_node("Attention", [*shapes], ["y"], name="attention")
+        inputs = {name: ("float32", shape) for name, shape in shapes.items()}
+        return model([node], inputs, {"y": ("float32", ("b", 4, "s", 8))}, opset=23)
+
+    executable = tt.build(attention(2), "openvino")
+    random = np.random.default_rng(0)
+    for b, s, t in ((2, 3, 5), (1, 1, 7)):
+        q, k, v = (random.standard_normal((b, *size, 8)).astype("float32") for size in ((4, s), (2, t), (2, t)))
+        weights = np.exp(q @ k.repeat(2, 1).swapaxes(2, 3) / np.sqrt(8))
+        expected = weights / weights.sum(-1, keepdims=True) @ v.repeat(2, 1)
+        np.testing.assert_allclose(executable(q, k, v), expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(InfeasibleError, match="symbolic numbers of heads"):
+        tt.decompose(attention("h"), "openvino")

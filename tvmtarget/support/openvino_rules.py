@@ -144,10 +144,12 @@ def _no_padding_keys(op: Op) -> Reject | None:
     return reject("RULE", "it does not support keys that are padding") if op.operand(6) else None
 
 
-def _static_shapes(op: Op) -> Reject | None:
-    if all(_is_static(op.tensor(index)) for index in range(3)):
+def _static_heads(op: Op) -> Reject | None:
+    """Reject attention of symbolic numbers of heads or features; batches and lengths may be symbolic."""
+    shapes = [None if one is None else one.shape for one in map(op.tensor, range(3))]
+    if all(shape and all(isinstance(dim, int) for dim in (*shape[1:-2], shape[-1])) for shape in shapes):
         return None
-    message = f"its {op.kind} on symbolic dimensions fails where queries share keys"
+    message = f"its {op.kind} on symbolic numbers of heads fails where queries share keys"
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
 
 
@@ -294,7 +296,7 @@ RULES: dict[str, Rule] = {
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
-        checks=(_static_shapes, _no_past_causal_mask, _no_padding_keys),
+        checks=(_static_heads, _no_past_causal_mask, _no_padding_keys),
     ),
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
