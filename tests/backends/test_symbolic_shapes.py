@@ -252,3 +252,10 @@ def test_slices_run_backwards_along_a_known_dimension_of_open_batches(start, end
     expected = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
     found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": x})["y"]
     np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_what_reads_a_range_of_computed_length_runs_after_that_is_known():
+    module = model("""g (float p, float q) => (float[n] y) <float zero = {0}, float one = {1}, float tau = {6.28}> {
+        s = Sub(q, one) d = Div(tau, s) r = Range(zero, p, one) m = Mul(r, d) y = Cos(m) }""")
+    results = tt.build(module, "llvm").run({"p": np.float32(5), "q": np.float32(4)})
+    np.testing.assert_allclose(results["y"], np.cos(np.arange(5) * 6.28 / 3), rtol=1e-5, atol=1e-6)

@@ -127,7 +127,8 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
     keeping = tvm.transform.module_pass(_keep_sizes_apart, opt_level=0, name="KeepSizesApart")
     lower, *others = pipeline.legalize_passes(target)
-    return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, *others]
+    ordering = tvm.transform.module_pass(_read_sizes_first, opt_level=0, name="ReadSizesFirst")
+    return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, *others, ordering]
 
 
 def _keep_sizes_apart(module: Module, _context: object) -> Module:
@@ -144,6 +145,70 @@ def _keep_sizes_apart(module: Module, _context: object) -> Module:
             if len(tensors) == 1:
                 result[variable] = function.with_attr("op_pattern", OPAQUE)
     return result
+
+
+def _read_sizes_first(module: Module, _context: object) -> Module:
+    """Put bindings behind those that read the sizes in them when a program runs.
+
+    `FuseOps` of TVM 0.27 puts a fused function where its first operation was, and what it reads before it; it does not
+    see that a function needs a size.
+    """
+    from tvm import ir, relax
+    from tvm_ffi import structural_walk
+
+    result = module.clone()
+    for variable, function in module.functions_items():
+        if not isinstance(function, relax.Function) or not isinstance(function.body, relax.SeqExpr):
+            continue
+        given: list[Any] = []
+        structural_walk([param.ty for param in function.params], (ir.Var, given.append))
+        blocks = [_in_order(block, frozenset(given)) for block in function.body.blocks]
+        if any(new is not old for new, old in zip(blocks, function.body.blocks, strict=True)):
+            body = relax.SeqExpr(blocks, function.body.body)
+            result[variable] = relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+    return result
+
+
+def _in_order(block: Any, given: frozenset[Any]) -> Any:  # noqa: ANN401
+    """Return a block with each binding behind those of its values, and of its sizes that are not given."""
+    from tvm import ir, relax
+    from tvm_ffi import structural_walk
+
+    bindings = list(block.bindings)
+    if not any(isinstance(binding, relax.MatchCast) for binding in bindings):
+        return block
+    makers: dict[Any, int] = {}
+    for at, binding in enumerate(bindings):
+        makers[binding.var] = at
+        if isinstance(binding, relax.MatchCast):
+            sizes: list[Any] = []
+            structural_walk(binding.ty, (ir.Var, sizes.append))
+            for size in sizes:
+                if size not in given:
+                    makers.setdefault(size, at)
+    order: dict[int, None] = {}
+    for at in range(len(bindings)):
+        _add_after(at, bindings, makers, order)
+    return block if list(order) == [*range(len(bindings))] else type(block)([bindings[at] for at in order])
+
+
+def _add_after(at: int, bindings: Sequence[Any], makers: Mapping[Any, int], order: dict[int, None]) -> None:
+    """Add a binding to an order, after those that make what it reads."""
+    from tvm import ir
+    from tvm_ffi import structural_walk
+
+    waiting, seen = [(at, False)], set[int]()
+    while waiting:
+        one, is_ready = waiting.pop()
+        if is_ready:
+            order[one] = None
+        if is_ready or one in order or one in seen:
+            continue
+        seen.add(one)
+        read: list[Any] = []
+        structural_walk([bindings[one].value, bindings[one].var.ty], (ir.Var, read.append))
+        waiting.append((one, True))
+        waiting += [(makers[name], False) for name in reversed(read) if makers.get(name, one) != one]
 
 
 def cpu_pipeline(target: Target, choose: Choose | None = None, *, saves_memory: bool = False) -> Pass:
