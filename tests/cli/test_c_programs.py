@@ -34,8 +34,14 @@ def model(tmp_path):
         UNPACKED,
         ("--target=c", "--executor=aot", "--executor-aot-unpacked-api=1", "--runtime=crt"),
         ("--target=c", "--executor=aot", "--runtime=crt", "--runtime-crt-system-lib=1"),
-        ("--target=llvm", "--executor=aot", "--runtime=crt", "--runtime-crt-system-lib=1"),
-        ("--target=llvm", "--executor=aot", "--executor-aot-interface-api=packed", "--runtime=cpp"),
+        ("--target=llvm", "--target-llvm-mcpu=x86-64", "--executor=aot", "--runtime=crt", "--runtime-crt-system-lib=1"),
+        (
+            "--target=llvm",
+            "--target-llvm-mcpu=x86-64",
+            "--executor=aot",
+            "--executor-aot-interface-api=packed",
+            "--runtime=cpp",
+        ),
     ],
 )
 def test_a_model_runs_as_a_program_in_c(cli, model, options):

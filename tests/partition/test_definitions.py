@@ -8,7 +8,6 @@ import onnxruntime
 import pytest
 from models import small
 from onnx import TensorProto, helper
-from onnx.backend.test.case.node import collect_testcases
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, UnknownNameError
@@ -67,21 +66,6 @@ def test_operators_that_only_their_definitions_make_run(name, target):
     expected = onnxruntime.InferenceSession(CASES[name].SerializeToString()).run(None, inputs)
     for actual, wanted in zip(tt.build(CASES[name], target).run(inputs).values(), expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_attention_of_onnxs_own_tests_runs_on_llvm():
-    cases = [case for case in collect_testcases(None) if case.name.startswith(("test_attention", "test_rotary"))]
-    cases = [case for case in cases if "expanded" not in case.name and "bf16" not in case.name]
-    assert len(cases) > 80
-    for case in cases:
-        executable = tt.build(case.model, "llvm")
-        for inputs, outputs in case.data_sets:
-            given = dict(zip((one.name for one in case.model.graph.input), inputs, strict=True))
-            for actual, wanted in zip(executable.run(given).values(), outputs, strict=True):
-                half = 2e-3 if wanted.dtype == np.float16 else 0
-                np.testing.assert_allclose(actual, wanted, rtol=max(case.rtol, half), atol=max(case.atol, half))
 
 
 def test_open_dimensions_stay_open():
