@@ -151,9 +151,11 @@ def test_a_slow_operation_is_found_by_the_subgraphs_it_is_in():
 def test_a_build_takes_placement_and_settings_from_the_log_and_computes_the_same(tuned):
     url, result = tuned
     exe = tt.build(digits(), BOTH, log=url)
+    # Either leaf may be the faster one on this machine; the settings that were tuned are those of onnxruntime.
+    executor = "exact" if "onnxruntime" in exe.report()["backends"] else "default"
     assert {applied.level: applied.tier for applied in exe.tuned if applied.level != "kernel"} == {
         "graph": "exact",
-        "executor": "exact",
+        "executor": executor,
     }
     with np.load(DIGITS.with_suffix(".npz")) as data:
         x = data["input"]
