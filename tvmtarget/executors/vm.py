@@ -85,12 +85,14 @@ class VmExecutor(ProgramExecutor):
         if LIBRARY in system.native:
             return VmSystem(system, load(import_tvm(), system.native[LIBRARY]), system.native[LIBRARY])
         executable = _link(system)
-        try:
-            library = LinkedProgram(executable, 0).linked()
-        except BackendError as error:
-            raise BackendError(f"@{system.path or '.'} cannot be built: {error}") from error
-        runs_here = not any(system.cannot_run)  # a library for a GPU opens only where its driver is
-        return VmSystem(system, load(import_tvm(), library) if runs_here else executable, library)
+        library = LinkedProgram(executable, 0).native_files().get(LIBRARY)
+        if library is None:
+            raise BackendError(
+                f"@{system.path or '.'} cannot be built: native code needs a linker for shared libraries that works, "
+                "such as gcc (CXX, CC)"
+            )
+        # A library for a GPU opens only where its driver is.
+        return VmSystem(system, executable if system.cannot_run else load(import_tvm(), library), library)
 
 
 EXECUTOR = VmExecutor()

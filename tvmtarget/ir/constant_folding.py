@@ -148,7 +148,7 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
 
 def _has_empty_parts(function: Function) -> bool:
     """Return whether there may be a Split or Concat of values of which some have no elements."""
-    if not any(call.op in ("onnx.Split", "onnx.Concat") for call in function.body):
+    if function.ops.isdisjoint(("onnx.Split", "onnx.Concat")):
         return False
     types = chain(
         (one.type for one in function.params),

@@ -202,9 +202,11 @@ def normalised(request: Request) -> FlatProgram:
     module = request.module.verify()
     folded = folded_module(module, request) if options.fold_constants else module
     program = normalise(folded, request.target, options.where, options.named_ops)
-    replaces, gone = Replacements(request.target, module), folded_ops(module, folded)
-    sources = {call.source for function in module for call in calls_in(function) if replaces(call.op)} if gone else ()
-    program = replace(program, folded=gone, defined=tuple(name for name in gone if name in sources))
+    gone = folded_ops(module, folded)
+    if gone:
+        replaces = Replacements(request.target, module)
+        sources = {call.source for function in module for call in calls_in(function) if replaces(call.op)}
+        program = replace(program, folded=gone, defined=tuple(name for name in gone if name in sources))
     raise_all(TargetError, [*_unsupported_systems(program.topology), *_useless_replicas(request)])
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)

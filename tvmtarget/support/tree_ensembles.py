@@ -162,7 +162,7 @@ def read_ensemble(kind: str, attributes: Mapping[str, Any], dtype: str) -> Ensem
 def _check_two_classes(attributes: Mapping[str, Any], weighted: Array) -> None:
     """Reject two classes, with weights of the second one, of which engines make different labels.
 
-    ONNX Runtime (1.32, `tree_ensemble_aggregator.h`) makes the numbers 0 and 1, whatever the labels are.
+    ONNX Runtime (1.32, `tree_ensemble_aggregator.h`) makes the numbers 0 and 1 of all labels.
     """
     if not (weighted == 0).any():
         raise ValueError("it has two classes, and weights of the second one only, which engines score differently")

@@ -268,20 +268,6 @@ class CompiledModule(Compiled):
                 return {}
             return {LIBRARY: path.read_bytes()}
 
-    def linked(self) -> bytes:
-        """Link a shared library.
-
-        Returns:
-            The library.
-
-        Raises:
-            BackendError: this machine has no linker that works.
-        """
-        library = self.native_files().get(LIBRARY)
-        if library is None:
-            raise BackendError("native code needs a linker for shared libraries that works, such as gcc (CXX, CC)")
-        return library
-
     def _check(self, inputs: Sequence[Array | DeviceArray]) -> None:
         for position in sorted(self._never_empty):
             shape = inputs[position].shape
