@@ -190,26 +190,14 @@ def _maxima_with_places(
     storage_order: int | None = None,
 ) -> tuple[Array, Array]:
     """Return maxima of windows, and where the first of equal ones is in the whole tensor."""
-    rank, sizes = len(kernel_shape), x.shape[2:]
-    steps, gaps, edges = strides or [1] * rank, dilations or [1] * rank, pads or [0] * 2 * rank
-    counts, first = [], []
-    for at in range(rank):
-        length = (kernel_shape[at] - 1) * gaps[at] + 1
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            counts.append(-(-sizes[at] // steps[at]))
-            total = max(0, (counts[at] - 1) * steps[at] + length - sizes[at])
-            first.append((total + (auto_pad == "SAME_LOWER")) // 2)
-            continue
-        rest = sizes[at] + edges[at] + edges[at + rank] - length
-        count = (-(-rest // steps[at]) if ceil_mode else rest // steps[at]) + 1
-        # A window that would begin behind the image and the padding before it is none.
-        counts.append(count - (count > 1 and (count - 1) * steps[at] >= sizes[at] + edges[at]))
-        first.append(edges[at])
+    rank, sizes, gaps = len(kernel_shape), x.shape[2:], dilations or [1] * len(kernel_shape)
+    starts = _starts(sizes, kernel_shape, strides, gaps, pads, auto_pad, ceil_mode)
+    counts = [*map(len, starts)]
     maxima, places = np.zeros((*x.shape[:2], *counts), x.dtype), np.full((*x.shape[:2], *counts), -1)
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank) * math.prod(sizes)
     order = range(rank)[::-1] if storage_order else range(rank)
     for offset in np.ndindex(*kernel_shape):
-        along = np.ix_(*(np.arange(counts[at]) * steps[at] + offset[at] * gaps[at] - first[at] for at in range(rank)))
+        along = np.ix_(*(np.array(starts[at], "int64") + offset[at] * gaps[at] for at in range(rank)))
         within = math.prod((one >= 0) & (one < size) for one, size in zip(along, sizes, strict=True))
         index = tuple(one.clip(0, size - 1) for one, size in zip(along, sizes, strict=True))
         found, place = x[(..., *index)], np.zeros((), "int64")
@@ -246,23 +234,46 @@ def _windows(
     Returns:
         The indices of each window; None if only the evaluator knows what it does.
     """
-    rank, found = len(kernel_shape), []
+    gaps, found = dilations or [1] * len(kernel_shape), []
     if ceil_mode or x.dtype.kind != "f" or not x.size or np.isnan(x).any():
         return None
-    steps, gaps, edges = strides or [1] * rank, dilations or [1] * rank, pads or [0] * 2 * rank
-    for size, kernel, step, gap, first, last in zip(
-        x.shape[2:], kernel_shape, steps, gaps, edges[:rank], edges[rank:], strict=True
-    ):
-        length, before, after = (kernel - 1) * gap + 1, first, last
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            total = max(0, (-(-size // step) - 1) * step + length - size)
-            before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
-            after = total - before
-        starts = range(-before, size + after - length + 1, step)
+    every = _starts(x.shape[2:], kernel_shape, strides, gaps, pads, auto_pad, ceil_mode)
+    for size, kernel, gap, starts in zip(x.shape[2:], kernel_shape, gaps, every, strict=True):
+        length = (kernel - 1) * gap + 1
         # The first element of the input in a window that begins in the padding, and each gap-th after it.
         found.append([slice(start % gap if start < 0 else start, start + length, gap) for start in starts])
         if not starts or any(one.start >= min(one.stop, size) for one in found[-1]):
             return None  # a window of padding alone
+    return found
+
+
+def _starts(
+    sizes: Sequence[int],
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    dilations: Sequence[int],
+    pads: Sequence[int] | None,
+    auto_pad: str | None,
+    ceil_mode: int | None,
+) -> list[range]:
+    """Return where the windows of a pooling operator begin along each spatial dimension; negative in the padding."""
+    rank, found = len(kernel_shape), []
+    steps, edges = strides or [1] * rank, pads or [0] * 2 * rank
+    for size, kernel, step, gap, first, last in zip(
+        sizes, kernel_shape, steps, dilations, edges[:rank], edges[rank:], strict=True
+    ):
+        length, before, after = (kernel - 1) * gap + 1, first, last
+        is_same = auto_pad in ("SAME_UPPER", "SAME_LOWER")
+        if is_same:
+            total = max(0, (-(-size // step) - 1) * step + length - size)
+            before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            after = total - before
+        last_start = size + after - length
+        if ceil_mode and not is_same:
+            # A window that would begin behind the image and the padding before it is none.
+            rounded = last_start + -(last_start + before) % step
+            last_start = rounded if rounded < size else last_start
+        found.append(range(-before, last_start + 1, step))
     return found
 
 
