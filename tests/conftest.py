@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
+from tvmtarget import plugins
+
 # The first text that a fresh checkout draws makes hypothesis tabulate Unicode, for seconds on a slow machine.
 _SETTINGS = {"suppress_health_check": [HealthCheck.too_slow], "deadline": None}
 # The same examples on each run, so that what fails is the change; others with --hypothesis-profile=explore.
@@ -78,6 +80,20 @@ def pytest_configure():
             raise pytest.UsageError(
                 f"the entry points of {folder} changed; install it again: pip install -e . {folder}"
             )
+
+
+@pytest.fixture(autouse=True)
+def plugins_of_one_test():
+    """Remove the plugins that a test registered: which tests ran before it in its process must not matter."""
+    registered, owners = dict(plugins._registered), dict(plugins._owners)
+    yield
+    if plugins._registered != registered:
+        plugins._registered.clear()
+        plugins._registered.update(registered)
+        plugins._owners.clear()
+        plugins._owners.update(owners)
+        for clear in plugins._cache_clears:
+            clear()
 
 
 @pytest.fixture
