@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tvmtarget.partition.machines import stream_simulation
 from tvmtarget.partition.machines.stream_simulation import MAX_STEPS, STREAM_DEPTH, MachineStep, time_per_input
 
 WHOLE = 20  # inputs for each one in progress; the first ten do not count, nor the last
@@ -123,6 +124,15 @@ def test_a_machine_that_waits_for_another_hides_the_wait_behind_other_inputs():
     }
     # One input takes 100: what is received is there as soon as it was sent.
     assert [time_per_input(round_trip, depth) for depth in (1, 8)] == [100, 80]
+
+
+def test_what_repeats_need_not_be_simulated(monkeypatch):
+    forms = [(seed, machines, steps) for seed in range(8) for machines, steps in [(2, 3), (3, 12), (5, 60)]]
+    replicas = [None, {"m1": ("m1", "r1", "r2")}]
+    streams = [(programs_of(*form), depth, group) for form in forms for depth in (1, 8) for group in replicas]
+    found = [time_per_input(*stream) for stream in streams]
+    monkeypatch.setattr(stream_simulation._Simulation, "_state", lambda *_: object())
+    assert found == [time_per_input(*stream) for stream in streams]
 
 
 def test_programs_of_very_many_steps_are_not_simulated():

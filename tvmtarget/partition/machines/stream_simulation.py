@@ -57,12 +57,14 @@ def time_per_input(
     if sum(map(len, merged.values())) > MAX_STEPS:
         return None
     running: dict[str, _Turn] = {}
+    receivers: dict[int, Sequence[str]] = {}
     for machine, steps in merged.items():
         group = (replicas or {}).get(machine, (machine,))
         running |= {replica: _Turn(steps, turn, len(group)) for turn, replica in enumerate(group)}
-    done = _Simulation(running, depth, ROUNDS * depth).finished()
+        receivers |= {step.receives: group for step in steps if step.receives is not None}
+    done = _Simulation(running, receivers, depth).finished((ROUNDS - 1) * depth)
     first = WARM_UP * depth - 1
-    return (done[-1 - depth] - done[first]) // (len(done) - 1 - depth - first)
+    return (done[-1] - done[first]) // (len(done) - 1 - first)
 
 
 def _merged(steps: Sequence[MachineStep]) -> list[MachineStep]:
@@ -95,45 +97,75 @@ class _Simulation:
     """The state of all machines; inputs are numbered in the order in which they begin."""
 
     machines: Mapping[str, _Turn]
+    receivers: Mapping[int, Sequence[str]]  # machines, by transfer
     depth: int
-    count: int
     events: list[tuple[int, str]] = field(default_factory=list)  # when a machine may have something to do
     free: dict[str, int] = field(default_factory=dict)
     position: dict[str, list[int]] = field(default_factory=dict)  # of the next step, by machine and input
     current: dict[str, int] = field(default_factory=dict)  # the input that a machine works on until its next receive
-    sent: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # begin and end, by input and transfer
+    sent: dict[tuple[int, int], int] = field(default_factory=dict)  # ends of transfers on their way, by input
     begins: list[int] = field(default_factory=list)  # of each input that begins, when it does
     ends: list[dict[str, int]] = field(default_factory=list)  # of the same, when machines are done
     oldest: int = 0
 
-    def finished(self) -> list[int]:
-        """Return when each input is done, and all before it."""
+    def finished(self, count: int) -> list[int]:
+        """Return when each of the first inputs, and all before it, are done.
+
+        What comes after a state that was there before, only earlier, is what came then.
+        """
         self.free = dict.fromkeys(self.machines, 0)
-        self.position = {
-            machine: [turn.first_step(number) for number in range(self.count)]
-            for machine, turn in self.machines.items()
-        }
+        self.position = {machine: [] for machine in self.machines}
         done: list[int] = []
-        for _ in range(min(self.depth, self.count)):
+        states: dict[object, int] = {}  # how many inputs were done in a state
+        for _ in range(self.depth):
             self._begin(0)
-        while len(done) < self.count:
+        while len(done) < count:
             time, machine = heappop(self.events)
             if self.free[machine] <= time:
                 self._work(machine, time)
-            while self.oldest < len(self.ends) and len(self.ends[self.oldest]) == len(self.machines):
+            if len(self.ends[self.oldest]) < len(self.machines):
+                continue
+            while len(self.ends[self.oldest]) == len(self.machines):
                 done.append(max([*self.ends[self.oldest].values(), *done[-1:]]))
                 self.oldest += 1
                 self._begin(done[-1])
-        return done
+            before = states.setdefault(self._state(time, done[-1]), len(done))
+            if before < len(done):
+                period, later = len(done) - before, done[-1] - done[before - 1]
+                while len(done) < count:
+                    done.append(done[-period] + later)
+        return done[:count]
+
+    def _state(self, time: int, since: int) -> object:
+        """Return what decides about all after an event at `time`, with times relative to `since`."""
+        under_way = range(self.oldest, len(self.ends))
+        return (
+            tuple(self.oldest % one.turns for one in self.machines.values()),
+            tuple(max(free, time) - since for free in self.free.values()),
+            tuple(self.current.get(machine, -1) - self.oldest for machine in self.machines),
+            tuple(tuple(position[self.oldest :]) for position in self.position.values()),
+            tuple(max(self.begins[number], time) - since for number in under_way),
+            frozenset(
+                (number - self.oldest, machine, max(end - since, 0))
+                for number in under_way
+                for machine, end in self.ends[number].items()
+            ),
+            frozenset(
+                (number - self.oldest, transfer, max(end, time) - since)
+                for (number, transfer), end in self.sent.items()
+            ),
+            frozenset((event - since, machine) for event, machine in self.events),
+        )
 
     def _begin(self, time: int) -> None:
-        if len(self.ends) < self.count:
-            number = len(self.begins)
-            self.begins.append(time)
-            is_done = {name: self.position[name][number] == len(one.steps) for name, one in self.machines.items()}
-            self.ends.append({machine: time for machine in self.machines if is_done[machine]})
-            for machine in self.machines:
-                heappush(self.events, (max(time, self.free[machine]), machine))
+        number = len(self.begins)
+        self.begins.append(time)
+        self.ends.append({})
+        for machine, one in self.machines.items():
+            self.position[machine].append(one.first_step(number))
+            if self.position[machine][number] == len(one.steps):
+                self.ends[number][machine] = time
+            heappush(self.events, (max(time, self.free[machine]), machine))
 
     def _work(self, machine: str, time: int) -> None:
         """Make the next step of a machine at some time, if there is one that it can make."""
@@ -143,17 +175,15 @@ class _Simulation:
         for number in (own,) if going_on and own is not None else range(self.oldest, len(self.ends)):
             if position[number] == len(steps) or self.begins[number] > time:
                 continue
-            step, end = steps[position[number]], time
+            step = steps[position[number]]
+            end = time + step.time
             if step.receives is not None:
-                begin, sent = self.sent.get((number, step.receives), (None, 0))
-                if begin is None or begin > time:
+                if (number, step.receives) not in self.sent:
                     continue
-                end = max(time + step.time, sent)
-            else:
-                end = time + step.time
+                end = max(end, self.sent.pop((number, step.receives)))
             if step.sends is not None:
-                self.sent[number, step.sends] = time, end
-                for other in self.machines:
+                self.sent[number, step.sends] = end
+                for other in self.receivers.get(step.sends, ()):
                     heappush(self.events, (max(time, self.free[other]), other))
             position[number] += 1
             self.current[machine], self.free[machine] = number, end
