@@ -181,3 +181,36 @@ def test_attention_with_a_broadcast_mask_is_refused(mask, is_taken):
         return
     with pytest.raises(InfeasibleError, match=r"it broadcasts no mask.*expand the mask"):
         tt.decompose(model, "onnxruntime")
+
+
+TYPES_OF_OPERATORS = [
+    ("LRN", 13, {"size": 3}, [("float32", [1, 3, 2, 2])], True),
+    ("LRN", 13, {"size": 3}, [("float64", [1, 3, 2, 2])], False),
+    ("GridSample", 20, {}, [("float32", [1, 2, 4, 4]), ("float32", [1, 3, 3, 2])], True),
+    ("GridSample", 20, {}, [("float16", [1, 2, 4, 4]), ("float32", [1, 3, 3, 2])], True),
+    ("GridSample", 20, {}, [("float32", [1, 2, 4, 4]), ("float64", [1, 3, 3, 2])], False),
+    ("RMSNormalization", 23, {}, [("float16", [2, 4]), ("float32", [4])], False),
+    ("Add", 6, {"broadcast": 0}, [("float32", [2]), ("float32", [2])], False),
+    ("QuantizeLinear", 23, {}, [("float32", [2]), ("float32", [])], True),
+    ("QuantizeLinear", 23, {}, [("float32", [2]), ("float16", [])], False),
+]
+
+
+@pytest.mark.parametrize(("kind", "opset", "attributes", "operands", "runs"), TYPES_OF_OPERATORS)
+def test_operators_run_on_the_types_that_have_kernels_only(kind, opset, attributes, operands, runs):
+    values = {name: np.ones(shape, dtype) for name, (dtype, shape) in zip("abc", operands, strict=False)}
+    node = helper.make_node(kind, list(values), ["y"], **attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in values.items()
+    ]
+    type_ = (
+        TensorProto.UINT8 if kind == "QuantizeLinear" else inputs[kind == "RMSNormalization"].type.tensor_type.elem_type
+    )
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", type_, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    if runs:
+        assert np.isfinite(tt.build(model, "onnxruntime").run(values)["y"]).all()
+    else:
+        with pytest.raises(InfeasibleError, match=kind):
+            tt.decompose(model, "onnxruntime")

@@ -274,7 +274,7 @@ class ONNXRUNTIME(Strategy):
     supports_non_tensors = True
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject operators of unregistered domains, and values of 4 bits that are no weights.
+        """Reject other domains, types without a kernel, and values of 4 bits that are no weights.
 
         Args:
             op: an operation that the tables support.
@@ -282,7 +282,10 @@ class ONNXRUNTIME(Strategy):
         Returns:
             None if it is supported, else why not.
         """
-        return _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc") or check_four_bits(op)
+        other = _only_domains(op, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc") or check_four_bits(op)
+        # Other execution providers have kernels of their own.
+        provider = "cpu" if self.target is None else str(self.target["provider"]).lower()
+        return other or (onnxruntime_rules.check_kernels(op) if provider.startswith("cpu") else None)
 
 
 class OPENVINO(Strategy):

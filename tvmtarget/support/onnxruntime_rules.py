@@ -1,22 +1,82 @@
 """Operator support of ONNX Runtime on the CPU, as far as it is less than ONNX: a row per operator.
 
-Found by running ONNX's node tests with onnxruntime 1.31. What is left out has no kernel, is rejected when a session is
-created or runs, or computes another result than ONNX defines.
+Found by running ONNX's node tests with onnxruntime 1.31. What is left out is rejected when a session is created or
+runs, or computes another result than ONNX defines. Element types that have no kernel are in
+`data/onnxruntime_kernels.json`, which is read at first use.
 """
 
 from __future__ import annotations
 
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+from tvmtarget.ir.onnx.opset_versions import since_version
+from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["RULES", "UNSUPPORTED"]
+__all__ = ["RULES", "UNSUPPORTED", "check_kernels"]
 
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 _FLOATS = frozenset({"float16", "float32", "float64"})
 _NUMBERS = _UNSIGNED | _SIGNED | _FLOATS
+# Those that the list of kernels is about.
+_LIMITED = _NUMBERS | {"bool", "string"}
+
+
+@cache
+def _kernels() -> dict[str, dict[str, tuple[list[list[int]], list[list[list[str]]]]]]:
+    """Return operands of each type parameter, and types that go together, by operator and its version.
+
+    Operators and versions without limits are left out. Results count from -1 downwards.
+    """
+    found: Any = json.loads((Path(__file__).parent / "data/onnxruntime_kernels.json").read_bytes())
+    return dict(found)
+
+
+def check_kernels(op: Op) -> Reject | None:
+    """Check that there is a kernel for the types of an operation.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        None if there is one or the types are unknown, else why not.
+    """
+    versions = _kernels().get(op.kind)
+    if versions is None:
+        return None
+    domain, _, kind = op.kind.rpartition("::")
+    limits = versions.get(str(since_version(kind, op.opset, domain)))
+    if limits is None:
+        return None
+    parameters, rows = limits
+    if not rows:
+        message = f"it has no kernel for {op.kind} of operator set {op.opset}"
+        return reject("RULE", message, hint="convert the model with onnx.version_converter")
+    types = [_dtype(op, operands) for operands in parameters]
+    if any(all(dtype is None or dtype in one for dtype, one in zip(types, row, strict=True)) for row in rows):
+        return None
+    found = " and ".join(dtype for dtype in types if dtype is not None)
+    known = [at for at, dtype in enumerate(types) if dtype is not None]
+    choices = list(dict.fromkeys(" and ".join("/".join(row[at]) for at in known) for row in rows))
+    return reject("DTYPE", f"it does not support {op.kind} on {found}", hint=f"cast to {'; or '.join(choices)}")
+
+
+def _dtype(op: Op, operands: list[int]) -> str | None:
+    """Return the element type that some operands and results have; None if it is unknown or not limited."""
+    inputs, outputs = op.inputs, op.outputs[::-1]
+    for number in operands:
+        if -len(outputs) <= number < len(inputs):
+            one = (inputs if number >= 0 else outputs)[number]
+            if isinstance(one, TensorType) and one.dtype in _LIMITED:
+                return one.dtype
+    return None
 
 
 def _no_causal_products(op: Op) -> Reject | None:
@@ -79,6 +139,25 @@ def _no_aligned_shrinking(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
 
 
+def _plain_region(op: Op) -> Reject | None:
+    """Reject regions of a type that neither the data nor the kernel has: no session can be made (onnxruntime 1.31)."""
+    data, region = op.tensor(0), op.tensor(1)
+    if op.attr("coordinate_transformation_mode") != "tf_crop_and_resize" or data is None or region is None:
+        return None
+    if region.dtype in ("float32", data.dtype):
+        return None
+    return reject("DTYPE", f"it does not support a roi of {region.dtype}", hint="cast it to float32")
+
+
+def _one_type_of_floats(op: Op) -> Reject | None:
+    """Reject scales of another type than the data: it fails at the first run (onnxruntime 1.31)."""
+    data, scale = op.tensor(0), op.tensor(1)
+    if data is None or scale is None or data.dtype == scale.dtype:
+        return None
+    message = f"it quantizes {data.dtype} by scales of that type only, not of {scale.dtype}"
+    return reject("DTYPE", message, hint="cast one of them")
+
+
 def _number_of_sizes_is_known(op: Op) -> Reject | None:
     sizes = op.tensor(3)
     if sizes is None or (sizes.shape is not None and all(isinstance(size, int) for size in sizes.shape)):
@@ -88,26 +167,21 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
 
 
 _RECURRENT = Rule(attrs={"layout": (0,)})
-_EXTREME = Rule(dtypes=_NUMBERS - {"int16", "uint16"})
 
 RULES: dict[str, Rule] = {
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask),
     ),
-    "BitCast": Rule(dtypes=_NUMBERS),
     "ConvInteger": Rule(checks=(_one_zero_point,)),
     "GRU": _RECURRENT,
     "LSTM": _RECURRENT,
-    "Max": _EXTREME,
     "MaxUnpool": Rule(checks=(_no_output_shape,)),
-    "Min": _EXTREME,
-    "Pow": Rule(typed=1, dtypes=_SIGNED - {"int8", "int16"} | _FLOATS),
+    "QuantizeLinear": Rule(checks=(_one_type_of_floats,)),
     "RNN": _RECURRENT,
     "ReduceMax": Rule(checks=(_no_empty_booleans,)),
     "ReduceMin": Rule(checks=(_no_empty_booleans,)),
-    "Resize": Rule(checks=(_no_aligned_shrinking, _number_of_sizes_is_known)),
-    "RoiAlign": Rule(opsets=range(10, 22)),
+    "Resize": Rule(checks=(_no_aligned_shrinking, _number_of_sizes_is_known, _plain_region)),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),

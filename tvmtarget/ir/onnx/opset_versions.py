@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
@@ -22,7 +23,7 @@ from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.onnx.tensors import SMALL
 from tvmtarget.ir.types import Type
 
-__all__ = ["convert_opsets", "unify_opsets"]
+__all__ = ["convert_opsets", "since_version", "unify_opsets"]
 
 # First version since which a control flow operator changed only in the types that it accepts, so that it needs no
 # conversion; Scan had other semantics before version 9.
@@ -84,8 +85,18 @@ def _domain_and_kind(call: Call) -> tuple[str, str]:
     return (domain, kind) if call.op.startswith("onnx.") else (call.op, "")
 
 
-def _since_version(kind: str, version: int, domain: str) -> int | None:
-    """Return the version that introduced an operator's definition in `version`; None if ONNX does not know it."""
+@cache
+def since_version(kind: str, version: int, domain: str) -> int | None:
+    """Return the version of an operator set that introduced the definition of an operator.
+
+    Args:
+        kind: name of the operator.
+        version: version of the operator set in which it is used.
+        domain: the operator set; empty for ONNX's own.
+
+    Returns:
+        The version; None if ONNX does not know the operator.
+    """
     try:
         return int(onnx.defs.get_schema(kind, version, domain).since_version)
     except onnx.defs.SchemaError:
@@ -101,8 +112,8 @@ def _has_same_definition(call: Call, domain: str, version: int, function: Functi
     own, kind = _domain_and_kind(call)
     if own != domain or old == version:
         return True
-    since = _since_version(kind, version, domain)
-    return since is not None and since == _since_version(kind, old, domain)
+    since = since_version(kind, version, domain)
+    return since is not None and since == since_version(kind, old, domain)
 
 
 class _Converter:
@@ -140,8 +151,8 @@ class _Converter:
     def _is_unchanged(self, call: Call) -> bool:
         domain, kind = _domain_and_kind(call)
         old, new = self._versions
-        since = _since_version(kind, old, domain) if domain == self._domain else None
-        if domain != self._domain or (since is not None and since == _since_version(kind, new, domain)):
+        since = since_version(kind, old, domain) if domain == self._domain else None
+        if domain != self._domain or (since is not None and since == since_version(kind, new, domain)):
             return True
         # The default is above both versions, so that other operators are never exempt.
         return min(old, new) >= _CONTROL.get(kind, new + old) and not domain
