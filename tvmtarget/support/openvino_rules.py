@@ -144,6 +144,14 @@ def _no_padding_keys(op: Op) -> Reject | None:
     return reject("RULE", "it does not support keys that are padding") if op.operand(6) else None
 
 
+def _one_type_of_floats(op: Op) -> Reject | None:
+    """Reject floats of several types, which OpenVINO does not convert (2026.4)."""
+    found = sorted({one.dtype for one in map(op.tensor, range(len(op.inputs))) if one is not None} & _FLOATS)
+    if len(found) < 2:
+        return None
+    return reject("DTYPE", f"it does not support {op.kind} on {' and '.join(found)}", hint="cast to one of them")
+
+
 def _static_heads(op: Op) -> Reject | None:
     """Reject attention of symbolic numbers of heads or features; batches and lengths may be symbolic."""
     shapes = [None if one is None else one.shape for one in map(op.tensor, range(3))]
@@ -296,8 +304,9 @@ RULES: dict[str, Rule] = {
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
-        checks=(_static_heads, _no_past_causal_mask, _no_padding_keys),
+        checks=(_one_type_of_floats, _static_heads, _no_past_causal_mask, _no_padding_keys),
     ),
+    **dict.fromkeys(("BatchNormalization", "RMSNormalization"), Rule(checks=(_one_type_of_floats,))),
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
     "Conv": _WEIGHTED,

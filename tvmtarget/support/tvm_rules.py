@@ -468,6 +468,10 @@ def _check_rms_norm(op: Op) -> Reject | None:
         return reject(
             "ATTR", "it does not support RMSNormalization over all dimensions (axis 0)", hint="add a leading 1"
         )
+    data, scale = op.tensor(0), op.tensor(1)
+    if data is not None and scale is not None and data.dtype != scale.dtype and "float64" in op.dtypes:
+        message = f"it does not support RMSNormalization of {data.dtype} with a scale of {scale.dtype}"
+        return reject("DTYPE", message, hint="cast one of them")
     return _check_layer_norm(op)
 
 

@@ -226,7 +226,10 @@ class FittingOperands(SymbolicSizes):
         self._require(builder, inputs, 1, [*self.shape(inputs[0])[:count], *self.shape(inputs[1])[count:]])
 
     def _grid_sample(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
-        """Check that the grids of a GridSample are as many as its data."""
+        """Give the grids of a GridSample the type of its data, and check that they are as many."""
+        data, grid = inputs
+        if grid.ty.dtype != data.ty.dtype:
+            inputs[1] = builder.emit(self._tvm.relax.op.astype(grid, data.ty.dtype))
         self._require(builder, inputs, 1, [self.shape(inputs[0])[0], *self.shape(inputs[1])[1:]])
 
     def _squeeze(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:

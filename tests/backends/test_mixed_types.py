@@ -1,0 +1,58 @@
+"""Operations on several element types at once: results of the type that ONNX gives them, or a refusal."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
+
+
+def model(kind, operands, result, opset=23, **attributes):
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in operands.items()
+    ]
+    node = helper.make_node(kind, list(operands), ["y"], **attributes)
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", result, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+@pytest.mark.parametrize("target", ["llvm", "c", "numpy"])
+def test_samples_have_the_type_of_the_data(target):
+    rng = np.random.default_rng(0)
+    data, places = rng.standard_normal((1, 2, 5, 6)), rng.uniform(-1, 1, (1, 3, 4, 2))
+    expected = None
+    for data_type, type_of_places in product(("float64", "float32"), repeat=2):
+        operands = {"x": data.astype(data_type), "g": places.astype(type_of_places)}
+        result = helper.np_dtype_to_tensor_dtype(np.dtype(data_type))
+        found = tt.build(model("GridSample", operands, result), target).run(operands)["y"]
+        expected = found if expected is None else expected
+        assert found.dtype == data_type
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_one_hot_vectors_may_be_booleans():
+    operands = {"x": np.array([0, -1, 3]), "d": np.array(3), "v": np.array([True, False])}
+    found = tt.build(model("OneHot", operands, TensorProto.BOOL), "numpy").run(operands)["y"]
+    np.testing.assert_array_equal(found, ~np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "types"),
+    [
+        ("openvino", "RMSNormalization", ("float16", "float32")),
+        ("llvm", "RMSNormalization", ("float32", "float64")),
+        ("onnxruntime", "RMSNormalization", ("float32", "float64")),
+        ("openvino", "BatchNormalization", ("float16", "float32")),
+    ],
+)
+def test_normalizations_of_two_types_are_refused(target, kind, types):
+    operands = {"x": np.ones((2, 4), types[0]), "s": np.ones(4, types[1])}
+    if kind == "BatchNormalization":
+        operands |= dict.fromkeys("bmv", operands["s"])
+    result = helper.np_dtype_to_tensor_dtype(operands["s" if kind == "RMSNormalization" else "x"].dtype)
+    with pytest.raises(InfeasibleError, match=f"{kind}.*DTYPE"):
+        tt.decompose(model(kind, operands, result), target)
