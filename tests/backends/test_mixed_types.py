@@ -40,6 +40,34 @@ def test_one_hot_vectors_may_be_booleans():
     np.testing.assert_array_equal(found, ~np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0]], bool))
 
 
+RESULTS = [
+    ("ReduceSumSquare", {"x": np.full((2, 3), 3, "int32")}, TensorProto.INT32, {}, [[54]]),
+    (
+        "MaxPool",
+        {"x": -np.arange(1, 5, dtype="int8").reshape(1, 1, 4)},
+        TensorProto.INT8,
+        {"kernel_shape": [2], "pads": [1, 0]},
+        [[[-1, -1, -2, -3]]],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "operands", "result", "attributes", "expected"), RESULTS)
+def test_results_of_the_evaluator_have_the_types_of_onnx(kind, operands, result, attributes, expected):
+    found = tt.build(model(kind, operands, result, 22, **attributes), "numpy").run(operands)["y"]
+    assert found.dtype == helper.tensor_dtype_to_np_dtype(result)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_means_of_doubles_are_single():
+    operands = {"x": np.arange(8.0).reshape(2, 4), "s": np.ones(4)}
+    program = model("LayerNormalization", operands, TensorProto.DOUBLE)
+    program.graph.node[0].output.append("mean")
+    program.graph.output.append(helper.make_tensor_value_info("mean", TensorProto.FLOAT, [2, 1]))
+    found = tt.build(program, "numpy").run(operands)
+    assert (found["y"].dtype, found["mean"].dtype) == ("float64", "float32")
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "types"),
     [

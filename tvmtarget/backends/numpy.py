@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
 __all__ = ["BACKEND"]
+
+_NUMBERS = "fiu"  # kinds of types in NumPy
 
 # The evaluator is wrong on several operators as older versions defined them, so models are converted up to this one.
 _LEAST_OPSET = 17
@@ -50,7 +54,8 @@ class _Numpy(Backend):
         from tvmtarget.backends.reference_fixes import FIXES
 
         try:
-            return _Interpreted(ReferenceEvaluator(accumulate_in_float32(_converted(request.model)), new_ops=FIXES))
+            model = accumulate_in_float32(_converted(request.model))
+            return _Interpreted(_with_types(ReferenceEvaluator(model, new_ops=FIXES), model))
         except Exception as error:
             raise BackendError(f"numpy cannot take function {request.name!r}: {first_line(error)}") from error
 
@@ -58,6 +63,28 @@ class _Numpy(Backend):
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     version = next((opset.version for opset in model.opset_import if opset.domain == ""), _LEAST_OPSET)
     return model if version >= _LEAST_OPSET else onnx.version_converter.convert_version(model, _LEAST_OPSET)
+
+
+def _with_types(evaluator: ReferenceEvaluator, model: onnx.ModelProto) -> ReferenceEvaluator:
+    """Give results the types of ONNX where the evaluator makes others, such as sums of squares of int32 (onnx 1.23)."""
+    stated = {value.name: value.type.tensor_type.elem_type for value in (*model.graph.value_info, *model.graph.output)}
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(number) for name, number in stated.items() if number}
+    for node in evaluator.rt_nodes_:
+        wanted = [dtypes.get(name) for name in node.output]
+        if any(dtype is not None and dtype.kind in _NUMBERS for dtype in wanted):
+            node.run = partial(_run_with_types, node.run, wanted)
+    return evaluator
+
+
+def _run_with_types(
+    run: Callable[..., tuple[object, ...]], wanted: Sequence[np.dtype[Any] | None], *args: object, **options: object
+) -> tuple[object, ...]:
+    return tuple(
+        found.astype(dtype)
+        if dtype is not None and isinstance(found, np.ndarray) and found.dtype != dtype and found.dtype.kind in _NUMBERS
+        else found
+        for found, dtype in zip(run(*args, **options), wanted, strict=False)
+    )
 
 
 class _Interpreted(Compiled):

@@ -165,13 +165,14 @@ class MatMulInteger(OpRun):  # type: ignore[misc]
 class MaxPool(ReferenceMaxPool):  # type: ignore[misc]
     """Maxima of windows, which the evaluator takes one by one in Python, for many seconds in a network (onnx 1.23).
 
-    What it does with NaN, integers and sizes that are rounded up is left to it, except for the places of the maxima,
-    which it computes for some strides only.
+    What it does with NaN and sizes that are rounded up is left to it, except for the places of the maxima, which it
+    computes for some strides only, and for integers, which it pads with NaN.
     """
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array, ...]:  # noqa: ANN401
-        if len(self.onnx_node.output) > 1:
-            return _maxima_with_places(x, **attributes)
+        count = len(self.onnx_node.output)
+        if count > 1 or x.dtype.kind in "iu":
+            return _maxima_with_places(x, **attributes)[:count]
         windows = _windows(x, **attributes)
         if windows is None:
             results: tuple[Array, ...] = super()._run(x, **attributes)

@@ -152,14 +152,6 @@ def _no_old_coordinates(op: Op) -> Reject | None:
     return reject("ATTR", message, hint="let another leaf resize")
 
 
-def _no_doubles_stashed(op: Op) -> Reject | None:
-    """Reject means of float64 where they are read: ONNX computes them in float32, the reference evaluator does not."""
-    tensor = op.tensor(0)
-    if tensor is None or tensor.dtype != "float64" or not (op.is_read(1) or op.is_read(2)):
-        return None
-    return reject("DTYPE", "its means and deviations of float64 are float64, those of ONNX float32")
-
-
 def _no_cubic_border(op: Op) -> Reject | None:
     """Reject cubic samples near a border: the reference evaluator moves the place, not the elements around it."""
     if op.attr("mode") not in ("bicubic", "cubic") or op.attr("padding_mode") != "border":
@@ -204,11 +196,10 @@ def _check_intercepts(op: Op) -> Reject | None:
 
 # Operators of ai.onnx.ml that the reference evaluator computes in another type, or with another meaning.
 _NO_TRANSFORM: dict[str, tuple[Attribute, ...]] = {"post_transform": ("NONE",)}
-_NO_DOUBLES = frozenset({"float32", "int32", "int64"})
 _CLASSICAL: dict[str, Rule] = {
     f"ai.onnx.ml::{kind}": rule
     for kind, rule in {
-        "LinearClassifier": Rule(dtypes=_NO_DOUBLES, checks=(_check_classes,)),
+        "LinearClassifier": Rule(checks=(_check_classes,)),
         "LinearRegressor": Rule(attrs=_NO_TRANSFORM, checks=(_check_intercepts,)),
         "Normalizer": Rule(dtypes=frozenset({"float32"}), attrs={"norm": ("L1", "L2")}, checks=(_check_matrix,)),
         "OneHotEncoder": Rule(dtypes=frozenset({"int64", "string"})),
@@ -219,6 +210,9 @@ _CLASSICAL: dict[str, Rule] = {
         "TreeEnsembleRegressor": Rule(dtypes=frozenset({"float32"}), attrs=_NO_TRANSFORM),
     }.items()
 }
+
+
+_NUMBERS = tvm_rules.DTYPES - {"bool"}
 
 
 class NUMPY(Strategy):
@@ -247,8 +241,7 @@ class NUMPY(Strategy):
         **{kind: Rule(attrs=_USUAL, checks=(_usual_network,)) for kind in ("GRU", "LSTM", "RNN")},
         "GridSample": Rule(checks=(_no_cubic_border,)),
         "Hardmax": Rule(checks=(_no_flattening,)),
-        "LayerNormalization": Rule(checks=(_no_doubles_stashed,)),
-        "Resize": Rule(checks=(_no_old_coordinates,)),
+        **dict.fromkeys(("Resize", "Upsample"), Rule(dtypes=_NUMBERS, checks=(_no_old_coordinates,))),
         "Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS),
         **_CLASSICAL,
     }

@@ -87,9 +87,13 @@ def _no_causal_products(op: Op) -> Reject | None:
 
 
 def _no_padded_mask(op: Op) -> Reject | None:
+    """Reject numbers of keys that are not padding beside a mask, and of float64, whose results are wrong (1.31)."""
     # Operand 3 is `attn_mask`; operand 6 is `nonpad_kv_seqlen`, the number of keys that are not padding.
-    if not op.operand(6) or not op.operand(3):
+    data = op.tensor(0)
+    if not op.operand(6) or (not op.operand(3) and (data is None or data.dtype != "float64")):
         return None
+    if not op.operand(3):
+        return reject("DTYPE", "it computes attention of float64 over padding", hint="cast to float32")
     return reject("RULE", "it needs the mask as long as the keys, where some of these are padding")
 
 
@@ -166,7 +170,7 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint="give the input a shape")
 
 
-_RECURRENT = Rule(attrs={"layout": (0,)})
+_RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)})
 
 RULES: dict[str, Rule] = {
     "Attention": Rule(
