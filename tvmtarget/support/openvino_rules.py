@@ -23,7 +23,8 @@ _BYTES = frozenset({"int8", "uint8"})
 _WIDE = frozenset({"int32", "int64"})
 
 # float64 is computed in float32, uint32 and uint64 in int32, and Python reads no bfloat16.
-DTYPES = _FLOATS | _BYTES | _WIDE | frozenset({"int16", "uint16", "bool"})
+_RESIZED = _FLOATS | _BYTES | _WIDE
+DTYPES = _RESIZED | frozenset({"int16", "uint16", "bool"})
 
 OPSETS = range(7, 27)
 
@@ -144,9 +145,9 @@ def _no_padding_keys(op: Op) -> Reject | None:
     return reject("RULE", "it does not support keys that are padding") if op.operand(6) else None
 
 
-def _one_type_of_floats(op: Op) -> Reject | None:
-    """Reject floats of several types, which OpenVINO does not convert (2026.4)."""
-    found = sorted({one.dtype for one in map(op.tensor, range(len(op.inputs))) if one is not None} & _FLOATS)
+def _one_numeric_type(op: Op) -> Reject | None:
+    """Reject numbers of several types, which OpenVINO does not convert (2026.4)."""
+    found = sorted({one.dtype for one in map(op.tensor, range(len(op.inputs))) if one is not None} - {"bool"})
     if len(found) < 2:
         return None
     return reject("DTYPE", f"it does not support {op.kind} on {' and '.join(found)}", hint="cast to one of them")
@@ -304,9 +305,9 @@ RULES: dict[str, Rule] = {
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
-        checks=(_one_type_of_floats, _static_heads, _no_past_causal_mask, _no_padding_keys),
+        checks=(_static_heads, _no_past_causal_mask, _no_padding_keys, _one_numeric_type),
     ),
-    **dict.fromkeys(("BatchNormalization", "RMSNormalization"), Rule(checks=(_one_type_of_floats,))),
+    **dict.fromkeys(("BatchNormalization", "RMSNormalization"), Rule(checks=(_one_numeric_type,))),
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
     "Conv": _WEIGHTED,
@@ -331,6 +332,7 @@ RULES: dict[str, Rule] = {
     "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "ReduceMin": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "Resize": Rule(
+        dtypes=_RESIZED,
         attrs={
             "antialias": (0,),
             "coordinate_transformation_mode": (
@@ -345,6 +347,7 @@ RULES: dict[str, Rule] = {
         },
         checks=(_no_aligned_scales,),
     ),
+    "Upsample": Rule(dtypes=_RESIZED),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
