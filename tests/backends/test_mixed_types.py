@@ -84,3 +84,15 @@ def test_normalizations_of_two_types_are_refused(target, kind, types):
     result = helper.np_dtype_to_tensor_dtype(operands["s" if kind == "RMSNormalization" else "x"].dtype)
     with pytest.raises(InfeasibleError, match=f"{kind}.*DTYPE"):
         tt.decompose(model(kind, operands, result), target)
+
+
+def test_attention_of_two_types_has_no_definition_to_run_by():
+    """ONNX's own definition multiplies the scores, of the type of the queries, by the values, of another type."""
+    operands = {
+        "q": np.ones((1, 2, 3, 4), "float32"),
+        "k": np.ones((1, 2, 3, 4), "float32"),
+        "v": np.ones((1, 2, 3, 4)),
+    }
+    for target in ("llvm", "onnxruntime"):
+        with pytest.raises(InfeasibleError, match="Attention"):
+            tt.decompose(model("Attention", operands, TensorProto.DOUBLE), target)

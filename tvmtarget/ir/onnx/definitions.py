@@ -61,7 +61,8 @@ def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callabl
         return None
     proto, node = found
     try:
-        body = read_body(infer_shapes(instantiate_function(proto, node, operands)).graph)
+        model = instantiate_function(proto, node, operands)
+        body = read_body(infer_shapes(model, check_type=True, strict_mode=True).graph)
         body = body.replace(opsets=tuple((one.domain, one.version) for one in proto.opset_import))
         body = convert_opsets(body, {"": opset})
     except (ModelError, onnx.shape_inference.InferenceError):
