@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from math import ceil, isfinite, nan
 from typing import Any, ClassVar, TypeAlias
@@ -31,7 +32,7 @@ from tvmtarget.ir.dim_expressions import (
     subtract_dims,
     symbols_of,
 )
-from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, calls_in
+from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, calls_in, kind_of_op
 from tvmtarget.ir.independent_scans import operations_on_slices
 from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.inline import rename_values
@@ -132,10 +133,9 @@ def _folded(function: Function, keep: Callable[[Call], bool], replaces: Callable
 def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> bool:
     """Return whether there is an operation to begin with, which most programs lack."""
     constants = outer | function.constant_names | {""}
-    known = [call for call in function.body if call.inputs and constants.issuperset(call.inputs)]
     return (
-        any(call.kind in ("Shape", "Size") for call in {call.op: call for call in function.body}.values())
-        or any(map(_is_foldable, known))
+        any(kind_of_op(op) in ("Shape", "Size") for op in function.ops)
+        or any(_is_foldable(call) for call in function.body if call.inputs and constants.issuperset(call.inputs))
         or _has_empty_parts(function)
         or any(
             (call.op == "onnx.If" and constants.issuperset(call.inputs))
@@ -208,8 +208,7 @@ class _Folding:
         self._replaces = replaces
         self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
-        self._names = Names(all_names(function))
-        self._definitions = Counter(all_names(function))
+        self._function = function
         self._bytes_left = limit("folded-bytes")
         dims = {
             dim
@@ -224,6 +223,14 @@ class _Folding:
         self._unclamped: dict[str, Dim] = {}
         self._retyped: dict[str, Type] = {}
 
+    @cached_property
+    def _names(self) -> Names:
+        return Names(all_names(self._function))
+
+    @cached_property
+    def _definitions(self) -> Counter[str]:
+        return Counter(all_names(self._function))
+
     def has_open_types(self, function: Function) -> bool:
         """Return whether results have dimensions that are no numbers or expressions of symbols of parameters.
 
@@ -233,8 +240,9 @@ class _Folding:
         Returns:
             False if all dimensions are settled so.
         """
-        outputs = (output.type for call in function.body for output in call.outputs if output.name)
-        return not all(map(self._is_settled, outputs))
+        # Values share types: each is looked at once.
+        types = {id(output.type): output.type for call in function.body for output in call.outputs if output.name}
+        return not all(map(self._is_settled, types.values()))
 
     def function(self, function: Function, outer: _Scope) -> Function:
         """Fold a function.

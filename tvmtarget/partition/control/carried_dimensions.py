@@ -32,7 +32,7 @@ def with_open_carried_dimensions(function: Function, carried: Mapping[str, Type]
         The function, in which the dimensions of all that depends on the changed values are not known; the function
         itself if no iteration changes a stated dimension.
     """
-    if not any(call.regions for call in function.body):
+    if function.calls is function.body:
         return function
     return _Opening(function, dict(carried)).function(function, {})
 
@@ -46,7 +46,7 @@ def changed_carried_types(function: Function) -> dict[str, Type]:
     Returns:
         Types with symbols in place of these dimensions, by name of the parameter.
     """
-    if not any(call.regions for call in function.body):
+    if function.calls is function.body:
         return {}
     opening = _Opening(function, {})
     opening.function(function, {})
