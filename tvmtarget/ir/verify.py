@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
@@ -24,6 +24,7 @@ from tvmtarget.ir.function import (
     RECV,
     SEND,
     Call,
+    Constant,
     Function,
     Value,
     callees_of,
@@ -114,28 +115,36 @@ def _keeps_all_rules(function: Function) -> bool:
     known = {"", *named}
     if len(known) <= len(named) or _twice(function.attrs) or _twice(function.opsets):
         return False
+    if function.calls is not function.body:
+        return False
     types = {id(param.type): param.type for param in function.params}
     for call in function.body:
-        if call.regions or (call.attrs and not _has_plain_attrs(call)) or not known.issuperset(call.inputs):
+        if not known.issuperset(call.inputs) or (call.attrs and not _are_plain(call.attrs)):
             return False
         for output in call.outputs:
-            if output.name in known and output.name:
+            name = output.name
+            if name in known and name:
                 return False
-            known.add(output.name)
+            known.add(name)
             types[id(output.type)] = output.type
-    rules = (_constants_have_their_types, _copies_have_ends, _transfers_have_ends, _opaque_code_is_alone)
+    rules = (_copies_have_ends, _transfers_have_ends, _opaque_code_is_alone, _opsets_are_stated)
     return (
         known.issuperset(function.results)
         and "" not in function.results
         and all(type_.dtype in DTYPES for type_ in types.values() if isinstance(type_, TensorType))
-        and not [problem for rule in (*rules, _opsets_are_stated) for problem in rule(_Body(function))]
+        and not [*_mistyped(function.constants if _are_plain(function.attrs) else constants_of(function))]
+        and not [problem for rule in rules for problem in rule(_Body(function))]
     )
 
 
-def _has_plain_attrs(call: Call) -> bool:
+def _are_plain(attrs: tuple[tuple[str, object], ...]) -> bool:
     """Return whether attributes have different names and numbers, texts or tuples of these as values."""
-    values = [value if isinstance(value, tuple) else (value,) for _, value in call.attrs]
-    return len(dict(call.attrs)) == len(call.attrs) and _PLAIN.issuperset(map(type, chain.from_iterable(values)))
+    if len(attrs) > 1 and len(dict(attrs)) < len(attrs):
+        return False
+    for _, value in attrs:
+        if type(value) not in _PLAIN and not (isinstance(value, tuple) and _PLAIN.issuperset(map(type, value))):
+            return False
+    return True
 
 
 _PLAIN = frozenset({int, float, str, bool})
@@ -366,22 +375,22 @@ def _types_at_calls_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[st
     for holder, call, name in body.calls_of_functions:
         if name not in bodies:
             continue
-        callee = bodies[name].function
+        callee, types = bodies[name].function, holder.types
         for operand, param in zip(call.inputs, callee.params, strict=False):
-            have = holder.types.get(operand)
-            if have is not None and param.type is not None and not _agree(have, param.type):
+            have = types.get(operand)
+            if have is not param.type and not _agree(have, param.type):
                 takes = f"takes {param.type} as {param.name!r}, but {operand!r} is {have}"
                 yield f"{_op(call)} calls {call.op!r}, which {takes}"
         results = zip(call.outputs, callee.results, bodies[name].result_types, strict=False)
         for output, result, gives in results:
-            if gives is not None and output.type is not None and not _agree(output.type, gives):
+            if gives is not output.type and not _agree(output.type, gives):
                 returns = f"returns {gives} as {result!r}, but {output.name!r} is {output.type}"
                 yield f"{_op(call)} calls {call.op!r}, which {returns}"
 
 
 def _agree(one: Type, other: Type) -> bool:
-    """Return whether a value can be of both types."""
-    if one is other:
+    """Return whether a value can be of both types, of which one that is not known may be any."""
+    if one is other or one is None or other is None:
         return True
     if not isinstance(one, TensorType) or not isinstance(other, TensorType):
         return one == other or type(one) is type(other)
@@ -402,7 +411,11 @@ def _types_are_known(body: _Body) -> Iterator[str]:
 
 
 def _constants_have_their_types(body: _Body) -> Iterator[str]:
-    for constant in constants_of(body.function):
+    yield from _mistyped(constants_of(body.function))
+
+
+def _mistyped(constants: Iterable[Constant]) -> Iterator[str]:
+    for constant in constants:
         shape, dtype = constant.data.shape, dtype_of(constant.data.dtype)
         if shape != constant.type.shape or dtype != constant.type.dtype:
             yield f"constant {constant.name!r} is {constant.type}, but holds {TensorType(dtype, shape)}"
@@ -446,7 +459,8 @@ def _code_calls_functions_of_the_module(bodies: Mapping[str, _Body], body: _Body
 
 def _copies_have_ends(body: _Body) -> Iterator[str]:
     for call in body.calls_of(COPY):
-        if len(call.inputs) != 1 or len(call.outputs) != 1 or call.attr("src") == call.attr("dst"):
+        attrs = dict(call.attrs)
+        if len(call.inputs) != 1 or len(call.outputs) != 1 or attrs.get("src") == attrs.get("dst"):
             yield f"copy {call.source!r} is not from one memory to another"
 
 

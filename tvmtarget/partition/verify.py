@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import attrgetter
 from typing import cast
 
 from tvmtarget.errors import ModelError
@@ -357,7 +358,8 @@ def _is_leaf(module: IRModule, call: Call) -> bool:
 def _effects_keep_their_order(program: FlatProgram, module: IRModule) -> Iterator[str]:
     """Operations with effects keep their order; those in regions come after the operation that has the region."""
     expected = list(_effects(program, program.top))
-    if not expected and not any(call.has_effect for function in module for call in function.calls):
+    calls = chain.from_iterable([function.calls for function in module])
+    if not expected and not any(map(attrgetter("has_effect"), calls)):
         return
     found = [name for call, name, _ in calls_in_order(module, "main") if call.has_effect and call.callee is None]
     if expected != found:

@@ -62,27 +62,21 @@ def values_are_exact(driver: Function, module: IRModule) -> Iterator[str]:
     """
     read = frozenset(_read(driver))
     read_by: dict[str, frozenset[str]] = {}  # of callees, which many calls may share
-    for call in _calls(driver):
-        if call.callee is None and call.op != COPY:
+    for call in driver.calls:
+        name = call.callee
+        if name is None and call.op != COPY:
             continue
         for output in call.outputs:
             if output.name not in read:
                 yield f"nothing reads {output.name!r}, which {call.op!r} returns (function {driver.name!r})"
-        if call.callee is None:
+        if name is None:
             continue
-        callee = module[call.callee]
-        if call.callee not in read_by:
-            read_by[call.callee] = frozenset(_read(callee))
-        unread = [param.name for param in callee.params if param.name not in read_by[call.callee]]
+        callee = module[name]
+        if name not in read_by:
+            read_by[name] = frozenset(_read(callee))
+        unread = [param.name for param in callee.params if param.name not in read_by[name]]
         if unread or len(set(call.inputs)) != len(call.inputs):
             yield f"function {callee.name!r} is given {unread or call.inputs}, which it does not need"
-
-
-def _calls(body: Function) -> Iterator[Call]:
-    for call in body.body:
-        yield call
-        for _, region in call.regions:
-            yield from _calls(region)
 
 
 def _read(body: Function) -> Iterable[str]:
@@ -92,7 +86,7 @@ def _read(body: Function) -> Iterable[str]:
 
 
 def _read_with_regions(body: Function) -> Iterator[str]:
-    for call in _calls(body):
+    for call in body.calls:
         yield from call.inputs
         for _, region in call.regions:
             yield from region.results
@@ -132,21 +126,22 @@ class _Copies:
             self._add(param.name, param.scope, loops)
         for constant in body.constants:
             self._add(constant.name, self.home, loops)
+        scopes, depths, depth = self.scopes, self.loops, len(loops)
         for call in body.body:
             if call.regions:
                 yield from self.call(call, loops)
                 continue
-            if call.op == COPY:
-                for output in call.outputs:
-                    self._add(output.name, output.scope, loops)
-                yield from self._copy(call, loops)
-                continue
-            domains = {self.scopes[name] for name in call.inputs if name in self.scopes}
-            domains |= {output.scope for output in call.outputs if output.name}
-            if len(domains) > 1:
-                yield self._mixes(call, domains)
+            is_copy = call.op == COPY
+            if not is_copy:
+                domains = {scopes[name] for name in call.inputs if name in scopes}
+                domains.update([output.scope for output in call.outputs if output.name])
+                if len(domains) > 1:
+                    yield self._mixes(call, domains)
             for output in call.outputs:
-                self._add(output.name, output.scope, loops)
+                if output.name:
+                    scopes[output.name], depths[output.name] = output.scope, depth
+            if is_copy:
+                yield from self._copy(call, loops)
         for position, result in enumerate(body.results):
             actual, expected = self.scopes.get(result, self.home), (carried or {}).get(position, self.home)
             if actual != expected:
@@ -175,18 +170,20 @@ class _Copies:
             self.scopes[name] = scope
             self.loops[name] = len(loops)
 
-    def _copy(self, call: Call, loops: tuple[str, ...]) -> Iterator[str]:
+    def _copy(self, call: Call, loops: tuple[str, ...]) -> list[str]:
         source, copied = call.inputs[0], call.outputs[0]
+        problems, scopes = [], self.scopes
         first = self.origin[copied.name] = self.origin.get(source, source)
         pair = (first, copied.scope)
-        if pair in self.made or self.scopes[first] == copied.scope or self.scopes[source] != call.attr("src"):
-            yield (
+        if pair in self.made or scopes[first] == copied.scope or scopes[source] != call.attr("src"):
+            problems.append(
                 f"copy of {source!r} to {copied.scope!r} is not needed, or not from where it is (in {self.driver!r})"
             )
         # Defined outside of a loop, but copied inside of it: the copy is not hoisted.
         if self.loops[first] < len(loops):
-            yield f"copy of {source!r} to {copied.scope!r} is made again in every run of {loops[-1]!r}"
+            problems.append(f"copy of {source!r} to {copied.scope!r} is made again in every run of {loops[-1]!r}")
         self.made.add(pair)
+        return problems
 
     def _operands(self, call: Call) -> Iterator[str]:
         arguments = body_arguments(call)
