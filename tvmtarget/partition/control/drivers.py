@@ -161,10 +161,10 @@ class _Writer:
     # Domains of loop-carried values that are not in the driver's. Steps and blocks are keys by identity (`eq=False`),
     # because equal ones can occur at several positions.
     carried: dict[DriverStep, dict[BodyArgument, str]] = field(default_factory=dict)
-    # Paths to the uses of a value in a domain where it is not defined.
-    uses: dict[tuple[str, str], list[_Path]] = field(default_factory=dict)
-    # Copies to make before a step: value and domain.
-    placed: dict[tuple[DriverBlock, int], list[tuple[str, str]]] = field(default_factory=dict)
+    # By value and a domain where it is not defined: the domain to copy it from, and paths to its uses there.
+    uses: dict[tuple[str, str], tuple[str, list[_Path]]] = field(default_factory=dict)
+    # Copies to make before a step: value, domain to copy from, and domain to copy to.
+    placed: dict[tuple[DriverBlock, int], list[tuple[str, str, str]]] = field(default_factory=dict)
     # Name of the copy of a value in a domain.
     copied: dict[tuple[str, str], str] = field(default_factory=dict)
     copies: list[WrittenCopy] = field(default_factory=list)
@@ -203,11 +203,14 @@ class _Writer:
 
     def collect_uses(self, block: DriverBlock, path: _Path) -> None:
         """Record which values are used in which domains; `path` leads to the block."""
+        definitions, constants, home = self.definitions, self.constants, self.home
         for position, step in enumerate(block.steps):
             if not step.blocks:
+                domain = step.domain
                 for name in step.call.inputs:
-                    if name and self.definition_of(name)[1] != step.domain:
-                        self.use(name, step.domain, (*path, (block, position)))
+                    src = home if name in constants else definitions[name][1] if name else domain
+                    if src != domain:
+                        self._use_from(src, name, domain, (*path, (block, position)))
                 continue
             for name, domain in zip(step.call.inputs, self._operand_domains(step), strict=True):
                 self.use(name, domain, (*path, (block, position)))
@@ -268,24 +271,42 @@ class _Writer:
         return [carried.get(number, self.home) for number in range(len(body.results))]
 
     def use(self, name: str, domain: str, path: _Path) -> None:
-        """Record that a value is used in a domain, and so in all domains on the route to it."""
+        """Record that a value is used in a domain."""
         src = self.definition_of(name)[1] if name else domain
-        for stop in (*self._stops(name, src, domain), domain) if src != domain else ():
-            self.uses.setdefault((name, stop), []).append(path)
+        if src != domain:
+            self._use_from(src, name, domain, path)
+
+    def _use_from(self, src: str, name: str, domain: str, path: _Path) -> None:
+        """Record that a value is used in a domain, and so in all domains on the route from where it is defined."""
+        known = self.uses.get((name, domain))
+        # Uses in the driver itself come in order, so that the first one counts.
+        if known is not None and len(known[1][-1]) == 1:
+            return
+        route = self.memory_graph.route(src, domain, self.memory_graph.nbytes(self.types(name)))
+        for stop in (*route.stops, domain):
+            known = self.uses.get((name, stop))
+            if known is None:
+                self.uses[name, stop] = src, [path]
+            elif len(known[1][-1]) > 1:
+                known[1].append(path)
+            src = stop
 
     def place_copies(self) -> None:
         """Choose the step before which each copy is made."""
-        for (name, domain), paths in self.uses.items():
-            depth = deepest = self.definition_of(name)[0]
-            shortest = min(map(len, paths))
-            # Descend to the lowest common ancestor of all uses in the tree of blocks.
-            while deepest + 1 < shortest and all(path[deepest + 1][0] is paths[0][deepest + 1][0] for path in paths):
-                deepest += 1
-            # Stay outside the outermost loop below the definition: the value does not change in it.
-            looped = (level - 1 for level in range(depth + 1, deepest + 1) if paths[0][level][0].repeats)
-            level = next(looped, deepest)
-            position = min(path[level][1] for path in paths)
-            self.placed.setdefault((paths[0][level][0], position), []).append((name, domain))
+        for (name, domain), (src, paths) in self.uses.items():
+            place = paths[0][0] if len(paths[0]) == 1 else self._place(self.definition_of(name)[0], paths)
+            self.placed.setdefault(place, []).append((name, src, domain))
+
+    def _place(self, depth: int, paths: list[_Path]) -> tuple[DriverBlock, int]:
+        """Return the step before which to copy a value that is defined at some depth."""
+        deepest, shortest = depth, min(map(len, paths))
+        # Descend to the lowest common ancestor of all uses in the tree of blocks.
+        while deepest + 1 < shortest and all(path[deepest + 1][0] is paths[0][deepest + 1][0] for path in paths):
+            deepest += 1
+        # Stay outside the outermost loop below the definition: the value does not change in it.
+        looped = (level - 1 for level in range(depth + 1, deepest + 1) if paths[0][level][0].repeats)
+        level = next(looped, deepest)
+        return paths[0][level][0], min(path[level][1] for path in paths)
 
     def write(self, block: DriverBlock) -> tuple[Call, ...]:
         """Return the calls of a block with copies."""
@@ -309,8 +330,8 @@ class _Writer:
 
     def _plain(self, step: DriverStep) -> Call:
         """Return the call of a step without blocks, with operands and results in its domain."""
-        call, domain = step.call, step.domain
-        inputs = tuple([self.name_in(name, domain) for name in call.inputs])
+        call, domain, copied = step.call, step.domain, self.copied
+        inputs = tuple([copied.get((name, domain), name) for name in call.inputs])
         outputs = tuple([Value(output.name, output.type, domain) for output in call.outputs])
         return Call(call.op, inputs, outputs, call.attrs, (), call.constraint, call.source, call.has_effect)
 
@@ -320,26 +341,20 @@ class _Writer:
         params = tuple(Value(param.name, param.type, self.definitions[param.name][1]) for param in region.params)
         return block.label, region.replace(params=params, body=body, results=results, constants=())
 
-    def _copies(self, block: DriverBlock, position: int) -> Iterator[Call]:
-        for name, domain in self.placed.get((block, position), ()):
-            copy = self.names.fresh(f"{name}.copy")
-            defined_in = self.definition_of(name)[1]
-            src = (defined_in, *self._stops(name, defined_in, domain))[-1]
+    def _copies(self, block: DriverBlock, position: int) -> list[Call]:
+        calls: list[Call] = []
+        types, constants = self.types, self.constants
+        for name, src, domain in self.placed.get((block, position), ()):
             source = self.name_in(name, src)
-            self.copied[name, domain] = copy
-            self.copies.append(WrittenCopy(name, src, domain, Fraction(0) if name in self.constants else block.runs))
-            value = Value(copy, self.types(name), domain)
-            yield Call(COPY, (source,), (value,), (("src", src), ("dst", domain)), source=f"copy {name}")
-
-    def _stops(self, name: str, src: str, dst: str) -> tuple[str, ...]:
-        """Return the domains between two on the route of a value."""
-        return self.memory_graph.route(src, dst, self.memory_graph.nbytes(self.types(name))).stops
+            copy = self.copied[name, domain] = self.names.fresh(f"{name}.copy")
+            self.copies.append(WrittenCopy(name, src, domain, Fraction(0) if name in constants else block.runs))
+            outputs, attrs = (Value(copy, types(name), domain),), (("src", src), ("dst", domain))
+            calls.append(Call(COPY, (source,), outputs, attrs, source=f"copy {name}"))
+        return calls
 
     def name_in(self, name: str, domain: str) -> str:
         """Return the name of a value, or of its copy, in a domain."""
-        if not name or self.definition_of(name)[1] == domain:
-            return name
-        return self.copied[name, domain]
+        return self.copied.get((name, domain), name)
 
     def definition_of(self, name: str) -> tuple[int, str]:
         """Return the depth of the block that defines a value, and its domain; constants belong to the driver."""
