@@ -89,7 +89,7 @@ from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Reject
 from tvmtarget.target.topology import Site, Topology
 
-__all__ = ["STAGES", "Candidate", "plan_request", "prepare", "split"]
+__all__ = ["STAGES", "Candidate", "keep_for_edits", "plan_request", "prepare", "split"]
 
 # `within_limits`: rounds of moving operations off sites that get more subgraphs than they may.
 MAX_LIMIT_ROUNDS = 16
@@ -156,6 +156,21 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
         feasibility = next(iter(feasibility.alternatives), feasibility)
     feasibility.check_all()
     return feasibility
+
+
+def keep_for_edits(cache: PlanCache) -> None:
+    """Finish the cache of a plan: it keeps what plans after edits need, and neither older plans nor itself.
+
+    Args:
+        cache: the cache that the plan was made with.
+    """
+    # What fits where refers to the cache. Without that reference a plan is freed as soon as nothing needs it.
+    request, feasibility = cast("tuple[Request, Feasibility]", cache.prepared)
+    alone = feasibility.without_cache()
+    cache.prepared, cache.earlier_partitions = (request, alone), {}
+    for kind, known in cast("dict[str, KnownPartition]", cache.partitions).items():
+        is_same = known.feasibility is feasibility
+        cache.partitions[kind] = replace(known, feasibility=alone if is_same else known.feasibility.without_cache())
 
 
 def _after_local_edit(request: Request, cache: PlanCache) -> tuple[Request, Feasibility] | None:

@@ -16,7 +16,7 @@ from tvmtarget.partition.costs.costs import Costs, OpCost, SubgraphCost
 from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.options import OptionValues, PartitionOptions
-from tvmtarget.partition.pipeline import plan_request, prepare
+from tvmtarget.partition.pipeline import keep_for_edits, plan_request, prepare
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
@@ -100,8 +100,7 @@ def decompose(
             request = replace(request, target=_system_of(chosen))
             feasibility = prepare(request, cache=cache)
         plan = Plan.of(plan_request(request, feasibility))
-    # The plan must not hold all plans before it.
-    cache.earlier_partitions = {}
+        keep_for_edits(cache)
     return plan if since is None else replace(plan, reused=cache.reused())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -89,6 +90,16 @@ class Feasibility:
         # Patterns may match other operations too, now that these have changed.
         if not (self.groups.all or self.groups.rejected or found.groups.all or found.groups.rejected):
             found._known = self.supported, changed
+        return found
+
+    def without_cache(self) -> Feasibility:
+        """Return the same answers, with a cache that is empty.
+
+        Returns:
+            What a cache can keep without a reference cycle.
+        """
+        found = copy(self)
+        found.cache = PlanCache()
         return found
 
     @property

@@ -8,6 +8,7 @@ choice of the next label; with two labels the result is optimal. O((V + E) log V
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import chain, pairwise
@@ -104,8 +105,13 @@ class AtomGraph:
             The labeled graph.
         """
         if self._latest is None or self._latest.labels != labels:
-            self._latest = LabeledGraph(self, labels)
+            self._latest = LabeledGraph(self._unlabeled, labels)
         return self._latest
+
+    @cached_property
+    def _unlabeled(self) -> AtomGraph:
+        """The same graph, which keeps no labeled one, so that the two are freed together."""
+        return copy(self)
 
 
 def is_large(vertices: int, edges: int) -> bool:
