@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.costs import Unit
-from tvmtarget.partition.costs.estimate import MICROSECOND, Estimates, cost_text
+from tvmtarget.partition.costs.estimate import MICROSECOND, Estimate, Estimates, cost_text
 from tvmtarget.partition.outline.outlining import Outlined
 
 __all__ = ["Prediction", "predict"]
@@ -137,6 +137,8 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
     ops_once = launches_once = copies_once = 0
     unknown: list[str] = []
     priced = 0
+    signatures = estimates.program.signatures
+    known: dict[str, dict[int, Estimate]] = {}  # by site and signature
     # Fractions keep sums exact in any order of operations: bodies may run a fractional number of times.
     for subgraph in outlined.subgraphs:
         site = topology[subgraph.site]
@@ -152,11 +154,13 @@ def predict(estimates: Estimates, outlined: Outlined, module: IRModule, lower_bo
             launches_once += estimates.launch(site)
         else:
             launches += estimates.launch(site) * subgraph.runs
-        once = 0
+        once, times = 0, known.setdefault(subgraph.site, {})
         for index in subgraph.calls:
-            estimate = estimates.time(index, site)
-            once += estimate.time or 0
-            if estimate.time is None:
+            number = signatures[index]
+            estimate = times.get(number) or times.setdefault(number, estimates.time(index, site))
+            if estimate.time is not None:
+                once += estimate.time
+            else:
                 unknown.append(f"op {body[index].source!r} on @{subgraph.site or '.'}: {estimate.reason}")
         if is_once:
             ops_once += once

@@ -9,12 +9,12 @@ costs at once, each by a part, so that a step over a large program is a few vect
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, renumbered
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
@@ -91,20 +91,19 @@ def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], 
     """Return the energy of copies, with an edge for each step of a path that may need another call."""
     count, width = len(problem.domains), energy.pair_costs.shape[-1]
     costs = energy.costs.copy()
-    charged: dict[tuple[int, int], list[int]] = {}  # labels whose calls an edge is charged for
+    steps: list[tuple[Ints, Ints]] = []  # by label: steps of its path, as one number, and the label
     for label in np.flatnonzero(problem.launches).tolist():
-        path = _path(labels, graph, label)
+        path = np.array(_path(labels, graph, label), dtype=np.int64)
         costs[path[0], label] += problem.launches[label]
-        for pair in pairwise(path):
-            charged.setdefault(pair, []).append(label)
-    if not charged:
+        steps.append((path[:-1] * len(labels) + path[1:], np.full(len(path) - 1, label)))
+    charged, numbers = renumbered(np.concatenate([taken for taken, _ in steps] or [np.zeros(0, dtype=np.int64)]))
+    if not len(charged):
         return replace(energy, costs=costs)
     tables = np.zeros((len(charged), width, width), dtype=np.int64)
-    charges = [(number, label) for number, charge in enumerate(charged.values()) for label in charge]
-    numbers, entered = np.array(charges, dtype=np.int64).T
+    entered = np.concatenate([own for _, own in steps])
     tables[numbers, :, entered] = problem.launches[entered, None]
     tables[numbers, entered, entered] = 0
-    first, then = (np.array(ends, dtype=np.int64) for ends in zip(*charged, strict=True))
+    first, then = np.divmod(charged, len(labels))
     edges, more = len(energy.producer), len(charged)
     groups = np.stack([energy.groups[0], np.arange(count)])
     return replace(
@@ -124,15 +123,18 @@ def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], 
 
 def _path(labels: list[int], graph: AtomGraph, label: int) -> list[int]:
     """Return a path that enters a label as often as any does."""
-    entered = [int(own == label) for own in labels]  # the most that a path from here enters, this atom as the first
+    has_label = [own == label for own in labels]
+    entered = [int(own) for own in has_label]  # the most that a path from here enters, this atom as the first
     then = [-1] * len(labels)
     for atom in reversed(graph.topological_order):
+        most, following, own = entered[atom], -1, has_label[atom]
         for target in graph.successors[atom]:
             # Where both atoms have the label, entering the second is not another time.
-            more = entered[target] + (labels[atom] == label != labels[target])
-            if more > entered[atom] or (more == entered[atom] and then[atom] < 0):
-                entered[atom], then[atom] = more, target
-    path = [max(range(len(labels)), key=lambda atom: (entered[atom], -atom))]
+            more = entered[target] + 1 if own and not has_label[target] else entered[target]
+            if more > most or (more == most and following < 0):
+                most, following = more, target
+        entered[atom], then[atom] = most, following
+    path = [entered.index(max(entered))]
     while then[path[-1]] >= 0:
         path.append(then[path[-1]])
     return path
