@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.ir.types import TensorType
-from tvmtarget.partition.dataflow import NO_PRODUCER, Dataflow, Ints, spans
+from tvmtarget.partition.dataflow import NO_PRODUCER, Dataflow, Ints, distinct, spans
 
 __all__ = ["Values", "owner_array", "values_of"]
 
@@ -149,7 +149,7 @@ def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
     is_live_out &= producer >= 0
     is_external = (atom >= 0) & (atom != producer[value])
     # Pairs of value and reading atom, encoded as one number: sorted, and each once.
-    pairs = np.unique(value[is_external] * width + atom[is_external])
+    pairs = distinct(value[is_external] * width + atom[is_external])
     lengths = np.bincount(pairs // width, minlength=len(flow.names))
     kept = (lengths > 0) | is_live_out
     sizes = [(type_.nbytes if isinstance(type_, TensorType) else None) or 1 for type_ in flow.types]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tvmtarget.errors import TargetError
@@ -23,18 +23,17 @@ class Site:
 
     `path` is its path with replica numbers (`node0/gpu.1`), `host` the path of the site that drives it, and `domain`
     the name of the memory that holds its tensors (of a composite, that of its host). Sites of one domain need no
-    copies.
+    copies. `is_system` says whether it is a composite, whose functions are partitioned further.
     """
 
     path: str
     target: Target
     host: str
     domain: str
+    is_system: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def is_system(self) -> bool:
-        """Whether this is a composite, whose functions are partitioned further."""
-        return self.target.is_composite
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_system", self.target.is_composite)
 
 
 class Topology:

@@ -278,7 +278,7 @@ class SubgraphStructures:
         for number, leaf in enumerate(leaves):
             begin, end = start[number : number + 2]
             own = (leaf.site.path, leaf.device)
-            key: list[Hashable] = [blake2b(ops[16 * begin : 16 * end] + wirings.digests[number]).hexdigest()]
+            key: list[Hashable] = [ops[16 * begin : 16 * end], wirings.digests[number]]
             dims: dict[str, int] = {}
             if any(with_dims):
                 numbers = kinds[begin:end].tolist()

@@ -352,24 +352,26 @@ class _Outliner:
         add = self._add_leaf if subgraph.is_leaf else self._add_driver
         add(subgraph, signature, context)
 
-    def call(self, subgraph: PartitionNode, params: tuple[str, ...], results: tuple[str, ...], caller: _Caller) -> Call:
+    def call(self, subgraph: PartitionNode, caller: _Caller) -> Call:
         """Return a call of the function of an identical subgraph if there is one, else of a new function."""
-        structure = self.structures.of(subgraph, results, self._held_constants)
+        is_leaf = subgraph.is_leaf
+        boundary = None if self.structures.is_listed(subgraph) else self.boundary(subgraph)
+        structure = self.structures.of(subgraph, boundary[1] if boundary else (), self._held_constants)
         candidates = self.outlined.setdefault(structure.key, [])
-        is_same = self._has_same_constants if subgraph.is_leaf else self._is_same_driver
+        is_same = self._has_same_constants if is_leaf else self._is_same_driver
         # The records of a function that never runs cannot be scaled to another number of runs.
         shared = next((one for one in candidates if one.context.runs and is_same(one.structure, structure)), None)
         first_op = self._first_op(self.program, structure)
         if shared is not None:
             name = caller.name(shared.signature.name, first_op)
-            is_plain = subgraph.is_leaf and not self.program.bodies
+            is_plain = is_leaf and not self.program.bodies
             repeat = self._repeat_leaf if is_plain else self._repeat_driver
             call = repeat(shared, structure, name, caller.context.inner(name))
             if caller.is_entry:
                 self.called.append(_CalledPart(structure, call, shared))
             return call
         base = self.structures.name(subgraph, structure)
-        signature = _Signature(self.names.fresh(base), params, results)
+        signature = _Signature(self.names.fresh(base), *(boundary or self.boundary(subgraph)))
         name = caller.name(signature.name, first_op)
         context = caller.context.inner(name)
         starts = len(self.subgraphs), len(self.copies), len(self.driven), len(self.execution_order)
@@ -495,7 +497,8 @@ class _Outliner:
 
     def _first_op(self, program: FlatProgram, structure: SubgraphStructure) -> str:
         """Return the name of the operation that calls of a subgraph are named after; '' if there is none."""
-        return "" if structure.first_op is None else program.body[structure.first_op].source
+        first = structure.first_op
+        return "" if first is None else program.body[first].source
 
     def _keeps_function(self, before: FlatProgram, old: _CalledPart, structure: SubgraphStructure) -> bool:
         """Return whether a part has the structure and the constants that it had before an edit."""
@@ -548,7 +551,8 @@ class _Outliner:
         names = (*structure.values, *structure.constants) if structure.constants else structure.values
         calls = tuple([own[place] for place in places.ops])
         ops = tuple([body[index].source for index in calls])
-        inputs, outputs = (tuple([names[place] for place in found]) for found in (places.params, places.results))
+        inputs = tuple([names[place] for place in places.params])
+        outputs = tuple([names[place] for place in places.results])
         (record,) = shared.subgraphs
         self.subgraphs.append(
             SubgraphRecord(
@@ -564,7 +568,7 @@ class _Outliner:
             )
         )
         self.execution_order += calls
-        attrs = ((OPS, ops), *_renamed_dims(shared.structure.dims, structure.dims))
+        attrs = ((OPS, ops), *_renamed_dims(shared.structure.dims, structure.dims)) if structure.dims else ((OPS, ops),)
         return self._call_of(_Signature(shared.signature.name, inputs, outputs), name, structure, attrs)
 
     def _repeat_driver(
@@ -585,6 +589,8 @@ class _Outliner:
         return self.constants.keys() - lifted if lifted else self.constants
 
     def _has_same_constants(self, one: SubgraphStructure, other: SubgraphStructure) -> bool:
+        if not one.constants:
+            return True
         pairs = zip(one.constants, other.constants, strict=True)
         return all(same_data(self.constants[first], self.constants[second]) for first, second in pairs)
 
@@ -684,7 +690,7 @@ class _Outliner:
         )
 
     def _call_step(self, part: PartitionNode, caller: _Caller) -> DriverStep:
-        return DriverStep(self.call(part, *self.boundary(part), caller), self.program.topology.home(part.site.path))
+        return DriverStep(self.call(part, caller), self.program.topology.home(part.site.path))
 
     def boundary(self, part: PartitionNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the values that a part reads from outside, by first use, and those it computes for others, in order.
@@ -786,7 +792,7 @@ def _in_place_of(call: Call, other: Call) -> Call:
 
 def _scaled_runs(runs: Fraction, shared: _CallContext, context: _CallContext) -> Fraction:
     """Return how often a call is made in a function that runs as often as one context says, and not as another."""
-    return runs if context.runs == shared.runs else runs * (context.runs / shared.runs)
+    return runs if context.runs is shared.runs or context.runs == shared.runs else runs * (context.runs / shared.runs)
 
 
 def _renamed_dims(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:

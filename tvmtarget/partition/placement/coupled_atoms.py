@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.placement.colocation import Colocation
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.level import Level
@@ -109,7 +109,7 @@ class CoupledAtoms:
         if capacity is None or not self.is_merged:
             return capacity
         count = len(capacity.sizes)
-        pairs = np.unique(self.owner[capacity.atoms] * count + capacity.owned)
+        pairs = distinct(self.owner[capacity.atoms] * count + capacity.owned)
 
         def describe(variables: Sequence[int]) -> str:
             return capacity.describe(np.flatnonzero(np.isin(self.owner, variables)).tolist())

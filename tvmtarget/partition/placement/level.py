@@ -83,7 +83,8 @@ class Level:
         Returns:
             Operations by number, in ascending order.
         """
-        return tuple(sorted(index for atom in group for index in self.atoms[atom]))
+        atoms = self.atoms
+        return tuple(sorted([index for atom in group for index in atoms[atom]]))
 
 
 @dataclass(frozen=True, slots=True)

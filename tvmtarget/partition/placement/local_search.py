@@ -8,7 +8,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.placement.energy import LabelingProblem
 
 __all__ = ["SubgraphMoves", "mixtures", "neighboring_labelings", "paired"]
@@ -32,8 +32,8 @@ def neighboring_labelings(problem: LabelingProblem, labels: Ints) -> Iterator[In
                 moved = labels.copy()
                 moved[members] = label
                 yield moved
-    for old in np.unique(labels).tolist():
-        for new in np.unique(labels).tolist():
+    for old in distinct(labels).tolist():
+        for new in distinct(labels).tolist():
             leaving = (labels == old) & problem.allowed[:, new]
             if old != new and leaving.any():
                 yield np.where(leaving, new, labels)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.human_units import bytes_text
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.target.topology import Site, Topology
 
@@ -56,7 +56,7 @@ class MemoryCapacity:
             Bytes by memory.
         """
         # Pairs of memory and constant, encoded as one number: a constant counts once per memory.
-        pairs = np.unique(self.memories[labels[self.atoms]] * len(self.sizes) + self.owned)
+        pairs = distinct(self.memories[labels[self.atoms]] * len(self.sizes) + self.owned)
         loads = np.zeros(len(self.limits), dtype=np.int64)
         np.add.at(loads, pairs // max(1, len(self.sizes)), self.sizes[pairs % max(1, len(self.sizes))])
         return [int(load) for load in loads]

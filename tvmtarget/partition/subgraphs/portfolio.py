@@ -20,7 +20,7 @@ from itertools import chain
 
 import numpy as np
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.subgraphs.beam_search import beam_search
 from tvmtarget.partition.subgraphs.boundary_refinement import BoundaryRefinement
 from tvmtarget.partition.subgraphs.components import components_of
@@ -115,7 +115,7 @@ def _is_contraction_redundant(
 
     if cuts_no_edge(fused):
         return True
-    return cuts_no_edge(refined) and len(np.unique(components_of(count, starts, ends))) == len(refined)
+    return cuts_no_edge(refined) and len(distinct(components_of(count, starts, ends))) == len(refined)
 
 
 def _fused(labeled: LabeledGraph, launch_costs: Sequence[int]) -> Iterator[list[list[int]]]:

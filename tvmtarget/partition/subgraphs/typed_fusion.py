@@ -16,7 +16,7 @@ from typing import cast
 
 import numpy as np
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, distinct
 
 __all__ = ["AtomGraph", "LabeledGraph", "graph_from_edges", "is_large", "typed_fusion"]
 
@@ -140,7 +140,7 @@ def graph_from_edges(count: int, starts: Ints, ends: Ints) -> AtomGraph:
     """
     proper = starts != ends
     # An edge as one number, so that sorting and removing duplicates is a single vectorised step.
-    pairs = np.unique(starts[proper] * count + ends[proper])
+    pairs = distinct(starts[proper] * count + ends[proper])
     targets, bounds = (pairs % max(1, count)).tolist(), np.searchsorted(pairs, np.arange(count + 1) * count).tolist()
     return AtomGraph([targets[begin:end] for begin, end in pairwise(bounds)])
 
