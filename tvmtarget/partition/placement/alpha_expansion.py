@@ -54,7 +54,7 @@ def _sweep(energy: Energy, labels: Ints, budget: Budget) -> Ints:
             pending[label] = False
             local = energy.restricted_to(candidates)
             moved = _expanded(local, labels, label, candidates, budget)
-            if local.total(moved) < local.total(labels):
+            if (moved != labels).any() and local.total(moved) < local.total(labels):
                 pending |= energy.neighbours(moved != labels)
                 labels, has_gained = moved, True
         if not has_gained:

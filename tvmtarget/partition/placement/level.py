@@ -331,18 +331,22 @@ def _allowed(
     site: Site,
 ) -> npt.NDArray[np.bool_]:
     """Return which options support each atom, without those of a lower preference rank than another one."""
-    firsts = [atom[0] for atom in atoms]
+    supported = feasibility.supported[np.array([atom[0] for atom in atoms], dtype=np.int64)]
     # Vectorised for atoms of one operation, which are most of them; the loop below corrects the others.
     columns = [
         np.zeros(len(atoms), dtype=np.bool_)
         if option.path == site.path
-        else feasibility.supported[firsts][:, feasibility.columns(option)].any(axis=1)
+        else supported[:, feasibility.columns(option)].any(axis=1)
         for option in options
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
-    for number, atom in enumerate(atoms):
-        if len(atom) == 1 and not program.requirements[atom[0]] and atom[0] not in program.bodies:
-            continue
+    requirements, bodies = program.requirements, program.bodies
+    others = [
+        (number, atom)
+        for number, atom in enumerate(atoms)
+        if len(atom) > 1 or requirements[atom[0]] or atom[0] in bodies
+    ]
+    for number, atom in others:
         if len(atom) > 1 or atom[0] in program.bodies:
             allowed[number] = [_can(feasibility, atom, option, site) for option in options]
             if not allowed[number].any():
@@ -350,7 +354,7 @@ def _allowed(
         # What a driver ran in an earlier decomposition stays with the driver.
         if atom[0] in program.driven and options[-1].path == site.path and allowed[number, -1]:
             allowed[number, :-1] = False
-        elif any(has_preference(one) for index in program.with_nested(atom) for one in program.requirements[index]):
+        elif any(has_preference(one) for index in program.with_nested(atom) for one in requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.preference_rank(atom, options[option]) for option in able.tolist()])
             # Preferences come before costs: sites of a lower rank are removed, not only made more expensive.

@@ -142,6 +142,15 @@ def least_sequence_weight(heights: Sequence[int], weights: Sequence[int]) -> int
         The least total weight of such a sequence.
     """
     total = least = 0
+    if weights and weights.count(weights[0]) == len(weights):
+        # The usual case: the order among equal heights does not matter.
+        for height in sorted(heights, reverse=True):
+            if height < 0:
+                break
+            total += weights[0]
+            if total + height > least:
+                least = total + height
+        return least
     for height, weight in sorted(zip(heights, weights, strict=True), reverse=True):
         if height < 0:
             break
