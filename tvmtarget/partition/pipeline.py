@@ -159,7 +159,7 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
 
 
 def keep_for_edits(cache: PlanCache) -> None:
-    """Finish the cache of a plan: it keeps what plans after edits need, and neither older plans nor itself.
+    """Keep in the cache of a plan what plans after edits need, and no older plans.
 
     Args:
         cache: the cache that the plan was made with.
