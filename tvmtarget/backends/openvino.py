@@ -96,6 +96,7 @@ class _OpenVino(Backend):
             checks = tuple(_index_checks(request.model.graph, place))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
+            _keep_infinities(ov, model)
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
@@ -160,6 +161,24 @@ def _keep_order_of_ties(ov: Any, model: Any) -> None:  # noqa: ANN401
             replacement.set_names(result.get_names())
             for reader in result.get_target_inputs():
                 reader.replace_source_output(replacement)
+
+
+def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have ReduceMax of -inf only, and ReduceMin of inf only, return it: OpenVINO begins with finite numbers.
+
+    The extreme of halves, doubled, is the same number, where it is not subnormal.
+    """
+    for node in model.get_ordered_ops():
+        kind = {"ReduceMax": "reduce_max", "ReduceMin": "reduce_min"}.get(node.get_type_name())
+        if kind is None or not node.get_output_element_type(0).is_real():
+            continue
+        half, two = (ov.opset1.constant(value, node.get_output_element_type(0)) for value in (0.5, 2))
+        halves = ov.opset1.multiply(node.input_value(0), half)
+        extreme = getattr(ov.opset1, kind)(halves, node.input_value(1), node.get_attributes()["keep_dims"])
+        doubled = ov.opset1.multiply(extreme, two).output(0)
+        doubled.set_names(node.output(0).get_names())
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(doubled)
 
 
 def _dynamic_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
