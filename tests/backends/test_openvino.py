@@ -354,7 +354,22 @@ def test_softmax_of_old_versions_runs_over_all_dimensions_from_an_axis_on(axis: 
 def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
     module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18))
     with pytest.raises(InfeasibleError, match=reason):
-        tt.decompose(module, "openvino")
+        tt.decompose(module, "openvino", fold_constants=False)
+
+
+def test_an_operation_that_openvino_computes_otherwise_is_replaced_by_its_definition() -> None:
+    node = helper.make_node("ReduceLogSum", ["x"], ["y"], noop_with_empty_axes=1)
+    x = np.float32([1, 2, 5])
+    np.testing.assert_allclose(tt.build(small(node, shape=(3,), opset=18), "openvino")(x), np.log(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_extremes_of_infinities_are_infinite(sign):
+    kind = "ReduceMax" if sign > 0 else "ReduceMin"
+    program = small(helper.make_node(kind, ["x", "axes"], ["y"], keepdims=0), shape=("n", 3), opset=18, axes=[1])
+    x = sign * np.float32([[-np.inf, -np.inf, -np.inf], [-np.inf, 1e-30, -2], [3e38, 0, 1], [np.inf, -np.inf, 0]])
+    expected = sign * np.float32([-np.inf, 1e-30, 3e38, np.inf])
+    np.testing.assert_array_equal(tt.build(program, "openvino")(x), expected)
 
 
 def test_attention_has_symbolic_batches_and_lengths_but_not_numbers_of_heads():
@@ -372,4 +387,4 @@ def test_attention_has_symbolic_batches_and_lengths_but_not_numbers_of_heads():
         expected = weights / weights.sum(-1, keepdims=True) @ v.repeat(2, 1)
         np.testing.assert_allclose(executable(q, k, v), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(InfeasibleError, match="symbolic numbers of heads"):
-        tt.decompose(attention("h"), "openvino")
+        tt.decompose(attention("h"), "openvino", fold_constants=False)

@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by functions are replaced by these where no code generator of a target knows them."""
+"""Operations that ONNX defines by functions are replaced by these where no site of a target takes them."""
 
 from typing import ClassVar
 
@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, UnknownNameError
 from tvmtarget.ir.onnx.definitions import has_definition
-from tvmtarget.partition.decomposition import Replacements
 
 
 def model(node, shapes, opset=23, **constants):
@@ -86,6 +85,52 @@ def test_a_leaf_that_knows_the_operator_runs_it_whole():
     assert "replaced" not in plan.summary()
 
 
+@pytest.fixture(scope="module")
+def two_masks():
+    """Two operations of one operator, of which ONNX Runtime broadcasts no mask of the second."""
+    made = attention(Q, K, K, (4, 6), (1, 6), inputs="q k v full row")
+    del made.graph.node[0].input[4:]
+    made.graph.node.append(helper.make_node("Attention", ["y", "k", "v", "row"], ["z"], name="broadcast"))
+    made.graph.output[0].name = "z"
+    return made
+
+
+def test_only_those_operations_that_no_leaf_takes_are_replaced(two_masks):
+    plan = tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)")
+    assert plan.program.replaced == {"broadcast"}
+    assert {name.partition("/")[0] for one in plan.subgraphs for name in one.ops} == {"att", "broadcast"}
+    assert plan.site_of("att") == "ort"
+
+
+def test_an_operation_that_a_leaf_takes_is_replaced_where_an_option_names_its_parts(two_masks):
+    plan = tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)", where={"att/*": "@cpu"})
+    assert plan.program.replaced == {"att", "broadcast"}
+    assert {plan.site_of(one.source) for one in plan.program.body if one.source.startswith("att/")} == {"cpu"}
+    with pytest.raises(UnknownNameError, match="where 'mask/\\*' matches no op"):
+        tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)", where={"mask/*": "@cpu"})
+
+
+def test_a_rule_for_an_operator_keeps_the_operations_that_no_leaf_takes(two_masks):
+    for name in ("op:Attention", "broadcast", "*st"):
+        with pytest.raises(
+            InfeasibleError, match=r"'broadcast'.*broadcasts no mask.*name these, such as 'broadcast/\*'"
+        ):
+            tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)", where={name: "@ort"})
+    plan = tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)", where={"b*": "@cpu"})
+    assert {one.site for one in plan.subgraphs} == {"ort", "cpu"}
+
+
+def test_a_replayed_plan_keeps_rules_for_operations_of_definitions(two_masks):
+    plan = tt.decompose(two_masks, "[ort=onnxruntime,cpu=llvm](host=@cpu)", where={"broadcast/*": "@cpu"})
+    assert plan.replay(plan.request.module).request.options.where == plan.request.options.where
+
+
+def test_an_operation_whose_definition_does_not_run_either_is_reported_itself():
+    made = model(helper.make_node("Softmax", ["x"], ["y"], name="soft"), {"x": (2, 3)}, 18)
+    with pytest.raises(InfeasibleError, match=r"^op 'soft' \(Softmax\) fits no site"):
+        tt.decompose(made, "exponential-engine")
+
+
 def test_a_plan_says_what_was_replaced():
     plan = tt.decompose(CASES["attention"], "llvm")
     assert "  replaced by their definitions in ONNX: 1 op\n" in plan.summary()
@@ -119,18 +164,30 @@ class ProductEngine:
     patterns: ClassVar = {"dense": "matmul(x, w)"}
 
 
+@tt.strategy("exponential-engine")
+class ExponentialEngine:
+    ops = frozenset({"Exp", "ReduceMax", "ReduceSum", "Sub"})
+
+
 @tt.strategy("head-engine")
 class HeadEngine:
     patterns: ClassVar = {"heads": "relu(attention(q, k, v, ...))"}
 
 
-@pytest.mark.parametrize(("kind", "is_replaced"), [("product-engine", True), ("head-engine", False)])
-def test_patterns_keep_the_operators_that_are_in_them(kind, is_replaced):
-    target = tt.Target.parse(f"[npu={kind},cpu=llvm](host=@cpu)")
-    module = tt.IRModule.from_onnx(CASES["attention"])
-    assert Replacements(target, module)("onnx.Attention") is is_replaced
-    if is_replaced:
-        assert {one.site for one in tt.decompose(module, target).subgraphs} == {"npu", "cpu"}
+def test_a_pattern_may_match_operations_of_a_definition():
+    plan = tt.decompose(CASES["attention"], "[npu=product-engine,cpu=llvm](host=@cpu)")
+    assert {one.site for one in plan.subgraphs} == {"npu", "cpu"}
+
+
+def test_an_operation_that_a_pattern_matches_stays_whole():
+    whole = onnx.ModelProto.FromString(CASES["attention"].SerializeToString())
+    whole.graph.node.append(helper.make_node("Relu", ["y"], ["z"], name="relu"))
+    whole.graph.output[0].name = "z"
+    plan = tt.decompose(whole, "[npu=head-engine,cpu=llvm](host=@cpu)")
+    assert [(one.site, one.ops) for one in plan.subgraphs] == [("npu", ("att", "relu"))]
+    plan = tt.decompose(CASES["attention"], "[npu=head-engine,cpu=llvm](host=@cpu)")
+    assert {one.site for one in plan.subgraphs} == {"cpu"}
+    assert plan.program.replaced == {"att"}
 
 
 def test_an_operation_that_an_option_names_or_that_may_not_fold_stays():

@@ -4,15 +4,14 @@ Sizes are propagated as ONNX's data propagation does: `Shape` of a value of know
 with symbolic dimensions a vector of numbers and expressions of symbols, of which `Gather`, `Slice`, `Concat` and
 arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
 what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
-replaced by the operations of the branch that runs. Where no code generator runs them, a `Scan` of independent
-iterations is replaced by operations on all slices, and an operator that ONNX defines by a function by the operations
-of that.
+replaced by the operations of the branch that runs. On request, a `Scan` of independent iterations is replaced by
+operations on all slices, and an operation that ONNX defines by a function by the operations of that.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap, Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -81,7 +80,9 @@ _SIZES_AS_OPERANDS = 13  # from it on, sizes and axes are operands
 def fold_constants(
     module: IRModule,
     keep: Callable[[Call], bool] = lambda _: False,
-    replaces: Callable[[str], bool] = lambda _: False,
+    *,
+    defined: Collection[str] = (),
+    slices_scans: bool = False,
 ) -> IRModule:
     """Replace operations whose results are known before the program runs by constants.
 
@@ -91,14 +92,15 @@ def fold_constants(
     Args:
         module: the program; functions that are not of ONNX stay as they are.
         keep: whether an operation stays, with what it computes.
-        replaces: whether to replace operations of an operator, such as `onnx.Attention`, by those of its definition; of
-            `onnx.Scan`, by operations on all slices, whose values then exist for all iterations at a time.
+        defined: names of operations to replace by the operations that define them in ONNX, where there are some.
+        slices_scans: replace each Scan of independent iterations by operations on all slices, whose values then exist
+            for all iterations at a time.
 
     Returns:
         The program with fewer operations; the same one if there is nothing to fold. Types that follow from the folded
         values are filled in.
     """
-    functions = tuple(_folded(function, keep, replaces) for function in module)
+    functions = tuple(_folded(function, keep, defined, slices_scans) for function in module)
     is_same = all(new is old for new, old in zip(functions, module.functions, strict=True))
     return module if is_same else module.replace(functions=functions)
 
@@ -121,11 +123,12 @@ def folded_ops(before: IRModule, after: IRModule) -> tuple[str, ...]:
     )
 
 
-def _folded(function: Function, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> Function:
+def _folded(function: Function, keep: Callable[[Call], bool], defined: Collection[str], slices_scans: bool) -> Function:
     if function.code is not None:
         return function
-    folding = _Folding(function, keep, replaces)
-    if not any(map(replaces, function.ops)) and not _has_candidates(function) and not folding.has_open_types(function):
+    folding = _Folding(function, keep, defined, slices_scans)
+    is_replaced = bool(defined) or (slices_scans and "onnx.Scan" in function.ops)
+    if not is_replaced and not _has_candidates(function) and not folding.has_open_types(function):
         return function
     return folding.function(function, _Scope(ChainMap(), ChainMap(), ChainMap(), set()))
 
@@ -203,9 +206,12 @@ class _Scope:
 class _Folding:
     """Folds one function and its nested bodies."""
 
-    def __init__(self, function: Function, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> None:
+    def __init__(
+        self, function: Function, keep: Callable[[Call], bool], defined: Collection[str], slices_scans: bool
+    ) -> None:
         self._keep = keep
-        self._replaces = replaces
+        self._defined = defined
+        self._slices_scans = slices_scans
         self._opsets = function.opsets
         self._version = dict(function.opsets).get("", 0)
         self._function = function
@@ -304,15 +310,15 @@ class _Folding:
 
     def _inlined(self, call: Call, scope: _Scope) -> Function | None:
         """Return operations that compute the results of an operation in its place; None if it stays."""
-        own = self._OWN.get(call.op)
-        if (own is None and not self._replaces(call.op)) or call.constraint is not None or call.has_effect:
+        own, is_defined = self._OWN.get(call.op), call.source in self._defined
+        is_sliced = self._slices_scans and call.op == "onnx.Scan"
+        if own is None and not is_defined and not is_sliced:
             return None
-        if self._keep(call):
+        if call.constraint is not None or call.has_effect or self._keep(call):
             return None
-        if own is not None:
-            branch = own(self, call, scope)
-        else:
-            by = operations_on_slices if call.op == "onnx.Scan" else definition
+        branch = None if own is None else own(self, call, scope)
+        if branch is None and (is_defined or is_sliced):
+            by = operations_on_slices if is_sliced else definition
             branch = by(call, scope.types, self._version, self._names.fresh)
         if branch is None:
             return None

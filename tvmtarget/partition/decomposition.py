@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Self
 
-from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.constant_folding import fold_constants
-from tvmtarget.ir.function import FUNCTION, Call, calls_in, kind_of_op
+from tvmtarget.ir.function import FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.onnx.definitions import has_definition
 from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.carried_dimensions import changed_carried_types, with_open_carried_dimensions
@@ -33,7 +32,7 @@ from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["Decomposition", "Refusal", "Replacements", "Request", "folded_module"]
+__all__ = ["Decomposition", "Refusal", "Request", "folded_module"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,23 @@ class Request:
         """
         return replace(self, options=self.options.replace(**changes))
 
+    @property
+    def named_ops(self) -> frozenset[str]:
+        """Names, globs and `op:KIND` of operations in the options and moves."""
+        return frozenset(chain(self.options.where, self.options.named_ops, (name for name, _ in self.moves)))
+
+    def names_whole(self, call: Call) -> bool:
+        """Return whether options or moves name an operation, but not parts of its definition.
+
+        Args:
+            call: the operation.
+
+        Returns:
+            True for `att` and `op:Attention`; False for a glob such as `att*`, which matches `att/Softmax_6` too.
+        """
+        names = _OpNames((call,))
+        return any(key in names and not fnmatchcase(f"{call.source}/", key) for key in self.named_ops)
+
     def without_costs(self) -> Self:
         """Return the request for a plan in order of preference."""
         return self.with_options(costs=None, objective="latency", max_replicas=1)
@@ -115,17 +131,18 @@ class Request:
             [f"no op {name!r} in the model{did_you_mean(name, sources)} (in {option})" for name, option in unknown],
         )
 
-    def on(self, module: IRModule) -> Request:
+    def on(self, module: IRModule, replaced: Collection[str] = ()) -> Request:
         """Return the request for an edited module.
 
         Args:
             module: the edited module.
+            replaced: operations that those of their definitions stand for.
 
         Returns:
             The request without what it requires of operations that the edit removed.
         """
         flat = normalise(module.verify(), self.target, {})
-        known, options = _OpNames((*flat.body, *chain(*map(calls_in, module)))), self.options
+        known, options = _OpNames((*flat.body, *chain(*map(calls_in, module))), replaced), self.options
 
         def remaining(groups: OpGroups) -> OpGroups:
             return tuple(tuple(name for name in names if name in known) for names in groups)
@@ -149,116 +166,84 @@ class Request:
         return replace(self, module=module, options=edited, moves=moves)
 
 
-def folded_module(module: IRModule, request: Request) -> IRModule:
+def folded_module(module: IRModule, request: Request, defined: Collection[str] = ()) -> tuple[IRModule, frozenset[str]]:
     """Fold constants, except operations that the options or moves of a request name.
 
-    Rules by glob or operator may match folded operations, as long as they match another one too.
+    Rules by glob or operator may match folded operations, as long as they match another one too. A request that names
+    operations of a definition in ONNX, such as `att/*`, has the operation `att` replaced by them.
 
     Args:
         module: the module of the request.
         request: the options and moves.
+        defined: names of operations to replace by those of their definitions.
 
     Returns:
-        The folded module; one that was decomposed before stays as it is.
-
-    Raises:
-        InfeasibleError: the request names an operation that only its definition could run.
+        The folded module, where one that was decomposed before stays as it is; and `defined` with the operations whose
+        parts the request names.
     """
     if any(function.attr("role") is not None for function in module):
-        return module
+        return module, frozenset()
     named = module.map(lambda function: function if function.code is not None else with_op_names(function))
-    keys = _named_ops(request)
-    replaces = Replacements(request.target, module)
-    folded = _folded(named, lambda call: call.source in keys, replaces)
+    keys = request.named_ops
+    defined = frozenset(defined) | _with_named_parts(request, named)
+    folded = _folded(named, lambda call: call.source in keys, defined, request.target)
     if folded is named:
-        return module
+        return module, frozenset()
     before, after = (_OpNames(chain(*map(calls_in, one))) for one in (named, folded))
     lost = [key for key in keys if key in before and key not in after]
     if lost:
         folded = _folded(
             named,
             lambda call: call.source in keys or any(key in _OpNames((call,)) for key in lost),
-            replaces,
+            defined,
+            request.target,
         )
-    if keys:
-        whole = (call for call in chain(*map(calls_in, folded)) if call.op != "onnx.Scan" and replaces(call.op))
-        raise_all(
-            InfeasibleError,
-            [
-                f"op {call.source!r} ({call.kind}) fits no site of the target as no code generator of it knows this "
-                f"operator, and an option names it, so that it is not replaced by the operations that define it in "
-                f"ONNX; name these, such as '{call.source}/*'"
-                for call in whole
-                if any(key in _OpNames((call,)) for key in keys)
-            ],
-        )
-    return folded
+    return folded, defined
 
 
-def _folded(module: IRModule, keep: Callable[[Call], bool], replaces: Callable[[str], bool]) -> IRModule:
+def _with_named_parts(request: Request, module: IRModule) -> frozenset[str]:
+    """Return names that operations of definitions would begin with, if a request names such operations."""
+    keys = {key for key in (*request.named_ops, *(one.op for one in request.refusals)) if "/" in key}
+    if not keys:
+        return frozenset()
+    sources = {call.source for call in chain(*map(calls_in, module))}
+    parts = [key for key in keys - sources if not any(fnmatchcase(source, key) for source in sources)]
+    return frozenset(key[:at] for key in parts for at, character in enumerate(key) if character == "/")
+
+
+def _folded(module: IRModule, keep: Callable[[Call], bool], defined: Collection[str], target: Target) -> IRModule:
     """Fold constants, after dimensions that loops change were opened: their sizes are no constants.
 
     More of them may show while types are inferred; all is folded again then.
     """
+    strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
+    runs_scans = any(one is not None and one.supports_control_flow for one in strategies)
     carried: dict[str, Type] = {}
     while True:
         opened = [with_open_carried_dimensions(function, carried) for function in module]
         is_same = all(new is old for new, old in zip(opened, module, strict=True))
-        folded = fold_constants(module if is_same else module.replace(functions=tuple(opened)), keep, replaces)
+        folded = fold_constants(
+            module if is_same else module.replace(functions=tuple(opened)),
+            keep,
+            defined=defined,
+            slices_scans=not runs_scans,
+        )
         found = {name: type_ for function in folded for name, type_ in changed_carried_types(function).items()}
         if found.keys() <= carried.keys():
             return folded
         carried |= found
 
 
-class Replacements:
-    """Whether an operator is replaced by others, as no code generator of a target runs it.
-
-    Args:
-        target: the target.
-        module: a program with operators.
-    """
-
-    def __init__(self, target: Target, module: IRModule) -> None:
-        strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
-        self._strategies = [one for one in strategies if one is not None]
-        self._opset = max((dict(function.opsets).get("", 0) for function in module), default=0)
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, op: str) -> bool:
-        """Return whether operations of an operator are replaced.
-
-        Args:
-            op: the operator with its dialect.
-
-        Returns:
-            True for one that the target needs others for.
-        """
-        if op not in self._known:
-            self._known[op] = self._is_replaced(op)
-        return self._known[op]
-
-    def _is_replaced(self, op: str) -> bool:
-        if op == "onnx.Scan":
-            return not any(one.supports_control_flow for one in self._strategies)
-        return has_definition(op, self._opset) and not any(one.knows(kind_of_op(op)) for one in self._strategies)
-
-
-def _named_ops(request: Request) -> frozenset[str]:
-    """Return the names, globs and `op:KIND` of operations in a request."""
-    options = request.options
-    groups = (*options.same_site, *options.apart, *options.atomic, options.boundary_before, options.boundary_after)
-    return frozenset(chain(options.where, *groups, (name for name, _ in request.moves)))
-
-
 class _OpNames:
-    """The names, globs and `op:KIND` that match an operation."""
+    """The names, globs and `op:KIND` that match an operation, or one of the definitions of replaced ones."""
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, calls: Iterable[Call], replaced: Collection[str] = ()) -> None:
         self._known = {name for call in calls for name in names_of(call)}
+        self._parts = tuple(f"{name}/" for name in replaced if name in self._known)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known or any(fnmatchcase(own, name) for own in self._known)
+        is_known = name in self._known or any(fnmatchcase(own, name) for own in self._known)
+        return is_known or name.startswith(self._parts)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class FlatProgram:
         rules: the rules of `where`, in order.
         matches: the numbers of the rules that match each operation.
         folded: operations of the module that were folded into constants, or replaced by their definitions.
-        defined: those of the folded operations whose operators are replaced.
+        defined: those of the folded operations that may have been replaced.
         reserved: bytes of each memory domain that values need, so that they are not there for weights.
     """
 
@@ -424,8 +424,8 @@ class FlatProgram:
         if source in self.replaced:
             parts = [call.source for call in self.body if call.source.startswith(f"{source}/")]
             raise UnknownNameError(
-                f"op {source!r} was replaced by the operations that define it in ONNX, as no code generator of the "
-                f"target knows its operator: {', '.join(parts)}"
+                f"op {source!r} was replaced by the operations that define it in ONNX, as no site of the target takes "
+                f"it: {', '.join(parts)}"
             )
         if source in self.folded:
             raise UnknownNameError(

@@ -29,7 +29,7 @@ outlined. Each decision is recorded with its reason (`decisions.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
@@ -37,8 +37,9 @@ from typing import cast
 from tvmtarget.errors import InfeasibleError, TargetError, raise_all
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.constant_folding import folded_ops
-from tvmtarget.ir.function import DRIVEN_DEVICE, calls_in
+from tvmtarget.ir.function import DRIVEN_DEVICE
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.onnx.definitions import has_definition
 from tvmtarget.ir.verify import verify_functions
 from tvmtarget.partition.control.boundary_memory import check_boundary_memory
 from tvmtarget.partition.costs.estimate import Estimates
@@ -51,7 +52,7 @@ from tvmtarget.partition.decisions import (
     preference_records,
     unsupported_record,
 )
-from tvmtarget.partition.decomposition import Decomposition, Replacements, Request, folded_module
+from tvmtarget.partition.decomposition import Decomposition, Request, folded_module
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
 from tvmtarget.partition.known_partition import KnownPartition
@@ -148,14 +149,54 @@ def prepare(request: Request, *, splits: bool = False, cache: PlanCache | None =
     splits = splits or any(function.attr(DRIVEN_DEVICE) is not None for function in request.module)
     cache = cache or PlanCache()
     prepared = _after_local_edit(request, cache) if not splits else None
-    if prepared is None:
-        prepared = request, judge(request, normalised(request), splits=splits, cache=cache)
+    if prepared is None or not prepared[1].is_complete:
+        prepared = request, _with_definitions(request, splits=splits, cache=cache)
     cache.prepared, feasibility = prepared, prepared[1]
-    if not feasibility.is_complete:
-        # Where patterns overlap, another selection of matches may let every operation fit a site.
-        feasibility = next(iter(feasibility.alternatives), feasibility)
-    feasibility.check_all()
+    if feasibility.is_complete:
+        return feasibility
+    # Where patterns overlap, another selection of matches may let every operation fit a site.
+    feasibility = next(iter(feasibility.alternatives), feasibility)
+    kept = [index for index in _definable(request, feasibility) if request.names_whole(feasibility.program.body[index])]
+    hint = (
+        "; an option names it, so that it is not replaced by the operations that define it in ONNX: name these, such as"
+    )
+    feasibility.check_all({index: f"{hint} '{feasibility.program.body[index].source}/*'" for index in kept})
     return feasibility
+
+
+def _with_definitions(request: Request, *, splits: bool, cache: PlanCache) -> Feasibility:
+    """Judge a program in which operations that fit no site are replaced by those of their definitions in ONNX.
+
+    Operations that options name stay, and those whose definitions have operations that fit no site either.
+    """
+    defined: frozenset[str] = frozenset()
+    while True:
+        feasibility = judge(request, normalised(request, defined), splits=splits, cache=cache)
+        if not request.options.fold_constants or feasibility.is_complete or feasibility.alternatives:
+            return feasibility
+        body = feasibility.program.body
+        found = [
+            call for call in map(body.__getitem__, _definable(request, feasibility)) if not request.names_whole(call)
+        ]
+        more = frozenset(call.source for call in found) - defined
+        if not more:
+            break
+        defined |= more
+    unsupported = [f"{body[index].source}/" for index in feasibility.unsupported()]
+    helpful = frozenset(name for name in defined if not any(one.startswith(f"{name}/") for one in unsupported))
+    if helpful == defined:
+        return feasibility
+    return judge(request, normalised(request, helpful), splits=splits, cache=cache)
+
+
+def _definable(request: Request, feasibility: Feasibility) -> Iterator[int]:
+    """Yield the operations that fit no site, and that ONNX defines by functions."""
+    program = feasibility.program
+    opset = dict(program.function.opsets).get("", 0)
+    for index in feasibility.unsupported():
+        call = program.body[index]
+        if call.constraint is None and not call.regions and has_definition(call.op, opset):
+            yield index
 
 
 def keep_for_edits(cache: PlanCache) -> None:
@@ -195,17 +236,15 @@ def _after_local_edit(request: Request, cache: PlanCache) -> tuple[Request, Feas
     new = new.replace(functions=tuple(main if function.name == "main" else function for function in new))
     verify_functions(new.by_name, new.target, old.by_name)
     changed = frozenset(changed_ops(feasibility.program, program))
-    replaces = Replacements(request.target, new)
-    if request.options.fold_constants and any(replaces(program.body[index].op) for index in changed):
-        return None
     return replace(request, module=new), feasibility.after_edit(program, changed, cache)
 
 
-def normalised(request: Request) -> FlatProgram:
+def normalised(request: Request, defined: Collection[str] = ()) -> FlatProgram:
     """Return the module as one flat program with the requirements on each operation.
 
     Args:
         request: the module, the target and the options.
+        defined: names of operations to replace by the operations that define them in ONNX.
 
     Returns:
         The flat program.
@@ -215,13 +254,11 @@ def normalised(request: Request) -> FlatProgram:
     """
     options = request.options
     module = request.module.verify()
-    folded = folded_module(module, request) if options.fold_constants else module
+    folded, defined = folded_module(module, request, defined) if options.fold_constants else (module, ())
     program = normalise(folded, request.target, options.where, options.named_ops)
     gone = folded_ops(module, folded)
     if gone:
-        replaces = Replacements(request.target, module)
-        sources = {call.source for function in module for call in calls_in(function) if replaces(call.op)}
-        program = replace(program, folded=gone, defined=tuple(name for name in gone if name in sources))
+        program = replace(program, folded=gone, defined=tuple(name for name in gone if name in defined))
     raise_all(TargetError, [*_unsupported_systems(program.topology), *_useless_replicas(request)])
     request.check_names(program)
     program = with_atomic_groups(program, options.atomic, options.boundary_before, options.boundary_after)
@@ -241,7 +278,7 @@ def judge(request: Request, program: FlatProgram, *, splits: bool, cache: PlanCa
         The answers, computed as they are needed.
     """
     numbers = {call.source: number for number, call in enumerate(program.body)} if request.refusals else {}
-    refused = {(numbers[one.op], one.leaf): one.reason for one in request.refusals}
+    refused = {(numbers[one.op], one.leaf): one.reason for one in request.refusals if one.op in numbers}
     feasibility = Feasibility(program, splits=splits, cache=cache, refused=refused)
     return assume_support(feasibility, request.moves) if request.moves else feasibility
 

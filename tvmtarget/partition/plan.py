@@ -369,7 +369,7 @@ class Plan(Decomposition):
         Returns:
             The plan of the edited module; `plan.diff(...)` shows what changed.
         """
-        request = self.request.on(module)
+        request = self.request.on(module, self.program.replaced)
         return self.replanned(request, prepare(request, cache=PlanCache(self.feasibility.cache)), self.sites())
 
     def with_costs(self, costs: Costs | Mapping[str, object] | str | Path | Iterable[OpCost | SubgraphCost]) -> Plan:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 
 from tvmtarget.errors import TextError, UnknownNameError, did_you_mean
 from tvmtarget.ir.def_use import producers_of, readers_of
@@ -111,20 +110,6 @@ class Pattern:
             Names in the form that `spellings` returns.
         """
         return frozenset(branch.op for branch in self.branches if isinstance(branch, _Operation))
-
-    def operators(self) -> frozenset[str]:
-        """Return the operators of its operations.
-
-        Returns:
-            Names in the form that `spellings` returns.
-        """
-        found, left = set[str](), [*self.branches]
-        while left:
-            branch = left.pop()
-            if isinstance(branch, _Operation):
-                found.add(branch.op)
-                left += chain.from_iterable(branch.operands)
-        return frozenset(found)
 
     @classmethod
     def parse(cls, text: str, condition: Callable[[Match], bool] | None = None) -> Pattern:

@@ -26,7 +26,6 @@ from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_al
 from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.support.op import Code, MatchedOps, Op, Reject, reject
-from tvmtarget.support.patterns import Pattern, spellings
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
@@ -381,22 +380,6 @@ class Strategy:
         if not self.checks_subgraphs:
             return None
         return self._checked_answer(self.check_subgraph, ops, f"a subgraph of {len(ops)} ops", first=ops[0])
-
-    def knows(self, kind: str) -> bool:
-        """Return whether it may support operations of an operator, alone or with others.
-
-        Args:
-            kind: the operator, as `Op.kind`.
-
-        Returns:
-            False if it has no rule for it.
-        """
-        if type(self).find_matches is not Strategy.find_matches:
-            return True
-        if any(not Pattern.parse(text).operators().isdisjoint(spellings(kind)) for text in self.patterns.values()):
-            return True
-        is_alone = not self.patterns if self.ops is None else kind in self.ops
-        return is_alone and kind not in self.unsupported
 
     @property
     def is_matching(self) -> bool:

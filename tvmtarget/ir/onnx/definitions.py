@@ -35,7 +35,8 @@ def has_definition(op: str, opset: int) -> bool:
     Returns:
         True if it does, for the types of some operands at least.
     """
-    return op.startswith("onnx.") and "::" not in op and bool(_versions(op.removeprefix("onnx."), opset))
+    schema = _schema(op, opset)
+    return schema is not None and bool(_versions(schema, opset))
 
 
 def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callable[[str], str]) -> Function | None:
@@ -51,12 +52,14 @@ def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callabl
         A body that reads the values around it, and returns the results in order; None if ONNX has no definition for
         the types of the operands.
     """
-    if not has_definition(call.op, opset) or call.regions:
+    schema = _schema(call.op, opset)
+    versions = [] if schema is None else _versions(schema, opset)
+    if schema is None or not versions or call.regions:
         return None
     operands = [_named(types.get(name), fresh) if name else None for name in call.inputs]
     if any(name and one is None for name, one in zip(call.inputs, operands, strict=True)):
         return None
-    found = _function(call, operands, opset)
+    found = _function(call, operands, schema, versions[-1])
     if found is None:
         return None
     proto, node = found
@@ -99,16 +102,14 @@ def _outside(type_: Type, symbols: frozenset[str]) -> Type:
 
 
 def _function(
-    call: Call, operands: Sequence[TensorType | None], opset: int
+    call: Call, operands: Sequence[TensorType | None], schema: onnx.defs.OpSchema, version: int
 ) -> tuple[FunctionProto, onnx.NodeProto] | None:
     """Return ONNX's function for an operation, and the operation with all attributes; None if there is none."""
     node = write_call(call, write_tensor)
-    schema = onnx.defs.get_schema(call.kind, opset, "")
     stated = {attribute.name for attribute in node.attribute}
     # Functions refer to attributes that have defaults.
     defaults = (one.default_value for name, one in schema.attributes.items() if name not in stated)
     node.attribute.extend(default for default in defaults if default.name)
-    version = _versions(call.kind, opset)[-1]
     if version in schema.context_dependent_function_opset_versions:
         types = (onnx.TypeProto() if one is None else write_type(one, what="an operand") for one in operands)
         data = schema.get_context_dependent_function_with_opset_version(
@@ -119,11 +120,17 @@ def _function(
     return (FunctionProto.FromString(data), node) if data else None
 
 
-def _versions(kind: str, opset: int) -> list[int]:
-    """Return the versions of the operator set that definitions of an operator are written in, up to one."""
+def _schema(op: str, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of an operator of ONNX's own domain; None if there is none."""
+    if not op.startswith("onnx.") or "::" in op:
+        return None
     try:
-        schema = onnx.defs.get_schema(kind, opset, "")
+        return onnx.defs.get_schema(op.removeprefix("onnx."), opset, "")
     except onnx.defs.SchemaError:
-        return []
+        return None
+
+
+def _versions(schema: onnx.defs.OpSchema, opset: int) -> list[int]:
+    """Return the versions of the operator set that definitions of an operator are written in, up to one."""
     versions = {*schema.function_opset_versions, *schema.context_dependent_function_opset_versions}
     return sorted(one for one in versions if one <= opset)

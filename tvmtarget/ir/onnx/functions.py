@@ -50,6 +50,8 @@ def _copy_node(old: NodeProto, new: NodeProto, values: Mapping[str, AttributePro
     new.CopyFrom(old)
     del new.input[:], new.attribute[:]
     new.input.extend("" if name in absent else name for name in old.input)
+    while new.input and not new.input[-1]:
+        del new.input[-1]  # OpenVINO takes an operand without a name as one of unknown shape
     for attribute in old.attribute:
         resolved = values.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
         if resolved is None:

@@ -214,7 +214,7 @@ class Feasibility:
     @property
     def is_complete(self) -> bool:
         """Whether every operation fits a site."""
-        return not list(self._all_unsupported())
+        return not list(self.unsupported())
 
     def _allows(self, index: int, site: Site) -> bool:
         requirements = self.program.requirements[index]
@@ -301,14 +301,18 @@ class Feasibility:
             return True
         return all(self.unsupported_reason(index, leaf) is None for index in calls)
 
-    def check_all(self) -> None:
+    def check_all(self, hints: Mapping[int, str] | None = None) -> None:
         """Check that every operation fits a site.
+
+        Args:
+            hints: what to add to the reasons of an operation, by its number.
 
         Raises:
             InfeasibleError: with the first `MAX_SHOWN` operations that fit none, and the reason of each leaf.
         """
-        unsupported = list(self._all_unsupported())
-        problems = [self._explain_unsupported(index) for index in unsupported[:MAX_SHOWN]]
+        unsupported = list(self.unsupported())
+        hints = hints or {}
+        problems = [self._explain_unsupported(index) + hints.get(index, "") for index in unsupported[:MAX_SHOWN]]
         if len(unsupported) > MAX_SHOWN:
             problems.append(f"... and {len(unsupported) - MAX_SHOWN} more ops that fit no site")
         if problems:
@@ -641,7 +645,12 @@ class Feasibility:
                 return Reject(reason.code, f"of {self.program.body[inner].source!r} in it, {reason.message}")
         return None
 
-    def _all_unsupported(self) -> Iterator[int]:
+    def unsupported(self) -> Iterator[int]:
+        """Yield the operations that fit no site.
+
+        Yields:
+            Numbers of operations; in place of one with nested bodies, of those in them that fit none.
+        """
         able = self.supported[: len(self.program.top)].any(axis=1)
         return self._unsupported(np.flatnonzero(~able).tolist())
 
