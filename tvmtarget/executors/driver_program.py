@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.errors import ArtifactError
+from tvmtarget.ir.control_flow import CONTROL_FLOW_FORMS
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reachable_functions
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import CONTROL_FLOW_FORMS
 
 __all__ = [
     "Axis",

@@ -15,11 +15,11 @@ from operator import attrgetter
 from typing import cast
 
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.control_flow import control_flow_form
 from tvmtarget.ir.function import CODE, COPY, Call, Function, changed_places
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_operator, op_aliases
 from tvmtarget.ir.verify import verify_functions
-from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, copies_are_needed, values_are_exact
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.known_partition import differ_in_ops_only

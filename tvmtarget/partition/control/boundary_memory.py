@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tvmtarget.errors import InfeasibleError, raise_all
+from tvmtarget.ir.control_flow import body_arguments
 from tvmtarget.ir.function import Call, Value
-from tvmtarget.partition.control.control_flow_ops import body_arguments
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.partition_node import PartitionNode
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 
+from tvmtarget.ir.control_flow import body_arguments
 from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Dim, TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import body_arguments
 
 __all__ = ["changed_carried_types", "with_open_carried_dimensions"]
 

@@ -1,30 +1,15 @@
-"""Control-flow operators that drivers can run: a branch chooses one region, a loop or scan repeats one.
-
-Sources: the ONNX operator specification (Operators.md: If, Loop, Scan) and Relax (`relax.expr.If`).
-"""
+"""Control-flow operations that drivers can run, and how often these run their regions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
-from tvmtarget.ir.function import Call
+from tvmtarget.ir.control_flow import CONTROL_FLOW_FORMS, ControlFlowForm, control_flow_form
 from tvmtarget.support.strategy import Op, Reject, reject
 
-__all__ = [
-    "CONTROL_FLOW_FORMS",
-    "DEFAULT_TRIP_COUNT",
-    "BodyArgument",
-    "ControlFlowForm",
-    "body_arguments",
-    "control_flow_form",
-    "expected_body_runs",
-    "why_not_driven",
-]
+__all__ = ["DEFAULT_TRIP_COUNT", "expected_body_runs", "why_not_driven"]
 
 # Assumed number of iterations of a loop whose trip count is not constant.
 DEFAULT_TRIP_COUNT = 10
@@ -32,81 +17,6 @@ DEFAULT_TRIP_COUNT = 10
 
 # Version of the ONNX operator set in which Scan had a batch axis.
 _BATCHED_SCAN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ControlFlowForm:
-    """How a driver runs an operator.
-
-    Attributes:
-        kind: `branch` on its first operand, `loop` with carried values, or `scan` over slices.
-        bodies: labels of the regions; of a branch, the one to run if the operand is true comes first.
-    """
-
-    kind: Literal["branch", "loop", "scan"]
-    bodies: tuple[str, ...]
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a region may run more than once for one run of the operation."""
-        return self.kind != "branch"
-
-
-CONTROL_FLOW_FORMS: Mapping[str, ControlFlowForm] = {
-    "onnx.If": ControlFlowForm("branch", ("then_branch", "else_branch")),
-    "onnx.Loop": ControlFlowForm("loop", ("body",)),
-    "onnx.Scan": ControlFlowForm("scan", ("body",)),
-    "relax.If": ControlFlowForm("branch", ("then", "else")),
-}
-
-
-def control_flow_form(call: Call) -> ControlFlowForm | None:
-    """Look up how a driver runs an operation.
-
-    Args:
-        call: the operation.
-
-    Returns:
-        Its form; None if no driver can run it.
-    """
-    return CONTROL_FLOW_FORMS.get(call.op)
-
-
-@dataclass(frozen=True, slots=True)
-class BodyArgument:
-    """The positions of a loop-carried value.
-
-    Attributes:
-        operand: operand of the operation that is the initial value.
-        param: parameter of the body that is the value before an iteration.
-        result: result of the body that is the value after an iteration.
-        output: result of the operation that is the final value.
-    """
-
-    operand: int
-    param: int
-    result: int
-    output: int
-
-
-def body_arguments(call: Call) -> tuple[BodyArgument, ...]:
-    """List the loop-carried values of an operation: of a Scan, its states.
-
-    Args:
-        call: the operation.
-
-    Returns:
-        Their positions; empty for other operations.
-    """
-    form = control_flow_form(call)
-    if form is not None and form.kind == "loop":
-        # By the specification of ONNX the operands are M, cond, v...; the parameters are iteration, cond, v...; the
-        # results of the body are cond, v..., scan outputs.
-        return tuple(BodyArgument(2 + number, 2 + number, 1 + number, number) for number in range(len(call.inputs) - 2))
-    sliced = call.attr("num_scan_inputs")
-    if form is not None and form.kind == "scan" and isinstance(sliced, int):
-        return tuple(BodyArgument(number, number, number, number) for number in range(len(call.inputs) - sliced))
-    return ()
 
 
 def why_not_driven(op: Op) -> Reject | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from tvmtarget.ir.control_flow import control_flow_form
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import control_flow_form
 from tvmtarget.partition.flat_program import FlatProgram
 
 __all__ = ["control_scalars_of"]

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeAlias
 
+from tvmtarget.ir.control_flow import BodyArgument, body_arguments
 from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Type
-from tvmtarget.partition.control.control_flow_ops import DEFAULT_TRIP_COUNT, BodyArgument, body_arguments
+from tvmtarget.partition.control.control_flow_ops import DEFAULT_TRIP_COUNT
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 
 __all__ = ["DriverBlock", "DriverStep", "WrittenCopy", "WrittenDriver", "write_driver"]

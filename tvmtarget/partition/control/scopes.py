@@ -8,13 +8,13 @@ from functools import cached_property
 from operator import is_
 
 from tvmtarget.errors import ModelError
+from tvmtarget.ir.control_flow import control_flow_form
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import Frame, Inlined
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import control_flow_form
 
 __all__ = ["Scope", "Scopes", "scopes_of"]
 

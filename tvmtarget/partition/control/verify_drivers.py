@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.function import CODE, COPY, Call, Function
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_op, op_aliases
-from tvmtarget.partition.control.control_flow_ops import body_arguments, control_flow_form
 
 __all__ = ["Path", "calls_in_order", "copies_are_needed", "values_are_exact"]
 

@@ -9,10 +9,11 @@ from functools import cached_property
 from itertools import chain
 from typing import cast
 
+from tvmtarget.ir.control_flow import control_flow_form
 from tvmtarget.ir.function import COPY, DIMS, OPS, Attribute, Call, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import TensorType, Type
-from tvmtarget.partition.control.control_flow_ops import control_flow_form, expected_body_runs
+from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.control.drivers import DriverBlock, DriverStep, write_driver
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
 from tvmtarget.partition.flat_program import FlatProgram
