@@ -4,7 +4,8 @@ Sizes are propagated as ONNX's data propagation does: `Shape` of a value of know
 with symbolic dimensions a vector of numbers and expressions of symbols, of which `Gather`, `Slice`, `Concat` and
 arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
 what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
-replaced by the operations of the branch that runs. On request, a `Scan` of independent iterations is replaced by
+replaced by the operations of the branch that runs. The bodies of loops get the sizes that follow from the first
+iteration by induction. On request, a `Scan` of independent iterations is replaced by
 operations on all slices, and an operation that ONNX defines by a function by the operations of that.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import onnx
 
+from tvmtarget.ir.control_flow import BATCHED_SCAN, body_arguments
 from tvmtarget.ir.dim_expressions import (
     add_dims,
     divide_dims,
@@ -73,6 +75,7 @@ _SUMS = _kinds("CumSum MatMul ReduceMean ReduceProd ReduceSum")
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
+_MOST_ROUNDS = 64  # of folding bodies again, as assumed sizes do not hold
 _FIRST_OPSET = 7  # before it, operands are broadcast by an attribute
 _SIZES_AS_OPERANDS = 13  # from it on, sizes and axes are operands
 
@@ -142,10 +145,18 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
         or _has_empty_parts(function)
         or any(
             (call.op == "onnx.If" and constants.issuperset(call.inputs))
-            or any(_has_candidates(region, constants) for _, region in call.regions)
+            or any(_has_candidates(region, constants) or _has_open_params(region) for _, region in call.regions)
             for call in function.body
             if call.regions
         )
+    )
+
+
+def _has_open_params(function: Function) -> bool:
+    """Return whether sizes of parameters may follow from those of the first iteration."""
+    types = (one.type for one in function.params)
+    return any(
+        one is None or (isinstance(one, TensorType) and (one.shape is None or None in one.shape)) for one in types
     )
 
 
@@ -228,6 +239,7 @@ class _Folding:
         self._spelled: dict[Dim, Dim] = {add_dims(dim, 0): dim for dim in sorted(dims)}
         self._unclamped: dict[str, Dim] = {}
         self._retyped: dict[str, Type] = {}
+        self._rounds_left = _MOST_ROUNDS
 
     @cached_property
     def _names(self) -> Names:
@@ -276,8 +288,7 @@ class _Folding:
                 scope.types.update(branch.types)
                 scope.changed.update(output.name for output in old.outputs)
                 continue
-            regions = tuple((label, self.function(region, scope)) for label, region in old.regions)
-            call = replace(old, regions=regions) if regions else old
+            call = self._with_regions(old, scope) if old.regions else old
             is_kept = call.constraint is not None or self._keep(call)
             # What a function returns is computed by an operation, which has a site.
             is_result = any(output.name in results for output in call.outputs)
@@ -300,6 +311,95 @@ class _Folding:
         body = [self._with_retyped(call) for call in body] if self._retyped else body
         folded = function.replace(body=tuple(body), constants=tuple(constants))
         return _without_unused(folded, function.replace(body=tuple(before)), self._keep)
+
+    def _with_regions(self, call: Call, scope: _Scope) -> Call:
+        """Fold the regions of an operation.
+
+        Where a body states no shapes of what a loop carries, those of the first iteration are assumed. Dimensions for
+        which the folded body returns others are left open, and it is folded again: what is left holds by induction.
+        """
+        types = self._first_types(call, scope)
+        while True:
+            saved = self._bytes_left, self._retyped.copy(), self._unclamped.copy()
+            regions = tuple((label, self.function(_with_param_types(one, types), scope)) for label, one in call.regions)
+            left = self._kept_types(call, regions, types, scope)
+            if left == types:
+                break
+            self._bytes_left, self._retyped, self._unclamped = saved
+            self._rounds_left -= 1
+            types = left if self._rounds_left > 0 else {}
+        outputs = list(call.outputs)
+        for at, type_ in self._types_after(call, regions, types, scope).items():
+            outputs[at] = replace(outputs[at], type=self._more_static(outputs[at].type, type_))
+            if outputs[at].type != call.outputs[at].type and outputs[at].name:
+                scope.types[outputs[at].name] = outputs[at].type
+                scope.changed.add(outputs[at].name)
+        return replace(call, regions=regions, outputs=tuple(outputs))
+
+    def _first_types(self, call: Call, scope: _Scope) -> dict[str, TensorType]:
+        """Return the types in the first iteration of parameters whose sizes a body does not state, by name."""
+        arguments = body_arguments(call)
+        if call.op not in ("onnx.Loop", "onnx.Scan") or self._version <= BATCHED_SCAN:
+            return {}
+        ((_, body),) = call.regions
+        pairs = [(body.params[one.param], scope.tensor(call.inputs[one.operand])) for one in arguments]
+        if call.op == "onnx.Loop":
+            pairs += zip(body.params, (TensorType("int64", ()), TensorType("bool", ())), strict=False)
+        else:
+            axes = call.attr("scan_input_axes")
+            for at, name in enumerate(call.inputs[len(arguments) :]):
+                axis, type_ = axes[at] if isinstance(axes, tuple) and at < len(axes) else 0, scope.tensor(name)
+                shape = [] if type_ is None or type_.shape is None else list(type_.shape)
+                if type_ is not None and isinstance(axis, int) and -len(shape) <= axis < len(shape):
+                    del shape[axis]
+                    pairs.append((body.params[len(arguments) + at], replace(type_, shape=tuple(shape))))
+        found: dict[str, TensorType] = {}
+        for param, first in pairs:
+            known = self._more_static(param.type, first)
+            if isinstance(known, TensorType) and known != param.type:
+                found[param.name] = known
+        return found
+
+    def _kept_types(
+        self, call: Call, regions: Sequence[tuple[str, Function]], types: dict[str, TensorType], scope: _Scope
+    ) -> dict[str, TensorType]:
+        """Return the types of parameters without the dimensions that the body changes."""
+        left, ((_, body), *_), ((_, stated), *_) = types.copy(), regions, call.regions
+        for argument in body_arguments(call) if types else ():
+            param, result = stated.params[argument.param], body.results[argument.result]
+            after = body.types.get(result) or scope.types.get(result)
+            if param.name not in types:
+                continue
+            kept = _common(types[param.name], after)
+            type_ = None if kept is None else self._more_static(param.type, kept)
+            if isinstance(type_, TensorType) and type_ != param.type:
+                left[param.name] = type_
+            else:
+                del left[param.name]
+        return left
+
+    def _types_after(
+        self, call: Call, regions: Sequence[tuple[str, Function]], types: Mapping[str, TensorType], scope: _Scope
+    ) -> dict[int, TensorType]:
+        """Return the types of results that follow from those of the regions, by number."""
+        if call.op not in ("onnx.If", "onnx.Loop", "onnx.Scan"):
+            return {}
+        first, *others = [[one.types.get(name) or scope.types.get(name) for name in one.results] for _, one in regions]
+        found: dict[int, TensorType | None] = {}
+        if call.op == "onnx.If":
+            pairs = zip(first, *others, strict=False)
+            found = {at: _common(one, *rest) for at, (one, *rest) in enumerate(pairs) if rest}
+        else:
+            arguments, ((_, body),) = body_arguments(call), regions
+            found = {one.output: types.get(body.params[one.param].name) for one in arguments}
+            if call.op == "onnx.Loop":
+                stacked = zip(range(len(arguments), len(call.outputs)), first[1 + len(arguments) :], strict=False)
+                found |= {
+                    at: replace(one, shape=(None, *one.shape))
+                    for at, one in stacked
+                    if isinstance(one, TensorType) and one.shape is not None
+                }
+        return {at: type_ for at, type_ in found.items() if type_ is not None}
 
     def _taken_branch(self, call: Call, scope: _Scope) -> Function | None:
         """Return the branch of an If that runs; None if that is not known."""
@@ -601,6 +701,22 @@ class _Folding:
     def _better(self, old: Dim, new: Dim) -> Dim:
         is_named = self._is_derived(new) and isinstance(old, str) and not self._is_derived(old)
         return new if isinstance(new, int) or old is None or is_named else old
+
+
+def _with_param_types(function: Function, types: Mapping[str, TensorType]) -> Function:
+    if not types:
+        return function
+    return function.replace(params=tuple(replace(one, type=types.get(one.name, one.type)) for one in function.params))
+
+
+def _common(one: Type, other: Type) -> TensorType | None:
+    """Return a type with the dimensions that two types agree in; None if their ranks are not known to be the same."""
+    if not isinstance(one, TensorType) or not isinstance(other, TensorType) or one.dtype != other.dtype:
+        return None
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return None
+    dims = zip(one.shape, other.shape, strict=True)
+    return replace(one, shape=tuple(first if _is_equal(first, second) else None for first, second in dims))
 
 
 def _without_unused(function: Function, before: Function, keep: Callable[[Call], bool]) -> Function:

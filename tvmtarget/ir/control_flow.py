@@ -11,7 +11,17 @@ from typing import Literal
 
 from tvmtarget.ir.function import Call
 
-__all__ = ["CONTROL_FLOW_FORMS", "BodyArgument", "ControlFlowForm", "body_arguments", "control_flow_form"]
+__all__ = [
+    "BATCHED_SCAN",
+    "CONTROL_FLOW_FORMS",
+    "BodyArgument",
+    "ControlFlowForm",
+    "body_arguments",
+    "control_flow_form",
+]
+
+# Version of the ONNX operator set in which Scan had a batch axis.
+BATCHED_SCAN = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from tvmtarget.ir.control_flow import CONTROL_FLOW_FORMS, ControlFlowForm, control_flow_form
+from tvmtarget.ir.control_flow import BATCHED_SCAN, CONTROL_FLOW_FORMS, ControlFlowForm, control_flow_form
 from tvmtarget.support.strategy import Op, Reject, reject
 
 __all__ = ["DEFAULT_TRIP_COUNT", "expected_body_runs", "why_not_driven"]
 
 # Assumed number of iterations of a loop whose trip count is not constant.
 DEFAULT_TRIP_COUNT = 10
-
-
-# Version of the ONNX operator set in which Scan had a batch axis.
-_BATCHED_SCAN = 8
 
 
 def why_not_driven(op: Op) -> Reject | None:
@@ -34,7 +30,7 @@ def why_not_driven(op: Op) -> Reject | None:
     labels = sorted(label for label, _ in op.call.regions)
     if labels != sorted(form.bodies):
         return reject("CONTROL_FLOW", f"{op.kind} has the bodies {', '.join(labels)}, not {', '.join(form.bodies)}")
-    if op.call.op == "onnx.Scan" and op.opset == _BATCHED_SCAN:
+    if op.call.op == "onnx.Scan" and op.opset == BATCHED_SCAN:
         return reject("RULE", "Scan of operator set 8 has a batch axis", hint="convert the model to operator set 9")
     return None
 
