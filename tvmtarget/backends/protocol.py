@@ -18,15 +18,17 @@ import numpy as np
 import onnx
 
 from tvmtarget import plugins
-from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, did_you_mean
+from tvmtarget.errors import ArtifactError, BackendError, FileError, MissingExtraError, did_you_mean
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
+from tvmtarget.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tvmtarget.backends.c.static_function import StaticFunction
 
 __all__ = [
+    "SCRATCH",
     "Ability",
     "Array",
     "Backend",
@@ -41,6 +43,7 @@ __all__ = [
     "Space",
     "backend_named",
     "backends",
+    "scratch_in",
 ]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -247,6 +250,15 @@ class Compiled(ABC):
         """
         return ()
 
+    def scratch(self) -> Mapping[str, int]:
+        """Return the memory that kernels allocate while they run, besides the values of operations.
+
+        Returns:
+            Bytes by kernel; none (the default) if they allocate none, or that is not known. Files of the name `SCRATCH`
+            in `native_files` have them, too.
+        """
+        return {}
+
     def native_files(self) -> Mapping[str, bytes]:
         """Return what a saved program stores besides the source.
 
@@ -273,6 +285,28 @@ class Compiled(ABC):
             ArtifactError: the code has no such functions.
         """
         raise ArtifactError(f"{path}: this code exports nothing that runs by itself; save the program instead")
+
+
+# The file that has what `Compiled.scratch` returns.
+SCRATCH = "scratch.json"
+
+
+def scratch_in(files: Mapping[str, bytes]) -> dict[str, int]:
+    """Return the bytes of scratch memory that files of a compiled function state.
+
+    Args:
+        files: contents by name, as `Compiled.native_files` returns them.
+
+    Returns:
+        Bytes by kernel; none if nothing is stated.
+
+    Raises:
+        FileError: the file is not what `Compiled.native_files` returns.
+    """
+    stated = parse_json(files[SCRATCH], SCRATCH) if SCRATCH in files else {}
+    if not isinstance(stated, dict) or not all(type(one) is int and one >= 0 for one in stated.values()):
+        raise FileError(f"{SCRATCH} has no bytes by kernel")
+    return stated
 
 
 class KernelRunner(Protocol):

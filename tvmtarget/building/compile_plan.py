@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -26,7 +26,7 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.decomposition import Refusal
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.programs import replicas_of
-from tvmtarget.partition.memory_use import memory_uses
+from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.plan import Plan
@@ -162,6 +162,7 @@ def build(
 
 _MOST_MOVED = 16  # plans of one build
 # Code may keep weights in forms of so many times their bytes: those of Winograd's algorithm for tiles of 4 x 4.
+_MOST_NAMED = 4  # operations of a function, in messages
 _WEIGHTS_GROW = 4
 
 
@@ -269,7 +270,8 @@ def build_plan(
     if settings is None:
         settings = {} if choices is None else choices.settings(plan)
     leaves: dict[str, LeafFunction] = {}
-    scarce = {use.memory for use in memory_uses(plan) if _WEIGHTS_GROW * use.weights + use.values > use.limit}
+    uses = memory_uses(plan)
+    scarce = {use.memory for use in uses if _WEIGHTS_GROW * use.weights + use.values > use.limit}
     for subgraph in plan.subgraphs:
         if subgraph.function not in leaves:
             target = codegen_target(plan.topology, subgraph.site)
@@ -294,6 +296,7 @@ def build_plan(
         code |= earlier.code
     called = {name: leaves[name] for name in executable.called_leaves}
     compile_leaves(plan, called, code, cache=cache, jobs=jobs, progress=progress)
+    _check_scratch(plan, uses, leaves)
     executable.plan = plan
     executable.compile_systems()
     for leaf in leaves.values():
@@ -301,6 +304,33 @@ def build_plan(
         if schedules is not None:
             leaf.tuned = schedules.applied
     return executable
+
+
+def _check_scratch(plan: Plan, uses: Sequence[MemoryUse], leaves: Mapping[str, LeafFunction]) -> None:
+    """Raise `CompileError` for functions whose kernels allocate more than a memory has left while they run."""
+    problems, refused = list[str](), dict[str, Mapping[int, str]]()
+    by_memory = {use.memory: (use, dict(use.during)) for use in uses}
+    for subgraph in plan.subgraphs:
+        scratch = leaves[subgraph.function].scratch
+        use, during = by_memory.get(plan.topology[subgraph.site].domain, (None, {}))
+        if use is None or not scratch:
+            continue
+        kernel = max(scratch, key=scratch.__getitem__)
+        values, most = during[subgraph.call], scratch[kernel]
+        missing = use.weights + values + most - use.limit
+        if missing > 0:
+            reason = (
+                f"kernel {kernel!r} allocates {bytes_text(most)}, and memory {use.memory!r} of {bytes_text(use.limit)} "
+                f"has {bytes_text(use.weights)} of weights and {bytes_text(values)} of values then: "
+                f"{bytes_text(missing)} too many"
+            )
+            more = ", ..." if len(subgraph.ops) > _MOST_NAMED else ""
+            ops = ", ".join(map(repr, subgraph.ops[:_MOST_NAMED])) + more
+            where = f"function {subgraph.function!r} of @{subgraph.site or '.'} ({ops})"
+            problems.append(f"{where}: {reason}; allow these ops elsewhere, or state a larger memory")
+            refused[subgraph.function] = dict.fromkeys(range(len(subgraph.ops)), reason)
+    if problems:
+        raise CompileError(*problems, function=next(iter(refused)), refused=refused)
 
 
 def _too_large(plan: Plan) -> list[str]:

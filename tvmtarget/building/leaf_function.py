@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from tvmtarget.autotune.log.applied import Applied
-from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, FixedSchedules, backend_named
+from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, FixedSchedules, backend_named, scratch_in
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.errors import RunError
 from tvmtarget.ir.onnx.reader import decode_model
@@ -125,6 +125,12 @@ class LeafCode:
         """Return what a saved program stores besides the source; it is compiled if it was not read."""
         return self._request.native or self.compiled.native_files()
 
+    def scratch(self) -> Mapping[str, int]:
+        """Return the bytes that kernels allocate, as far as known without compiling it."""
+        if self._request.native:
+            return scratch_in(self._request.native)
+        return self._compiled.scratch() if self._compiled is not None else {}
+
     def _made(self) -> Compiled:
         try:
             return self._backend.compile(self._request)
@@ -147,6 +153,7 @@ class LeafFunction:
         note: A note for reports if the leaf is interpreted for lack of a code generator; else empty.
         tuned: The lookups of its kernels in a tuning log.
         key: The key of all that its code depends on; empty if unknown.
+        scratch: The bytes that its kernels allocate while they run, by kernel.
     """
 
     request: CompileRequest
@@ -154,6 +161,7 @@ class LeafFunction:
     note: str = ""
     tuned: tuple[Applied, ...] = ()
     key: str = ""
+    scratch: Mapping[str, int] = field(default_factory=dict)
     _code: LeafCode | None = field(default=None, repr=False)
 
     @property
@@ -176,7 +184,7 @@ class LeafFunction:
             code: The code.
             key: The key of all that the code depends on.
         """
-        self.request, self._code, self.key = request, code, key
+        self.request, self._code, self.key, self.scratch = request, code, key, code.scratch()
 
     @property
     def is_interpreted(self) -> bool:
@@ -209,8 +217,9 @@ class LeafFunction:
             call: A call of this function.
 
         Returns:
-            `site`, the fields of the call, and `backend`; and `ran_by`, the operations by what runs them inside the
-            function, if the engine reports it. Operations that it folds or fuses into others are left out.
+            `site`, the fields of the call, and `backend`; `ran_by`, the operations by what runs them inside the
+            function, if the engine reports it, without those that it folds or fuses into others; and `scratch`, the
+            most bytes that a kernel allocates while it runs, if that is known.
         """
         facts = {"site": self.request.site, **call.describe(), "backend": self.backend.name}
         ran: dict[str, list[str]] = {}
@@ -218,7 +227,8 @@ class LeafFunction:
         for op, name in zip(call.ops, self.compiled.ran_by() if self.code.is_compiled else (), strict=False):
             if name:
                 ran.setdefault(name, []).append(op)
-        return facts | ({"ran_by": ran} if ran else {})
+        scratch = {"scratch": max(self.scratch.values())} if self.scratch else {}
+        return facts | ({"ran_by": ran} if ran else {}) | scratch
 
     def describe(self) -> dict[str, Any]:
         """Return the function's entry in the manifest of a saved program."""
@@ -257,6 +267,7 @@ class LeafFunction:
         source = native.pop("source.onnx", None)
         if source is None:
             raise ValueError(f"'{folder}source.onnx' is missing")
+        scratch = scratch_in(native)
         backend = backend_named(facts.backend)
         tuned = tuple(map(Applied.from_json, facts.tuned))
         # Schedules come from tuning logs, which people exchange: who wrote the program may not have written them, so
@@ -283,7 +294,7 @@ class LeafFunction:
             schedules=FixedSchedules(bodies) if bodies else None,
             is_trusted=trust,
         )
-        return cls(request, backend, facts.note, tuned)
+        return cls(request, backend, facts.note, tuned, scratch=scratch)
 
     def check_source(self) -> None:
         """Check that an ONNX source has the signature in the manifest, and needs no other files.

@@ -39,6 +39,7 @@ class MemoryUse:
         live: the largest of these values, with their bytes.
         crowded: operations, by number, that run while more is there than the memory holds.
         unknown: values of unknown size, which are not counted.
+        during: the most bytes of values that are there during each call of a function there, by the path of the call.
     """
 
     memory: str
@@ -49,6 +50,7 @@ class MemoryUse:
     live: tuple[tuple[str, int], ...] = ()
     crowded: tuple[int, ...] = ()
     unknown: tuple[str, ...] = ()
+    during: tuple[tuple[str, int], ...] = ()
 
     @property
     def missing(self) -> int:
@@ -115,12 +117,14 @@ class _Schedule:
         self.plan = plan
         self.calls: list[int] = []
         self.domains: list[str] = []
+        self.names: list[str] = []  # by position, the path of its call
         self.borders: list[tuple[int, int]] = []  # by position, the first and the last position of its call
         self.positions: dict[str, list[int]] = {}
         for record in plan.subgraphs:
             domain, begin = plan.topology[record.site].domain, len(self.calls)
             self.calls += record.calls
             self.domains += [domain] * len(record.calls)
+            self.names += [record.call] * len(record.calls)
             self.borders += [(begin, len(self.calls) - 1)] * len(record.calls)
             self.positions.setdefault(domain, []).extend(range(begin, len(self.calls)))
 
@@ -163,6 +167,10 @@ class _Schedule:
         live = sorted(
             (one for one in known if one.begin <= at <= one.end), key=lambda one: (-(one.size or 0), one.begin)
         )
+        most: dict[str, int] = {}
+        for position, load in zip(here, loads.tolist(), strict=True):
+            call = self.names[position]
+            most[call] = max(load, most.get(call, 0))
         crowded = tuple(self.calls[here[one]] for one in np.flatnonzero(weights + loads > limit).tolist())
         return MemoryUse(
             memory=domain,
@@ -173,6 +181,7 @@ class _Schedule:
             live=tuple((one.name, one.size or 0) for one in live[:_MOST_NAMED]),
             crowded=crowded,
             unknown=tuple(span.name for span in spans if span.size is None),
+            during=tuple(most.items()),
         )
 
     def _end(self, made: int, reading: int) -> int:

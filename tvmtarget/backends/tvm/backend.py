@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -23,7 +24,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tvmtarget.backends.float_accumulation import accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.operator_expansion import EXPANSIONS, RECURRENT_EXPANSIONS, expand_operators, value_types
-from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest
+from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest, scratch_in
 from tvmtarget.backends.tvm.compiled_module import (
     LIBRARY,
     LOCK,
@@ -77,6 +78,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Operators that sum over a dimension, besides those called Reduce...
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
 
+
+_ALLOCATION = "tirx.TVMBackendAllocWorkspace"  # what TVM's passes make of buffers that are too large for the stack
 
 MEMORY_SAVINGS: Mapping[str, Mapping[str, Value]] = {"llvm": {"disable-winograd": True}}
 # Attributes that change the code of TVM 0.27 (`src/target/llvm/llvm_instance.cc`, dlight's rules of schedules).
@@ -259,9 +262,11 @@ class _Tvm(Backend):
                 else CompiledModule(executable, never_empty, results, may_write=request.is_relax)
             )
 
+        scratch = dict(scratch_in(request.native))
+
         def opened(library: bytes) -> CompiledModule:
             loaded = program(load(tvm, library))
-            loaded.library = library
+            loaded.library, loaded.kernel_scratch = library, scratch
             return loaded
 
         if LIBRARY in request.native and is_native:
@@ -279,7 +284,7 @@ class _Tvm(Backend):
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
-            with _imported(tvm, request, may_vary=may_vary) as (module, targets, pipeline):
+            with _imported(tvm, request, may_vary=may_vary, scratch=scratch) as (module, targets, pipeline):
                 if len(targets) == 1:
                     return program(tvm.compile(module, target=targets[0], relax_pipeline=pipeline))
                 from tvmtarget.backends.tvm.vm_linking import VmLinker
@@ -290,11 +295,16 @@ class _Tvm(Backend):
 
         with _named_errors(request):
             made = within_limits(compiled)
+            made.kernel_scratch = scratch
             if is_tir or not has_versions(request.target):
                 return made
             # Several versions of code are in a library only.
             library = made.native_files().get(LIBRARY)
-            return within_limits(partial(compiled, may_vary=False)) if library is None else opened(library)
+            if library is not None:
+                return opened(library)
+            made = within_limits(partial(compiled, may_vary=False))
+            made.kernel_scratch = scratch
+            return made
 
     def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
         """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.
@@ -554,6 +564,7 @@ def _imported(
     request: CompileRequest,
     *,
     may_vary: bool = True,
+    scratch: dict[str, int] | None = None,
 ) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
     """Import a leaf function, and enter the context in which it is compiled.
 
@@ -561,6 +572,7 @@ def _imported(
         tvm: the module `tvm`.
         request: the function.
         may_vary: whether its code may have several versions.
+        scratch: gets the bytes that kernels allocate while they run, by kernel.
 
     Yields:
         TVM's module and targets (`_targets`), and the pipeline for Relax.
@@ -585,9 +597,43 @@ def _imported(
         else cpu_pipeline(target, known, saves_memory=_disables_winograd(request.target))
     )
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
-    context = tvm.transform.PassContext(opt_level=3, disabled_pass=_unsafe_passes(tvm, nodes), config=config)
+    instruments = [] if is_gpu or scratch is None else [_scratch_instrument(tvm, scratch)]
+    context = tvm.transform.PassContext(
+        opt_level=3, disabled_pass=_unsafe_passes(tvm, nodes), config=config, instruments=instruments
+    )
     with generating(tvm, target) if is_gpu else target, context:
         yield module, targets, pipeline
+
+
+def _scratch_instrument(tvm: Any, scratch: dict[str, int]) -> Any:  # noqa: ANN401
+    """Return an instrument that records what functions allocate, once all of it has a place on the stack or not."""
+
+    class Scratch:
+        def run_after_pass(self, module: Any, info: Any) -> None:  # noqa: ANN401
+            if str(info.name) == "tirx.LowerTVMBuiltin":
+                for name, function in module.functions.items():
+                    nbytes = _allocated_bytes(tvm, function.body)
+                    if nbytes:
+                        scratch[name.name_hint] = max(nbytes, scratch.get(name.name_hint, 0))
+
+    return tvm.ir.instrument.pass_instrument(Scratch)()
+
+
+def _allocated_bytes(tvm: Any, body: Any) -> int:  # noqa: ANN401
+    """Return how many bytes a lowered function allocates, once for each thread in loops that threads share."""
+    from tvm_ffi import structural_walk
+
+    loops: list[Any] = []
+    structural_walk(body, (tvm.tirx.For, loops.append))
+    shared = [loop.body for loop in loops if loop.kind == tvm.tirx.ForKind.PARALLEL]
+
+    def stated(part: Any) -> int:  # noqa: ANN401
+        calls: list[Any] = []
+        structural_walk(part, (tvm.ir.Call, calls.append))
+        sizes = [one.args[2] for one in calls if getattr(one.op, "name", "") == _ALLOCATION]
+        return sum(int(size.value) for size in sizes if isinstance(size, tvm.tirx.IntImm))
+
+    return stated(body) + (int(os.environ["TVM_NUM_THREADS"]) - 1) * sum(map(stated, shared))
 
 
 @contextlib.contextmanager

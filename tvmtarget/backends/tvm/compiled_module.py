@@ -12,6 +12,7 @@ import ctypes
 import functools
 import hashlib
 import io
+import json
 import math
 import os
 import platform
@@ -26,13 +27,14 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from tvmtarget.backends.aligned import aligned, is_aligned
 from tvmtarget.backends.machine import processors
-from tvmtarget.backends.protocol import Array, Compiled
+from tvmtarget.backends.protocol import SCRATCH, Array, Compiled
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, first_line
 from tvmtarget.files import temporary_folder
 from tvmtarget.garbage_collection import without_garbage_collection
@@ -170,9 +172,11 @@ class CompiledModule(Compiled):
 
     Attributes:
         library: the shared library that the executable was opened from; None if it was compiled here.
+        kernel_scratch: bytes that kernels allocate while they run.
     """
 
     library: bytes | None = None
+    kernel_scratch: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
         self,
@@ -252,21 +256,27 @@ class CompiledModule(Compiled):
             self._local.main = self._machine(tvm, tvm.cpu())["main"]
         return self._local.main
 
+    def scratch(self) -> Mapping[str, int]:
+        """Return the bytes that kernels allocate while they run, by kernel."""
+        return self.kernel_scratch
+
     def native_files(self) -> Mapping[str, bytes]:
         """Link a shared library.
 
         Returns:
-            The library; empty if this machine has no linker, so that only the source is saved.
+            The library and what its kernels allocate; empty if this machine has no linker, so that only the source is
+            saved.
         """
+        stated = {SCRATCH: json.dumps(dict(self.kernel_scratch)).encode()} if self.kernel_scratch else {}
         if self.library is not None:
-            return {LIBRARY: self.library}
+            return {LIBRARY: self.library, **stated}
         with object_folder() as folder, LOCK, quiet():
             path = folder / LIBRARY
             try:
                 self._executable.export_library(str(path))
             except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
                 return {}
-            return {LIBRARY: path.read_bytes()}
+            return {LIBRARY: path.read_bytes(), **stated}
 
     def _check(self, inputs: Sequence[Array | DeviceArray]) -> None:
         for position in sorted(self._never_empty):
