@@ -1,5 +1,6 @@
 """Programs under the executor `vm` compute what the graph executor computes."""
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,9 +11,9 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper, parser
 
 import tvmtarget as tt
-from tvmtarget.errors import ArtifactError, BackendError, RunError
+from tvmtarget.errors import ArtifactError, BackendError, RunError, TvmTargetWarning
 from tvmtarget.executors.protocol import CallEvent
-from tvmtarget.executors.vm import VmSystem
+from tvmtarget.executors.vm import LoopDrivers, VmSystem
 
 PAIR = "[a=llvm,b=llvm](host=@a,executor={executor})"
 
@@ -99,6 +100,26 @@ def test_the_graph_executor_runs_loops_on_this_cpu_as_native_code(name, monkeypa
             for found in threads.map(executable.run, [values] * 6):
                 for one, array in expected.items():
                     np.testing.assert_array_equal(found[one], array, strict=True)
+
+
+def test_native_loops_that_fail_where_the_interpreter_does_not_are_reported_once(monkeypatch):
+    model, where, inputs = DRIVER_MODELS["loop"]
+    built = tt.build(tt.IRModule.from_onnx(model), PAIR.format(executor="graph"), where=where)
+    values = dict(zip(built.inputs, map(np.asarray, inputs[-1]), strict=True))
+    expected = built.run(values)
+
+    def fail(*_):
+        raise RuntimeError("no such function\nin the machine")
+
+    monkeypatch.setattr(LoopDrivers, "run", fail)
+    with pytest.warns(TvmTargetWarning, match=r"loops of @\. failed; they are interpreted .*: no such function$"):
+        found = built.run(values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = built.run(values)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+        np.testing.assert_array_equal(again[name], array, strict=True)
 
 
 def test_an_error_in_a_loop_names_the_function_and_its_operations():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvmtarget.errors import ArtifactError, RunError
+from tvmtarget.errors import ArtifactError, RunError, first_line, warn
 from tvmtarget.executors.control_flow import run_control
 from tvmtarget.executors.driver_program import Block, Driver, Step
 from tvmtarget.executors.protocol import (
@@ -91,11 +90,18 @@ class _Interpreter(CompiledSystem):
         self._loop_drivers = _loop_drivers(system)
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
-        # Calls inside of drivers of the VM are not observed; their errors are, as the interpreter runs them again.
-        if self._loop_drivers is not None and record is None:
-            with contextlib.suppress(Exception):
-                return list(self._loop_drivers.run(inputs))
-        return self.run_machine(inputs, record)
+        # Calls inside of drivers of the VM are not observed.
+        if self._loop_drivers is None or record is not None:
+            return self.run_machine(inputs, record)
+        try:
+            return list(self._loop_drivers.run(inputs))
+        except Exception as error:  # of TVM, which raises any
+            # The interpreter names the operation that failed. Where it does not fail, it is used from now on.
+            results = self.run_machine(inputs)
+            self._loop_drivers = None
+            place = f"@{self._system.path or '.'}"
+            warn(f"native code of the loops of {place} failed; they are interpreted from now on: {first_line(error)}")
+            return results
 
     def export(self, path: Path) -> None:
         if self._only_call is None:
