@@ -17,6 +17,11 @@ SIZES: dict[str, tuple[str, list[list[tuple[int, ...]]], list[list[tuple[int, ..
         [[(3, 4), (3, 4)], [(1, 4), (3, 4)], [(3, 4), (1, 4)], [(0, 4), (1, 4)], [(1, 4), (0, 4)], [(1, 4), (1, 4)]],
         [[(2, 4), (3, 4)]],
     ),
+    "remainder": (
+        "g (float[n,4] a, float[m,4] b) => (float[k,4] y) { c = Mod<fmod = 1>(a, b) y = Neg(c) }",
+        [[(3, 4), (3, 4)], [(1, 4), (3, 4)], [(3, 4), (1, 4)]],
+        [[(2, 4), (3, 4)]],
+    ),
     "sum-with-a-number": (
         "g (float[n,k] a, float[5,j] b) => (float[5,l] y) { y = Mul(a, b) }",
         [[(5, 4), (5, 4)], [(1, 4), (5, 1)], [(5, 1), (5, 6)], [(1, 0), (5, 1)]],
@@ -145,6 +150,15 @@ def test_indices_and_updates_are_as_many_as_what_they_index(name):
     np.testing.assert_array_equal(program.run(given(fitting))["y"], expected.run(given(fitting))["y"])
     with pytest.raises(RunError, match="sizes do not fit"):
         program.run(given(others))
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_remainders_of_floats_have_the_sign_of_the_dividend(dtype, target):
+    module = model(f"g ({dtype}[2,5] a, {dtype}[5] b) => ({dtype}[2,5] y) {{ y = Mod<fmod = 1>(a, b) }}")
+    a = np.array([[5, -5, 5, -7.5, 3], [1e9, 0.25, -1e9, 0, -3]], {"float": "float32", "double": "float64"}[dtype])
+    b = np.array([2, 2, -1.3, 3, np.inf], a.dtype)
+    np.testing.assert_array_equal(tt.build(module, target)(a, b), np.fmod(a, b))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])

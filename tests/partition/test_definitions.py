@@ -225,6 +225,14 @@ def test_only_operators_with_a_function_have_a_definition():
     assert not has_definition("onnx.com.microsoft::Attention", 23)
 
 
+@pytest.mark.parametrize("target", ["llvm", "c", "openvino"])
+def test_operands_without_elements_may_be_all_of_a_concat(target):
+    made = small(
+        helper.make_node("Concat", ["e", "x", "e"], ["y"], axis=1), shape=(2, 0), e=np.zeros((2, 0), "float32")
+    )
+    assert tt.build(made, target)(np.zeros((2, 0), "float32")).shape == (2, 0)
+
+
 @pytest.mark.parametrize("target", ["llvm", "c", "numpy"])
 def test_a_program_of_empty_operands_only_has_them_left_out(target):
     graph = helper.make_graph(

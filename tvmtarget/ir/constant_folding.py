@@ -465,14 +465,16 @@ class _Folding:
         return Function("split", (), tuple(body), tuple(output.name for output in call.outputs), constants)
 
     def _without_empty(self, call: Call, scope: _Scope) -> Function | None:
-        """Return a Concat of the operands that have elements, if there are others; None if not."""
+        """Return a Concat without operands of size 0, one of which is all if there are no others; None if all stay."""
         tensors = [scope.tensor(name) for name in call.inputs]
         axis = self._axis(call, tensors[0])
         if axis is None:
             return None
         sizes = [None if one is None or one.shape is None else one.shape[axis] for one in tensors]
         left = tuple(name for name, size in zip(call.inputs, sizes, strict=True) if size != 0)
-        if not left or len(left) == len(call.inputs):
+        # Engines refuse constants without elements sooner than computed values.
+        left = left or tuple(sorted(call.inputs, key=lambda name: name in scope.values)[:1])
+        if len(left) == len(call.inputs):
             return None
         one = replace(call, inputs=left) if len(left) > 1 else replace(call, op="onnx.Identity", inputs=left, attrs=())
         return Function("concat", (), (one,), (call.outputs[0].name,))

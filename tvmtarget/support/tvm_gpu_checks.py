@@ -87,6 +87,8 @@ def _check_fit(op: Op) -> Reject | None:
     if op.kind in ("Div", "Mod") and tensor is not None and "int" in tensor.dtype and op.constant(1) is None:
         message = f"the divisor {op.operand(1)!r} of an integer {op.kind} may be 0, which no code on a GPU reports"
         return reject("NEED_CONST", message, hint="divide by an initializer")
+    if op.kind == "Mod" and tensor is not None and "float" in tensor.dtype:
+        return reject("DTYPE", "it computes Mod of floats on CPUs only", hint="let another leaf compute it")
     if op.kind == "Squeeze" and not all(isinstance(dim, int) for dim in squeezed_dims(op)):
         return reject("SHAPE_DYNAMIC", "its code on a GPU removes known dimensions only", hint=_STATIC_HINT)
     if op.kind == "Concat":

@@ -204,6 +204,14 @@ def _check_divisor(op: Op) -> Reject | None:
     return reject("RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0 or -1, which kills the process")
 
 
+def _check_remainder(op: Op) -> Reject | None:
+    """Require the remainder of C for floats; ONNX defines no other one."""
+    tensor = op.tensor(0)
+    if tensor is None or "float" not in tensor.dtype or op.attr("fmod") == 1:
+        return None
+    return reject("ATTR", "Mod of floats is defined for fmod=1 only", hint="set it to 1")
+
+
 def _check_shift(op: Op) -> Reject | None:
     """Require shifts from 0 to the width: processors compute others modulo the width."""
     by = op.constant(1)
@@ -719,7 +727,7 @@ RULES: dict[str, Rule] = {
     **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS)),
     "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift,)),
     "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor,)),
-    "Mod": Rule(dtypes=_INTEGERS, checks=(_check_divisor,)),
+    "Mod": Rule(dtypes=_INTEGERS | _WIDE_FLOATS, checks=(_check_divisor, _check_remainder)),
     "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types,)),
     "PRelu": Rule(dtypes=_FLOATS, checks=(_check_prelu,)),
     "Where": _ANY,

@@ -424,12 +424,14 @@ class _SymbolicImport(FittingOperands):
         return first, self.read_sizes(builder, counts)
 
     def divide(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a division by integers that only a run knows; None for one by constants or floats.
+        """Lower a remainder of floats, or a division by integers that only a run knows; None for others.
 
         The least number divided by -1 would kill the process, too: it is negated, as all numbers are.
         """
         data, by = inputs
         dtype = str(by.ty.dtype)
+        if "int" not in dtype and node.op_type == "Mod":
+            return self._remainder(builder, data, by)
         if "int" not in dtype or node.input[1] in self._constants:
             return None
         op, emit = self._tvm.relax.op, builder.normalize
@@ -443,6 +445,23 @@ class _SymbolicImport(FittingOperands):
         if node.op_type == "Mod":
             return None
         return op.where(is_minus, emit(op.negative(data)), emit(op.divide(data, inputs[1])))
+
+    def _remainder(self, builder: Builder, data: Expr, by: Expr) -> Expr:
+        """Return the remainders of floats, with the sign of the dividend, as `fmod` of C."""
+        from tvm import te
+
+        op, tirx, dtype = self._tvm.relax.op, self._tvm.tirx, str(data.ty.dtype)
+        symbol = "fmodf" if dtype == "float32" else "fmod"  # TVM has an operator, but no code for CPUs
+        shape = builder.normalize(op.add(data, by)).ty.shape
+        operands = [builder.emit(op.broadcast_to(one, shape)) for one in (data, by)]
+
+        def remainders(first: Any, second: Any) -> Any:  # noqa: ANN401
+            def remainder(*at: Any) -> Any:  # noqa: ANN401
+                return tirx.call_pure_extern(dtype, symbol, first(*at), second(*at))
+
+            return te.compute(first.shape, remainder, name="remainders")
+
+        return builder.call_te(remainders, *operands, primfunc_name_hint="remainders")
 
     def reverse_sequence(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a ReverseSequence, whose lengths are checked where indices are."""
