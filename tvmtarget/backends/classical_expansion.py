@@ -38,13 +38,6 @@ def _floats(builder: ExpansionBuilder, name: str) -> str:
     return builder.add("Cast", [name], to=TensorProto.FLOAT)
 
 
-def _reduced(builder: ExpansionBuilder, kind: str, name: str, axis: int = -1, keepdims: int = 1) -> str:
-    """Return a reduction of an axis, by default of the last one, which stays."""
-    if builder.opset >= (13 if kind == "ReduceSum" else 18):
-        return builder.add(kind, [name, builder.constant(np.array([axis]), name)], keepdims=keepdims)
-    return builder.add(kind, [name], axes=[axis], keepdims=keepdims)
-
-
 def _scores(builder: ExpansionBuilder, name: str, post_transform: str, result: str) -> None:
     """Add a post-transform of several scores of a row."""
     add, dtype = builder.add, np.float32
@@ -54,11 +47,11 @@ def _scores(builder: ExpansionBuilder, name: str, post_transform: str, result: s
         add("Softmax", [name], result, axis=1)
     elif post_transform == "SOFTMAX_ZERO":
         # Scores of zero have no part in the sum.
-        largest = _reduced(builder, "ReduceMax", name)
+        largest = builder.along("ReduceMax", name, [-1])
         powers = add("Exp", [add("Sub", [name, largest])])
         is_large = add("Greater", [add("Abs", [name]), builder.constant(np.array(_ALMOST_ZERO, dtype), name)])
-        total = _reduced(
-            builder, "ReduceSum", add("Where", [is_large, powers, builder.constant(np.array(0, dtype), name)])
+        total = builder.along(
+            "ReduceSum", add("Where", [is_large, powers, builder.constant(np.array(0, dtype), name)]), [-1]
         )
         small = add("Mul", [name, add("Exp", [add("Neg", [largest])])])
         add("Div", [add("Where", [is_large, powers, small]), total], result)
@@ -156,10 +149,10 @@ def _aggregated(builder: ExpansionBuilder, leaves: str, ensemble: Ensemble, resu
     weights[np.repeat(np.arange(len(weights)), np.diff(ensemble.first)), ensemble.weighted] = ensemble.weights
     kind = {"MIN": "ReduceMin", "MAX": "ReduceMax"}.get(ensemble.aggregate, "ReduceSum")
     if targets == 1:
-        found = _reduced(builder, kind, add("Gather", [builder.constant(weights[:, 0], leaves), leaves], axis=0))
+        found = builder.along(kind, add("Gather", [builder.constant(weights[:, 0], leaves), leaves], axis=0), [-1])
     else:
         found = add("Gather", [builder.constant(weights, leaves), leaves], axis=0)
-        found = _reduced(builder, kind, found, 1, 0)
+        found = builder.along(kind, found, [1], keepdims=0)
     if ensemble.aggregate == "AVERAGE":
         found = add("Div", [found, builder.constant(np.array(len(ensemble.roots), dtype), leaves)])
     add("Add", [found, builder.constant(ensemble.base, leaves)], result)
@@ -242,7 +235,7 @@ def _kernels(builder: ExpansionBuilder, x: str, attributes: dict[str, Any], vect
         # Distances are not taken apart into products, which would cancel.
         rows = builder.reshape(data, [-1, 1, vectors.shape[1]])
         difference = add("Sub", [rows, builder.constant(vectors[None], x)])
-        distance = _reduced(builder, "ReduceSum", add("Mul", [difference, difference]))
+        distance = builder.along("ReduceSum", add("Mul", [difference, difference]), [-1])
         power = add("Mul", [builder.reshape(distance, [-1, len(vectors)]), builder.constant(-gamma, x)])
         return add("Exp", [power])
     product = add("MatMul", [data, builder.constant(vectors.T, x)])
@@ -322,11 +315,11 @@ def _normalizer(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a division of each row by its norm; rows of norm 0 stay."""
     x, norm, add = _floats(builder, node.input[0]), attributes_of(node).get("norm", "MAX"), builder.add
     if norm == "MAX":
-        total = _reduced(builder, "ReduceMax", x)
+        total = builder.along("ReduceMax", x, [-1])
     elif norm == "L1":
-        total = _reduced(builder, "ReduceSum", add("Abs", [x]))
+        total = builder.along("ReduceSum", add("Abs", [x]), [-1])
     else:
-        total = add("Sqrt", [_reduced(builder, "ReduceSum", add("Mul", [x, x]))])
+        total = add("Sqrt", [builder.along("ReduceSum", add("Mul", [x, x]), [-1])])
     zero, one = (builder.constant(np.float32(value), x) for value in (0, 1))
     add("Div", [x, add("Where", [add("Equal", [total, zero]), one, total])], node.output[0])
 
@@ -387,7 +380,7 @@ def _label_encoder(builder: ExpansionBuilder, node: NodeProto) -> None:
     keys, values, default = label_tables(attributes_of(node))
     found = add("Equal", [_as_columns(builder, x, builder.rank(x)), builder.constant(keys, x)])
     places = builder.constant(np.arange(1, len(keys) + 1, dtype=np.float32), x)
-    place = _reduced(builder, "ReduceSum", add("Mul", [add("Cast", [found], to=TensorProto.FLOAT), places]))
+    place = builder.along("ReduceSum", add("Mul", [add("Cast", [found], to=TensorProto.FLOAT), places]), [-1])
     index = add("Cast", [place], to=TensorProto.INT64)
     rank = builder.rank(x)
     if builder.opset >= 13:

@@ -143,6 +143,32 @@ class ExpansionBuilder:
         """
         return self.add("Reshape", [name, self.constant(np.array(shape), name)], result)
 
+    def along(
+        self,
+        kind: str,
+        name: str,
+        axes: Sequence[int],
+        result: str | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> str:
+        """Add an operation along some axes, as an attribute or operand by the operator set.
+
+        Args:
+            kind: a reduction, Squeeze or Unsqueeze; a reduction keeps its axes by default.
+            name: the operand.
+            axes: the axes; none for all that the operator takes then.
+            result: name of the result; None for a new one.
+            **attributes: other attributes.
+
+        Returns:
+            The name of the result.
+        """
+        if not axes:
+            return self.add(kind, [name], result, **attributes)
+        if self.opset >= (13 if kind in ("ReduceSum", "Squeeze", "Unsqueeze") else 18):
+            return self.add(kind, [name, self.constant(np.array(axes, "int64"), name)], result, **attributes)
+        return self.add(kind, [name], result, axes=[*axes], **attributes)
+
     def unsqueeze(self, name: str, axis: int) -> str:
         """Add a dimension of size 1.
 
@@ -153,10 +179,7 @@ class ExpansionBuilder:
         Returns:
             The name of the result.
         """
-        # The axis was an attribute before operator set 13.
-        if self.opset < 13:
-            return self.add("Unsqueeze", [name], axes=[axis])
-        return self.add("Unsqueeze", [name, self.constant(np.array([axis]), name)])
+        return self.along("Unsqueeze", name, [axis])
 
     def join(self, names: Sequence[str], axis: int) -> str:
         """Add a concatenation, unless there is one value only.

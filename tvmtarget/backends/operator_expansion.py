@@ -349,19 +349,12 @@ def _fused_convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.add(activation or "Identity", [result], node.output[0])
 
 
-def _reduced(builder: ExpansionBuilder, kind: str, name: str, axis: int) -> str:
-    """Return what an operator reduces data to along an axis, which stays with size 1."""
-    if builder.opset < 18:
-        return builder.add(kind, [name], axes=[axis], keepdims=1)
-    return builder.add(kind, [name, builder.constant(np.array([axis]), name)], keepdims=1)
-
-
 def _normalized(
     builder: ExpansionBuilder, data: str, like: str, epsilon: float, axis: int, *, is_centered: bool
 ) -> str:
     """Return data divided by its deviation, or by the root of its mean square, along the axes from one on."""
-    centered = builder.add("Sub", [data, _reduced(builder, "ReduceMean", data, axis)]) if is_centered else data
-    square = _reduced(builder, "ReduceMean", builder.add("Mul", [centered, centered]), axis)
+    centered = builder.add("Sub", [data, builder.along("ReduceMean", data, [axis])]) if is_centered else data
+    square = builder.along("ReduceMean", builder.add("Mul", [centered, centered]), [axis])
     root = builder.add("Sqrt", [builder.add("Add", [square, _scalar(builder, like, epsilon)])])
     return builder.add("Div", [centered, root])
 
@@ -395,7 +388,7 @@ def _lp_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a division by the sum of magnitudes, or the root of the sum of squares; zeros stay zeros."""
     (x,) = node.input
     attributes = attributes_of(node)
-    norm = _reduced(builder, f"ReduceL{attributes.get('p', 2)}", x, attributes.get("axis", -1))
+    norm = builder.along(f"ReduceL{attributes.get('p', 2)}", x, [attributes.get("axis", -1)])
     is_zero = builder.add("Not", [builder.add("Cast", [norm], to=TensorProto.BOOL)])
     divisor = builder.add("Where", [is_zero, _scalar(builder, x, 1.0), norm])
     builder.add("Div", [x, divisor], node.output[0])
@@ -406,26 +399,17 @@ def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
     x, axes = operands_of(node, 2)
     attributes = attributes_of(node)
 
-    def along_axes(kind: str, name: str, result: str | None = None, **stated: int) -> str:
-        # The axes of ReduceMax are an operand since operator set 18, those of ReduceSum and Squeeze since 13.
-        if axes and builder.known(axes).size:
-            return builder.add(kind, [name, axes], result, **stated)
-        if not attributes.get("axes"):  # all of them
-            return builder.add(kind, [name], result, **stated)
-        if kind == "ReduceMax" or builder.opset < 13:
-            return builder.add(kind, [name], result, axes=attributes["axes"], **stated)
-        return builder.add(kind, [name, builder.constant(np.array(attributes["axes"]), name)], result, **stated)
-
+    stated = builder.known(axes).tolist() if axes else attributes.get("axes", ())
     dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
     zero = builder.constant(np.zeros(1, dtype), x)
 
-    most = along_axes("ReduceMax", x, keepdims=1)
+    most = builder.along("ReduceMax", x, stated)
     largest = builder.add("Where", [builder.add("IsInf", [most]), zero, most])
-    total = along_axes("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), keepdims=1)
+    total = builder.along("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), stated)
     keeps = bool(attributes.get("keepdims", 1))
     result = builder.add("Add", [builder.add("Log", [total]), largest], node.output[0] if keeps else None)
     if not keeps:
-        along_axes("Squeeze", result, node.output[0])
+        builder.along("Squeeze", result, stated, node.output[0])
 
 
 # Activations
