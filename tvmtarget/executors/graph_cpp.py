@@ -17,9 +17,16 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.backends.tvm.backend import BACKEND
-from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, host_value, import_tvm, run_time_reason
+from tvmtarget.backends.tvm.compiled_module import (
+    LIBRARY,
+    CompiledModule,
+    host_value,
+    import_tvm,
+    required_library,
+    run_time_reason,
+)
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import BackendError, RunError, TvmTargetError, raise_all
+from tvmtarget.errors import RunError, TvmTargetError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.memory_devices import CPU, device_of, memory_devices
 from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System, check_folder_name
@@ -186,12 +193,8 @@ def _files(system: System) -> dict[str, bytes]:
 
 def _library(leaf: Leaf) -> bytes:
     """Return the shared library of a leaf function."""
-    library = leaf.request.native.get(LIBRARY) or leaf.compiled.native_files().get(LIBRARY)
-    if library is None:
-        raise BackendError(
-            f"@{leaf.request.site or '.'} cannot be built: runtime 'cpp' needs a linker for libraries, such as gcc"
-        )
-    return library
+    known = LIBRARY in leaf.request.native
+    return required_library(leaf.request.native if known else leaf.compiled.native_files(), leaf.request.site)
 
 
 class _InterpretedModule(CompiledModule):

@@ -18,6 +18,7 @@ from tvmtarget.backends.tvm.compiled_module import (
     import_tvm,
     load,
     quiet,
+    required_library,
     run_time_reason,
 )
 from tvmtarget.backends.tvm.vm_linking import VmLinker
@@ -85,12 +86,7 @@ class VmExecutor(ProgramExecutor):
         if LIBRARY in system.native:
             return VmSystem(system, load(import_tvm(), system.native[LIBRARY]), system.native[LIBRARY])
         executable = _link(system)
-        library = LinkedProgram(executable, 0).native_files().get(LIBRARY)
-        if library is None:
-            raise BackendError(
-                f"@{system.path or '.'} cannot be built: native code needs a linker for shared libraries that works, "
-                "such as gcc (CXX, CC)"
-            )
+        library = required_library(LinkedProgram(executable, 0).native_files(), system.path)
         # A library for a GPU opens only where its driver is.
         return VmSystem(system, executable if system.cannot_run else load(import_tvm(), library), library)
 

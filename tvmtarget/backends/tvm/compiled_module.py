@@ -58,6 +58,7 @@ __all__ = [
     "place",
     "quiet",
     "reject_forks",
+    "required_library",
     "run_time_reason",
     "tvm_version",
     "within_limits",
@@ -135,6 +136,27 @@ def has_linker() -> bool:
     """
     stated = os.environ.get("CXX") or os.environ.get("CC")
     return stated is not None or any(map(shutil.which, ("g++", "gcc", "clang++", "clang", "c++", "cc")))
+
+
+def required_library(files: Mapping[str, bytes], place: str) -> bytes:
+    """Return the shared library that `CompiledModule.native_files` made.
+
+    Args:
+        files: these files.
+        place: the path of what is built, for messages.
+
+    Returns:
+        The library.
+
+    Raises:
+        BackendError: this machine has no linker.
+    """
+    if LIBRARY not in files:
+        raise BackendError(
+            f"@{place or '.'} cannot be built: native code needs a linker for shared libraries that works, such as gcc "
+            "(CXX, CC)"
+        )
+    return files[LIBRARY]
 
 
 @functools.cache
