@@ -86,6 +86,13 @@ def test_normalizations_of_two_types_are_refused(target, kind, types):
         tt.decompose(model(kind, operands, result), target)
 
 
+@pytest.mark.parametrize("target", ["llvm", "onnxruntime"])
+def test_scales_of_integers_are_refused(target):
+    operands = {"x": np.ones(3, "float32"), "s": np.array(2, "int32")}
+    with pytest.raises(InfeasibleError, match=r"QuantizeLinear.*int32"):
+        tt.decompose(model("QuantizeLinear", operands, TensorProto.UINT8), target)
+
+
 def test_attention_of_two_types_has_no_definition_to_run_by():
     """ONNX's own definition multiplies the scores, of the type of the queries, by the values, of another type."""
     operands = {

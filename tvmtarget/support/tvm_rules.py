@@ -519,8 +519,10 @@ def _check_pool(op: Op) -> Reject | None:
 
 
 def _check_quantize(op: Op) -> Reject | None:
-    """Reject float16 to 16-bit integers, whose bounds float16 cannot represent."""
-    tensor, result = op.tensor(0), op.outputs[0]
+    """Reject scales of integers, and float16 to 16-bit integers, whose bounds float16 cannot represent."""
+    tensor, scale, result = op.tensor(0), op.tensor(1), op.outputs[0]
+    if scale is not None and scale.dtype not in _FLOATS:
+        return reject("DTYPE", f"it does not support scales of {scale.dtype}", hint="cast the scale to float32")
     if tensor is None or tensor.dtype != "float16" or not isinstance(result, TensorType) or "16" not in result.dtype:
         return None
     return reject("DTYPE", f"it quantizes no float16 to {result.dtype}", hint="cast to float32")
