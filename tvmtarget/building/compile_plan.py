@@ -161,8 +161,8 @@ def build(
 
 
 _MOST_MOVED = 16  # plans of one build
-# Code may keep weights in forms of so many times their bytes: those of Winograd's algorithm for tiles of 4 x 4.
 _MOST_NAMED = 4  # operations of a function, in messages
+# Code may keep weights in forms of so many times their bytes: those of Winograd's algorithm for tiles of 4 x 4.
 _WEIGHTS_GROW = 4
 
 

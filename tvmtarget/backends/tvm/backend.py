@@ -77,8 +77,6 @@ _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Operators that sum over a dimension, besides those called Reduce...
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
-
-
 _ALLOCATION = "tirx.TVMBackendAllocWorkspace"  # what TVM's passes make of buffers that are too large for the stack
 
 MEMORY_SAVINGS: Mapping[str, Mapping[str, Value]] = {"llvm": {"disable-winograd": True}}
