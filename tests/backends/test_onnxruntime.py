@@ -5,6 +5,7 @@ import onnx
 import pytest
 from models import small
 from onnx import TensorProto, helper
+from tools import derive_onnxruntime
 
 import tvmtarget as tt
 from tvmtarget.errors import ArtifactError, BackendError, CompileError, InfeasibleError, TargetError, TvmTargetWarning
@@ -180,6 +181,12 @@ def test_attention_with_a_broadcast_mask_is_replaced_by_its_definition(mask, is_
     if not is_taken:
         with pytest.raises(InfeasibleError, match=r"it broadcasts no mask.*expand the mask"):
             tt.decompose(model, "onnxruntime", fold_constants=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
+def test_the_table_of_kernels_is_the_one_of_the_package():
+    assert derive_onnxruntime.derived() == derive_onnxruntime.FILE.read_text(encoding="utf-8")
 
 
 TYPES_OF_OPERATORS = [

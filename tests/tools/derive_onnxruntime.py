@@ -48,6 +48,12 @@ Row = tuple[frozenset[str], ...]
 
 def main() -> None:
     """Write the file."""
+    FILE.parent.mkdir(exist_ok=True)
+    FILE.write_text(derived(), encoding="utf-8")
+
+
+def derived() -> str:
+    """Return the text of the file."""
     kernels = _kernels()
     models = _models()
     found: dict[str, dict[str, dict[int, Any]]] = defaultdict(lambda: defaultdict(dict))
@@ -80,9 +86,7 @@ def main() -> None:
         for domain, operators in sorted(found.items())
         for name, versions in sorted(operators.items())
     ]
-    FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    print(f"{len(lines)} operators, onnxruntime {onnxruntime.__version__}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _kernels() -> Mapping[tuple[str, str], list[Any]]:
