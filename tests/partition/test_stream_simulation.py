@@ -135,6 +135,11 @@ def test_what_repeats_need_not_be_simulated(monkeypatch):
     assert found == [time_per_input(*stream) for stream in streams]
 
 
+def test_programs_without_steps_take_no_time():
+    assert time_per_input({"a": [], "b": []}) == 0
+    assert time_per_input({"a": [MachineStep(0)], "b": []}, 1) == 0
+
+
 def test_programs_of_very_many_steps_are_not_simulated():
     steps = [step for number in range(MAX_STEPS) for step in (MachineStep(1), MachineStep(1, sends=number))]
     assert time_per_input({"a": steps, "b": [MachineStep(1, receives=number) for number in range(MAX_STEPS)]}) is None

@@ -125,7 +125,8 @@ class _Simulation:
                 self._work(machine, time)
             if len(self.ends[self.oldest]) < len(self.machines):
                 continue
-            while len(self.ends[self.oldest]) == len(self.machines):
+            # Inputs without steps are done as they begin.
+            while len(done) < count and len(self.ends[self.oldest]) == len(self.machines):
                 done.append(max([*self.ends[self.oldest].values(), *done[-1:]]))
                 self.oldest += 1
                 self._begin(done[-1])
