@@ -336,6 +336,7 @@ FILES_OF_OURS = {
     "ir.onnx.writer": "writes",
     "plugins": "metadata of installed packages",
     "runtimes.dask": "opens a packed program of ours, not a file",
+    "support.onnxruntime_rules": "data of the library",
     "tags.compiled": "tags that come with the library",
     "tags.tree_index": "tags that come with the library",
     "target.cpu.chips": "data of the library",

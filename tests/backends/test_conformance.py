@@ -17,13 +17,6 @@ KNOWN = {
     },
     "onnxruntime": {},
     "openvino": {
-        **dict.fromkeys(
-            (
-                "test_attention_2?_*fullymasked_*_expanded*",
-                "test_attention_24_qk_matmul_output_mode3_softmax_precision_expanded*",
-            ),
-            "its maximum of values that are all minus infinity is the least finite number",
-        ),
         "test_dynamicquantizelinear": "it multiplies by the inverse of a divisor, which decides on halves",
         "test_dynamicquantizelinear (*": "it multiplies by the inverse of a divisor, which decides on halves",
     },

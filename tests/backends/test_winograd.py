@@ -7,6 +7,7 @@ import pytest
 import tvmtarget as tt
 from tvmtarget.backends.tvm.register_tiling import VectorUnit
 from tvmtarget.backends.tvm.winograd import Convolution, minimal_filtering, use_winograd
+from tvmtarget.errors import CompileError
 
 tvm = pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -212,6 +213,8 @@ def test_a_target_may_disable_winograds_algorithm_or_keep_it():
         np.testing.assert_allclose(results[-1], convolved(x, w, (1, 1, 1, 1)), atol=1e-4)
     assert (results[0] == results[2]).all()
     assert (results[0] != results[1]).any()
-    device = {"kind": "llvm", "disable-winograd": False, "memory": [{"name": "dram", "bytes": 48 << 10}]}
+    device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": 48 << 10}]}
     (leaf,) = tt.build(model(x, w), device, cache=False).code.values()
-    assert leaf.request.target.attrs["disable-winograd"] is False
+    assert leaf.request.target.attrs["disable-winograd"] is True
+    with pytest.raises(CompileError, match=r"kernel 'conv2d_winograd.*' allocates .* and memory 'dram' of 48 KiB"):
+        tt.build(model(x, w), device | {"disable-winograd": False}, cache=False)
