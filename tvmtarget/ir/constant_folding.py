@@ -5,8 +5,8 @@ with symbolic dimensions a vector of numbers and expressions of symbols, of whic
 arithmetic may keep only the numbers. Exporters compute the operands of `Reshape` and `Expand` this way; the types of
 what these return, and of what follows, get these expressions as dimensions. An `If` whose condition is known is
 replaced by the operations of the branch that runs. The bodies of loops get the sizes that follow from the first
-iteration by induction. On request, a `Scan` of independent iterations is replaced by
-operations on all slices, and an operation that ONNX defines by a function by the operations of that.
+iteration by induction. On request, a `Scan` of independent iterations is replaced by operations on all slices, and an
+operation that ONNX defines by a function by the operations of that.
 """
 
 from __future__ import annotations

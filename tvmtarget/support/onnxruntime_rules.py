@@ -20,7 +20,6 @@ from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = ["RULES", "UNSUPPORTED", "check_kernels"]
 
-
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
 _FLOATS = frozenset({"float16", "float32", "float64"})
