@@ -16,6 +16,7 @@ from onnx import ModelProto, NodeProto
 
 from tvmtarget.backends.tvm.symbolic_sizes import Shapes, SymbolicSizes
 from tvmtarget.ir.symbolic_shapes import BROADCASTING
+from tvmtarget.support.tvm_rules import least_sizes
 
 __all__ = ["FittingOperands"]
 
@@ -64,19 +65,15 @@ class FittingOperands(SymbolicSizes):
         The partitioner relies on results with elements.
         """
         data = inputs[0]
-        rank = len(self.shape(data)) - 2
         if self.attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
             return data
         kernel = self.attribute(node, "kernel_shape", None) or [
             self.value(size) or 1 for size in self.shape(inputs[1])[2:]
         ]
-        dilations = self.attribute(node, "dilations", [1] * rank)
-        pads = self.attribute(node, "pads", [0] * (2 * rank))
-        return self._at_least(
-            builder,
-            data,
-            {at + 2: max(1, (kernel[at] - 1) * dilations[at] + 1 - pads[at] - pads[at + rank]) for at in range(rank)},
-        )
+        strides, dilations, pads = (self.attribute(node, name, ()) for name in ("strides", "dilations", "pads"))
+        rounds_up = bool(self.attribute(node, "ceil_mode", 0))
+        least = least_sizes(kernel, strides, dilations, pads, rounds_up=rounds_up)
+        return self._at_least(builder, data, dict(enumerate(least, 2)))
 
     def _at_least(self, builder: Builder, data: Expr, least: Mapping[int, int]) -> Expr:
         """Return a tensor after a check that it has some numbers of elements at least, by axis."""
