@@ -457,12 +457,13 @@ def _check_windows(op: Op, kernel: Sequence[int]) -> Reject | None:
 
 
 def _check_conv(op: Op) -> Reject | None:
-    """Require static spatial dimensions with automatic padding, windows that fit, and a bias for each channel."""
+    """Require windows of static size that fit, a bias for each channel, and static data with automatic padding."""
     data, weights, bias = (_shape(op, index) for index in range(3))
     if op.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER") and not _is_static(data[2:]):
         return _symbolic(op, 0)
-    counts = (*weights[:1], *bias)
-    if op.kind == "Conv" and len(counts) == 2 and counts[0] != counts[1] and not any(map(_is_static, zip(counts))):
+    if op.kind == "Conv" and not _is_static(weights[1:]):
+        return _symbolic(op, 1)
+    if op.kind == "Conv" and bias not in ((), weights[:1]):
         return unknown_fit(op)
     kernel = _numbers(op, "kernel_shape") or [dim for dim in weights[2:] if isinstance(dim, int)]
     return _check_windows(op, kernel) if len(kernel) == len(data) - 2 else None
@@ -474,8 +475,9 @@ def _check_conv_transpose(op: Op) -> Reject | None:
 
 
 def _check_channels(op: Op) -> Reject | None:
-    """Require one scale per channel."""
-    return unknown_fit(op) if _shape(op, 0)[1:2] != _shape(op, 1)[:1] else None
+    """Require a value of each parameter per channel."""
+    channels = _shape(op, 0)[1:2]
+    return None if all(_shape(op, index) == channels for index in range(1, len(op.call.inputs))) else unknown_fit(op)
 
 
 def _check_scales(op: Op) -> Reject | None:
@@ -533,13 +535,16 @@ def _check_rms_norm(op: Op) -> Reject | None:
 
 
 def _check_group_norm(op: Op) -> Reject | None:
-    """Require a static number of channels, and float32 before version 21."""
+    """Require a static number of channels with their parameters, and float32 before version 21."""
     tensor, shape = op.tensor(0), _shape(op, 0)
     if op.opset < 21 and tensor is not None and tensor.dtype != "float32":
         return reject(
             "DTYPE", f"it does not support {op.kind} of {tensor.dtype} before operator set 21", hint="cast to float32"
         )
-    return None if _is_static(shape[1:2]) else _symbolic(op, 0)
+    if not _is_static(shape[1:2]):
+        return _symbolic(op, 0)
+    parameters = shape[1:2] if op.opset >= 21 else (_number(op, "num_groups", 1),)
+    return None if _shape(op, 1) == _shape(op, 2) == parameters else unknown_fit(op)
 
 
 def _check_lrn(op: Op) -> Reject | None:

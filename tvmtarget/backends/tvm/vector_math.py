@@ -32,6 +32,8 @@ LEAST_NORMAL = 2.0**-126
 SMALL_TANH = 0.0004  # up to where tanh(x) is x
 MOST_POWER = 4  # written as products
 TWO_THIRDS = 0x3F2AAAAB  # in float32
+_OF_LIBRARY = ("cosh", "sinh")  # TVM vectorizes these calls, and cannot lower those of vectors
+_SUFFIXES = {"float32": "f", "float64": ""}  # of names in the C library
 MOST_NAMES = 5  # in an argument: TVM takes exponential time for names in values of names
 
 
@@ -44,12 +46,15 @@ def vectorisable(function: Function) -> Function:
     Returns:
         The function with its float32 math functions replaced, as far as they are known here.
     """
-    from tvm import ir
+    from tvm import ir, tirx
     from tvm_ffi import structural_map
 
     written = {ir.Op.get(f"tirx.{name}"): write for name, write in _WRITTEN.items()}
+    names = {ir.Op.get(f"tirx.{name}"): name for name in _OF_LIBRARY}
 
     def visit(call: Expr) -> Expr:
+        if call.op in names and str(call.ty) in _SUFFIXES:
+            return tirx.call_pure_extern(str(call.ty), names[call.op] + _SUFFIXES[str(call.ty)], *call.args)
         write = written.get(call.op)
         if write is None or str(call.ty) != "float32" or _names(call) > MOST_NAMES:
             return call
