@@ -74,6 +74,37 @@ SIZES: dict[str, tuple[str, list[list[tuple[int, ...]]], list[list[tuple[int, ..
         [[(1, 3, 2)], [(1, 1, 2)]],
         [[(2, 3, 2)]],
     ),
+    "reshaped": (
+        "g (float[n,4] a) => (float[2,1,m] y) <int64[3] s = {2, 1, 2}> { b = Reshape(a, s) y = Neg(b) }",
+        [[(1, 4)]],
+        [[(0, 4)], [(2, 4)]],
+    ),
+    "reshaped-to-the-rest": (
+        "g (float[n,5,4] a) => (float[m,8,5] y) <int64[3] s = {-1, 8, 5}> { b = Reshape(a, s) y = Neg(b) }",
+        [[(2, 5, 4)], [(4, 5, 4)], [(0, 5, 4)]],
+        [[(3, 5, 4)], [(1, 5, 4)]],
+    ),
+    "reshaped-to-other-dimensions": (
+        """g (float[n,m,8] a) => (float[n,o,2,4] y) <int64[4] s = {0, -1, 2, 4}> {
+            b = Reshape(a, s) y = Neg(b) }""",
+        [[(2, 5, 8)], [(1, 1, 8)]],
+        [],
+    ),
+    "parts": (
+        "g (float[n,2] a) => (float[m,2] y) <int64[2] s = {2, 1}> { b, c = Split(a, s) y = Neg(b) z = Neg(c) }",
+        [[(3, 2)]],
+        [[(2, 2)], [(4, 2)]],
+    ),
+    "largest": (
+        "g (float[n,m] a) => (float[n,2] y) <int64[1] k = {2}> { y, places = TopK(a, k) }",
+        [[(3, 2)], [(1, 5)], [(0, 2)]],
+        [[(3, 1)], [(2, 0)]],
+    ),
+    "samples": (
+        "g (float[n,1,3,5] a, float[m,2,3,k] b) => (float[n,1,2,3] y) { y = GridSample(a, b) }",
+        [[(1, 1, 3, 5), (1, 2, 3, 2)]],
+        [[(1, 1, 3, 5), (1, 2, 3, 1)], [(1, 1, 3, 5), (1, 2, 3, 3)], [(1, 1, 3, 5), (2, 2, 3, 2)]],
+    ),
     "long-slice": (
         """g (float[n,3] a) => (float[m,3] y) <int64[1] start = {1}, int64[1] end = {1000000000}, int64[1] axis = {0}> {
             b = Slice(a, start, end, axis) y = Relu(b) }""",
@@ -108,6 +139,21 @@ def test_sizes_fit_or_are_refused_when_a_program_runs(name):
     for shapes in others:
         with pytest.raises(RunError, match="sizes do not fit"):
             program.run(inputs_of(module, shapes))
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3, 1), (2, 3, 0, 2), (0, 3, 2, 1), (2, 0, 0, 2)])
+@pytest.mark.parametrize("kind", ["LogSoftmax<axis = 1>", "Softmax<axis = 0>", "LpNormalization<axis = 1>"])
+def test_kernels_that_allocate_memory_run_over_no_elements(kind, shape):
+    """The process ended by a division by zero."""
+    program = tt.build(model(f"g (float[n,m,k,l] x) => (float[n,m,k,l] y) {{ y = {kind}(x) }}"), "llvm")
+    assert program.run({"x": np.zeros(shape, "float32")})["y"].shape == shape
+
+
+@pytest.mark.parametrize("text", ["Expand(x, s)", "Reshape(x, s)", "ConstantOfShape(s)"])
+def test_results_of_an_unknown_number_of_sizes_are_refused(text):
+    module = model(f"g (float[n,m] x, int64[k] s) => (float[a,b] y) {{ y = {text} }}")
+    with pytest.raises(InfeasibleError, match=r"'s', is int64\[k\], which is not static"):
+        tt.decompose(module, "llvm")
 
 
 INDEXED: dict[str, tuple[str, list[tuple[int, ...]], list[tuple[int, ...]]]] = {

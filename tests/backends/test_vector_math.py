@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import parser
 
+import tvmtarget as tt
 from tvmtarget.backends.tvm.vector_math import MOST_NAMES, calls_library, vectorisable
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("tvm") is None, reason="pip install tvmtarget[tvm]")
@@ -136,3 +138,13 @@ def test_results_can_be_converted_to_integers(name):
     wanted = WANTED[name](x.astype("float64"))
     sure = np.abs(wanted - np.round(wanted)) > 1e-5
     np.testing.assert_array_equal(run(function, x, "int32")[sure], wanted.astype("int32")[sure])
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Sinh", "float"), ("Cosh", "float"), ("Sinh", "double")])
+def test_functions_that_tvm_does_not_vectorize_are_fused_with_products(kind, dtype):
+    text = f"g ({dtype}[3,6,7] x, {dtype}[7,8] w) => ({dtype}[3,6,8] y) {{ z = MatMul(x, w) y = {kind}(z) }}"
+    module = tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+    rng = np.random.default_rng(0)
+    given = {param.name: rng.normal(size=param.type.shape).astype(param.type.dtype) for param in module.main.params}
+    found = tt.build(module, "llvm").run(given)["y"]
+    np.testing.assert_allclose(found, getattr(np, kind.lower())(given["x"] @ given["w"]), rtol=1e-4, atol=1e-6)

@@ -470,8 +470,10 @@ def _check_conv(op: Op) -> Reject | None:
 
 
 def _check_conv_transpose(op: Op) -> Reject | None:
-    """Require a static number of channels with groups."""
-    return _symbolic(op, 0) if op.attr("group") not in (None, 1) and not _is_static(_shape(op, 0)[1:2]) else None
+    """Require a static number of channels with groups, and a bias for each channel."""
+    if op.attr("group") not in (None, 1) and not _is_static(_shape(op, 0)[1:2]):
+        return _symbolic(op, 0)
+    return unknown_fit(op) if op.operand(2) and not _is_static(_shape(op, 2)) else None
 
 
 def _check_channels(op: Op) -> Reject | None:
@@ -799,7 +801,7 @@ RULES: dict[str, Rule] = {
     "TopK": Rule(
         dtypes=_FLOATS | {"int8", "int32", "int64", "uint8"},
         attrs={"sorted": (1,)},
-        checks=(_check_top_k,),
+        checks=(_check_top_k, _require_static(1)),
     ),
     # Products.
     "Einsum": Rule(dtypes=_NUMBERS),
@@ -843,11 +845,11 @@ RULES: dict[str, Rule] = {
             (),
         )
     ),
-    "ConstantOfShape": Rule(checks=(_require_rank, _check_constant_of_shape)),
-    "Expand": Rule(checks=(_require_rank, _check_expand)),
+    "ConstantOfShape": Rule(checks=(_require_rank, _require_static(0), _check_constant_of_shape)),
+    "Expand": Rule(checks=(_require_rank, _require_static(1), _check_expand)),
     "Pad": Rule(constants=(3,), checks=(_check_pad,)),
     "Range": Rule(checks=(_check_range,)),
-    "Reshape": Rule(checks=(_require_rank, _check_reshape)),
+    "Reshape": Rule(checks=(_require_rank, _require_static(1), _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
     "Split": Rule(constants=(1,), checks=(_check_split,)),
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),

@@ -295,7 +295,10 @@ def _plain_divisions(function: Function, _module: Module, _context: object) -> F
             return division  # a shift
         if any(bounds.const_int_bound(one).min_value < 0 for one in (division.a, division.b)):
             return division
-        return (tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod)(division.a, division.b)
+        # Loops over no elements divide nothing, but TVM works out the sizes of what a kernel allocates before them.
+        is_positive = bounds.const_int_bound(division.b).min_value > 0
+        divisor = division.b if is_positive else tirx.max(division.b, tirx.const(1, str(division.b.ty)))
+        return (tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod)(division.a, divisor)
 
     structural_walk(shapes, (ir.Var, bind_size))
     structural_walk(function.body, [(tirx.For, bind_loop), (SBlock, bind_block)])

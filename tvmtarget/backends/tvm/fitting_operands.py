@@ -223,11 +223,20 @@ class FittingOperands(SymbolicSizes):
         self._require(builder, inputs, 1, [*self.shape(inputs[0])[:count], *self.shape(inputs[1])[count:]])
 
     def _grid_sample(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> None:
-        """Give the grids of a GridSample the type of its data, and check that they are as many."""
+        """Give the grids of a GridSample the type of its data, and check that they are as many places in it."""
         data, grid = inputs
         if grid.ty.dtype != data.ty.dtype:
             inputs[1] = builder.emit(self._tvm.relax.op.astype(grid, data.ty.dtype))
-        self._require(builder, inputs, 1, [self.shape(inputs[0])[0], *self.shape(inputs[1])[1:]])
+        shape = self.shape(data)
+        self._require(builder, inputs, 1, [shape[0], *self.shape(grid)[1:-1], self.number(len(shape) - 2)])
+
+    def _split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the parts of a Split are all of its operand."""
+        sizes = self.known(node.input[1]) if len(node.input) > 1 else self.attribute(node, "split", None)
+        if sizes:
+            shape = self.shape(inputs[0])
+            axis = self.attribute(node, "axis", 0) % len(shape)
+            self._require(builder, inputs, 0, [*shape[:axis], self.simple(sum(sizes)), *shape[axis + 1 :]])
 
     def _squeeze(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Check that the dimensions that a Squeeze removes are 1."""
@@ -257,5 +266,6 @@ _CHECKS: dict[str, Callable[[FittingOperands, Builder, NodeProto, list[Expr]], N
     "GatherND": FittingOperands._gather_nd,
     "GridSample": FittingOperands._grid_sample,
     "ScatterND": FittingOperands._scatter_nd,
+    "Split": FittingOperands._split,
     "Squeeze": FittingOperands._squeeze,
 }

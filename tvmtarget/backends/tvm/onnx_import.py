@@ -205,10 +205,10 @@ class _SymbolicImport(FittingOperands):
     # Operators whose shapes are computed
 
     def reshape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Reshape to computed sizes; None for one to constant sizes."""
-        if node.input[1] in self._constants:
-            return None
+        """Lower a Reshape to or from computed sizes, after a check that they hold as many elements; None for others."""
         data, shape = inputs[0], self.shape(inputs[0])
+        if node.input[1] in self._constants and all(self.value(size) is not None for size in shape):
+            return None
         wanted, copies = self.known(node.input[1]), not self.attribute(node, "allowzero", 0)
         if wanted is None:
             wanted = self.read_sizes(builder, self._resolved(builder, inputs[1], shape, copies=copies))
@@ -220,6 +220,7 @@ class _SymbolicImport(FittingOperands):
             # Where others are 0, there is no quotient, and the process would end.
             quotient = self._tvm.tirx.floordiv(self.product(shape), self.most(others, self.number(1)))
             wanted = [*wanted[:at], self.simple(quotient), *wanted[at + 1 :]]
+        self._require_equal(builder, self.product(shape), self.product(wanted))
         return self._tvm.relax.op.reshape(data, self._tvm.relax.ShapeExpr(wanted))
 
     def _resolved(self, builder: Builder, sizes: Expr, shape: Sequence[Size], *, copies: bool) -> Expr:
@@ -259,8 +260,7 @@ class _SymbolicImport(FittingOperands):
                 open_axes.add(axis)
                 is_one = old == one
                 sizes.append(tirx.Select(is_one, new, tirx.Select(new == one, old, new)))
-                fits = tirx.Select(tirx.any(is_one, new == one), new, old)
-                builder.match_cast(builder.emit(relax.ShapeExpr([new])), relax.ShapeType([fits]))
+                self._require_equal(builder, new, tirx.Select(tirx.any(is_one, new == one), new, old))
         if not open_axes:
             return relax.op.broadcast_to(data, relax.ShapeExpr(sizes))
         more = rank - len(self.shape(data))
@@ -697,20 +697,17 @@ class _SymbolicImport(FittingOperands):
         return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
     def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a TopK of a computed number of elements: sort all; None for a constant number."""
+        """Lower a TopK of a computed number of elements: sort all; None for a known number."""
         tirx, relax = self._tvm.tirx, self._tvm.relax
-        if len(node.input) < 2 or node.input[1] in self._constants:
-            return None
-        data, known = inputs[0], self.known(node.input[1])
-        if known is not None and self.value(known[0]) is not None:
-            inputs[1] = relax.const(np.array([self.value(known[0])], "int64"), "int64")
-            return None
-        shape = self.shape(data)
+        data, shape = inputs[0], self.shape(inputs[0])
         axis = self.attribute(node, "axis", -1) % len(shape)
+        known = self.known(node.input[1]) if len(node.input) > 1 else [self.number(self.attribute(node, "k", 1))]
         count = (known or self.read_sizes(builder, inputs[1]))[0]
         if not self.is_proven(count <= shape[axis]):
-            within = tirx.max(tirx.min(count, shape[axis]), self.number(0))
-            builder.match_cast(builder.emit(relax.ShapeExpr([count])), relax.ShapeType([within]))
+            self._require_equal(builder, count, tirx.max(tirx.min(count, shape[axis]), self.number(0)))
+        if self.value(count) is not None:
+            inputs[1:] = [relax.const(np.array([self.value(count)], "int64"), "int64")][: len(inputs) - 1]
+            return None
         largest = bool(self.attribute(node, "largest", 1))
         found = builder.emit(relax.op.topk(data, -1, axis, ret_type="both", largest=largest, dtype="int64"))
         parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]

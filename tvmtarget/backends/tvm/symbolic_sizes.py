@@ -307,13 +307,20 @@ class SymbolicSizes:
         parameters. So the check compares with an expression, and a copy, which is fused with what reads it, has the
         dimensions.
         """
-        te, tirx = self._tvm.te, self._tvm.tirx
-        limit = tirx.IntImm("int64", 1 << 62)  # which no dimension exceeds, and no proof knows
-        compared = [
-            new if new is old or self.value(new) is not None else tirx.min(new, limit)
-            for new, old in zip(wanted, sizes, strict=True)
-        ]
+        te = self._tvm.te
+        compared = [new if new is old else self._as_expression(new) for new, old in zip(wanted, sizes, strict=True)]
         checked = builder.match_cast(value, self._tvm.relax.TensorType(compared, value.ty.dtype))
         return self.emitted(
             builder, lambda operand: te.compute(wanted, lambda *indices: operand(*indices), name="checked"), checked
         )
+
+    def _as_expression(self, size: Size) -> Size:
+        """Return a size as an expression, if it is not a number: one that no proof simplifies to a symbol."""
+        limit = self._tvm.tirx.IntImm("int64", 1 << 62)  # which no dimension exceeds
+        return size if self.value(size) is not None else self._tvm.tirx.min(size, limit)
+
+    def _require_equal(self, builder: Builder, size: Size, wanted: Size) -> None:
+        """Check when the program runs that two sizes are equal, where this is not known."""
+        if not self._are_equal(size, wanted):
+            relax = self._tvm.relax
+            builder.match_cast(builder.emit(relax.ShapeExpr([size])), relax.ShapeType([self._as_expression(wanted)]))
