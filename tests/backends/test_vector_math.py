@@ -145,6 +145,6 @@ def test_functions_that_tvm_does_not_vectorize_are_fused_with_products(kind, dty
     text = f"g ({dtype}[3,6,7] x, {dtype}[7,8] w) => ({dtype}[3,6,8] y) {{ z = MatMul(x, w) y = {kind}(z) }}"
     module = tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
     rng = np.random.default_rng(0)
-    given = {param.name: rng.normal(size=param.type.shape).astype(param.type.dtype) for param in module.main.params}
+    given = {one.name: np.asarray(rng.normal(size=one.type.shape), one.type.dtype) for one in module.main.params}
     found = tt.build(module, "llvm").run(given)["y"]
     np.testing.assert_allclose(found, getattr(np, kind.lower())(given["x"] @ given["w"]), rtol=1e-4, atol=1e-6)
