@@ -1,6 +1,7 @@
 """Sizes of symbolic dimensions that llvm reads when a program runs."""
 
 import shutil
+import warnings
 from typing import Any
 
 import numpy as np
@@ -259,3 +260,24 @@ def test_what_reads_a_range_of_computed_length_runs_after_that_is_known():
         s = Sub(q, one) d = Div(tau, s) r = Range(zero, p, one) m = Mul(r, d) y = Cos(m) }""")
     results = tt.build(module, "llvm").run({"p": np.float32(5), "q": np.float32(4)})
     np.testing.assert_allclose(results["y"], np.cos(np.arange(5) * 6.28 / 3), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["graph", "vm"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(float[n,2] x) => (float[a,2] y, float[b,2] z) <int64[2] s = {2, 1}> {
+            u, v = Split<axis = 0>(x, s) y = Min(v, u) z = Ceil(v) }""",
+        """(float[n,m] x) => (float[5,k] y, float[1,k] z) <int64[4] p = {1, 2, 2, 2}, int64[2] s = {5, 1}> {
+            u = Pad<mode = "edge">(x, p) y, z = Split<axis = 0>(u, s) }""",
+    ],
+)
+def test_operations_that_tvm_cannot_compile_fused_run_one_by_one(text, executor):
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g {text}')
+    module, given = tt.IRModule.from_onnx(proto), {"x": np.arange(6, dtype="float32").reshape(3, 2)}
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        found = tt.build(module, "llvm", executor=executor).run(given)
+    assert not issued or "they run one by one" in str(issued[-1].message)
+    for name, expected in tt.build(module, "numpy").run(given).items():
+        np.testing.assert_array_equal(found[name], expected)

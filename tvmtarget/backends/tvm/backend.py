@@ -12,10 +12,10 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -52,7 +52,7 @@ from tvmtarget.backends.tvm.cuda import (
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
-from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all
+from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all, warn
 from tvmtarget.human_units import counted
 from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from tvmtarget.backends.tvm.register_tiling import VectorUnit
 
 __all__ = ["BACKEND", "LoweredFunction", "generates"]
+
+_T = TypeVar("_T")
 
 # Results that are always or often not read, and that the importer does not make; see strategies.
 _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization", "MaxPool"})
@@ -275,14 +277,15 @@ class _Tvm(Backend):
             if library is not None:
                 return opened(library)
 
-        def compiled(*, may_vary: bool = True) -> CompiledModule:
+        def compiled(*, may_vary: bool, fuses: bool) -> CompiledModule:
             if is_tir:
                 from tvmtarget.backends.tvm.tir_programs import build_tir
 
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
-            with _imported(tvm, request, may_vary=may_vary, scratch=scratch) as (module, targets, pipeline):
+            imported = _imported(tvm, request, may_vary=may_vary, fuses=fuses, scratch=scratch)
+            with imported as (module, targets, pipeline):
                 if len(targets) == 1:
                     return program(tvm.compile(module, target=targets[0], relax_pipeline=pipeline))
                 from tvmtarget.backends.tvm.vm_linking import VmLinker
@@ -291,8 +294,14 @@ class _Tvm(Backend):
                 linker.add_module(pipeline(module), targets)
                 return program(linker.link(targets[0]))
 
+        def limited(*, may_vary: bool = True) -> CompiledModule:
+            def attempt(fuses: bool) -> CompiledModule:
+                return within_limits(partial(compiled, may_vary=may_vary, fuses=fuses))
+
+            return attempt(True) if is_tir or is_gpu else _fused_if_possible(request, attempt)
+
         with _named_errors(request):
-            made = within_limits(compiled)
+            made = limited()
             made.kernel_scratch = scratch
             if is_tir or not has_versions(request.target):
                 return made
@@ -300,7 +309,7 @@ class _Tvm(Backend):
             library = made.native_files().get(LIBRARY)
             if library is not None:
                 return opened(library)
-            made = within_limits(partial(compiled, may_vary=False))
+            made = limited(may_vary=False)
             made.kernel_scratch = scratch
             return made
 
@@ -319,15 +328,20 @@ class _Tvm(Backend):
         """
         tvm = import_tvm()
         never_empty = _never_empty(request)
-        with _named_errors(request), quiet(), _imported(tvm, request) as (module, targets, pipeline):
-            main = module["main"]
-            del module["main"]
-            module[name] = main.with_attr("global_symbol", name)
-            fields = list(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else None
-            # As when it runs alone: of one result that is a tuple, only a tuple of one tensor is unpacked.
-            is_one = fields is None or (len(request.outputs) == 1 and not _is_one_tensor(tvm, fields))
-            with targets[0]:
-                return LoweredFunction(pipeline(module), targets, not is_one, never_empty)
+
+        def lowered(fuses: bool) -> LoweredFunction:
+            with quiet(), _imported(tvm, request, fuses=fuses) as (module, targets, pipeline):
+                main = module["main"]
+                del module["main"]
+                module[name] = main.with_attr("global_symbol", name)
+                fields = list(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else None
+                # As when it runs alone: of one result that is a tuple, only a tuple of one tensor is unpacked.
+                is_one = fields is None or (len(request.outputs) == 1 and not _is_one_tensor(tvm, fields))
+                with targets[0]:
+                    return LoweredFunction(pipeline(module), targets, not is_one, never_empty)
+
+        with _named_errors(request):
+            return _fused_if_possible(request, lowered)
 
     def static_function(self, request: CompileRequest, prefix: str) -> StaticFunction:
         """Lower a leaf function of kind c or llvm to kernels: C for the one, an object file of LLVM for the other."""
@@ -562,6 +576,7 @@ def _imported(
     request: CompileRequest,
     *,
     may_vary: bool = True,
+    fuses: bool = True,
     scratch: dict[str, int] | None = None,
 ) -> Iterator[tuple[Any, tuple[Any, ...], Any]]:
     """Import a leaf function, and enter the context in which it is compiled.
@@ -570,6 +585,7 @@ def _imported(
         tvm: the module `tvm`.
         request: the function.
         may_vary: whether its code may have several versions.
+        fuses: whether operations become one function where TVM can fuse them.
         scratch: gets the bytes that kernels allocate while they run, by kernel.
 
     Yields:
@@ -596,9 +612,8 @@ def _imported(
     )
     config = PASS_CONFIG if not is_gpu and _is_symbolic(tvm, module) else {}
     instruments = [] if is_gpu or scratch is None else [_scratch_instrument(tvm, scratch)]
-    context = tvm.transform.PassContext(
-        opt_level=3, disabled_pass=_unsafe_passes(tvm, nodes), config=config, instruments=instruments
-    )
+    disabled = [*_unsafe_passes(tvm, nodes), *(() if fuses else ("FuseOps", "FuseTIR", "RewriteDataflowReshape"))]
+    context = tvm.transform.PassContext(opt_level=3, disabled_pass=disabled, config=config, instruments=instruments)
     with generating(tvm, target) if is_gpu else target, context:
         yield module, targets, pipeline
 
@@ -632,6 +647,24 @@ def _allocated_bytes(tvm: Any, body: Any) -> int:  # noqa: ANN401
         return sum(int(size.value) for size in sizes if isinstance(size, tvm.tirx.IntImm))
 
     return stated(body) + (int(os.environ["TVM_NUM_THREADS"]) - 1) * sum(map(stated, shared))
+
+
+def _fused_if_possible(request: CompileRequest, attempt: Callable[[bool], _T]) -> _T:
+    """Compile with fused operations, or without, and a warning, where TVM cannot compile what it fuses.
+
+    TVM 0.27 fuses some operations of symbolic sizes to functions on which its own passes fail.
+    """
+    try:
+        return attempt(True)
+    except TvmTargetError:
+        raise
+    except Exception as error:
+        try:
+            made = attempt(False)
+        except Exception:
+            raise error from None
+        warn(f"tvm cannot compile the fused operations of {_place(request)}; they run one by one, which takes longer")
+        return made
 
 
 @contextlib.contextmanager
