@@ -424,7 +424,7 @@ def least_sizes(
     *,
     rounds_up: bool = False,
 ) -> list[int]:
-    """Return how many elements a window needs along each spatial dimension for a result with elements.
+    """Return how many elements a window needs, by dimension, for a result with elements.
 
     Args:
         kernel: extents of the window.
