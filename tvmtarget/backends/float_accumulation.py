@@ -7,18 +7,20 @@ the operands, so that such an operation gets its operands in float32, and its re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
+from tvmtarget.backends.operator_expansion import kind_of
+
 __all__ = ["ACCUMULATING", "accumulate_in_float32"]
 
 _HALVES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
-# The operators of ONNX that add or multiply any number of elements, or square them.
+# The operators that add or multiply any number of elements, or square them.
 ACCUMULATING = frozenset(
     {
         *("AveragePool", "GlobalAveragePool", "GlobalLpPool", "LpPool"),
@@ -28,31 +30,30 @@ ACCUMULATING = frozenset(
         *("CumProd", "CumSum", "LogSoftmax", "Mean", "Softmax", "Sum"),
         *("GRU", "LSTM", "RNN", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
         *(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare")),
+        "com.microsoft::FusedMatMul",
+        *("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"),
     }
 )
 
 
-def accumulate_in_float32(model: ModelProto) -> ModelProto:
+def accumulate_in_float32(model: ModelProto, kinds: Set[str] = ACCUMULATING) -> ModelProto:
     """Return a model that computes sums and products of 16-bit floats in float32.
 
     Args:
         model: A model whose values have types, or whose types ONNX can infer.
+        kinds: The operators that do; operators of other domains by names such as `com.microsoft::FusedMatMul`.
 
     Returns:
         The model itself if it has no such operation, else a changed copy.
     """
-    if not any(_accumulates(node) for node in _nodes(model.graph)):
+    if not any(kind_of(node) in kinds for node in _nodes(model.graph)):
         return model
     known = _types(model.graph, {})
-    if not all(name in known for node in model.graph.node if _accumulates(node) for name in node.output if name):
+    if not all(name in known for node in model.graph.node if kind_of(node) in kinds for name in node.output if name):
         model = onnx.shape_inference.infer_shapes(model)
     copy = ModelProto()
     copy.CopyFrom(model)
-    return copy if _widen(copy.graph, {}, set(_names(copy.graph))) else model
-
-
-def _accumulates(node: NodeProto) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type in ACCUMULATING
+    return copy if _widen(copy.graph, {}, set(_names(copy.graph)), kinds) else model
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
@@ -81,7 +82,7 @@ def _types(graph: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
     return {**outer, **stated, **{tensor.name: tensor.data_type for tensor in graph.initializer}}
 
 
-def _widen(graph: GraphProto, outer: Mapping[str, int], taken: set[str]) -> bool:
+def _widen(graph: GraphProto, outer: Mapping[str, int], taken: set[str], kinds: Set[str]) -> bool:
     """Rewrite the operations of a graph and of the bodies in it; return whether any was rewritten."""
     types = _types(graph, outer)
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -116,9 +117,9 @@ def _widen(graph: GraphProto, outer: Mapping[str, int], taken: set[str]) -> bool
 
     for node in graph.node:
         for body in _bodies(node):
-            changed |= _widen(body, types, taken)
+            changed |= _widen(body, types, taken, kinds)
         half = next((types[name] for name in node.input if types.get(name) in _HALVES), None)
-        if half is None or not _accumulates(node):
+        if half is None or kind_of(node) not in kinds:
             nodes.append(node)
             continue
         changed = True

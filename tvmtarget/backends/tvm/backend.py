@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
-from tvmtarget.backends.float_accumulation import accumulate_in_float32
+from tvmtarget.backends.float_accumulation import ACCUMULATING, accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.operator_expansion import EXPANSIONS, RECURRENT_EXPANSIONS, expand_operators, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, CompileRequest, scratch_in
@@ -861,6 +861,8 @@ def _prepared(
     _name_inputs(copy.graph)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
     expansions = EXPANSIONS | RECURRENT_EXPANSIONS if is_gpu else EXPANSIONS
+    # What is between the steps of an expansion is in float32, too: squares, and sums before their logarithm.
+    copy = accumulate_in_float32(copy, ACCUMULATING & expansions.keys())
     expand_operators(copy.graph, value_types(copy.graph), opset, expansions)
     # Sums that an expansion brings are accumulated in float32, too.
     copy = accumulate_in_float32(copy)
