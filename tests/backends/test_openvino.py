@@ -341,6 +341,41 @@ def test_softmax_of_old_versions_runs_over_all_dimensions_from_an_axis_on(axis: 
     np.testing.assert_allclose(tt.build(module, "openvino")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["ReduceL1", "ReduceLogSum", "ReduceLogSumExp", "ReduceL2", "ReduceMean"])
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize("attributes", [{}, {"axes": [1]}, {"axes": [0, -1], "keepdims": 0}])
+def test_reductions_read_axes_that_are_an_attribute(kind, opset, attributes):
+    x = np.random.default_rng(0).uniform(1, 3, (2, 3, 4)).astype("float32")
+    compared([helper.make_node(kind, ["x"], ["y"], **attributes)], {"x": x}, {"y": "float32"}, opset=opset)
+
+
+@pytest.mark.parametrize("attributes", [{}, {"sampling_ratio": 2}])
+def test_the_number_of_samples_of_a_region_follows_from_its_size_by_default(attributes):
+    x, boxes = np.random.default_rng(0).normal(size=(1, 2, 6, 6)).astype("float32"), np.float32([[0, 0, 4, 3]])
+    node = helper.make_node("RoiAlign", ["x", "b", "i"], ["y"], output_height=2, output_width=2, **attributes)
+    program = small(node, shape=x.shape, opset=16, b=boxes, i=np.array([0]))
+    module = tt.IRModule.from_onnx(program)
+    np.testing.assert_allclose(
+        tt.build(module, "openvino")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_norms_of_images_have_symbolic_heights_but_not_channels():
+    node = helper.make_node("GlobalLpPool", ["x"], ["y"])
+    x = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype("float32")
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, "h", 4), opset=18))
+    np.testing.assert_allclose(tt.build(module, "openvino")(x), np.sqrt((x**2).sum((2, 3), keepdims=True)), rtol=1e-5)
+    with pytest.raises(InfeasibleError, match="symbolic batches and channels"):
+        tt.decompose(tt.IRModule.from_onnx(small(node, shape=("n", 2, 3, 4), opset=18)), "openvino")
+
+
+def test_an_lstm_with_coupled_gates_is_refused():
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=1, input_forget=1)
+    weights = {"w": np.ones((1, 4, 2), "float32"), "r": np.ones((1, 4, 1), "float32")}
+    with pytest.raises(InfeasibleError, match="input_forget=1"):
+        tt.decompose(tt.IRModule.from_onnx(small(node, shape=(3, 1, 2), opset=14, **weights)), "openvino")
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [

@@ -200,6 +200,26 @@ def test_images_of_any_rank_equal_onnxruntime(operator, shape, attributes, const
     np.testing.assert_allclose(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("operator", "opset", "scale"), [("Upsample", 9, 2.5), ("Resize", 10, 0.5), ("Resize", 10, 2), ("Resize", 10, 2.5)]
+)
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_images_are_resized_as_in_versions_without_modes_of_places(operator, opset, scale, mode):
+    node = helper.make_node(operator, ["x", "scales"], ["y"], mode=mode)
+    scales = np.array([1, 1, scale, scale], "float32")
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 4, 6), opset=opset, scales=scales))
+    x = np.random.default_rng(0).normal(size=(1, 2, 4, 6)).astype("float32")
+    np.testing.assert_allclose(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6)
+
+
+def test_means_are_broadcast():
+    node = helper.make_node("Mean", ["x", "row", "column"], ["y"])
+    constants = {"row": np.float32([[1, 2, 3]]), "column": np.float32([[1], [5]])}
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 1), **constants))
+    x = np.float32([[3]])
+    np.testing.assert_allclose(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x), rtol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_depths_and_limits_are_scalars_or_vectors(shape):
     nodes = [

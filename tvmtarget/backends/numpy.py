@@ -24,6 +24,8 @@ _NUMBERS = "fiu"  # kinds of types in NumPy
 
 # The evaluator is wrong on several operators as older versions defined them, so models are converted up to this one.
 _LEAST_OPSET = 17
+# Resize says how it maps places since this version.
+_FIRST_WITH_MODES = 11
 
 
 class _Numpy(Backend):
@@ -62,7 +64,22 @@ class _Numpy(Backend):
 
 def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
     version = next((opset.version for opset in model.opset_import if opset.domain == ""), _LEAST_OPSET)
-    return model if version >= _LEAST_OPSET else onnx.version_converter.convert_version(model, _LEAST_OPSET)
+    if version >= _LEAST_OPSET:
+        return model
+    converted = onnx.version_converter.convert_version(model, _LEAST_OPSET)
+    if version < _FIRST_WITH_MODES:
+        _keep_places(converted.graph)
+    return converted
+
+
+def _keep_places(graph: onnx.GraphProto) -> None:
+    """Have each Resize map places as those of old versions do, which the converter forgets (onnx 1.23)."""
+    for node in graph.node:
+        for body in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            _keep_places(body)
+        if node.op_type == "Resize":
+            modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+            node.attribute.extend(onnx.helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
 def _with_types(evaluator: ReferenceEvaluator, model: onnx.ModelProto) -> ReferenceEvaluator:

@@ -219,6 +219,28 @@ def _softmax(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Reshape", [rows, builder.add("Shape", [node.input[0]])], node.output[0])
 
 
+def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a reduction of versions 13 to 17, whose attribute `axes` OpenVINO ignores, by ones that it reads."""
+    if not 13 <= builder.opset < 18:
+        builder.nodes.append(node)
+        return
+    if node.op_type == "ReduceLogSumExp":
+        EXPANSIONS["ReduceLogSumExp"](builder, node)
+        return
+    (x,), attributes = node.input, attributes_of(node)
+    axes, keeps = attributes.get("axes", ()), attributes.get("keepdims", 1)
+    if node.op_type == "ReduceL1":
+        builder.along("ReduceSum", builder.add("Abs", [x]), axes, node.output[0], keepdims=keeps)
+    else:
+        builder.add("Log", [builder.along("ReduceSum", x, axes, keepdims=keeps)], node.output[0])
+
+
+def _regions(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a RoiAlign with the number of samples that ONNX assumes by default; OpenVINO takes one."""
+    attributes = {"sampling_ratio": 0} | attributes_of(node)
+    builder.add("RoiAlign", node.input, node.output[0], **attributes)
+
+
 def _convolution_by_channel(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QLinearConv whose weights have a scale for each channel as a Conv of quantized operands.
 
@@ -318,6 +340,8 @@ _EXPANSIONS: dict[str, Expansion] = {
     "DynamicQuantizeLinear": _dynamic_quantization,
     "QLinearConv": _convolution_by_channel,
     "QuantizeLinear": _wide_quantization,
+    **dict.fromkeys(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
+    "RoiAlign": _regions,
     "Softmax": _softmax,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -394,6 +395,14 @@ class ReduceMean(OpRun):  # type: ignore[misc]
         return (np.asarray(np.mean(x, axis=along, keepdims=keeps, dtype=x.dtype)),)
 
 
+class Mean(OpRun):  # type: ignore[misc]
+    """Means of several arrays, which the evaluator does not broadcast (onnx 1.23)."""
+
+    def _run(self, *arrays: Array) -> tuple[Array]:
+        total = functools.reduce(np.add, arrays)
+        return ((total / len(arrays)).astype(total.dtype),)
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -426,5 +435,6 @@ FIXES = [
     NonMaxSuppression,
     Pad,
     ConvTranspose,
+    Mean,
     ZipMap,
 ]
