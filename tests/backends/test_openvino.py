@@ -218,6 +218,17 @@ def test_quantization_by_the_range_of_values_is_that_of_onnxruntime(x):
     compared([node], {"x": x.astype("float32")}, {"y": "uint8", "s": "float32", "z": "uint8"}, opset=11)
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("x", [np.array(1.3, "float32"), np.float32([1.3, 3])])
+def test_scalars_stay_scalars_where_they_are_dequantized(shape, x):
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    scale, zero = np.full(shape, 0.5, "float32"), np.full(shape, 3, "uint8")
+    compared(nodes, {"x": x}, {"y": "float32"}, opset=17, s=scale, z=zero)
+
+
 @pytest.mark.parametrize("zero", [np.uint16(300), np.int16([-4, 5, 9])])
 def test_values_are_quantized_to_16_bits(zero):
     x = np.linspace(0, 0.9, 24, dtype="float32").reshape(2, 3, 4)

@@ -19,7 +19,7 @@ from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of
 from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.errors import BackendError, MissingExtraError, RunError
+from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.support.openvino_rules import COMPARISONS, EXACT, RULES
 from tvmtarget.target.attributes import Value
@@ -101,8 +101,10 @@ class _OpenVino(Backend):
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
         except Exception as error:
-            raise BackendError(
-                f"openvino cannot take function {request.name!r} of {place}: {_first_line(error)}"
+            raise CompileError(
+                f"openvino cannot take function {request.name!r} of {place}: {_first_line(error)}; place its "
+                "operations on another site (where, --where)",
+                function=request.name,
             ) from error
         used: dict[str, object] = {name: one for name, one in _TYPES.items() if getattr(ov.Type, one) == given}
         requested: dict[str, object] = {**stated, "inference-precision": precision}
@@ -296,6 +298,15 @@ def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Cast", [limited], node.output[0], to=onnx.helper.np_dtype_to_tensor_dtype(zeros.dtype))
 
 
+def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Reshape the result of a DequantizeLinear of a scalar: OpenVINO makes a vector of one element."""
+    builder.nodes.append(node)
+    x, result = node.input[0], node.output[0]
+    if builder.types[x].HasField("shape") and not builder.rank(x):
+        node.output[0] = builder.fresh(f"{result}:vector")
+        builder.add("Reshape", [node.output[0], builder.constant(np.array([], "int64"), x)], result)
+
+
 def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a comparison of integers by comparisons with zero, as OpenVINO compares in float32.
 
@@ -337,6 +348,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **TRAVERSED_TREES,
     **dict.fromkeys(COMPARISONS, _comparison),
     "Compress": _compression,
+    "DequantizeLinear": _dequantized_scalar,
     "DynamicQuantizeLinear": _dynamic_quantization,
     "QLinearConv": _convolution_by_channel,
     "QuantizeLinear": _wide_quantization,
@@ -533,8 +545,8 @@ def _first_line(error: Exception) -> str:
     """Return what an error of OpenVINO says, in one line, without where in its sources it was raised."""
     lines = [re.sub(r"Check '.*' failed at \S+", "", line).strip() for line in str(error).splitlines()]
     places = ("Exception from", "While validating", "FrontEnd API failed", "Errors during ONNX translation")
-    said = [line for line in lines if line and not line.startswith(places)]
-    return ": ".join(said[:2]) or type(error).__name__
+    said = [line.removeprefix("-- ") for line in lines if line and not line.startswith((*places, "Model wasn't fully"))]
+    return ": ".join(line.rstrip(":") for line in said[:3]) or type(error).__name__
 
 
 BACKEND = _OpenVino()
