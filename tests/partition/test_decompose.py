@@ -312,3 +312,18 @@ def test_memories_of_values_say_where_they_are_computed():
         "a": "npu",
         "b": "npu",
     }
+
+
+@pytest.mark.parametrize(
+    ("operator", "domain", "target", "fix"),
+    [
+        ("MultiHeadAttention", "com.microsoft", "llvm", "such as onnxruntime"),
+        ("Foo", "my", "llvm", "write it as other operators"),
+        ("Foo", "my", "[ort=onnxruntime,cpu=llvm]", "write it as other operators"),
+    ],
+)
+def test_an_operation_that_no_leaf_has_code_for_is_refused_with_what_would_help(operator, domain, target, fix):
+    model = small(helper.make_node(operator, ["x"], ["y"], domain=domain))
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+    with pytest.raises(InfeasibleError, match=f"; .*{fix}"):
+        tt.decompose(tt.IRModule.from_onnx(model), target)

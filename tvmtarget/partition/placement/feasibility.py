@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
-from tvmtarget.ir.function import Constant
+from tvmtarget.ir.function import Call, Constant
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.host_device.classify import host_can_compute
@@ -667,7 +667,8 @@ class Feasibility:
 
     def _explain_unsupported(self, index: int) -> str:
         call = self.program.body[index]
-        reasons = [f"@{leaf.path or '.'}: {self.unsupported_reason(index, leaf)}" for leaf in self.leaves]
+        found = [self.unsupported_reason(index, leaf) for leaf in self.leaves]
+        reasons = [f"@{leaf.path or '.'}: {reason}" for leaf, reason in zip(self.leaves, found, strict=True)]
         if index in self.program.bodies:
             root = self.program.topology[""]
             reasons.append(f"driven by @{root.host or '.'}: {self.reason_not_driven(index, root)}")
@@ -677,7 +678,19 @@ class Feasibility:
             self.program, affected, lambda program: self.replace(program=program).fits((index,), program.topology[""])
         )
         name = call.source or next((output.name for output in call.outputs if output.name), "")
-        return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{conflict}"
+        has_fix = conflict or any(
+            one is None or one.hint or ";" in one.message or one.code == "CONSTRAINT" for one in found
+        )
+        fix = "" if has_fix or not found else self._other_leaf(call)
+        return f"op {name!r} ({call.kind}) fits no site of the target: {listed}{conflict}{fix}"
+
+    def _other_leaf(self, call: Call) -> str:
+        """Suggest a leaf for an operation that the leaves of the target have no code for."""
+        dialect, _, kind = call.op.partition("onnx.")
+        is_known = not dialect and kind.rpartition("::")[0] in ("", "ai.onnx.ml", "com.microsoft")
+        if is_known and all(leaf.target.kind != "onnxruntime" for leaf in self.leaves):
+            return "; give the target a leaf that supports it, such as onnxruntime"
+        return "; write it as other operators, or give the target a leaf that supports it"
 
 
 class _ReadTracker(Mapping[str, Constant]):
