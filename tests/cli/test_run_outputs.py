@@ -69,3 +69,30 @@ def test_texts_are_written_without_pickles(classifier, tmp_path, capsys):
     assert main(["run", *classifier, "-t", "onnxruntime", "--check", "-o", str(output)]) == 0
     with np.load(output, allow_pickle=False) as found:
         assert found["label"].tolist() == ["right", "left", "right"]
+
+
+def test_a_loss_of_digits_that_the_reference_shares_is_seen_in_float64(tmp_path, capsys):
+    number = TensorProto.FLOAT
+    constant = helper.make_node("Constant", [], ["big"], value_floats=[30000.0])
+    narrow = helper.make_node("Cast", ["x"], ["n"], to=number)
+    nodes = [
+        constant,
+        narrow,
+        helper.make_node("Add", ["n", "big"], ["a"]),
+        helper.make_node("Sub", ["a", "big"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2]), helper.make_tensor_value_info("y", number, [2])]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    path, inputs = str(tmp_path / "m.onnx"), str(tmp_path / "x.npz")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.savez(inputs, x=np.float32([0.001, 3e-4]))
+    job = ["run", path, "-i", inputs, "-t", "numpy", "--check"]
+    assert main(job) == 0
+    assert main([*job, "--float64"]) == 1
+    assert "run by numpy in float64: 0.00" in capsys.readouterr().out
+
+
+def test_float64_is_of_a_check(classifier, capsys):
+    assert main(["run", *classifier, "-t", "numpy", "--float64"]) == 1
+    assert capsys.readouterr().err == "error: --float64 needs --check\n"
+    assert main(["run", *classifier, "-t", "numpy", "--check", "--float64"]) == 0

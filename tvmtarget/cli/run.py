@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tvmtarget.autotune.log.applied import Applied
-    from tvmtarget.building.output_comparison import Comparison
+    from tvmtarget.building.output_comparison import Comparison, Tolerance
     from tvmtarget.executors.protocol import Event
     from tvmtarget.target.tree import Target
 
@@ -59,6 +59,10 @@ def run(
             help="Run a compiled program on the inputs that are stored in it, and compare with the outputs stored with "
             "them; exit code 1 if they differ.",
         ),
+    ] = False,
+    float64: Annotated[
+        bool,
+        typer.Option("--float64", help="Compute the outputs that --check compares with in float64, by numpy."),
     ] = False,
     rtol: Annotated[
         float | None,
@@ -100,6 +104,8 @@ def run(
 
     if (rtol is not None or atol is not None) and not (check or self_test):
         raise TextError("--rtol and --atol need --check or --self-test")
+    if float64 and not check:
+        raise TextError("--float64 needs --check")
     if (inputs is None) != self_test:
         raise TextError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
     arrays = {} if inputs is None else read_npz(inputs)
@@ -150,12 +156,14 @@ def run(
     if labels is not None:
         report["accuracy"] = _accuracy(next(iter(results.values())), labels)
     comparison = None
-    if check:
-        comparison, report["reference"] = _check(program, arrays, results, rtol, atol)
-    elif stored is not None:
+    if check or stored is not None:
         from tvmtarget.building.output_comparison import Tolerance
 
-        comparison, report["reference"] = stored.compare(results, Tolerance(rtol, atol)), stored.reference
+        tolerance = Tolerance(rtol, atol)
+        if check:
+            comparison, report["reference"] = _check(program, arrays, results, tolerance, float64=float64)
+        elif stored is not None:
+            comparison, report["reference"] = stored.compare(results, tolerance), stored.reference
     if comparison is not None:
         report["max_abs_error"] = comparison.max_abs
         report["check"] = comparison.to_json()
@@ -231,21 +239,28 @@ def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> flo
 
 
 def _check(
-    model: Path, arrays: dict[str, Any], results: dict[str, Any], rtol: float | None, atol: float | None
+    model: Path, arrays: dict[str, Any], results: dict[str, Any], tolerance: Tolerance, *, float64: bool
 ) -> tuple[Comparison, str]:
     """Compare results with those of the unpartitioned model, run by onnxruntime if it is installed, else by numpy.
+
+    In float64, numpy runs it.
 
     Returns:
         The comparison, and the backend of the reference.
     """
     from tvmtarget.building.compile_plan import build
-    from tvmtarget.building.output_comparison import Tolerance, compare
+    from tvmtarget.building.output_comparison import compare
     from tvmtarget.ir.module import IRModule
 
+    if float64:
+        from tvmtarget.backends.numpy import outputs_in_float64
+
+        wide = outputs_in_float64(IRModule.from_onnx(model).to_onnx(), arrays)
+        return compare(results, wide, tolerance), "numpy in float64"
     kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"
     # The model is built anew without partitioning, so that the reference shares no decision with the checked plan.
     expected = build(IRModule.from_onnx(model), kind).run(arrays)
-    return compare(results, expected, Tolerance(rtol, atol)), kind
+    return compare(results, expected, tolerance), kind
 
 
 def _is_installed(package: str) -> bool:
