@@ -71,6 +71,7 @@ Tensor: TypeAlias = Any
 LIBRARY = "lib.so"
 LARGEST_SIZE = 1 << 40  # of a dimension, in proofs
 _SMALL = 16 << 10  # bytes of an input that is copied sooner than its address is found
+_LARGEST_KEPT = 64 << 20  # bytes of a copy of an input that a thread keeps for its next run
 _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
 LOCK = threading.Lock()
 
@@ -244,8 +245,12 @@ class CompiledModule(Compiled):
         return [_value(one, _copied) for one in _several(results, self._results)]
 
     def _given(self, tvm: Tvm, at: int, value: Any) -> Any:  # noqa: ANN401
-        """Return an input for TVM; small arrays are copied into memory of this thread, of which tensors stay."""
-        if type(value) is not np.ndarray or not 0 < value.nbytes <= _SMALL:
+        """Return an input for TVM; what it cannot read in place is copied into memory that this thread keeps.
+
+        New memory for each run takes ten times as long as the copy, as the system clears its pages.
+        """
+        is_kept = type(value) is np.ndarray and 0 < value.nbytes <= _LARGEST_KEPT
+        if not is_kept or (value.nbytes > _SMALL and is_aligned(value)):
             return _argument(value, lambda array: _tensor(tvm, array, is_copied=self._may_write))
         places = self._local.__dict__.setdefault("places", {})
         array, tensor = places.get(at, (None, None))
