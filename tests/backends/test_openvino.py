@@ -394,7 +394,6 @@ def test_an_lstm_with_coupled_gates_is_refused():
             helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], ceil_mode=1, count_include_pad=1),
             "ceil_mode=1 and count_include_pad=1",
         ),
-        (helper.make_node("ReduceLogSum", ["x"], ["y"], noop_with_empty_axes=1), "no logarithm"),
     ],
 )
 def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
@@ -434,3 +433,134 @@ def test_attention_has_symbolic_batches_and_lengths_but_not_numbers_of_heads():
         np.testing.assert_allclose(executable(q, k, v), expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(InfeasibleError, match="symbolic numbers of heads"):
         tt.decompose(attention("h"), "openvino", fold_constants=False)
+
+
+def test_what_is_added_to_a_computed_constant_is_added_once():
+    nodes = [
+        helper.make_node("Conv", ["image", "kernel", "x"], ["y"]),
+        helper.make_node("Cast", ["bytes"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["numbers", "factor"], ["weights"]),
+        helper.make_node("MatMul", ["x", "weights"], ["z"]),
+    ]
+    inputs = {"x": ("float32", [3]), "factor": ("float32", [3, 1])}
+    program = model(nodes, inputs, {"y": ("float32", None), "z": ("float32", None)})
+    constants = {
+        "image": np.ones((1, 1, 2, 2), "float32"), "kernel": np.float32([1, 2, 3]).reshape(3, 1, 1, 1),
+        "bytes": np.arange(6, dtype="int8").reshape(3, 2) ,
+    }  # fmt: skip
+    program.graph.value_info.append(helper.make_tensor_value_info("weights", TensorProto.FLOAT, (3, 2)))
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    exe, x = tt.build(tt.decompose(program, "openvino", fold_constants=False)), np.float32([2, 3, 4])
+    for _ in range(3):
+        found = exe.run({"x": x, "factor": x[:, None]})
+        np.testing.assert_array_equal(found["y"][0, :, 0, 0], [3, 5, 7])
+        np.testing.assert_array_equal(found["z"], x**2 @ constants["bytes"])
+
+
+def test_quotients_are_rounded_once():
+    draw = np.random.default_rng(0)
+    a, b = (draw.uniform(0.1, 10, (30, 40)).astype("float32") for _ in range(2))
+    node = helper.make_node("Div", ["a", "b"], ["y"])
+    program = model([node], {"a": ("float32", ["n", 40]), "b": ("float32", ["n", 40])}, {"y": ("float32", ["n", 40])})
+    np.testing.assert_array_equal(tt.build(program, "openvino").run({"a": a, "b": b})["y"], a / b)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("kind", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_axes_of_reductions_are_those_of_every_version(kind, opset, keepdims):
+    x = np.random.default_rng(0).uniform(0.5, 2, (2, 3, 4)).astype("float32")
+    operands, attributes = ({"axes": np.array([-1])}, {}) if opset >= 18 else ({}, {"axes": [-1]})
+    node = helper.make_node(kind, ["x", *operands], ["y"], keepdims=keepdims, **attributes)
+    compared([node], {"x": x}, {"y": "float32"}, opset=opset, **operands)
+
+
+@pytest.mark.parametrize("kind", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"])
+def test_reductions_over_no_axes_compute_what_is_left(kind):
+    x = np.float32([[1, 2], [4, 8]]) * (1 if "Log" in kind else -1)
+    compared([helper.make_node(kind, ["x"], ["y"], noop_with_empty_axes=1)], {"x": x}, {"y": "float32"})
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (3, 4), (2, 3, 1)])
+def test_slopes_are_broadcast_from_the_last_dimension(shape):
+    draw = np.random.default_rng(0)
+    x, slope = draw.normal(size=(2, 3, 4)).astype("float32"), draw.normal(size=shape).astype("float32")
+    node = helper.make_node("PRelu", ["x", "s"], ["y"])
+    compared([node], {"x": x}, {"y": "float32"}, s=slope)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_response_is_normalized_with_a_bias(size):
+    x = np.random.default_rng(0).normal(size=(2, 4, 3, 3)).astype("float32")
+    node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.5, bias=1.5)
+    compared([node], {"x": x}, {"y": "float32"})
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_images_of_symbolic_shape_have_norms(order):
+    x = np.random.default_rng(0).normal(size=(2, 4, 3, 5)).astype("float32")
+    compared([helper.make_node("GlobalLpPool", ["x"], ["y"], p=order)], {"x": x}, {"y": "float32"}, opset=2 + 16)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_fewer_elements_are_gathered_than_there_are(axis, is_constant):
+    indices = {"i": np.array([[[0, -1, 1]], [[1, 0, -1]]])}
+    node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=axis)
+    x, given = {"x": np.arange(24, dtype="float32").reshape(2, 3, 4)}, {} if is_constant else indices
+    compared([node], {**x, **given}, {"y": "float32"}, **(indices if is_constant else {}))
+
+
+@pytest.mark.parametrize("count", [1, 64, 1000])
+@pytest.mark.parametrize("rows", [[], [3]])
+def test_products_of_bytes_are_exact(count, rows):
+    draw = np.random.default_rng(0)
+    a = draw.integers(200, 256, (*rows, count)).astype("uint8")
+    b = draw.integers(100, 128, (count, 5)).astype("int8")
+    for zeros in ({}, {"z": np.uint8(3)}):
+        node = helper.make_node("MatMulInteger", ["a", "b", *zeros], ["y"])
+        compared([node], {"a": a}, {"y": "int32"}, b=b, **zeros)
+
+
+def test_sums_of_products_that_are_not_exact_are_refused():
+    node = helper.make_node("ConvInteger", ["x", "w"], ["y"])
+    program = model([node], {"x": ("uint8", (1, 200, 5, 5))}, {"y": ("int32", None)})
+    program.graph.initializer.append(numpy_helper.from_array(np.full((1, 200, 3, 3), 127, "int8"), "w"))
+    with pytest.raises(InfeasibleError, match="sums of 58293000 are not exact"):
+        tt.decompose(program, "openvino")
+
+
+def test_axes_of_slices_are_constants():
+    node = helper.make_node("Slice", ["x", "one", "one", "axes"], ["y"])
+    program = model([node], {"x": ("float32", (2, 3)), "axes": ("int64", [1])}, {"y": ("float32", None)})
+    program.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
+    with pytest.raises(InfeasibleError, match="operand 3 of Slice, 'axes', is computed at run time"):
+        tt.decompose(program, "openvino")
+
+
+def test_scales_and_zero_points_of_products_may_be_computed():
+    draw = np.random.default_rng(0)
+    inputs = {
+        "a": draw.integers(0, 256, (3, 4)).astype("uint8"), "s": np.array(0.125, "float32"), "z": np.array(3, "uint8"),
+        "t": np.array(0.5, "float32"), "u": np.array(1, "uint8"),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QLinearMatMul", ["a", "s", "z", "b", "s", "zero", "t", "u"], ["y"]),
+        helper.make_node("DequantizeLinear", ["y", "t", "u"], ["f"]),
+        helper.make_node("Sigmoid", ["f"], ["g"]),  # has no low-precision form
+        helper.make_node("QuantizeLinear", ["g", "s", "u"], ["h"]),
+    ]
+    weights = {"b": draw.integers(-9, 10, (4, 2)).astype("int8"), "zero": np.int8(0)}
+    compared(nodes, inputs, {"y": "uint8", "h": "uint8"}, **weights)
+
+
+def test_slices_end_behind_all_elements_of_symbolic_dimensions():
+    node = helper.make_node("Slice", ["x", "b", "e", "axes", "steps"], ["y"])
+    program = model(
+        [node], {"x": ("float32", ["n", 3]), "b": ("int64", [2]), "e": ("int64", [2])}, {"y": ("float32", None)}
+    )
+    constants = {"axes": np.array([0, 1]), "steps": np.array([1, -1])}
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    found = tt.build(program, "openvino").run({"x": x, "b": np.array([1, 2**62]), "e": np.array([2**63 - 1, -(2**63)])})
+    np.testing.assert_array_equal(found["y"], x[1:, ::-1])

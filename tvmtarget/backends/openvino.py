@@ -32,6 +32,11 @@ _COUNTS = {"inference-num-threads": "INFERENCE_NUM_THREADS", "num-streams": "NUM
 _INT32 = np.iinfo("int32")
 
 
+# What does not overwrite its operands; weights that it dequantizes stay small.
+_KEEPS_OPERANDS = frozenset({"Convolution", "Gather", "GroupConvolution", "MatMul", "Result"})
+_NEVER_CONSTANT = frozenset({"If", "Loop", "Multinomial", "RandomUniform", "TensorIterator"})
+
+
 def _openvino() -> Any:  # noqa: ANN401 - the package ships no types
     try:
         import openvino
@@ -92,11 +97,13 @@ class _OpenVino(Backend):
             low_precision = not is_cpu or (not saturates_products() and _is_low_precision(request.model.graph))
             if not low_precision:
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
-            request = replace(request, source=_expanded(request, low_precision=low_precision))
             checks = tuple(_index_checks(request.model.graph, place))
+            request = replace(request, source=_expanded(request, low_precision=low_precision))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
+            _divide_exactly(model)
+            _compute_constants(ov, model)
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
@@ -123,9 +130,11 @@ def _is_low_precision(graph: onnx.GraphProto) -> bool:
 
     Its low-precision transformations saturate ReduceSum and ReduceMean, divide AveragePool of padding by another count,
     compute other results for networks with Resize, InstanceNormalization and products with quantized constants, and end
-    with errors for attention. Networks of convolutions and products are computed as ONNX defines them.
+    with errors for attention. Networks of convolutions and products are computed as ONNX defines them, but halves are
+    rounded after the zero point is added.
     """
-    return all(kind_of(node) in _LOW_PRECISION for node in graph.node)
+    kinds = {kind_of(node) for node in graph.node}
+    return kinds <= _LOW_PRECISION and not kinds.isdisjoint(_PRODUCTS)
 
 
 def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
@@ -183,11 +192,49 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
             reader.replace_source_output(doubled)
 
 
+def _divide_exactly(model: Any) -> None:  # noqa: ANN401
+    """Have floats divided, not multiplied by inverses, whose results are off by a unit in the last place.
+
+    The mark is that of OpenVINO's `disable_divide_conversion` (`transformations/rt_info/nonconvertible_divide.hpp`).
+    """
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "Divide" and node.get_output_element_type(0).is_real():
+            node.get_rt_info()["nonconvertable_divide_0"] = True
+
+
+def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Compute the operands that depend on constants only, of operations that depend on more.
+
+    OpenVINO computes some of these at the first run, overwrites them by the result, and begins the next run with that.
+    """
+    constant: set[str] = set()
+    readers: dict[tuple[str, int], list[Any]] = {}
+    for node in model.get_ordered_ops():
+        kind, sources = node.get_type_name(), [(one, one.get_source_output()) for one in node.inputs()]
+        names = {source.get_node().get_friendly_name() for _, source in sources}
+        if kind == "Constant" or (names and names <= constant and kind not in _NEVER_CONSTANT):
+            constant.add(node.get_friendly_name())
+        elif kind not in _KEEPS_OPERANDS:
+            for one, source in sources:
+                name = source.get_node().get_friendly_name()
+                is_computed = name in constant and source.get_node().get_type_name() != "Constant"
+                if is_computed and source.get_element_type().bitwidth >= 8:
+                    readers.setdefault((name, source.get_index()), []).append(one)
+    if not readers:
+        return
+    outputs = [ones[0].get_source_output() for ones in readers.values()]
+    precision = {"INFERENCE_PRECISION_HINT": ov.Type.f32}
+    found = _core().compile_model(ov.Model(outputs, []).clone(), "CPU", precision)()
+    for output, ones, array in zip(outputs, readers.values(), found.values(), strict=True):
+        computed = ov.opset1.constant(array, output.get_element_type()).output(0)
+        for one in ones:
+            one.replace_source_output(computed)
+
+
 def _dynamic_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a DynamicQuantizeLinear by its definition, with a scale of 1 for zeros only, as ONNX Runtime has it.
 
-    OpenVINO rounds halves away from zero, and wants constant scales. It divides by multiplying with an inverse, so that
-    a scale may be off by one unit in the last place, which decides on halves.
+    OpenVINO rounds halves away from zero, and wants constant scales.
     """
     add, (x,) = builder.add, node.input
     y, scale, zero = node.output
@@ -221,44 +268,159 @@ def _softmax(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Reshape", [rows, builder.add("Shape", [node.input[0]])], node.output[0])
 
 
-def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a reduction of versions 13 to 17, whose attribute `axes` OpenVINO ignores, by ones that it reads."""
-    if not 13 <= builder.opset < 18:
-        builder.nodes.append(node)
-        return
-    if node.op_type == "ReduceLogSumExp":
-        EXPANSIONS["ReduceLogSumExp"](builder, node)
-        return
-    (x,), attributes = node.input, attributes_of(node)
-    axes, keeps = attributes.get("axes", ()), attributes.get("keepdims", 1)
-    if node.op_type == "ReduceL1":
-        builder.along("ReduceSum", builder.add("Abs", [x]), axes, node.output[0], keepdims=keeps)
-    else:
-        builder.add("Log", [builder.along("ReduceSum", x, axes, keepdims=keeps)], node.output[0])
+def _quantized_convolution(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QLinearConv as a Conv between floats.
 
-
-def _regions(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a RoiAlign with the number of samples that ONNX assumes by default; OpenVINO takes one."""
-    attributes = {"sampling_ratio": 0} | attributes_of(node)
-    builder.add("RoiAlign", node.input, node.output[0], **attributes)
-
-
-def _convolution_by_channel(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a QLinearConv whose weights have a scale for each channel as a Conv of quantized operands.
-
-    OpenVINO takes the scales to be those of the last dimension.
+    OpenVINO takes scales of channels to be those of the last dimension, and adds the zero point before it rounds.
     """
     x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, bias = operands_of(node, 9)
-    scales = builder.array(w_scale)
-    if scales is None or scales.size == 1:
-        builder.nodes.append(node)
-        return
-    weights = builder.add("DequantizeLinear", [w, w_scale, w_zero], axis=0)
-    inputs = [builder.dequantized(x, x_scale, x_zero), weights]
+    channels = [-1, *[1] * (builder.rank(w) - 1)]
+    inputs = [_floats(builder, x, x_scale, x_zero, []), _floats(builder, w, w_scale, w_zero, channels)]
     if bias:
-        factors = builder.known(x_scale).astype("float64") * scales
-        inputs.append(builder.constant((builder.known(bias) * factors).astype("float32").reshape(-1), bias))
+        factors = builder.reshape(builder.add("Mul", [x_scale, w_scale]), [-1])
+        inputs.append(builder.add("Mul", [builder.add("Cast", [bias], to=onnx.TensorProto.FLOAT), factors]))
     builder.quantize(builder.add("Conv", inputs, **attributes_of(node)), scale, zero, node.output[0])
+
+
+def _quantized_product(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QLinearMatMul as a MatMul between floats: OpenVINO adds the zero point before it rounds."""
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
+    floats = [_floats(builder, a, a_scale, a_zero, [-1, 1]), _floats(builder, b, b_scale, b_zero, [-1])]
+    builder.quantize(builder.add("MatMul", floats), scale, zero, node.output[0])
+
+
+def _floats(builder: ExpansionBuilder, name: str, scale: str, zero: str, shape: Sequence[int]) -> str:
+    """Dequantize a value, in every version, where several scales have a shape."""
+    numbers, shift = (builder.add("Cast", [one], to=onnx.TensorProto.FLOAT) for one in (name, zero))
+    if builder.rank(scale) == 1:
+        scale = builder.reshape(scale, shape)
+    if builder.rank(zero) == 1:
+        shift = builder.reshape(shift, shape)
+    return builder.add("Mul", [builder.add("Sub", [numbers, shift]), scale])
+
+
+def _integer_product(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a MatMulInteger as a sum of products of so few terms that float32, which OpenVINO computes in, is exact.
+
+    Vectors become matrices, since OpenVINO gives their products another shape.
+    """
+    a, b, *zeros = node.input
+    # Operator support requires that one of them is known.
+    count = next(one for one in (_dims(builder, a)[-1], _dims(builder, b)[-2:][0]) if isinstance(one, int))
+    terms = _exact_terms(builder.array(b), builder.array(zeros[1]) if zeros[1:] else np.zeros(1, "int8"))
+    ranks = [builder.rank(a), builder.rank(b)]
+    a = a if ranks[0] > 1 else builder.unsqueeze(a, 0)
+    b = b if ranks[1] > 1 else builder.unsqueeze(b, 1)
+    rank = max(2, *ranks)
+    ones = [rank - 2 + at for at in range(2) if ranks[at] == 1]
+    total = ""
+    for start in range(0, max(count, 1), terms):
+        parts = [a, b]
+        if count > terms:
+            end = min(start + terms, count)
+            parts = [
+                builder.slice(a, start, end, max(1, ranks[0] - 1)),
+                builder.slice(b, start, end, max(0, ranks[1] - 2)),
+            ]
+        product = [total, builder.add("MatMulInteger", [*parts, *zeros])]
+        total = builder.add("Add", product) if total else product[1]
+    if ones:
+        builder.along("Squeeze", total, ones, node.output[0])
+    else:
+        builder.add("Identity", [total], node.output[0])
+
+
+def _exact_terms(weights: Array | None, zeros: Array | None) -> int:
+    """Return how many products of bytes and weights float32 adds exactly."""
+    if weights is None or zeros is None or not weights.size:
+        return EXACT // 255**2
+    sizes = np.abs(weights.astype("int32") - zeros.astype("int32"))
+    along = max(weights.ndim - 2, 0)
+    is_exact = 255 * int(sizes.sum(axis=along).max()) <= EXACT
+    return weights.shape[along] if is_exact else EXACT // (255 * int(sizes.max()))
+
+
+def _parametric_rectifier(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a PRelu with a slope of the rank of its data: OpenVINO takes a vector to be a slope for each channel."""
+    x, slope = node.input
+    more = builder.rank(x) - builder.rank(slope)
+    if more > 0:
+        slope = builder.along("Unsqueeze", slope, range(more))
+    builder.add("PRelu", [x, slope], node.output[0])
+
+
+def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a reduction that computes something before or after it as two operators.
+
+    OpenVINO ignores axes that are attributes in operator sets 13 to 17, and computes nothing over no axes.
+    """
+    kind, (x, axes) = node.op_type, operands_of(node, 2)
+    attributes = attributes_of(node)
+    stated = builder.known(axes).tolist() if axes else attributes.get("axes", [])
+    is_none = attributes.get("noop_with_empty_axes") == 1 and not stated
+    if is_none and kind != "ReduceLogSumExp":
+        builder.add("Log" if kind == "ReduceLogSum" else "Abs", [x], node.output[0])
+    elif kind == "ReduceL2" or not 13 <= builder.opset < 18:
+        builder.nodes.append(node)
+    elif kind == "ReduceLogSumExp":
+        EXPANSIONS[kind](builder, node)
+    elif kind == "ReduceLogSum":
+        total = builder.along("ReduceSum", x, stated, keepdims=attributes.get("keepdims", 1))
+        builder.add("Log", [total], node.output[0])
+    else:
+        sizes = builder.add("Abs", [x])
+        builder.along("ReduceSum", sizes, stated, node.output[0], keepdims=attributes.get("keepdims", 1))
+
+
+def _norm_of_image(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a GlobalLpPool by its definition: OpenVINO does not compile it for symbolic dimensions."""
+    (x,), order = node.input, float(attributes_of(node).get("p", 2))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
+    powers = [builder.constant(np.array(power, dtype), x) for power in (order, 1 / order)]
+    sums = builder.add("Pow", [builder.add("Abs", [x]), powers[0]])
+    if builder.rank(x) > 2:
+        sums = builder.along("ReduceSum", sums, range(2, builder.rank(x)))
+    builder.add("Pow", [sums, powers[1]], node.output[0])
+
+
+def _response_normalization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write an LRN by its definition, with a pool over channels: OpenVINO ignores `bias`."""
+    (x,), attributes = node.input, attributes_of(node)
+    size, rank = attributes["size"], builder.rank(x)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
+    stated = (("alpha", 1e-4), ("bias", 1.0), ("beta", 0.75))
+    alpha, bias, beta = (builder.constant(np.array(attributes.get(*one), dtype), x) for one in stated)
+    image = builder.unsqueeze(builder.add("Mul", [x, x]), 1)
+    ones, zeros = [1] * (rank - 2), [0] * (rank - 2)
+    pads = [(size - 1) // 2, *zeros, size // 2, *zeros]
+    means = builder.add("AveragePool", [image], kernel_shape=[size, *ones], pads=pads, count_include_pad=1)
+    scaled = builder.add("Add", [builder.add("Mul", [builder.along("Squeeze", means, [1]), alpha]), bias])
+    builder.add("Div", [x, builder.add("Pow", [scaled, beta])], node.output[0])
+
+
+def _gathered_elements(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a GatherElements of as many elements along other axes as there are indices: OpenVINO requires as many.
+
+    It removes slices of the elements.
+    """
+    x, indices = node.input
+    axis = attributes_of(node).get("axis", 0) % max(1, builder.rank(x))
+    for other, (size, count) in enumerate(zip(_dims(builder, x), _dims(builder, indices), strict=True)):
+        if other == axis or (count and size == count):
+            continue
+        if isinstance(count, int):
+            places = builder.constant(np.arange(count), x)
+        else:
+            zero, one, place = (builder.constant(np.array(number), x) for number in (0, 1, other))
+            end = builder.add("Gather", [builder.add("Shape", [indices]), place], axis=0)
+            places = builder.add("Range", [zero, end, one])
+        x = builder.add("Gather", [x, places], axis=other)
+    builder.add("GatherElements", [x, indices], node.output[0], axis=axis)
+
+
+def _dims(builder: ExpansionBuilder, name: str) -> list[int | str]:
+    dims = builder.types[name].shape.dim
+    return [one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims]
 
 
 def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
@@ -270,10 +432,12 @@ def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Compress", [data, condition], node.output[0], **attributes)
 
 
-def _wide_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a QuantizeLinear to 16 bits by its definition: OpenVINO quantizes to 8 bits."""
-    zeros = builder.array(operands_of(node, 3)[2])
-    if zeros is not None and zeros.dtype in (np.int16, np.uint16):
+def _other_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a QuantizeLinear to 16 bits, or by computed scales, by its definition: OpenVINO does not support these."""
+    _, scale, zero = operands_of(node, 3)
+    zeros = builder.array(zero)
+    is_wide = zeros is not None and zeros.dtype in (np.int16, np.uint16)
+    if is_wide or builder.array(scale) is None or (zero and zeros is None):
         _quantization(builder, node)
     else:
         builder.nodes.append(node)
@@ -282,20 +446,18 @@ def _wide_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QuantizeLinear by its definition: OpenVINO adds the zero point before it rounds halves to even."""
     x, scale, zero = operands_of(node, 3)
-    zeros = builder.array(zero)
-    if zeros is None or builder.known(scale).dtype != np.float32:
-        builder.nodes.append(node)
-        return
-    shape: list[int] = []
-    if zeros.size > 1:
+    add, attributes = builder.add, attributes_of(node)
+    to = builder.types[zero].elem_type if zero else attributes.get("output_dtype") or onnx.TensorProto.UINT8
+    floats = [add("Cast", [one], to=onnx.TensorProto.FLOAT) for one in (x, scale, *([zero] if zero else []))]
+    if len(builder.types[scale].shape.dim) == 1 and builder.types[scale].shape.dim[0].dim_value != 1:
         shape = [1] * builder.rank(x)
-        shape[attributes_of(node).get("axis", 1)] = -1
-    scales, offsets = (array.astype("float32").reshape(shape) for array in (builder.known(scale), zeros))
-    info = np.iinfo(zeros.dtype)
+        shape[attributes.get("axis", 1)] = -1
+        floats[1:] = [builder.reshape(one, shape) for one in floats[1:]]
+    info = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(to))
     bounds = [builder.constant(np.array(bound, "float32"), x) for bound in (info.min, info.max)]
-    rounded = builder.add("Round", [builder.add("Div", [x, builder.constant(scales, x)])])
-    limited = builder.add("Clip", [builder.add("Add", [rounded, builder.constant(offsets, x)]), *bounds])
-    builder.add("Cast", [limited], node.output[0], to=onnx.helper.np_dtype_to_tensor_dtype(zeros.dtype))
+    rounded = add("Round", [add("Div", floats[:2])])
+    shifted = add("Add", [rounded, floats[2]]) if zero else rounded
+    add("Cast", [add("Clip", [shifted, *bounds])], node.output[0], to=to)
 
 
 def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
@@ -347,13 +509,18 @@ _EXPANSIONS: dict[str, Expansion] = {
     "SimplifiedLayerNormalization": EXPANSIONS["SimplifiedLayerNormalization"],
     **TRAVERSED_TREES,
     **dict.fromkeys(COMPARISONS, _comparison),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,
     "DynamicQuantizeLinear": _dynamic_quantization,
-    "QLinearConv": _convolution_by_channel,
-    "QuantizeLinear": _wide_quantization,
-    **dict.fromkeys(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
-    "RoiAlign": _regions,
+    "GatherElements": _gathered_elements,
+    "GlobalLpPool": _norm_of_image,
+    "LRN": _response_normalization,
+    "MatMulInteger": _integer_product,
+    "PRelu": _parametric_rectifier,
+    "QLinearConv": _quantized_convolution,
+    "QLinearMatMul": _quantized_product,
+    "QuantizeLinear": _other_quantization,
     "Softmax": _softmax,
 }
 
@@ -381,6 +548,7 @@ _LOW_PRECISION = frozenset(
         "Transpose",
     }
 )
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"})
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
@@ -473,6 +641,7 @@ class _Program(Compiled):
         is_complete = len(given) == len(self._names)
         self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
+        self._ends = _slice_ends(graph)
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
@@ -515,6 +684,8 @@ class _Program(Compiled):
 
     def _checked(self, name: str, array: Array) -> Array:
         """Return an input as a contiguous array whose integers fit into the 32 bits that OpenVINO computes with."""
+        if name in self._ends:  # beyond all elements in either case
+            array = np.clip(array, _INT32.min, _INT32.max)
         if array.dtype == np.int64 and array.size:
             least, most = int(array.min()), int(array.max())
             if least < _INT32.min or most > _INT32.max:
@@ -539,6 +710,14 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _read(attribute.g)
+
+
+def _slice_ends(graph: onnx.GraphProto) -> set[str]:
+    """Find the inputs that say where slices begin and end, and nothing else."""
+    ends = {name for node in graph.node if node.op_type == "Slice" for name in node.input[1:3]}
+    return ends - {
+        name for node in graph.node for at, name in enumerate(node.input) if node.op_type != "Slice" or at not in (1, 2)
+    } - {value.name for value in graph.output}  # fmt: skip
 
 
 def _first_line(error: Exception) -> str:

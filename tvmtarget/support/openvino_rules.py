@@ -7,6 +7,7 @@ compiled or runs, or computes another result than ONNX defines.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -239,12 +240,27 @@ def _no_partial_windows(op: Op) -> Reject | None:
     return reject("ATTR", "it averages otherwise with ceil_mode=1 and count_include_pad=1", hint="set one of them to 0")
 
 
-def _some_axes(op: Op) -> Reject | None:
-    """Reject a ReduceLogSum over no axes: it returns its operand, not the logarithm."""
-    axes = op.constant(1)
-    if op.attr("noop_with_empty_axes") != 1 or (axes is not None and axes.size):
+def _known_terms(op: Op) -> Reject | None:
+    """Reject sums of products of bytes of which it is not known how many there are: float32 holds few exactly."""
+    shapes = [None if one is None else one.shape for one in map(op.tensor, range(2))]
+    if all(shapes) and any(isinstance(shape[-2:][at], int) for shape, at in zip(shapes, (-1, 0), strict=True) if shape):
         return None
-    return reject("ATTR", "it takes no logarithm in a ReduceLogSum over no axes", hint="write a Log")
+    message = f"it computes {op.kind} in float32, and how many products are added is not known"
+    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
+
+
+def _few_terms(op: Op) -> Reject | None:
+    """Reject convolutions of bytes whose sums may exceed the integers that float32 holds."""
+    typed, weights, zeros = op.tensor(1), op.constant(1), op.constant(3)
+    if weights is not None and weights.size and (not op.operand(3) or zeros is not None):
+        shift = np.zeros(1, "int32") if zeros is None else zeros.astype("int32").reshape(-1, *[1] * (weights.ndim - 1))
+        largest = 255 * int(np.abs(weights - shift).sum(axis=tuple(range(1, weights.ndim))).max())
+    else:
+        sizes = () if typed is None or typed.shape is None else typed.shape[1:]
+        largest = 255 * 255 * math.prod(size for size in sizes if isinstance(size, int))
+    if largest <= EXACT:
+        return None
+    return reject("RULE", f"it computes {op.kind} in float32, and sums of {largest} are not exact in it")
 
 
 def _no_remainder_of_floats(op: Op) -> Reject | None:
@@ -322,7 +338,7 @@ RULES: dict[str, Rule] = {
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
     "Conv": _WEIGHTED,
-    "ConvInteger": _WEIGHTED,
+    "ConvInteger": Rule(checks=(_static_weights, _few_terms)),
     "ConvTranspose": _WEIGHTED,
     "DequantizeLinear": Rule(attrs={"block_size": (0,)}),
     "Dropout": Rule(constants=(1,), checks=(_no_training,)),
@@ -331,16 +347,17 @@ RULES: dict[str, Rule] = {
     "GatherND": Rule(checks=(_static_last_dimension,)),
     "GlobalLpPool": Rule(checks=(_static_planes,)),
     "GridSample": Rule(max_rank=4),
-    "LSTM": Rule(attrs={"input_forget": (0,), "layout": (0,)}, checks=(_usual_network, _no_peepholes)),
+    "LRN": Rule(max_rank=4),
+    "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
+    "MatMulInteger": Rule(checks=(_known_terms,)),
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}, checks=(_usual_places,)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
     # It fills by 0 where the value is computed.
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}, constants=(2,)),
-    "QuantizeLinear": Rule(attrs={"block_size": (0,)}, constants=(1, 2), checks=(_quantises_to_integers,)),
+    "QuantizeLinear": Rule(attrs={"block_size": (0,)}, checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
-    "ReduceLogSum": Rule(constants=(1,), checks=(_some_axes,)),
     "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "ReduceMin": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "Resize": Rule(
@@ -363,7 +380,10 @@ RULES: dict[str, Rule] = {
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
+    # The process ends where it computes axes.
+    "Slice": Rule(constants=(3,)),
     "Split": Rule(checks=(_no_rest,)),
+    "Squeeze": Rule(constants=(1,)),
     "Tile": Rule(constants=(1,)),
     "TopK": Rule(constants=(1,)),
     "Unsqueeze": Rule(constants=(1,)),
