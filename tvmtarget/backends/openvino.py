@@ -21,7 +21,7 @@ from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
 from tvmtarget.python_process import never_free_in_forks
-from tvmtarget.support.openvino_rules import COMPARISONS, EXACT, RULES
+from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -642,6 +642,7 @@ class _Program(Compiled):
         self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
         self._ends = _slice_ends(graph)
+        self._not_empty = _dims_of_elements(graph)
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
@@ -661,6 +662,12 @@ class _Program(Compiled):
             )
         ov = _openvino()
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
+        for at, axis, dim, node in self._not_empty:
+            if not arrays[at].shape[axis]:
+                raise RunError(
+                    f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
+                    "of no elements as ONNX defines it; place its operations on another site"
+                )
         for check, given in self._checks_before:
             check.require_within(arrays[given], arrays)
         with self._lock:
@@ -710,6 +717,29 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _read(attribute.g)
+
+
+def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str], ...]:
+    """Find the symbolic dimensions that must not be 0.
+
+    Returns:
+        Position of the input, axis, name of the dimension, and name and kind of an operation that needs elements.
+    """
+    types = value_types(graph)
+    needs: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type not in EMPTY:
+            for name in (*node.input, *node.output):
+                dims = types[name].shape.dim if name in types else ()
+                needs |= {dim.dim_param: f"{node.name!r} ({node.op_type})" for dim in dims if dim.dim_param}
+    constants = {tensor.name for tensor in graph.initializer}
+    given = [value for value in graph.input if value.name not in constants]
+    return tuple(
+        (at, axis, dim.dim_param, needs[dim.dim_param])
+        for at, value in enumerate(given)
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param in needs
+    )
 
 
 def _slice_ends(graph: onnx.GraphProto) -> set[str]:

@@ -296,8 +296,9 @@ class OPENVINO(Strategy):
 
     Operators that ONNX Runtime's quantization and optimisation write, and those of classical models, are written as
     ONNX's own. Two risks are accepted. int64 is computed in 32 bits, as rejecting it would reject every embedding:
-    inputs and constants that exceed them are errors, sums and products that do are not noticed. Floats are divided by
-    multiplying with an inverse, so that quantizing decides otherwise on halves.
+    inputs and constants that exceed them are errors, sums and products that do are not noticed. On processors with
+    instructions for sums of products of bytes, networks of quantized convolutions and products round halves after the
+    zero point is added, so that results may be one step off.
     """
 
     unsupported = openvino_rules.UNSUPPORTED
@@ -307,7 +308,7 @@ class OPENVINO(Strategy):
     supports_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject unknown operators of other domains, inexact integers, and lists of unknown length.
+        """Reject unknown operators of other domains, inexact integers, no elements, and lists of unknown length.
 
         Args:
             op: an operation that the tables support.
@@ -316,7 +317,8 @@ class OPENVINO(Strategy):
             None if it is supported, else why not.
         """
         other = None if op.kind in openvino_rules.RULES else _only_domains(op)
-        return other or openvino_rules.check_integers(op) or openvino_rules.check_lists(op)
+        checks = (openvino_rules.check_integers, openvino_rules.check_empty, openvino_rules.check_lists)
+        return other or next((rejection for check in checks if (rejection := check(op)) is not None), None)
 
 
 def _only_domains(op: Op, *domains: str) -> Reject | None:

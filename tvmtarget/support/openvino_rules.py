@@ -17,7 +17,18 @@ from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["COMPARISONS", "DTYPES", "EXACT", "OPSETS", "RULES", "UNSUPPORTED", "check_integers", "check_lists"]
+__all__ = [
+    "COMPARISONS",
+    "DTYPES",
+    "EMPTY",
+    "EXACT",
+    "OPSETS",
+    "RULES",
+    "UNSUPPORTED",
+    "check_empty",
+    "check_integers",
+    "check_lists",
+]
 
 _FLOATS = frozenset({"float16", "float32"})
 _BYTES = frozenset({"int8", "uint8"})
@@ -59,6 +70,17 @@ _LISTS = {
     "Squeeze": (1,),
     "Upsample": (1,),
 }
+# What computes tensors without elements as ONNX defines it. Others have another shape, fail, or end the process.
+EMPTY = frozenset(
+    {
+        *COMPARISONS,
+        *("Abs", "Asinh", "Atan", "Cast", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "HardSigmoid"),
+        *("HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round"),
+        *("Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Tanh", "ThresholdedRelu"),
+        *("Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub", "Sum"),
+        *("Attention", "Concat", "Reshape", "Shape", "Slice", "Split", "Unsqueeze"),
+    }
+)
 # Trees are walked level by level.
 _MOST_LEVELS = 256
 _MOST_WEIGHTS = 1 << 24
@@ -91,6 +113,30 @@ def check_integers(op: Op) -> Reject | None:
         if values is not None and values.size and np.abs(values.astype("float64")).max() >= 2**31:
             return reject("DTYPE", f"it computes int64 in 32 bits, which {op.operand(index)!r} exceeds")
     return None
+
+
+def check_empty(op: Op) -> Reject | None:
+    """Reject tensors without elements, except where they are tested.
+
+    Lists of axes may be empty.
+
+    Args:
+        op: an operation that the tables support.
+
+    Returns:
+        None if it is supported, else why not.
+    """
+    for index, tensor in enumerate(map(op.tensor, range(len(op.call.inputs)))):
+        is_list = index > 0 and tensor is not None and tensor.dtype == "int64" and len(tensor.shape or ()) == 1
+        if not is_list and _is_empty(tensor) and (op.kind not in EMPTY or op.is_constant(index)):
+            return reject("RULE", f"its {op.kind} of no elements, as in {op.operand(index)!r}, is not that of ONNX")
+    if op.kind not in EMPTY and any(_is_empty(one) for one in op.outputs):
+        return reject("RULE", f"its {op.kind} without results is not that of ONNX")
+    return None
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, TensorType) and value.shape is not None and 0 in value.shape
 
 
 def check_lists(op: Op) -> Reject | None:
@@ -179,6 +225,13 @@ def _static_operands(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=hint)
 
 
+def _known_axes(op: Op) -> Reject | None:
+    """Reject a Squeeze of all dimensions of size 1, whose number is not known."""
+    if op.operand(1) or op.attr("axes") is not None or _is_static(op.tensor(0)):
+        return None
+    return reject("SHAPE_DYNAMIC", "which dimensions are removed is not known", hint="state the axes")
+
+
 def _no_rest(op: Op) -> Reject | None:
     """Reject a number of equal parts of a symbolic dimension, whose last part may be smaller."""
     if op.operand(1) or not op.attr("num_outputs") or _is_static(op.tensor(0)):
@@ -224,13 +277,6 @@ def _two_dimensions(op: Op) -> Reject | None:
     if tensor is not None and tensor.shape == (2,):
         return None
     return reject("RANK", f"it supports {op.kind} of two spatial dimensions only")
-
-
-def _no_empty_sets(op: Op) -> Reject | None:
-    tensor = op.tensor(0)
-    if tensor is None or tensor.shape is None or 0 not in tensor.shape:
-        return None
-    return reject("RULE", f"its {op.kind} of no values is not that of ONNX")
 
 
 def _no_partial_windows(op: Op) -> Reject | None:
@@ -358,8 +404,6 @@ RULES: dict[str, Rule] = {
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
-    "ReduceMax": Rule(constants=(1,), checks=(_no_empty_sets,)),
-    "ReduceMin": Rule(constants=(1,), checks=(_no_empty_sets,)),
     "Resize": Rule(
         dtypes=_RESIZED,
         attrs={
@@ -383,7 +427,7 @@ RULES: dict[str, Rule] = {
     # The process ends where it computes axes.
     "Slice": Rule(constants=(3,)),
     "Split": Rule(checks=(_no_rest,)),
-    "Squeeze": Rule(constants=(1,)),
+    "Squeeze": Rule(constants=(1,), checks=(_known_axes,)),
     "Tile": Rule(constants=(1,)),
     "TopK": Rule(constants=(1,)),
     "Unsqueeze": Rule(constants=(1,)),
