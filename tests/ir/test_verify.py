@@ -1,5 +1,6 @@
 """Each rule of the IR rejects a module that breaks it, with function, op and value in the message."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -275,3 +276,38 @@ def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(chan
     before = Function("main", (Value("x", type_),), calls, ("c",), opsets=(("", 17),))
     verify_functions({"main": before})
     assert problems({"main": before}) == problems(None)
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "constants", "problem"),
+    [
+        (
+            helper.make_node("MaxPool", ["x"], ["y"], name="p", kernel_shape=[2], dilations=[3], pads=[1, 0]),
+            (1, 1, 2), {}, "op 'p' has windows of 4 along axis 2 of 'x', of 3 elements with its padding",
+        ),
+        (
+            helper.make_node("Conv", ["x", "w"], ["y"], name="c"),
+            (1, 1, 3, 2), {"w": np.ones((1, 1, 3, 3), "float32")},
+            "op 'c' has windows of 3 along axis 3 of 'x', of 2 elements with its padding",
+        ),
+        (
+            helper.make_node("PRelu", ["x", "w"], ["y"], name="r"), (2, 4, 1), {"w": np.ones(4, "float32")},
+            "the slope of op 'r' does not fit: 'w' of shape (4,) does not broadcast to 'x' of shape (2, 4, 1)",
+        ),
+    ],
+)  # fmt: skip
+def test_operands_that_runtimes_take_otherwise_are_rejected(node, shape, constants, problem):
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        tt.IRModule.from_onnx(small(node, shape=shape, opset=19, **constants))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3], strides=[2], ceil_mode=1),
+        helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3], auto_pad="SAME_UPPER"),
+        helper.make_node("PRelu", ["x", "x"], ["y"]),
+    ],
+)
+def test_windows_may_exceed_images_that_are_padded_by_themselves(node):
+    tt.IRModule.from_onnx(small(node, shape=(1, 1, 2), opset=19))

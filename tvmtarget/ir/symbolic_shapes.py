@@ -22,7 +22,7 @@ from tvmtarget.ir.dim_expressions import (
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import Dim, TensorType
 
-__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "symbolic_shape"]
+__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "integers_of", "symbolic_shape"]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
 _Sizes: TypeAlias = "list[Dim]"
@@ -94,7 +94,17 @@ def symbolic_shape(call: Call, operands: ShapeOperands) -> _Shape | None:
     return None if rule is None else rule(call, operands)
 
 
-def _ints(call: Call, name: str, default: Sequence[int] = ()) -> list[int]:
+def integers_of(call: Call, name: str, default: Sequence[int] = ()) -> list[int]:
+    """Read an attribute that is a list of integers.
+
+    Args:
+        call: the operation.
+        name: the attribute.
+        default: what an absent one means.
+
+    Returns:
+        The integers.
+    """
     value = call.attr(name)
     return [one for one in value if isinstance(one, int)] if isinstance(value, tuple) else list(default)
 
@@ -267,9 +277,9 @@ def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
     if shape is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("ceil_mode"):
         return None
     rank = len(shape) - 2
-    kernel: list[Dim] = list(_ints(call, "kernel_shape")) or list(weights[2:] if weights else ())
-    strides, dilations = _ints(call, "strides", [1] * rank), _ints(call, "dilations", [1] * rank)
-    pads = _ints(call, "pads", [0] * (2 * rank))
+    kernel: list[Dim] = list(integers_of(call, "kernel_shape")) or list(weights[2:] if weights else ())
+    strides, dilations = integers_of(call, "strides", [1] * rank), integers_of(call, "dilations", [1] * rank)
+    pads = integers_of(call, "pads", [0] * (2 * rank))
     if not len(kernel) == len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
         return None
     dims: list[Dim] = [shape[0], weights[0] if weights else shape[1]]
@@ -285,8 +295,8 @@ def _transposed_window(call: Call, operands: ShapeOperands) -> _Shape | None:
     if shape is None or weights is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("output_shape"):
         return None
     rank = len(shape) - 2
-    strides, dilations = _ints(call, "strides", [1] * rank), _ints(call, "dilations", [1] * rank)
-    pads, added = _ints(call, "pads", [0] * (2 * rank)), _ints(call, "output_padding", [0] * rank)
+    strides, dilations = integers_of(call, "strides", [1] * rank), integers_of(call, "dilations", [1] * rank)
+    pads, added = integers_of(call, "pads", [0] * (2 * rank)), integers_of(call, "output_padding", [0] * rank)
     if not len(strides) == len(dilations) == len(added) == len(weights) - 2 == rank or len(pads) != 2 * rank:
         return None
     dims: list[Dim] = [shape[0], multiply_dims(weights[1], _int(call, "group", 1))]

@@ -33,8 +33,9 @@ from tvmtarget.ir.function import (
     constants_of,
 )
 from tvmtarget.ir.op_aliases import count_ops
+from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.text.parser import MAX_DEPTH
-from tvmtarget.ir.types import DTYPES, TensorType, Type, dtype_of
+from tvmtarget.ir.types import DTYPES, Dim, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -127,7 +128,14 @@ def _keeps_all_rules(function: Function) -> bool:
                 return False
             known.add(name)
             types[id(output.type)] = output.type
-    rules = (_copies_have_ends, _transfers_have_ends, _opaque_code_is_alone, _opsets_are_stated)
+    rules = (
+        _copies_have_ends,
+        _transfers_have_ends,
+        _opaque_code_is_alone,
+        _opsets_are_stated,
+        _slopes_fit,
+        _windows_fit,
+    )
     return (
         known.issuperset(function.results)
         and "" not in function.results
@@ -253,6 +261,20 @@ class _Body:
         # Faster than `Function.types`, which most functions need for nothing else.
         types |= {out.name: out.type for call in function.body for out in call.outputs if out.name in wanted}
         return tuple([types.get(name) for name in function.results])
+
+    def shapes_of(self, names: Iterable[str]) -> dict[str, tuple[Dim, ...]]:
+        """Return the known shapes of some values, except of names that nested bodies give to several."""
+        wanted, shapes = frozenset(names), dict[str, tuple[Dim, ...]]()
+        unclear: set[str] = set()
+        for function in self.bodies:
+            defined = [(param.name, param.type) for param in function.params]
+            defined += [(constant.name, constant.type) for constant in function.constants]
+            defined += [(output.name, output.type) for call in function.body for output in call.outputs]
+            for name, type_ in defined:
+                shape = type_.shape if name in wanted and isinstance(type_, TensorType) else None
+                if shape is not None and shapes.setdefault(name, shape) != shape:
+                    unclear.add(name)
+        return {name: shape for name, shape in shapes.items() if name not in unclear}
 
     @cached_property
     def has_effect(self) -> bool:
@@ -554,6 +576,50 @@ def _opsets_are_stated(body: _Body) -> Iterator[str]:
         yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
 
 
+_CONVOLUTIONS = {"onnx.Conv": 1, "onnx.ConvInteger": 1, "onnx.QLinearConv": 3}  # with the place of their weights
+_WINDOWED = ("onnx.AveragePool", "onnx.LpPool", "onnx.MaxPool", *_CONVOLUTIONS)
+
+
+def _windows_fit(body: _Body) -> Iterator[str]:
+    """Yield operations whose windows are larger than their padded images.
+
+    The formula of ONNX makes the result empty or negative, and shape inference and runtimes round it otherwise.
+    """
+    calls = body.calls_of(*_WINDOWED)
+    shapes = body.shapes_of(name for call in calls for name in call.inputs[:4]) if calls else {}
+    for call in calls:
+        at = _CONVOLUTIONS.get(call.op, 0)
+        weights = shapes.get(call.inputs[at], ())[2:] if at and len(call.inputs) > at else ()
+        sizes, given = shapes.get(call.inputs[0], ())[2:], [one for one in weights if isinstance(one, int)]
+        kernel, rank = integers_of(call, "kernel_shape", given), len(sizes)
+        pads, gaps = integers_of(call, "pads", [0] * 2 * rank), integers_of(call, "dilations", [1] * rank)
+        is_sized = call.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER") or bool(call.attr("ceil_mode"))
+        if is_sized or not len(kernel) == len(gaps) == rank or len(pads) != 2 * rank:
+            continue
+        for axis, (size, count, gap) in enumerate(zip(sizes, kernel, gaps, strict=True)):
+            if not isinstance(size, int) or not size:  # an image without elements has no windows
+                continue
+            extent, padded = (count - 1) * gap + 1, size + pads[axis] + pads[axis + rank]
+            if padded < extent:
+                what = f"axis {axis + 2} of {call.inputs[0]!r}, of {padded} elements with its padding"
+                yield f"{_op(call)} has windows of {extent} along {what}"
+
+
+def _slopes_fit(body: _Body) -> Iterator[str]:
+    """Yield rectifiers whose slope is not broadcast to their data, but would broadcast these (ONNX, PRelu)."""
+    calls = body.calls_of("onnx.PRelu")
+    shapes = body.shapes_of(name for call in calls for name in call.inputs) if calls else {}
+    for call in calls:
+        data, slope = (shapes.get(name) for name in call.inputs[:2])
+        if data is None or slope is None:
+            continue
+        pairs = zip(reversed(data), reversed(slope), strict=False)
+        fits = all(slope_size in (1, size) or isinstance(size, str | None) for size, slope_size in pairs)
+        if len(slope) > len(data) or not fits:
+            what = f"{call.inputs[1]!r} of shape {slope} does not broadcast to {call.inputs[0]!r} of shape {data}"
+            yield f"the slope of {_op(call)} does not fit: {what}"
+
+
 def _domain(op: str) -> str:
     head, separator, _ = op.removeprefix("onnx.").rpartition("::")
     return head if separator else ""
@@ -571,6 +637,8 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _opaque_code_is_alone,
     _effects_of_bodies_are_marked,
     _opsets_are_stated,
+    _slopes_fit,
+    _windows_fit,
 )
 
 # Rules on what a function calls.
