@@ -173,6 +173,21 @@ def test_windows_of_pooling_may_have_gaps_and_begin_in_the_padding():
         ("MaxPool", (1, 2, 7), {"kernel_shape": [2], "auto_pad": "SAME_LOWER"}, {}),
         ("MaxPool", (1, 2, 7, 5, 4), {"kernel_shape": [3, 2, 2], "strides": [2, 2, 1], "auto_pad": "SAME_UPPER"}, {}),
         ("AveragePool", (1, 2, 7, 5), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}, {}),
+        *(
+            (kind, (2, 3, *sizes), {"kernel_shape": [3, 2][:rank], "strides": [3, 2][:rank], **more}, {})
+            for kind in ("MaxPool", "AveragePool", "LpPool")
+            for rank, sizes in ((1, (8,)), (2, (7, 6)))
+            for more in ({"ceil_mode": 1, "pads": [1, 0, 1, 1][: 2 * rank]}, {"ceil_mode": 1, "auto_pad": "VALID"})
+        ),
+        ("AveragePool", (2, 3, 8), {"kernel_shape": [3], "ceil_mode": 1, "strides": [3], "count_include_pad": 1}, {}),
+        ("AveragePool", (2, 3, 8), {"kernel_shape": [3], "auto_pad": "SAME_UPPER", "count_include_pad": 1}, {}),
+        ("AveragePool", (0, 3, 8), {"kernel_shape": [3]}, {}),
+        ("ConvTranspose", (0, 4, 5), {"strides": [2]}, {"w": "4,3,3"}),
+        *(
+            ("Resize", (1, 2, 5, 3), {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}, constants)
+            for mode in ("linear", "nearest", "cubic")
+            for constants in ({"roi": np.zeros(0, "float32"), "s": np.float32([1, 1, 0.5, 0.5])},)
+        ),
         ("Pad", (3, 4), {}, {"pads": np.array([-1, 2, 1, -2]), "value": np.float32(5)}),
         ("Pad", (3, 4), {"mode": "edge"}, {"pads": np.array([2, -1, -1, 1])}),
         ("ConvTranspose", (2, 4, 5), {"group": 2, "strides": [2]}, {"w": "4,3,3", "b": "6"}),
@@ -259,3 +274,35 @@ def test_a_loss_does_not_count_samples_of_the_ignored_class_minus_one():
     model = small(node, shape=(3, 4), opset=13, t=np.array([0, -1, 2]))
     x = np.arange(12, dtype="float32").reshape(3, 4)
     np.testing.assert_array_equal(tt.build(model, "numpy")(x), np.float32(-5))
+
+
+@pytest.mark.parametrize("kind", ["QLinearMatMul", "QLinearConv"])
+def test_products_are_rounded_before_the_zero_point_is_added(kind):
+    draw = np.random.default_rng(0)
+    shape, weights = ((3, 4), (4, 5)) if kind == "QLinearMatMul" else ((1, 4, 3, 3), (5, 4, 2, 2))
+    constants = {
+        "s": np.float32(0.125), "z": np.uint8(3), "w": draw.integers(-9, 10, weights).astype("int8"),
+        "v": np.float32(0.25), "o": np.int8(0), "t": np.float32(0.5), "u": np.uint8(101),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node(kind, ["q", "s", "z", "w", "v", "o", "t", "u"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "t", "u"], ["y"]),
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, shape=shape, **constants))
+    x = (draw.integers(-24, 25, shape) / 8).astype("float32")
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
+
+
+@pytest.mark.parametrize("kind", ["ReduceLogSum", "ReduceLogSumExp"])
+@pytest.mark.parametrize("opset", [13, 18])
+def test_logarithms_of_sums_of_integers_are_cut_off(kind, opset):
+    axes, constants = ({"axes": [1]}, {}) if opset < 18 else ({}, {"a": np.array([1])})
+    nodes = [
+        helper.make_node("Cast", ["x"], ["n"], to=TensorProto.INT32),
+        helper.make_node(kind, ["n", *constants], ["r"], keepdims=0, **axes),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    module = tt.IRModule.from_onnx(small(*nodes, shape=(2, 3), opset=opset, **constants))
+    x = np.float32([[7, 2, 5], [1, 1, 1]])
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
+from onnx.reference.ops.op_conv import _conv_implementation
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
@@ -24,6 +25,7 @@ from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
+from onnx.reference.ops.op_resize import Resize as ReferenceResize
 
 from tvmtarget.backends.protocol import Array
 
@@ -166,59 +168,103 @@ class MatMulInteger(OpRun):  # type: ignore[misc]
 class MaxPool(ReferenceMaxPool):  # type: ignore[misc]
     """Maxima of windows, which the evaluator takes one by one in Python, for many seconds in a network (onnx 1.23).
 
-    What it does with NaN and sizes that are rounded up is left to it, except for the places of the maxima, which it
-    computes for some strides only, and for integers, which it pads with NaN.
+    What it does with NaN is left to it, except for the places of the maxima, which it computes for some strides only,
+    for integers, which it pads with NaN, and for sizes that are rounded up or those of `auto_pad`, some of which are
+    wrong.
     """
 
     def _run(self, x: Array, **attributes: Any) -> tuple[Array, ...]:  # noqa: ANN401
         count = len(self.onnx_node.output)
-        if count > 1 or x.dtype.kind in "iu":
+        windows = _windows(x, **attributes) if count == 1 else None
+        if windows is not None:
+            return (_reduced(x, windows, lambda values: values.max(axis=-1)),)
+        if count > 1 or not _is_plain(x, **attributes):
             return _maxima_with_places(x, **attributes)[:count]
-        windows = _windows(x, **attributes)
-        if windows is None:
-            results: tuple[Array, ...] = super()._run(x, **attributes)
-            return results
-        return (_reduced(x, windows, lambda values: values.max(axis=-1)),)
+        results: tuple[Array, ...] = super()._run(x, **attributes)
+        return results
 
 
-def _maxima_with_places(
-    x: Array,
-    kernel_shape: Sequence[int] = (),
-    strides: Sequence[int] | None = None,
-    dilations: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    auto_pad: str | None = None,
-    ceil_mode: int | None = None,
-    storage_order: int | None = None,
-) -> tuple[Array, Array]:
+def _is_plain(x: Array, auto_pad: str | None = None, ceil_mode: int | None = None, **attributes: object) -> bool:
+    """Whether the evaluator pools as ONNX defines it."""
+    return bool(x.size and x.dtype.kind == "f" and not ceil_mode and auto_pad in (None, "NOTSET"))
+
+
+def _maxima_with_places(x: Array, storage_order: int | None = None, **attributes: Any) -> tuple[Array, Array]:  # noqa: ANN401
     """Return maxima of windows, and where the first of equal ones is in the whole tensor."""
-    rank, sizes, gaps = len(kernel_shape), x.shape[2:], dilations or [1] * len(kernel_shape)
-    starts = _starts(sizes, kernel_shape, strides, gaps, pads, auto_pad, ceil_mode)
-    counts = [*map(len, starts)]
-    maxima, places = np.zeros((*x.shape[:2], *counts), x.dtype), np.full((*x.shape[:2], *counts), -1)
+    sizes, windows = x.shape[2:], _Elements(x, **attributes)
+    rank, shape = len(sizes), (*x.shape[:2], *map(len, windows.starts))
+    maxima, places = np.zeros(shape, x.dtype), np.full(shape, -1)
     images = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank) * math.prod(sizes)
     order = range(rank)[::-1] if storage_order else range(rank)
-    for offset in np.ndindex(*kernel_shape):
-        along = np.ix_(*(np.array(starts[at], "int64") + offset[at] * gaps[at] for at in range(rank)))
-        within = math.prod((one >= 0) & (one < size) for one, size in zip(along, sizes, strict=True))
-        index = tuple(one.clip(0, size - 1) for one, size in zip(along, sizes, strict=True))
-        found, place = x[(..., *index)], np.zeros((), "int64")
+    for found, index, within, _ in windows:
+        place = np.zeros((), "int64")
         for at in order:
             place = place * sizes[at] + index[at]
-        is_more = (within != 0) & ((places < 0) | (found > maxima))
+        is_more = (
+            (within != 0) & ((places < 0) | (found > maxima) | np.isnan(maxima)) & ((places < 0) | (found == found))
+        )
         maxima, places = np.where(is_more, found, maxima), np.where(is_more, images + place, places)
     return maxima, places
 
 
 class AveragePool(AveragePool_19):  # type: ignore[misc]
-    """Averages of windows, as fast as the maxima and equal to those of the evaluator."""
+    """Averages of windows, as fast as the maxima and equal to those of the evaluator, where these are those of ONNX."""
 
     def _run(self, x: Array, count_include_pad: int | None = None, **attributes: Any) -> tuple[Array]:  # noqa: ANN401
-        windows = _windows(x, **attributes)
-        if windows is None or (count_include_pad and any(attributes["pads"] or ())):
+        is_plain = _is_plain(x, **attributes)
+        windows = None if count_include_pad and not is_plain else _windows(x, **attributes)
+        if windows is not None and not (count_include_pad and any(attributes.get("pads") or ())):
+            return (_reduced(x, windows, lambda values: values.mean(axis=-1)),)
+        if is_plain:
             result: tuple[Array] = super()._run(x, count_include_pad=count_include_pad, **attributes)
             return result
-        return (_reduced(x, windows, lambda values: values.mean(axis=-1)),)
+        total, count = np.zeros((), "float64"), np.zeros((), "int64")
+        for found, _, within, is_padded in _Elements(x, **attributes):
+            total = total + np.where(within != 0, found, 0)
+            count = count + (is_padded if count_include_pad else within)
+        return ((total / np.maximum(count, 1)).astype(x.dtype),)
+
+
+class LpPool(OpRun):  # type: ignore[misc]
+    """Norms of windows, which the evaluator computes from averages, without the padding (onnx 1.23)."""
+
+    def _run(self, x: Array, p: int | None = None, **attributes: Any) -> tuple[Array]:  # noqa: ANN401
+        order, total = 2 if p is None else p, np.zeros((), "float64")
+        for found, _, within, _ in _Elements(x, **attributes):
+            total = total + np.where(within != 0, np.abs(found.astype("float64")) ** order, 0)
+        return ((total ** (1 / order)).astype(x.dtype),)
+
+
+class _Elements:
+    """The elements of windows: for each place of a window, those of all windows.
+
+    Attributes:
+        starts: where the windows begin along each spatial dimension; negative in the padding.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        kernel_shape: Sequence[int] = (),
+        strides: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+    ) -> None:
+        self._x, self._kernel, self._gaps = x, kernel_shape, dilations or [1] * len(kernel_shape)
+        found = _starts(x.shape[2:], kernel_shape, strides, self._gaps, pads, auto_pad, ceil_mode)
+        self.starts, self._ends = [one[0] for one in found], [one[1] for one in found]
+
+    def __iter__(self) -> Iterator[tuple[Array, list[Array], Array, Array]]:
+        """Yield elements, their indices along each axis, and whether each is in the image, and in the padded image."""
+        sizes, rank = self._x.shape[2:], len(self._kernel)
+        for offset in np.ndindex(*self._kernel):
+            along = np.ix_(*(np.array(self.starts[at], "int64") + offset[at] * self._gaps[at] for at in range(rank)))
+            within = math.prod((one >= 0) & (one < size) for one, size in zip(along, sizes, strict=True))
+            is_padded = math.prod(one < end for one, end in zip(along, self._ends, strict=True))
+            index = [one.clip(0, max(0, size - 1)) for one, size in zip(along, sizes, strict=True)]
+            yield self._x[(..., *index)], index, within, is_padded
 
 
 def _windows(
@@ -240,7 +286,7 @@ def _windows(
     if ceil_mode or x.dtype.kind != "f" or not x.size or np.isnan(x).any():
         return None
     every = _starts(x.shape[2:], kernel_shape, strides, gaps, pads, auto_pad, ceil_mode)
-    for size, kernel, gap, starts in zip(x.shape[2:], kernel_shape, gaps, every, strict=True):
+    for size, kernel, gap, (starts, _) in zip(x.shape[2:], kernel_shape, gaps, every, strict=True):
         length = (kernel - 1) * gap + 1
         # The first element of the input in a window that begins in the padding, and each gap-th after it.
         found.append([slice(start % gap if start < 0 else start, start + length, gap) for start in starts])
@@ -257,8 +303,12 @@ def _starts(
     pads: Sequence[int] | None,
     auto_pad: str | None,
     ceil_mode: int | None,
-) -> list[range]:
-    """Return where the windows of a pooling operator begin along each spatial dimension; negative in the padding."""
+) -> list[tuple[range, int]]:
+    """Return where the windows of a pooling operator begin along each spatial dimension, and where its padding ends.
+
+    What begins in the padding before an image is negative. The sizes are those of the specification of AveragePool,
+    where windows beyond the image of an `auto_pad` are none.
+    """
     rank, found = len(kernel_shape), []
     steps, edges = strides or [1] * rank, pads or [0] * 2 * rank
     for size, kernel, step, gap, first, last in zip(
@@ -270,12 +320,14 @@ def _starts(
             total = max(0, (-(-size // step) - 1) * step + length - size)
             before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             after = total - before
+        elif auto_pad == "VALID":
+            before = after = 0
         last_start = size + after - length
         if ceil_mode and not is_same:
             # A window that would begin behind the image and the padding before it is none.
             rounded = last_start + -(last_start + before) % step
             last_start = rounded if rounded < size else last_start
-        found.append(range(-before, last_start + 1, step))
+        found.append((range(-before, last_start + 1, step), size + after))
     return found
 
 
@@ -285,6 +337,134 @@ def _reduced(x: Array, windows: list[list[slice]], reduce: Callable[[Array], Arr
         window = x[(..., *(along[index] for along, index in zip(windows, position, strict=True)))]
         result[(..., *position)] = reduce(window.reshape(*x.shape[:2], -1))
     return result
+
+
+class QLinearMatMul(OpRun):  # type: ignore[misc]
+    """Products of quantized matrices, where the evaluator rounds after the zero point is added (onnx 1.23).
+
+    The scales of rows and columns may be vectors.
+    """
+
+    def _run(
+        self,
+        a: Array,
+        a_scale: Array,
+        a_zero: Array,
+        b: Array,
+        b_scale: Array,
+        b_zero: Array,
+        scale: Array,
+        zero: Array,
+    ) -> tuple[Array]:
+        rows, shift = (one[:, None] if one.ndim == 1 and one.size > 1 else one for one in (a_scale, a_zero))
+        product = np.matmul(a.astype("int32") - shift.astype("int32"), b.astype("int32") - b_zero.astype("int32"))
+        return (_quantized(product.astype("float32") * (rows * b_scale / scale).astype("float32"), zero),)
+
+
+def _quantized(x: Array, zero: Array) -> Array:
+    info = np.iinfo(zero.dtype)
+    result: Array = np.clip(np.rint(x) + zero.astype("float64"), info.min, info.max).astype(zero.dtype)
+    return result
+
+
+class QLinearConv(OpRun):  # type: ignore[misc]
+    """Convolutions of quantized images, where the evaluator rounds after the zero point is added (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        x_scale: Array,
+        x_zero: Array,
+        w: Array,
+        w_scale: Array,
+        w_zero: Array,
+        scale: Array,
+        zero: Array,
+        bias: Array | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> tuple[Array]:
+        weights = w.astype("float64") - w_zero.reshape(-1, *[1] * (w.ndim - 1) * (w_zero.size > 1))
+        given = [
+            None if one is None else one.astype("float64") for one in (x - x_zero.astype("float64"), weights, bias)
+        ]
+        product = _conv_implementation(
+            *given,
+            *(attributes.get(name) for name in ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")),
+        )
+        factors = x_scale * w_scale / scale
+        if factors.size > 1:
+            factors = factors.reshape(-1, *[1] * (w.ndim - 2))
+        return (_quantized(product.astype("float32") * factors.astype("float32"), zero),)
+
+
+class Resize(ReferenceResize):  # type: ignore[misc]
+    """Resizing, of which the evaluator takes a length below 2 that is rounded to 1 not to be 1 (onnx 1.23).
+
+    `pytorch_half_pixel` defines the coordinate to be 0 there.
+    """
+
+    def _run(
+        self,
+        x: Array,
+        roi: Array | None = None,
+        scales: Array | None = None,
+        sizes: Array | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> tuple[Array]:
+        mode, policy = (attributes.get(name) for name in ("coordinate_transformation_mode", "keep_aspect_ratio_policy"))
+        if mode == "pytorch_half_pixel" and not attributes.get("antialias") and policy in (None, "stretch"):
+            axes = attributes.get("axes") or range(x.ndim)
+            sizes = np.zeros(0) if sizes is None else sizes
+            scales = None if scales is None or not scales.size else scales.copy()
+            for at, axis in enumerate(axes):
+                length = int(sizes[at] if scales is None else scales[at] * x.shape[axis])
+                if length == 1 and x.shape[axis]:
+                    x = x.take([0], axis)
+                    if scales is not None:
+                        scales[at] = 1
+            sizes = sizes if scales is None else None
+        result: tuple[Array] = super()._run(x, roi, scales, sizes, **attributes)
+        return result
+
+
+class ReduceLogSum(OpRun):  # type: ignore[misc]
+    """Logarithms of sums, which the evaluator does not compute of integers (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        axes: Sequence[int] | Array | None = None,
+        keepdims: int | None = None,
+        noop_with_empty_axes: int | None = None,
+    ) -> tuple[Array]:
+        total = x.astype("float64").sum(axis=_axes(x, axes, noop_with_empty_axes), keepdims=keepdims != 0)
+        with np.errstate(all="ignore"):
+            return (np.asarray(np.log(total)).astype(x.dtype),)
+
+
+class ReduceLogSumExp(OpRun):  # type: ignore[misc]
+    """Logarithms of sums of exponentials, which the evaluator does not compute of integers (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        axes: Sequence[int] | Array | None = None,
+        keepdims: int | None = None,
+        noop_with_empty_axes: int | None = None,
+    ) -> tuple[Array]:
+        along, keeps = _axes(x, axes, noop_with_empty_axes), keepdims != 0
+        wide = x.astype("float64")
+        most = wide.max(axis=along, keepdims=True, initial=-np.inf)
+        most = np.where(np.isfinite(most), most, 0)
+        with np.errstate(all="ignore"):
+            total = np.log(np.exp(wide - most).sum(axis=along, keepdims=keeps))
+        return (np.asarray(total + most.reshape(total.shape)).astype(x.dtype),)
+
+
+def _axes(x: Array, axes: Sequence[int] | Array | None, noop_with_empty_axes: int | None) -> tuple[int, ...]:
+    """Return the axes of a reduction, all by default."""
+    along = tuple(map(int, () if axes is None else axes))
+    return along if along or noop_with_empty_axes else tuple(range(x.ndim))
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
@@ -367,6 +547,11 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
             less, rest = [one // 2 for one in total], [one - one // 2 for one in total]
             attributes["pads"] = [*less, *rest] if attributes.get("auto_pad") == "SAME_UPPER" else [*rest, *less]
         count = group or 1
+        if not x.shape[0]:  # the evaluator infers a size from those of no elements
+            result = self._run(np.zeros((1, *x.shape[1:]), x.dtype), weights, bias, group, output_shape, **attributes)[
+                0
+            ]
+            return (result[:0],)
         parts = [
             super(ConvTranspose, self)._run(data, each, group=1, output_shape=output_shape, **attributes)[0]
             for data, each in zip(np.split(x, count, axis=1), np.split(weights, count), strict=True)
@@ -385,10 +570,7 @@ class ReduceMean(OpRun):  # type: ignore[misc]
         keepdims: int | None = None,
         noop_with_empty_axes: int | None = None,
     ) -> tuple[Array]:
-        along = tuple(map(int, () if axes is None else axes))
-        if not along and noop_with_empty_axes:
-            return (x,)
-        along = along or tuple(range(x.ndim))
+        along = _axes(x, axes, noop_with_empty_axes)
         keeps = keepdims is None or bool(keepdims)
         if 0 in (x.shape[axis] for axis in along):
             return (np.asarray(x.sum(axis=along, keepdims=keeps, dtype=x.dtype)),)
@@ -424,8 +606,14 @@ FIXES = [
     GatherElements,
     GridSample,
     MatMulInteger,
+    LpPool,
     MaxPool,
     NegativeLogLikelihoodLoss,
+    QLinearConv,
+    QLinearMatMul,
+    ReduceLogSum,
+    ReduceLogSumExp,
+    Resize,
     ReduceMean,
     AveragePool,
     GlobalMaxPool,
