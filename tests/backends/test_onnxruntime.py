@@ -1,5 +1,7 @@
 """ONNX Runtime as a code generator: models that its own optimizer wrote, and its execution providers."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -220,3 +222,38 @@ def test_operators_run_on_the_types_that_have_kernels_only(kind, opset, attribut
     else:
         with pytest.raises(InfeasibleError, match=kind):
             tt.decompose(model, "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("node", "shape", "reason"),
+    [
+        (
+            helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], dilations=[2], auto_pad="SAME_UPPER"),
+            (1, 1, 7), "it pads AveragePool otherwise than ONNX with auto_pad='SAME_UPPER' here; write pads",
+        ),
+        (
+            helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1], strides=[3], auto_pad="SAME_LOWER"),
+            (1, 1, 7), "it pads MaxPool otherwise than ONNX",
+        ),
+        (helper.make_node("ReduceL2", ["x", "axes"], ["y"]), (0, 3), "it ignores negative axes of a ReduceL2 of no el"),
+        (helper.make_node("LRN", ["x"], ["y"], size=3), (1, 4, 5), "it supports LRN of 4 dimensions only, not of 3"),
+        (helper.make_node("GlobalMaxPool", ["x"], ["y"]), (1, 4), "of at least 3 dimensions only, not of 2"),
+    ],
+)  # fmt: skip
+def test_what_onnxruntime_computes_otherwise_is_refused(node, shape, reason):
+    module = tt.IRModule.from_onnx(small(node, shape=shape, opset=19, axes=np.array([-1])))
+    with pytest.raises(InfeasibleError, match=re.escape(reason)):
+        tt.decompose(module, "onnxruntime", fold_constants=False)
+
+
+def test_bytes_that_are_dequantized_may_be_transposed():
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["y"]),
+    ]
+    model = small(*nodes, opset=21, s=np.float32(0.5), z=np.int8(3))
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(tt.build(tt.IRModule.from_onnx(model), "onnxruntime")(x), x.T)
+    alone = tt.build(tt.decompose(model, "[a=onnxruntime,b=numpy](host=@b)", where={"QuantizeLinear_0": "@b"}))
+    np.testing.assert_array_equal(alone(x), x.T)

@@ -8,6 +8,7 @@ runs, or computes another result than ONNX defines. Element types that have no k
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.ir.onnx.opset_versions import since_version
+from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
@@ -161,6 +163,54 @@ def _one_type_of_floats(op: Op) -> Reject | None:
     return reject("DTYPE", message, hint="cast one of them")
 
 
+def _no_other_padding(op: Op) -> Reject | None:
+    """Reject automatic padding of windows with gaps, which it ignores, and of windows that do not meet (1.31).
+
+    It crops images by the negative padding of the latter, and does not extend the results of a ConvTranspose.
+    """
+    mode = op.attr("auto_pad")
+    if mode not in ("SAME_LOWER", "SAME_UPPER"):
+        return None
+    weights = op.tensor(1)
+    given = [] if weights is None or op.kind in _POOLS else [one for one in weights.shape or () if isinstance(one, int)]
+    kernel = integers_of(op.call, "kernel_shape", given[-max(0, len(given) - 2) :])
+    strides, gaps = (integers_of(op.call, name, [1] * len(kernel)) for name in ("strides", "dilations"))
+    extents = [(size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=False)]
+    meets = op.kind == "Conv" or all(extent >= step for extent, step in zip(extents, strides, strict=False))
+    if meets and (op.kind == "ConvTranspose" or all(gap == 1 for gap in gaps)):
+        return None
+    return reject("ATTR", f"it pads {op.kind} otherwise than ONNX with auto_pad={mode!r} here", hint="write pads")
+
+
+def _no_negative_axes_of_nothing(op: Op) -> Reject | None:
+    """Reject negative axes of tensors without elements: it reduces none of them (1.31)."""
+    tensor, axes = op.tensor(0), op.constant(1)
+    is_empty = tensor is not None and tensor.shape is not None and 0 in tensor.shape
+    if not is_empty or all(axis >= 0 for axis in (integers_of(op.call, "axes") if axes is None else axes.tolist())):
+        return None
+    return reject("RULE", f"it ignores negative axes of a {op.kind} of no elements", hint="count axes from the first")
+
+
+def _some_terms(op: Op) -> Reject | None:
+    """Reject products of matrices without elements: they are not sums of nothing, which are 0 (1.31)."""
+    tensors = [one for one in map(op.tensor, range(2)) if one is not None and one.shape is not None]
+    if not any(0 in (one.shape or ()) for one in tensors):
+        return None
+    return reject("RULE", f"its {op.kind} of no elements is not that of ONNX")
+
+
+def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
+    def check(op: Op) -> Reject | None:
+        tensor = op.tensor(0)
+        rank = least if tensor is None or tensor.shape is None else len(tensor.shape)
+        if least <= rank <= most:
+            return None
+        count = f"{least}" if least == most else f"at least {least}"
+        return reject("RANK", f"it supports {op.kind} of {count} dimensions only, not of {rank}")
+
+    return check
+
+
 def _number_of_sizes_is_known(op: Op) -> Reject | None:
     sizes = op.tensor(3)
     if sizes is None or (sizes.shape is not None and all(isinstance(size, int) for size in sizes.shape)):
@@ -169,6 +219,11 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint="give the input a shape")
 
 
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"),
+    "ReduceSumSquare",
+)
 _RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)})
 
 RULES: dict[str, Rule] = {
@@ -176,14 +231,23 @@ RULES: dict[str, Rule] = {
         attrs={"left_window_size": (), "right_window_size": ()},
         checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask),
     ),
-    "ConvInteger": Rule(checks=(_one_zero_point,)),
+    **dict.fromkeys(sorted(_POOLS), Rule(checks=(_no_other_padding,))),
+    **dict.fromkeys(_REDUCTIONS, Rule(checks=(_no_negative_axes_of_nothing,))),
+    "Conv": Rule(checks=(_no_other_padding,)),
+    "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
+    "ConvTranspose": Rule(checks=(_no_other_padding,)),
+    **dict.fromkeys(("Gemm", "MatMulInteger"), Rule(checks=(_some_terms,))),
     "GRU": _RECURRENT,
+    "GlobalAveragePool": Rule(checks=(_ranks(3),)),
+    "GlobalMaxPool": Rule(checks=(_ranks(3),)),
+    "LRN": Rule(checks=(_ranks(4, 4),)),
+    "NonZero": Rule(checks=(_ranks(1),)),
     "LSTM": _RECURRENT,
     "MaxUnpool": Rule(checks=(_no_output_shape,)),
     "QuantizeLinear": Rule(checks=(_one_type_of_floats,)),
     "RNN": _RECURRENT,
-    "ReduceMax": Rule(checks=(_no_empty_booleans,)),
-    "ReduceMin": Rule(checks=(_no_empty_booleans,)),
+    "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
+    "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "Resize": Rule(checks=(_no_aligned_shrinking, _number_of_sizes_is_known, _plain_region)),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
