@@ -459,12 +459,17 @@ def test_what_is_added_to_a_computed_constant_is_added_once():
         np.testing.assert_array_equal(found["z"], x**2 @ constants["bytes"])
 
 
-def test_quotients_are_rounded_once():
-    draw = np.random.default_rng(0)
-    a, b = (draw.uniform(0.1, 10, (30, 40)).astype("float32") for _ in range(2))
-    node = helper.make_node("Div", ["a", "b"], ["y"])
-    program = model([node], {"a": ("float32", ["n", 40]), "b": ("float32", ["n", 40])}, {"y": ("float32", ["n", 40])})
-    np.testing.assert_array_equal(tt.build(program, "openvino").run({"a": a, "b": b})["y"], a / b)
+@pytest.mark.parametrize("kind", ["Floor", "Round", "Ceil"])
+def test_exact_quotients_are_rounded(kind):
+    a, b = (one.ravel().astype("float32") for one in np.meshgrid(np.arange(1, 60), np.arange(1, 60)))
+    nodes = [helper.make_node("Div", ["a", "b"], ["q"]), helper.make_node(kind, ["q"], ["y"])]
+    compared(nodes, {"a": a * b, "b": b}, {"y": "float32"})
+
+
+def test_inverses_behind_reductions_are_not_lost():
+    nodes = [helper.make_node("LayerNormalization", ["x", "w"], ["y", "mean", "inverse"], axis=1)]
+    x = np.random.default_rng(0).normal(size=(2, 8)).astype("float32")
+    compared(nodes, {"x": x}, dict.fromkeys(("y", "mean", "inverse"), "float32"), w=np.ones(8, "float32"))
 
 
 @pytest.mark.parametrize("opset", [11, 13, 18])
@@ -584,3 +589,8 @@ def test_operators_of_no_elements_are_refused_unless_tested():
 def test_dimensions_are_only_removed_where_their_number_is_known():
     with pytest.raises(InfeasibleError, match="which dimensions are removed is not known; state the axes"):
         tt.decompose(small(helper.make_node("Squeeze", ["x"], ["y"]), shape=("n", 3)), "openvino")
+
+
+def test_scalars_expand_to_scalars():
+    node = helper.make_node("Expand", ["x", "shape"], ["y"])
+    compared([node], {"x": np.array(2, "float32")}, {"y": "float32"}, shape=np.zeros(0, "int64"))

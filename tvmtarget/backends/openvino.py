@@ -34,6 +34,11 @@ _INT32 = np.iinfo("int32")
 
 # What does not overwrite its operands; weights that it dequantizes stay small.
 _KEEPS_OPERANDS = frozenset({"Convolution", "Gather", "GroupConvolution", "MatMul", "Result"})
+# What rounds, and what may lie between a division and that.
+_ROUNDS = frozenset({"Ceiling", "Floor", "Round"})
+_SCALES = frozenset(
+    {"Add", "Clamp", "Divide", "Maximum", "Minimum", "Multiply", "Negative", "Reshape", "Select", "Squeeze", "Subtract"}
+)
 _NEVER_CONSTANT = frozenset({"If", "Loop", "Multinomial", "RandomUniform", "TensorIterator"})
 
 
@@ -193,13 +198,25 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
 
 
 def _divide_exactly(model: Any) -> None:  # noqa: ANN401
-    """Have floats divided, not multiplied by inverses, whose results are off by a unit in the last place.
+    """Have floats that are rounded divided, not multiplied by inverses, which is off by a unit in the last place.
 
-    The mark is that of OpenVINO's `disable_divide_conversion` (`transformations/rt_info/nonconvertible_divide.hpp`).
+    The mark is that of OpenVINO's `disable_divide_conversion` (`transformations/rt_info/nonconvertible_divide.hpp`). An
+    inverse so marked is fused wrongly into the operation before it (2026.4).
     """
-    for node in model.get_ordered_ops():
-        if node.get_type_name() == "Divide" and node.get_output_element_type(0).is_real():
-            node.get_rt_info()["nonconvertable_divide_0"] = True
+    rounded: set[str] = set()
+    for node in reversed(model.get_ordered_ops()):
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        readers = [one.get_node() for output in node.outputs() for one in output.get_target_inputs()]
+        is_integer = kind == "Convert" and node.get_output_element_type(0).is_integral_number()
+        if (
+            kind in _ROUNDS
+            or is_integer
+            or (kind in _SCALES and any(one.get_friendly_name() in rounded for one in readers))
+        ):
+            rounded.add(name)
+            is_inverse = kind == "Divide" and node.input_value(0).get_node().get_type_name() == "Constant"
+            if kind == "Divide" and node.get_output_element_type(0).is_real() and not is_inverse:
+                node.get_rt_info()["nonconvertable_divide_0"] = True
 
 
 def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -279,23 +296,25 @@ def _quantized_convolution(builder: ExpansionBuilder, node: onnx.NodeProto) -> N
     if bias:
         factors = builder.reshape(builder.add("Mul", [x_scale, w_scale]), [-1])
         inputs.append(builder.add("Mul", [builder.add("Cast", [bias], to=onnx.TensorProto.FLOAT), factors]))
-    builder.quantize(builder.add("Conv", inputs, **attributes_of(node)), scale, zero, node.output[0])
+    _quantize(builder, builder.add("Conv", inputs, **attributes_of(node)), scale, zero, node.output[0])
 
 
 def _quantized_product(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QLinearMatMul as a MatMul between floats: OpenVINO adds the zero point before it rounds."""
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = operands_of(node, 8)
     floats = [_floats(builder, a, a_scale, a_zero, [-1, 1]), _floats(builder, b, b_scale, b_zero, [-1])]
-    builder.quantize(builder.add("MatMul", floats), scale, zero, node.output[0])
+    _quantize(builder, builder.add("MatMul", floats), scale, zero, node.output[0])
 
 
 def _floats(builder: ExpansionBuilder, name: str, scale: str, zero: str, shape: Sequence[int]) -> str:
     """Dequantize a value, in every version, where several scales have a shape."""
-    numbers, shift = (builder.add("Cast", [one], to=onnx.TensorProto.FLOAT) for one in (name, zero))
-    if builder.rank(scale) == 1:
-        scale = builder.reshape(scale, shape)
-    if builder.rank(zero) == 1:
-        shift = builder.reshape(shift, shape)
+    rank = builder.rank(scale)
+    numbers, shift, scale = (
+        one if _dtype(builder, one) == "float32" else builder.add("Cast", [one], to=onnx.TensorProto.FLOAT)
+        for one in (name, zero, scale)
+    )
+    if rank == 1:
+        scale, shift = builder.reshape(scale, shape), builder.reshape(shift, shape)
     return builder.add("Mul", [builder.add("Sub", [numbers, shift]), scale])
 
 
@@ -423,6 +442,15 @@ def _dims(builder: ExpansionBuilder, name: str) -> list[int | str]:
     return [one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims]
 
 
+def _expansion(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write an Expand to no dimensions as what it is, since OpenVINO gives scalars one."""
+    shape = builder.array(node.input[1])
+    if shape is not None and not shape.size:
+        builder.add("Identity", [node.input[0]], node.output[0])
+    else:
+        builder.nodes.append(node)
+
+
 def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a Compress without axis as one of a vector: OpenVINO does not compile it for symbolic dimensions."""
     data, condition = node.input
@@ -437,10 +465,15 @@ def _other_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None
     _, scale, zero = operands_of(node, 3)
     zeros = builder.array(zero)
     is_wide = zeros is not None and zeros.dtype in (np.int16, np.uint16)
-    if is_wide or builder.array(scale) is None or (zero and zeros is None):
+    is_computed = builder.array(scale) is None or (zero and zeros is None)
+    if is_wide or is_computed or _dtype(builder, scale) != "float32":
         _quantization(builder, node)
     else:
         builder.nodes.append(node)
+
+
+def _quantize(builder: ExpansionBuilder, name: str, scale: str, zero: str, result: str) -> None:
+    _other_quantization(builder, onnx.helper.make_node("QuantizeLinear", [name, scale, zero], [result]))
 
 
 def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
@@ -513,6 +546,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,
     "DynamicQuantizeLinear": _dynamic_quantization,
+    "Expand": _expansion,
     "GatherElements": _gathered_elements,
     "GlobalLpPool": _norm_of_image,
     "LRN": _response_normalization,

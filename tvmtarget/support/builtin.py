@@ -308,7 +308,7 @@ class OPENVINO(Strategy):
     supports_unknown_ranks = False
 
     def check_op(self, op: Op) -> Reject | None:
-        """Reject unknown operators of other domains, inexact integers, no elements, and lists of unknown length.
+        """Reject unknown operators, inexact integers, no elements, and lists of unknown length.
 
         Args:
             op: an operation that the tables support.
