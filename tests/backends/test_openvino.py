@@ -396,6 +396,7 @@ def test_an_lstm_with_coupled_gates_is_refused():
             helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], ceil_mode=1, count_include_pad=1),
             "ceil_mode=1 and count_include_pad=1",
         ),
+        (helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[8], ceil_mode=1), "needs padded images as large as"),
     ],
 )
 def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
@@ -543,6 +544,16 @@ def test_axes_of_slices_are_constants():
     program.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
     with pytest.raises(InfeasibleError, match="operand 3 of Slice, 'axes', is computed at run time"):
         tt.decompose(program, "openvino")
+
+
+def test_quantized_products_round_halves_to_even_before_the_zero_point_is_added():
+    draw = np.random.default_rng(0)
+    constants = {
+        "w": draw.integers(-9, 10, (4, 5)).astype("int8"), "s": np.float32(0.125), "z": np.uint8(3),
+        "v": np.float32(0.25), "o": np.int8(0), "t": np.float32(0.5), "u": np.uint8(101),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["x", "s", "z", "w", "v", "o", "t", "u"], ["y"])
+    compared([node], {"x": draw.integers(0, 99, (3, 4)).astype("uint8")}, {"y": "uint8"}, **constants)
 
 
 def test_scales_and_zero_points_of_products_may_be_computed():

@@ -473,7 +473,7 @@ def _other_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None
 
 
 def _quantize(builder: ExpansionBuilder, name: str, scale: str, zero: str, result: str) -> None:
-    _other_quantization(builder, onnx.helper.make_node("QuantizeLinear", [name, scale, zero], [result]))
+    _quantization(builder, onnx.helper.make_node("QuantizeLinear", [name, scale, zero], [result]))
 
 
 def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
@@ -286,6 +287,21 @@ def _no_partial_windows(op: Op) -> Reject | None:
     return reject("ATTR", "it averages otherwise with ceil_mode=1 and count_include_pad=1", hint="set one of them to 0")
 
 
+def _whole_windows(op: Op) -> Reject | None:
+    """Reject windows that exceed the padded image, as they may where sizes are rounded up."""
+    tensor = op.tensor(0)
+    sizes = () if tensor is None or tensor.shape is None else tensor.shape[2:]
+    kernel, pads, gaps = (
+        integers_of(op.call, name, [default] * count * len(sizes))
+        for name, default, count in (("kernel_shape", 1, 1), ("pads", 0, 2), ("dilations", 1, 1))
+    )
+    ends = zip(sizes, kernel, gaps, pads[: len(sizes)], pads[len(sizes) :], strict=True)
+    exceeds = any(isinstance(one, int) and one + first + last < (k - 1) * gap + 1 for one, k, gap, first, last in ends)
+    if not exceeds or op.attr("ceil_mode") != 1 or op.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
+        return None
+    return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
+
+
 def _known_terms(op: Op) -> Reject | None:
     """Reject sums of products of bytes of which it is not known how many there are: float32 holds few exactly."""
     shapes = [None if one is None else one.shape for one in map(op.tensor, range(2))]
@@ -374,7 +390,7 @@ RULES: dict[str, Rule] = {
         tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
     ),
     "AffineGrid": Rule(constants=(1,)),
-    "AveragePool": Rule(checks=(_no_partial_windows,)),
+    "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows)),
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
@@ -394,6 +410,7 @@ RULES: dict[str, Rule] = {
     "GlobalLpPool": Rule(checks=(_static_planes,)),
     "GridSample": Rule(max_rank=4),
     "LRN": Rule(max_rank=4),
+    "LpPool": Rule(checks=(_whole_windows,)),
     "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MatMulInteger": Rule(checks=(_known_terms,)),
