@@ -183,6 +183,8 @@ def test_windows_of_pooling_may_have_gaps_and_begin_in_the_padding():
         ("AveragePool", (2, 3, 8), {"kernel_shape": [3], "auto_pad": "SAME_UPPER", "count_include_pad": 1}, {}),
         ("AveragePool", (0, 3, 8), {"kernel_shape": [3]}, {}),
         ("ConvTranspose", (0, 4, 5), {"strides": [2]}, {"w": "4,3,3"}),
+        ("ConvTranspose", (2, 4, 0), {"strides": [2], "group": 2}, {"w": "4,3,3", "b": "6"}),
+        ("Flatten", (0, 2, 3), {"axis": -1}, {}),
         *(
             ("Resize", (1, 2, 5, 3), {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}, constants)
             for mode in ("linear", "nearest", "cubic")

@@ -467,6 +467,15 @@ def _axes(x: Array, axes: Sequence[int] | Array | None, noop_with_empty_axes: in
     return along if along or noop_with_empty_axes else tuple(range(x.ndim))
 
 
+class Flatten(OpRun):  # type: ignore[misc]
+    """Flattening, which the evaluator does not do to tensors without elements (onnx 1.23)."""
+
+    def _run(self, x: Array, axis: int | None = None) -> tuple[Array]:
+        first = 1 if axis is None else axis
+        rows = x.shape[: first if first >= 0 else first + x.ndim]
+        return (x.reshape(math.prod(rows), math.prod(x.shape[len(rows) :])),)
+
+
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
     """Maxima of images, of which the evaluator supports two spatial dimensions only (onnx 1.23)."""
 
@@ -547,11 +556,24 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
             less, rest = [one // 2 for one in total], [one - one // 2 for one in total]
             attributes["pads"] = [*less, *rest] if attributes.get("auto_pad") == "SAME_UPPER" else [*rest, *less]
         count = group or 1
-        if not x.shape[0]:  # the evaluator infers a size from those of no elements
-            result = self._run(np.zeros((1, *x.shape[1:]), x.dtype), weights, bias, group, output_shape, **attributes)[
-                0
+        if not x.size:  # the evaluator infers sizes from those of the elements
+            rank = x.ndim - 2
+            steps, gaps, more, pads = (
+                attributes.get(name) or [default] * number
+                for name, default, number in (
+                    ("strides", 1, rank), ("dilations", 1, rank), ("output_padding", 0, rank), ("pads", 0, 2 * rank)
+                )
+            )  # fmt: skip
+            lengths = [
+                (size - 1) * step + (kernel - 1) * gap + 1 + add - before - after
+                for size, kernel, step, gap, add, before, after in zip(
+                    x.shape[2:], weights.shape[2:], steps, gaps, more, pads[:rank], pads[rank:], strict=True
+                )
             ]
-            return (result[:0],)
+            if attributes.get("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
+                lengths = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
+            shape = (x.shape[0], weights.shape[1] * count, *(output_shape or lengths))
+            return (np.zeros(shape, x.dtype) + (0 if bias is None else bias.reshape(-1, *[1] * rank)),)
         parts = [
             super(ConvTranspose, self)._run(data, each, group=1, output_shape=output_shape, **attributes)[0]
             for data, each in zip(np.split(x, count, axis=1), np.split(weights, count), strict=True)
@@ -606,6 +628,7 @@ FIXES = [
     GatherElements,
     GridSample,
     MatMulInteger,
+    Flatten,
     LpPool,
     MaxPool,
     NegativeLogLikelihoodLoss,

@@ -13,14 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from tvmtarget.ir.onnx.opset_versions import since_version
 from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["RULES", "UNSUPPORTED", "check_kernels"]
+__all__ = ["RULES", "UNSUPPORTED", "check_aligned_corners", "check_kernels"]
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
@@ -134,14 +132,27 @@ def _no_empty_booleans(op: Op) -> Reject | None:
     return None if is_full else reject("DTYPE", f"it does not support {op.kind} of an empty bool tensor")
 
 
-def _no_aligned_shrinking(op: Op) -> Reject | None:
-    """Reject aligned corners where sizes are rounded: it aligns before rounding, ONNX after it."""
+def check_aligned_corners(op: Op) -> Reject | None:
+    """Reject aligned corners of sizes that are rounded.
+
+    ONNX Runtime divides by the rounded size, and ONNX's reference evaluator by the one before that.
+
+    Args:
+        op: a Resize.
+
+    Returns:
+        None if it is supported, else why not.
+    """
     if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
         return None
-    scales = op.constant(2)
-    if scales is not None and bool(np.all(scales >= 1)):
+    tensor, scales = op.tensor(0), op.constant(2)
+    shape = tensor.shape if tensor is not None and tensor.shape is not None else ()
+    sizes = [shape[axis] for axis in integers_of(op.call, "axes", range(len(shape)))]
+    pairs = zip(sizes, () if scales is None else scales.tolist(), strict=False)
+    if scales is not None and all(scale % 1 == 0 or (isinstance(n, int) and n * scale % 1 == 0) for n, scale in pairs):
         return None
-    return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
+    message = f"its {op.kind} aligns corners otherwise than ONNX where scales give no whole sizes"
+    return reject("ATTR", message, hint="give sizes")
 
 
 def _plain_region(op: Op) -> Reject | None:
@@ -184,17 +195,18 @@ def _no_other_padding(op: Op) -> Reject | None:
 
 def _no_negative_axes_of_nothing(op: Op) -> Reject | None:
     """Reject negative axes of tensors without elements: it reduces none of them (1.31)."""
-    tensor, axes = op.tensor(0), op.constant(1)
+    tensor, stated, axis = op.tensor(0), op.constant(1), op.attr("axis")
+    axes = integers_of(op.call, "axes", [axis] if isinstance(axis, int) else []) if stated is None else stated.tolist()
     is_empty = tensor is not None and tensor.shape is not None and 0 in tensor.shape
-    if not is_empty or all(axis >= 0 for axis in (integers_of(op.call, "axes") if axes is None else axes.tolist())):
+    if not is_empty or all(axis >= 0 for axis in axes):
         return None
     return reject("RULE", f"it ignores negative axes of a {op.kind} of no elements", hint="count axes from the first")
 
 
 def _some_terms(op: Op) -> Reject | None:
     """Reject products of matrices without elements: they are not sums of nothing, which are 0 (1.31)."""
-    tensors = [one for one in map(op.tensor, range(2)) if one is not None and one.shape is not None]
-    if not any(0 in (one.shape or ()) for one in tensors):
+    a, b = (() if one is None or one.shape is None else one.shape for one in map(op.tensor, range(2)))
+    if 0 not in ((*a[-1:], *b[-2:][:1]) if op.kind == "MatMul" else (*a, *b)):
         return None
     return reject("RULE", f"its {op.kind} of no elements is not that of ONNX")
 
@@ -221,8 +233,8 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _REDUCTIONS = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum"),
-    "ReduceSumSquare",
+    *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
+    *("ReduceSum", "ReduceSumSquare"),
 )
 _RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)})
 
@@ -236,7 +248,7 @@ RULES: dict[str, Rule] = {
     "Conv": Rule(checks=(_no_other_padding,)),
     "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
     "ConvTranspose": Rule(checks=(_no_other_padding,)),
-    **dict.fromkeys(("Gemm", "MatMulInteger"), Rule(checks=(_some_terms,))),
+    **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), Rule(checks=(_some_terms,))),
     "GRU": _RECURRENT,
     "GlobalAveragePool": Rule(checks=(_ranks(3),)),
     "GlobalMaxPool": Rule(checks=(_ranks(3),)),
@@ -248,7 +260,7 @@ RULES: dict[str, Rule] = {
     "RNN": _RECURRENT,
     "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
-    "Resize": Rule(checks=(_no_aligned_shrinking, _number_of_sizes_is_known, _plain_region)),
+    "Resize": Rule(checks=(check_aligned_corners, _number_of_sizes_is_known, _plain_region)),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),

@@ -16,6 +16,7 @@ from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
+from tvmtarget.support.onnxruntime_rules import check_aligned_corners
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = [
@@ -341,15 +342,6 @@ def _quantises_to_integers(op: Op) -> Reject | None:
     return reject("DTYPE", f"it quantises to 8 and 16 bits only, not {getattr(typed, 'dtype', 'an unknown type')}")
 
 
-def _no_aligned_scales(op: Op) -> Reject | None:
-    if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
-        return None
-    scales = op.constant(2)
-    if scales is not None and bool(np.all(scales >= 1)):
-        return None
-    return reject("ATTR", f"its {op.kind} aligns corners otherwise than ONNX where it shrinks", hint="give sizes")
-
-
 def _small_trees(op: Op) -> Reject | None:
     """Reject trees that would become too many operations, or too large a table of weights."""
     ensemble = ensemble_of(op)
@@ -435,7 +427,7 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        checks=(_no_aligned_scales,),
+        checks=(check_aligned_corners,),
     ),
     "Upsample": Rule(dtypes=_RESIZED),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
