@@ -39,6 +39,8 @@ _ROUNDS = frozenset({"Ceiling", "Floor", "Round"})
 _SCALES = frozenset(
     {"Add", "Clamp", "Divide", "Maximum", "Minimum", "Multiply", "Negative", "Reshape", "Select", "Squeeze", "Subtract"}
 )
+# What it computes before it compiles, where its operands are so computed.
+_FOLDED = frozenset({"Broadcast", "Concat", "Reshape", "ShapeOf", "Squeeze", "Subtract", "Transpose", "Unsqueeze"})
 _NEVER_CONSTANT = frozenset({"If", "Loop", "Multinomial", "RandomUniform", "TensorIterator"})
 
 
@@ -225,17 +227,19 @@ def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
     OpenVINO computes some of these at the first run, overwrites them by the result, and begins the next run with that.
     """
     constant: set[str] = set()
+    folded: set[str] = set()
     readers: dict[tuple[str, int], list[Any]] = {}
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), [(one, one.get_source_output()) for one in node.inputs()]
         names = {source.get_node().get_friendly_name() for _, source in sources}
         if kind == "Constant" or (names and names <= constant and kind not in _NEVER_CONSTANT):
             constant.add(node.get_friendly_name())
+            if kind == "Constant" or (names <= folded and kind in _FOLDED):
+                folded.add(node.get_friendly_name())
         elif kind not in _KEEPS_OPERANDS:
             for one, source in sources:
                 name = source.get_node().get_friendly_name()
-                is_computed = name in constant and source.get_node().get_type_name() != "Constant"
-                if is_computed and source.get_element_type().bitwidth >= 8:
+                if name in constant - folded and source.get_element_type().bitwidth >= 8:
                     readers.setdefault((name, source.get_index()), []).append(one)
     if not readers:
         return
