@@ -605,3 +605,10 @@ def test_dimensions_are_only_removed_where_their_number_is_known():
 def test_scalars_expand_to_scalars():
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
     compared([node], {"x": np.array(2, "float32")}, {"y": "float32"}, shape=np.zeros(0, "int64"))
+
+
+@pytest.mark.parametrize("kind", ["ReduceLogSum", "ReduceLogSumExp"])
+def test_logarithms_of_integers_are_refused(kind):
+    program = model([helper.make_node(kind, ["x"], ["y"])], {"x": ("int32", (3,))}, {"y": ("int32", (1,))})
+    with pytest.raises(InfeasibleError, match=f"it does not support {kind} on int32"):
+        tt.decompose(program, "openvino")

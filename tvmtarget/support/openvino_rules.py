@@ -413,6 +413,8 @@ RULES: dict[str, Rule] = {
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
+    # It rounds logarithms of integers, where others cut them off.
+    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), Rule(dtypes=_FLOATS, constants=(1,))),
     "Resize": Rule(
         dtypes=_RESIZED,
         attrs={
