@@ -612,3 +612,23 @@ def test_logarithms_of_integers_are_refused(kind):
     program = model([helper.make_node(kind, ["x"], ["y"])], {"x": ("int32", (3,))}, {"y": ("int32", (1,))})
     with pytest.raises(InfeasibleError, match=f"it does not support {kind} on int32"):
         tt.decompose(program, "openvino")
+
+
+@pytest.mark.parametrize("kinds", [("LSTM", "GRU"), ("GRU", "RNN"), ("LSTM", "LSTM")])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_recurrent_networks_may_read_one_value(kinds, direction):
+    draw, nodes, constants, outputs = np.random.default_rng(0), [], {}, {}
+    for at, kind in enumerate(kinds):
+        gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+        constants[f"w{at}"] = draw.normal(size=(1, gates * 2, 3)).astype("float32")
+        constants[f"r{at}"] = draw.normal(size=(1, gates * 2, 2)).astype("float32")
+        names = [f"y{at}", f"h{at}"]
+        operands = ["x", f"w{at}", f"r{at}"]
+        nodes.append(helper.make_node(kind, operands, names, hidden_size=2, direction=direction))
+        outputs |= dict.fromkeys(names, "float32")
+    program = model(nodes, {"x": ("float32", (3, 2, 3))}, dict.fromkeys(outputs, ("float32", None)))
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    x = draw.normal(size=(3, 2, 3)).astype("float32")
+    found, expected = (tt.build(program, kind).run({"x": x}) for kind in ("openvino", "onnxruntime"))
+    for name in outputs:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)

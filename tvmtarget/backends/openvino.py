@@ -41,6 +41,7 @@ _SCALES = frozenset(
 )
 # What it computes before it compiles, where its operands are so computed.
 _FOLDED = frozenset({"Broadcast", "Concat", "Reshape", "ShapeOf", "Squeeze", "Subtract", "Transpose", "Unsqueeze"})
+_SEQUENCES = frozenset({"GRUSequence", "LSTMSequence", "RNNSequence"})
 _NEVER_CONSTANT = frozenset({"If", "Loop", "Multinomial", "RandomUniform", "TensorIterator"})
 
 
@@ -110,6 +111,7 @@ class _OpenVino(Backend):
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
             _divide_exactly(model)
+            _separate_sequences(ov, model)
             _compute_constants(ov, model)
             compiled = _core().compile_model(model, str(target["device-name"]), properties)
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
@@ -219,6 +221,23 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
             is_inverse = kind == "Divide" and node.input_value(0).get_node().get_type_name() == "Constant"
             if kind == "Divide" and node.get_output_element_type(0).is_real() and not is_inverse:
                 node.get_rt_info()["nonconvertable_divide_0"] = True
+
+
+def _separate_sequences(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have recurrent networks transpose by themselves what others transpose too.
+
+    OpenVINO shares the transposition, and removes it for one of them only (2026.4).
+    """
+    for node in model.get_ordered_ops():
+        moves = node.input_value(0).get_node() if node.get_type_name() in _SEQUENCES else node
+        if moves is node or moves.get_type_name() != "Transpose":
+            continue
+        source = moves.input_value(0)
+        readers = [one.get_node().get_type_name() for one in source.get_target_inputs()]
+        if readers.count("Transpose") > 1:
+            wide = ov.opset1.unsqueeze(source, np.array([2]))
+            moved = ov.opset1.transpose(wide, np.array([1, 0, 2, 3]))
+            node.input(0).replace_source_output(ov.opset1.squeeze(moved, np.array([2])).output(0))
 
 
 def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
