@@ -123,19 +123,10 @@ def test_places_of_maxima_of_bytes_are_those_of_the_first_ones():
         agree(proto, images(1, 3, 7, 8, dtype="uint8") % 4, kind=kind)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("(float[2,3,1,5] x) => (float[a,b,c,d] y) { y = MaxPool<kernel_shape = [2, 1]>(x) }", "2 x 1 elements"),
-        ("(float[2,3,1,5] x) => (float[a,b,c,d] y) { y = AveragePool<kernel_shape = [3, 1]>(x) }", "3 x 1 elements"),
-        ("(float[2,3,4] x) => (float[a,b,c] y) { y = LpPool<kernel_shape = [6], pads = [1, 0]>(x) }", "5 elements"),
-        ("(float[2,3,4] x, float[3,3,3] w) => (float[a,b,c] y) { y = Conv<dilations = [2]>(x, w) }", "5 elements"),
-        ("(float[2,3,4] x, float[n,3,3] w, float[m] v) => (float[a,b,c] y) { y = Conv(x, w, v) }", "whether these fit"),
-    ],
-)
-def test_windows_that_do_not_fit_are_refused(text, message):
-    with pytest.raises(InfeasibleError, match=message):
-        tt.build(tt.IRModule.from_onnx(model(f"g {text}")), "llvm")
+def test_a_bias_that_may_not_fit_is_refused():
+    proto = model("g (float[2,3,4] x, float[n,3,3] w, float[m] v) => (float[a,b,c] y) { y = Conv(x, w, v) }")
+    with pytest.raises(InfeasibleError, match="whether these fit"):
+        tt.build(tt.IRModule.from_onnx(proto), "llvm")
 
 
 @pytest.mark.parametrize("kind", ["llvm", "c"])

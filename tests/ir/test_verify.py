@@ -283,12 +283,12 @@ def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(chan
     [
         (
             helper.make_node("MaxPool", ["x"], ["y"], name="p", kernel_shape=[2], dilations=[3], pads=[1, 0]),
-            (1, 1, 2), {}, "op 'p' has windows of 4 along axis 2 of 'x', of 3 elements with its padding",
+            (1, 1, 2), {}, "op 'p' has windows that need 3 elements along axis 2 of 'x' beside its padding, not 2",
         ),
         (
             helper.make_node("Conv", ["x", "w"], ["y"], name="c"),
             (1, 1, 3, 2), {"w": np.ones((1, 1, 3, 3), "float32")},
-            "op 'c' has windows of 3 along axis 3 of 'x', of 2 elements with its padding",
+            "op 'c' has windows that need 3 elements along axis 3 of 'x' beside its padding, not 2",
         ),
         (
             helper.make_node("PRelu", ["x", "w"], ["y"], name="r"), (2, 4, 1), {"w": np.ones(4, "float32")},

@@ -516,6 +516,12 @@ def _quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     add("Cast", [add("Clip", [shifted, *bounds])], node.output[0], to=to)
 
 
+def _regions(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a RoiAlign with the number of samples that ONNX assumes by default; OpenVINO takes one."""
+    attributes = {"sampling_ratio": 0} | attributes_of(node)
+    builder.add("RoiAlign", node.input, node.output[0], **attributes)
+
+
 def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Reshape the result of a DequantizeLinear of a scalar: OpenVINO makes a vector of one element."""
     builder.nodes.append(node)
@@ -578,6 +584,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "QuantizeLinear": _other_quantization,
+    "RoiAlign": _regions,
     "Softmax": _softmax,
 }
 

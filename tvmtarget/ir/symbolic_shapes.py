@@ -22,7 +22,7 @@ from tvmtarget.ir.dim_expressions import (
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import Dim, TensorType
 
-__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "integers_of", "symbolic_shape"]
+__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "integers_of", "least_sizes", "symbolic_shape"]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
 _Sizes: TypeAlias = "list[Dim]"
@@ -92,6 +92,33 @@ def symbolic_shape(call: Call, operands: ShapeOperands) -> _Shape | None:
     """
     rule = _RULES.get(call.op)
     return None if rule is None else rule(call, operands)
+
+
+def least_sizes(
+    kernel: Sequence[int],
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    *,
+    rounds_up: bool = False,
+) -> list[int]:
+    """Return how many elements a window needs, by dimension, for a result with elements.
+
+    Args:
+        kernel: extents of the window.
+        strides: its steps; ones if empty.
+        dilations: distances of its elements; ones if empty.
+        pads: what is padded at the begin of each dimension, then at their ends; zeros if empty.
+        rounds_up: whether the last window may begin in the data and end beyond (`ceil_mode`).
+
+    Returns:
+        At least 1 for each dimension.
+    """
+    rank = len(kernel)
+    strides, dilations, pads = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
+    beyond = [stride - 1 if rounds_up else 0 for stride in strides]
+    extents = [(kernel[at] - 1) * dilations[at] + 1 for at in range(rank)]
+    return [max(1, extents[at] - pads[at] - pads[at + rank] - beyond[at]) for at in range(rank)]
 
 
 def integers_of(call: Call, name: str, default: Sequence[int] = ()) -> list[int]:

@@ -33,7 +33,7 @@ from tvmtarget.ir.function import (
     constants_of,
 )
 from tvmtarget.ir.op_aliases import count_ops
-from tvmtarget.ir.symbolic_shapes import integers_of
+from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, Dim, TensorType, Type, dtype_of
 from tvmtarget.target.topology import Topology
@@ -592,17 +592,15 @@ def _windows_fit(body: _Body) -> Iterator[str]:
         weights = shapes.get(call.inputs[at], ())[2:] if at and len(call.inputs) > at else ()
         sizes, given = shapes.get(call.inputs[0], ())[2:], [one for one in weights if isinstance(one, int)]
         kernel, rank = integers_of(call, "kernel_shape", given), len(sizes)
-        pads, gaps = integers_of(call, "pads", [0] * 2 * rank), integers_of(call, "dilations", [1] * rank)
-        is_sized = call.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER") or bool(call.attr("ceil_mode"))
-        if is_sized or not len(kernel) == len(gaps) == rank or len(pads) != 2 * rank:
+        strides, gaps = integers_of(call, "strides", [1] * rank), integers_of(call, "dilations", [1] * rank)
+        pads, is_padded = integers_of(call, "pads", [0] * 2 * rank), str(call.attr("auto_pad")).startswith("SAME")
+        if is_padded or not len(kernel) == len(strides) == len(gaps) == rank or len(pads) != 2 * rank:
             continue
-        for axis, (size, count, gap) in enumerate(zip(sizes, kernel, gaps, strict=True)):
-            if not isinstance(size, int) or not size:  # an image without elements has no windows
-                continue
-            extent, padded = (count - 1) * gap + 1, size + pads[axis] + pads[axis + rank]
-            if padded < extent:
-                what = f"axis {axis + 2} of {call.inputs[0]!r}, of {padded} elements with its padding"
-                yield f"{_op(call)} has windows of {extent} along {what}"
+        least = least_sizes(kernel, strides, gaps, pads, rounds_up=bool(call.attr("ceil_mode")))
+        for axis, (size, needed) in enumerate(zip(sizes, least, strict=True), 2):
+            if isinstance(size, int) and 0 < size < needed:  # an image without elements has no windows
+                where = f"along axis {axis} of {call.inputs[0]!r}"
+                yield f"{_op(call)} has windows that need {needed} elements {where} beside its padding, not {size}"
 
 
 def _slopes_fit(body: _Body) -> Iterator[str]:

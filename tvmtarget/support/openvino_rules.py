@@ -211,15 +211,6 @@ def _static_heads(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
 
 
-def _static_planes(op: Op) -> Reject | None:
-    """Reject norms of images of symbolic numbers or channels; other dimensions may be symbolic."""
-    tensor = op.tensor(0)
-    if tensor is not None and tensor.shape and all(isinstance(dim, int) for dim in tensor.shape[:2]):
-        return None
-    message = f"it does not support {op.kind} of symbolic batches and channels"
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
-
-
 def _static_operands(op: Op) -> Reject | None:
     if all(_is_static(op.tensor(index)) for index, name in enumerate(op.call.inputs) if name):
         return None
@@ -399,11 +390,10 @@ RULES: dict[str, Rule] = {
     "Equal": _COMPARED,
     "GRU": _RECURRENT,
     "GatherND": Rule(checks=(_static_last_dimension,)),
-    "GlobalLpPool": Rule(checks=(_static_planes,)),
     "GridSample": Rule(max_rank=4),
     "LRN": Rule(max_rank=4),
     "LpPool": Rule(checks=(_whole_windows,)),
-    "LSTM": Rule(attrs={"layout": (0,)}, checks=(_usual_network, _no_peepholes)),
+    "LSTM": Rule(attrs={"input_forget": (0,), "layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MatMulInteger": Rule(checks=(_known_terms,)),
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}, checks=(_usual_places,)),

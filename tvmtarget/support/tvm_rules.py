@@ -36,7 +36,6 @@ __all__ = [
     "check_matmul",
     "check_nonempty",
     "computed_shape",
-    "least_sizes",
     "reduced_dims",
     "squeezed_dims",
     "unknown_fit",
@@ -416,48 +415,8 @@ def _check_dropout(op: Op) -> Reject | None:
     return reject("RULE", "it does not support Dropout in training", hint="export the model for inference")
 
 
-def least_sizes(
-    kernel: Sequence[int],
-    strides: Sequence[int] = (),
-    dilations: Sequence[int] = (),
-    pads: Sequence[int] = (),
-    *,
-    rounds_up: bool = False,
-) -> list[int]:
-    """Return how many elements a window needs, by dimension, for a result with elements.
-
-    Args:
-        kernel: extents of the window.
-        strides: its steps; ones if empty.
-        dilations: distances of its elements; ones if empty.
-        pads: what is padded at the begin of each dimension, then at their ends; zeros if empty.
-        rounds_up: whether the last window may begin in the data and end beyond (`ceil_mode`).
-
-    Returns:
-        At least 1 for each dimension.
-    """
-    rank = len(kernel)
-    strides, dilations, pads = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
-    beyond = [stride - 1 if rounds_up else 0 for stride in strides]
-    extents = [(kernel[at] - 1) * dilations[at] + 1 for at in range(rank)]
-    return [max(1, extents[at] - pads[at] - pads[at + rank] - beyond[at]) for at in range(rank)]
-
-
-def _check_windows(op: Op, kernel: Sequence[int]) -> Reject | None:
-    """Reject windows that do not fit into the padded data: the result is empty, or there is none."""
-    if op.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
-        return None
-    strides, dilations, pads = (_numbers(op, name) for name in ("strides", "dilations", "pads"))
-    least = least_sizes(kernel, strides, dilations, pads, rounds_up=bool(op.attr("ceil_mode")))
-    sizes = _shape(op, 0)[2:]
-    if all(not isinstance(dim, int) or dim >= size for dim, size in zip(sizes, least, strict=False)):
-        return None
-    message = f"the window of {op.kind} does not fit into operand 0, {op.operand(0)!r}, which is {op.tensor(0)}"
-    return reject("RULE", message, hint=f"give it {' x '.join(map(str, least))} elements at least, or pads")
-
-
 def _check_conv(op: Op) -> Reject | None:
-    """Require windows of static size that fit, a bias for each channel, and static data with automatic padding."""
+    """Require windows of static size, a bias for each channel, and static data with automatic padding."""
     data, weights, bias = (_shape(op, index) for index in range(3))
     if op.attr("auto_pad") in ("SAME_UPPER", "SAME_LOWER") and not _is_static(data[2:]):
         return _symbolic(op, 0)
@@ -465,8 +424,7 @@ def _check_conv(op: Op) -> Reject | None:
         return _symbolic(op, 1)
     if op.kind == "Conv" and bias not in ((), weights[:1]):
         return unknown_fit(op)
-    kernel = _numbers(op, "kernel_shape") or [dim for dim in weights[2:] if isinstance(dim, int)]
-    return _check_windows(op, kernel) if len(kernel) == len(data) - 2 else None
+    return None
 
 
 def _check_conv_transpose(op: Op) -> Reject | None:
@@ -557,10 +515,10 @@ def _check_lrn(op: Op) -> Reject | None:
 
 
 def _check_pool(op: Op) -> Reject | None:
-    """Require windows that fit, and that the importer's formula of automatic padding agrees with ONNX."""
+    """Require that the importer's formula of automatic padding agrees with ONNX."""
     mode, shape = op.attr("auto_pad"), _shape(op, 0)[2:]
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return _check_windows(op, _numbers(op, "kernel_shape"))
+        return None
     if not _is_static(shape):
         return _symbolic(op, 0)
     ones = (1,) * len(shape)

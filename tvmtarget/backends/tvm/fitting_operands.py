@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from onnx import ModelProto, NodeProto
 
 from tvmtarget.backends.tvm.symbolic_sizes import Shapes, SymbolicSizes
-from tvmtarget.ir.symbolic_shapes import BROADCASTING
-from tvmtarget.support.tvm_rules import least_sizes
+from tvmtarget.ir.symbolic_shapes import BROADCASTING, least_sizes
 
 __all__ = ["FittingOperands"]
 
