@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from models import DIGITS, small
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.backends.protocol import backend_named
@@ -634,3 +634,16 @@ def test_recurrent_networks_may_read_one_value(kinds, direction):
     found, expected = (tt.build(program, kind).run({"x": x}) for kind in ("openvino", "onnxruntime"))
     for name in outputs:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_that_fails_leaves_no_shapes_to_later_ones():
+    """OpenVINO 2026.4 would return the shape of the largest values of the run that failed."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[1,n,3,3] x) => (float[1,n,1,1] y, float[1,36] z) <int64[2] s = {1, 36}> {
+            y = GlobalMaxPool(x) z = Reshape(x, s) }"""
+    program = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "openvino")
+    fitting = np.ones((1, 4, 3, 3), "float32")
+    assert program.run({"x": fitting})["y"].shape == (1, 4, 1, 1)
+    with pytest.raises(RunError, match="conflicts with the reshape pattern"):
+        program.run({"x": np.ones((1, 5, 3, 3), "float32")})
+    assert program.run({"x": fitting})["y"].shape == (1, 4, 1, 1)

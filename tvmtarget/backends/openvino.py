@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,8 @@ class _OpenVino(Backend):
             _divide_exactly(model)
             _separate_sequences(ov, model)
             _compute_constants(ov, model)
-            compiled = _core().compile_model(model, str(target["device-name"]), properties)
+            compile_model = partial(_core().compile_model, model, str(target["device-name"]), properties)
+            compiled = compile_model()
             found: dict[str, object] = {name: compiled.get_property(_COUNTS[name]) for name in stated}
             given = compiled.get_property("INFERENCE_PRECISION_HINT")
         except Exception as error:
@@ -131,7 +132,7 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, model, request, checks)
+        return _Program(compiled, compile_model, model, request, checks)
 
 
 def _is_low_precision(graph: onnx.GraphProto) -> bool:
@@ -685,11 +686,13 @@ class _Program(Compiled):
     def __init__(
         self,
         compiled: Any,  # noqa: ANN401
+        compile_model: Callable[[], Any],
         model: Any,  # noqa: ANN401
         request: CompileRequest,
         checks: Sequence[_IndexCheck],
     ) -> None:
-        self._compiled = compiled
+        self._compiled: Any = compiled  # None after a run that failed
+        self._compile_model = compile_model
         self._place = f"@{request.site or '.'}"
         self._process = os.getpid()
         # A request serves one thread at a time.
@@ -735,23 +738,34 @@ class _Program(Compiled):
         for check, given in self._checks_before:
             check.require_within(arrays[given], arrays)
         with self._lock:
-            request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
+            if self._compiled is None:
+                self._compiled = self._compile_model()
+                never_free_in_forks(self._compiled)
+            compiled = self._compiled
+            request = self._idle.pop() if self._idle else compiled.create_infer_request()
+        # A tensor that shares memory does not keep its array alive: `arrays` does, until the run has ended.
+        for position, array in zip(self._inputs, arrays, strict=True):
+            if position is not None:
+                tensor = ov.Tensor(array, shared_memory=array.flags.writeable)
+                request.set_input_tensor(position, tensor)
         try:
-            # A tensor that shares memory does not keep its array alive: `arrays` does, until the run has ended.
-            for position, array in zip(self._inputs, arrays, strict=True):
-                if position is not None:
-                    tensor = ov.Tensor(array, shared_memory=array.flags.writeable)
-                    request.set_input_tensor(position, tensor)
-            try:
-                request.infer()
-            except Exception as error:
-                raise RunError(f"openvino fails in {self._place}: {_first_line(error)}") from error
+            request.infer()
+        except Exception as error:
+            # Some of its nodes have the shapes of this run now, and later runs would return these.
+            with self._lock:
+                if self._compiled is compiled:
+                    self._compiled = None
+                    self._idle.clear()
+            raise RunError(f"openvino fails in {self._place}: {_first_line(error)}") from error
+        results = [request.get_output_tensor(position).data.copy() for position in self._outputs]
+        try:
             for check, result in self._checks_after:
                 check.require_within(request.get_output_tensor(result).data, arrays)
-            return [request.get_output_tensor(position).data.copy() for position in self._outputs]
         finally:
             with self._lock:
-                self._idle.append(request)
+                if self._compiled is compiled:
+                    self._idle.append(request)
+        return results
 
     def _checked(self, name: str, array: Array) -> Array:
         """Return an input as a contiguous array whose integers fit into the 32 bits that OpenVINO computes with."""
