@@ -2,7 +2,7 @@
 
     python tests/fuzz/random_models.py TARGET [--count 100] [--seed 1]
 
-The law: a target computes what onnxruntime computes, or refuses the model when it is partitioned. Where dimensions of
+The law: a target computes what onnxruntime computes, or refuses the model when it is read or partitioned. Where dimensions of
 inputs are symbolic, the program runs with other sizes, too: what onnxruntime refuses then is an error, not a result.
 
 Each node is run by onnxruntime when it is added, so that models are valid and their values finite. Operators that are
@@ -23,7 +23,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, RunError, TvmTargetError
+from tvmtarget.errors import InfeasibleError, ModelError, RunError, TvmTargetError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Shape: TypeAlias = tuple[int, ...]
@@ -500,7 +500,7 @@ def problem_of(seed: int, target: str, symbolic: float) -> str | None:
         return None
     try:
         program = tt.build(tt.IRModule.from_onnx(model), target)
-    except InfeasibleError:
+    except (InfeasibleError, ModelError):
         return None
     except TvmTargetError as error:
         return f"{type(error).__name__} when it is built: {error}"

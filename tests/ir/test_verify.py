@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from models import DIGITS, small
-from onnx import helper
+from onnx import helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
@@ -309,5 +309,10 @@ def test_operands_that_runtimes_take_otherwise_are_rejected(node, shape, constan
         helper.make_node("PRelu", ["x", "x"], ["y"]),
     ],
 )
-def test_windows_may_exceed_images_that_are_padded_by_themselves(node):
+def test_operands_that_may_fit_are_accepted(node):
     tt.IRModule.from_onnx(small(node, shape=(1, 1, 2), opset=19))
+
+
+def test_symbolic_slopes_may_fit():
+    text = "g (float[2,4,8] x, float[n] s) => (float[2,4,8] y) { y = PRelu(x, s) }"
+    tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))

@@ -612,7 +612,8 @@ def _slopes_fit(body: _Body) -> Iterator[str]:
         if data is None or slope is None:
             continue
         pairs = zip(reversed(data), reversed(slope), strict=False)
-        fits = all(slope_size in (1, size) or isinstance(size, str | None) for size, slope_size in pairs)
+        known = [pair for pair in pairs if all(isinstance(one, int) for one in pair)]
+        fits = all(slope_size in (1, size) for size, slope_size in known)
         if len(slope) > len(data) or not fits:
             what = f"{call.inputs[1]!r} of shape {slope} does not broadcast to {call.inputs[0]!r} of shape {data}"
             yield f"the slope of {_op(call)} does not fit: {what}"
