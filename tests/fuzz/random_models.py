@@ -3,8 +3,8 @@
     python tests/fuzz/random_models.py TARGET [--count 100] [--seed 1]
 
 The law: a target computes what onnxruntime computes, or refuses the model when it is read or partitioned. Where
-dimensions of inputs are symbolic, the program runs with other sizes, too: what onnxruntime refuses then is an error, not
-a result.
+dimensions of inputs are symbolic, the program runs with other sizes, too: what onnxruntime refuses then is an error,
+and no result.
 
 Each node is run by onnxruntime when it is added, so that models are valid and their values finite. Operators that are
 not continuous only read tensors that are exact: inputs, multiples of 1/8, and what is made of them without rounding.
