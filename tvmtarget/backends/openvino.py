@@ -106,6 +106,7 @@ class _OpenVino(Backend):
             if not low_precision:
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
             checks = tuple(_index_checks(request.model.graph, place))
+            not_empty = _dims_of_elements(request.model.graph)
             request = replace(request, source=_expanded(request, low_precision=low_precision))
             model = _core().read_model(request.source_with(check.indices for check in checks))
             _keep_order_of_ties(ov, model)
@@ -132,7 +133,7 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, compile_model, model, request, checks)
+        return _Program(compiled, compile_model, model, request, checks, not_empty)
 
 
 def _is_low_precision(graph: onnx.GraphProto) -> bool:
@@ -690,6 +691,7 @@ class _Program(Compiled):
         model: Any,  # noqa: ANN401
         request: CompileRequest,
         checks: Sequence[_IndexCheck],
+        not_empty: Sequence[tuple[int, int, str, str]],
     ) -> None:
         self._compiled: Any = compiled  # None after a run that failed
         self._compile_model = compile_model
@@ -709,7 +711,7 @@ class _Program(Compiled):
         self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
         self._ends = _slice_ends(graph)
-        self._not_empty = _dims_of_elements(graph)
+        self._not_empty = not_empty
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
@@ -806,7 +808,7 @@ def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str]
     types = value_types(graph)
     needs: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type not in EMPTY:
+        if kind_of(node) not in EMPTY | TRAVERSED_TREES.keys():
             for name in (*node.input, *node.output):
                 dims = types[name].shape.dim if name in types else ()
                 needs |= {dim.dim_param: f"{node.name!r} ({node.op_type})" for dim in dims if dim.dim_param}

@@ -604,8 +604,11 @@ def _windows_fit(body: _Body) -> Iterator[str]:
 
 
 def _slopes_fit(body: _Body) -> Iterator[str]:
-    """Yield rectifiers whose slope is not broadcast to their data, but would broadcast these (ONNX, PRelu)."""
-    calls = body.calls_of("onnx.PRelu")
+    """Yield rectifiers whose slope is not broadcast to their data, but would broadcast these (ONNX, PRelu).
+
+    Before version 7, a vector has a slope for each channel.
+    """
+    calls = body.calls_of("onnx.PRelu") if dict(body.function.opsets).get("", 0) >= 7 else ()
     shapes = body.shapes_of(name for call in calls for name in call.inputs) if calls else {}
     for call in calls:
         data, slope = (shapes.get(name) for name in call.inputs[:2])
