@@ -647,3 +647,15 @@ def test_a_run_that_fails_leaves_no_shapes_to_later_ones():
     with pytest.raises(RunError, match="conflicts with the reshape pattern"):
         program.run({"x": np.ones((1, 5, 3, 3), "float32")})
     assert program.run({"x": fitting})["y"].shape == (1, 4, 1, 1)
+
+
+@pytest.mark.parametrize("between", ["b = Identity(a)", "b = Relu(a)", "c = Mul(a, s) b = Add(c, s)"])
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceL2"])
+def test_what_reductions_make_is_quantized_by_rows(kind, between):
+    """OpenVINO 2026.4 fuses an exact division into the reduction, and computes the first element only."""
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[4,5,6] x) => (uint8[a,b] y) <float s = {{0.25}}, uint8 z = {{3}}, int64[1] i = {{1}}> {{
+            a = {kind}<keepdims = 0>(x, i) {between} y = QuantizeLinear(b, s, z) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype("float32")
+    np.testing.assert_array_equal(tt.build(module, "openvino")(x), tt.build(module, "numpy")(x))

@@ -207,7 +207,7 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
     """Have floats that are rounded divided, not multiplied by inverses, which is off by a unit in the last place.
 
     The mark is that of OpenVINO's `disable_divide_conversion` (`transformations/rt_info/nonconvertible_divide.hpp`). An
-    inverse so marked is fused wrongly into the operation before it (2026.4).
+    inverse so marked is fused wrongly into the operation before it, and a division into a reduction (2026.4).
     """
     rounded: set[str] = set()
     for node in reversed(model.get_ordered_ops()):
@@ -221,8 +221,30 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
         ):
             rounded.add(name)
             is_inverse = kind == "Divide" and node.input_value(0).get_node().get_type_name() == "Constant"
-            if kind == "Divide" and node.get_output_element_type(0).is_real() and not is_inverse:
+            is_real = kind == "Divide" and node.get_output_element_type(0).is_real()
+            if is_real and not is_inverse and not _follows_reduction(node):
                 node.get_rt_info()["nonconvertable_divide_0"] = True
+
+
+def _follows_reduction(node: Any) -> bool:  # noqa: ANN401
+    """Whether an operation of one value may be fused into the reduction that makes it."""
+    while not node.get_type_name().startswith("Reduce"):
+        given = [one for one in _sources(node) if not _is_constant(one)]
+        if len(given) != 1 or node.get_type_name() in _KEEPS_OPERANDS:
+            return False
+        (node,) = given
+    return True
+
+
+def _is_constant(node: Any) -> bool:  # noqa: ANN401
+    """Whether a node is a constant, or one in another type or shape."""
+    while node.get_type_name() in ("Convert", "Reshape", "Unsqueeze"):
+        node = _sources(node)[0]
+    return bool(node.get_type_name() == "Constant")
+
+
+def _sources(node: Any) -> list[Any]:  # noqa: ANN401
+    return [one.get_source_output().get_node() for one in node.inputs()]
 
 
 def _separate_sequences(ov: Any, model: Any) -> None:  # noqa: ANN401
