@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from models import small
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import tvmtarget as tt
@@ -308,3 +308,11 @@ def test_logarithms_of_sums_of_integers_are_cut_off(kind, opset):
     module = tt.IRModule.from_onnx(small(*nodes, shape=(2, 3), opset=opset, **constants))
     x = np.float32([[7, 2, 5], [1, 1, 1]])
     np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
+
+
+@pytest.mark.parametrize("x", [np.float32(-3), np.array([1, -0.5], "float32")])
+def test_softsign_of_scalars_and_vectors(x):
+    shape = "" if np.ndim(x) == 0 else "[2]"
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float{shape} x) => (float{shape} y) {{ y = Softsign(x) }}'
+    found = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "numpy")(np.asarray(x))
+    np.testing.assert_array_equal(found, np.asarray(x / (1 + np.abs(x))), strict=True)

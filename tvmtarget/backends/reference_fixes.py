@@ -599,6 +599,13 @@ class ReduceMean(OpRun):  # type: ignore[misc]
         return (np.asarray(np.mean(x, axis=along, keepdims=keeps, dtype=x.dtype)),)
 
 
+class Softsign(OpRun):  # type: ignore[misc]
+    """Softsign, which the evaluator does not compute of scalars (onnx 1.23)."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (np.asarray(x / (np.abs(x) + x.dtype.type(1))),)
+
+
 class Mean(OpRun):  # type: ignore[misc]
     """Means of several arrays, which the evaluator does not broadcast (onnx 1.23)."""
 
@@ -647,5 +654,6 @@ FIXES = [
     Pad,
     ConvTranspose,
     Mean,
+    Softsign,
     ZipMap,
 ]
