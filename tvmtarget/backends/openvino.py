@@ -828,9 +828,10 @@ def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str]
         Position of the input, axis, name of the dimension, and name and kind of an operation that needs elements.
     """
     types = value_types(graph)
+    tested = EMPTY | TRAVERSED_TREES.keys()
     needs: dict[str, str] = {}
     for node in graph.node:
-        if kind_of(node) not in EMPTY | TRAVERSED_TREES.keys():
+        if kind_of(node) not in tested:
             for name in (*node.input, *node.output):
                 dims = types[name].shape.dim if name in types else ()
                 needs |= {dim.dim_param: f"{node.name!r} ({node.op_type})" for dim in dims if dim.dim_param}

@@ -544,32 +544,21 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
         output_shape: Sequence[int] | None = None,
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
+        rank = x.ndim - 2
+        steps, gaps, more = (
+            attributes.get(name) or [default] * rank
+            for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+        )
+        sizes = zip(x.shape[2:], weights.shape[2:], steps, gaps, more, strict=True)
+        ends = [(n - 1) * step + (kernel - 1) * gap + 1 + add for n, kernel, step, gap, add in sizes]
         if output_shape is not None:
-            rank = len(output_shape)
-            steps, gaps, more = (
-                attributes.get(name) or [default] * rank
-                for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
-            )
-            sizes = zip(x.shape[2:], weights.shape[2:], steps, gaps, more, output_shape, strict=True)
-            ends = [((n - 1) * step + (kernel - 1) * gap + 1 + add, out) for n, kernel, step, gap, add, out in sizes]
-            total = [max(0, end - out) for end, out in ends]
+            total = [max(0, end - out) for end, out in zip(ends, output_shape, strict=True)]
             less, rest = [one // 2 for one in total], [one - one // 2 for one in total]
             attributes["pads"] = [*less, *rest] if attributes.get("auto_pad") == "SAME_UPPER" else [*rest, *less]
         count = group or 1
         if not x.size:  # the evaluator infers sizes from those of the elements
-            rank = x.ndim - 2
-            steps, gaps, more, pads = (
-                attributes.get(name) or [default] * number
-                for name, default, number in (
-                    ("strides", 1, rank), ("dilations", 1, rank), ("output_padding", 0, rank), ("pads", 0, 2 * rank)
-                )
-            )  # fmt: skip
-            lengths = [
-                (size - 1) * step + (kernel - 1) * gap + 1 + add - before - after
-                for size, kernel, step, gap, add, before, after in zip(
-                    x.shape[2:], weights.shape[2:], steps, gaps, more, pads[:rank], pads[rank:], strict=True
-                )
-            ]
+            pads = attributes.get("pads") or [0] * (2 * rank)
+            lengths = [end - pads[at] - pads[at + rank] for at, end in enumerate(ends)]
             if attributes.get("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
                 lengths = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
             shape = (x.shape[0], weights.shape[1] * count, *(output_shape or lengths))
@@ -579,7 +568,7 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
             for data, each in zip(np.split(x, count, axis=1), np.split(weights, count), strict=True)
         ]
         result = np.concatenate(parts, axis=1)
-        return (result if bias is None else result + bias.reshape(-1, *[1] * (x.ndim - 2)),)
+        return (result if bias is None else result + bias.reshape(-1, *[1] * rank),)
 
 
 class ReduceMean(OpRun):  # type: ignore[misc]

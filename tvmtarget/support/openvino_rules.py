@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tvmtarget.ir.symbolic_shapes import integers_of
+from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
@@ -287,8 +287,8 @@ def _whole_windows(op: Op) -> Reject | None:
         integers_of(op.call, name, [default] * count * len(sizes))
         for name, default, count in (("kernel_shape", 1, 1), ("pads", 0, 2), ("dilations", 1, 1))
     )
-    ends = zip(sizes, kernel, gaps, pads[: len(sizes)], pads[len(sizes) :], strict=True)
-    exceeds = any(isinstance(one, int) and one + first + last < (k - 1) * gap + 1 for one, k, gap, first, last in ends)
+    least = least_sizes(kernel, dilations=gaps, pads=pads)
+    exceeds = any(isinstance(size, int) and size < needed for size, needed in zip(sizes, least, strict=True))
     if not exceeds or op.attr("ceil_mode") != 1 or op.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
         return None
     return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
