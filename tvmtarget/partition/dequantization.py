@@ -39,7 +39,7 @@ def unshare_dequantized(inlined: Inlined, kept: Iterable[str]) -> Inlined:
 
 
 def _unshared(inlined: Inlined, kept: NamePatterns, names: Names, sources: Names) -> Inlined:
-    function, readers = inlined.function, readers_of(inlined.function)
+    function, readers, results = inlined.function, readers_of(inlined.function), {*inlined.function.results}
     # The value that a reader reads instead, by reader and original value.
     own: dict[tuple[int, str], str] = {}
     body: list[Call] = []
@@ -63,7 +63,7 @@ def _unshared(inlined: Inlined, kept: NamePatterns, names: Names, sources: Names
             for reader in readers.get(value.name, ())
             if not function.body[reader].regions and inlined.frames[reader] == inlined.frames[index]
         ]
-        is_read_otherwise = len(plain) < len(readers.get(value.name, ())) or value.name in function.results
+        is_read_otherwise = len(plain) < len(readers.get(value.name, ())) or value.name in results
         for reader in plain if is_read_otherwise else plain[1:]:
             copy = replace(value, name=names.fresh(value.name))
             own[reader, value.name] = copy.name

@@ -100,13 +100,14 @@ def _with_computed_sizes(main: Function, name: str) -> Function:
     Converters of LightGBM state a label of [1] for each batch. ONNX Runtime warns of such results, and returns them.
     """
     types, symbols = dict(main.types), {dim for param in main.params for dim in _sizes(param.type) or ()}
+    results, constants = frozenset(main.results), {one.name: one.data for one in main.constants}
     wrong = []
     body = list(main.body)
     for at, call in enumerate(body):
-        stated = {one.name: sizes for one in call.outputs if one.name in main.results and (sizes := _sizes(one.type))}
+        stated = {one.name: sizes for one in call.outputs if one.name in results and (sizes := _sizes(one.type))}
         if not any(isinstance(dim, int) for sizes in stated.values() for dim in sizes):
             continue
-        values = {one.name: one.data for one in main.constants if one.name in call.inputs}
+        values = {one: constants[one] for one in call.inputs if one in constants}
         found = infer_call(call, types, values, main.opsets)
         operands = [_sizes(types.get(one)) for one in call.inputs]
         outputs = []
