@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 from models import small
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import tvmtarget as tt
 from tvmtarget.backends.reference_fixes import FIXES
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, RunError
 
 
 def lrn(shape, size):
@@ -316,3 +316,40 @@ def test_softsign_of_scalars_and_vectors(x):
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float{shape} x) => (float{shape} y) {{ y = Softsign(x) }}'
     found = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "numpy")(np.asarray(x))
     np.testing.assert_array_equal(found, np.asarray(x / (1 + np.abs(x))), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "node", "given"),
+    [
+        ("n, 2", "y, b = Split<axis = 0>(x, parts)", (5, 2)),
+        ("n, 2", "y, b = Split<axis = 0>(x)", (3, 2)),
+        ("n, 2", "y, b = Split<axis = 0>(x, parts)", (2, 2)),
+        ("2, c", "y = LayerNormalization(x, scale)", (2, 1)),
+        ("2, c, 3", "y = InstanceNormalization(x, scale, scale)", (2, 1, 3)),
+        ("2, c, 3", "y = BatchNormalization(x, scale, scale, scale, scale)", (2, 1, 3)),
+        ("n, 1, 4, 4", "y = GridSample(x, grid)", (1, 1, 4, 4)),
+        ("n, 2", "y = Pad(x, cut)", (2, 2)),
+    ],
+)
+def test_sizes_that_do_not_fit_when_a_program_runs_are_refused(shape, node, given):
+    constants = {
+        "parts": np.array([1, 2]), "scale": np.ones(4, "float32"), "grid": np.zeros((2, 2, 2, 2), "float32"),
+        "cut": np.array([-3, 0, 0, 0]),
+    }  # fmt: skip
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (float y) {{ {node} }}'
+    model = parser.parse_model(text)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in constants.items() if name in model.graph.node[0].input
+    )
+    exe = tt.build(tt.IRModule.from_onnx(model), "numpy")
+    with pytest.raises(RunError, match=r"fit|divide|fewer"):
+        exe(np.ones(given, "float32"))
+
+
+@pytest.mark.parametrize(("parts", "rest"), [("", "<num_outputs = 3>"), (", parts", "")])
+def test_uneven_parts_are_split_as_onnx_says(parts, rest):
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[a] a, float[b] b, float[c] c)
+    {{ parts = Constant<value_ints = [2, 2, 1]>() a, b, c = Split{rest}(x{parts}) }}"""
+    exe = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "numpy")
+    found = [part.tolist() for part in exe(np.arange(5, dtype="float32"))]
+    assert found == [[0, 1], [2, 3], [4]]

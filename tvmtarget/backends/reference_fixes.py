@@ -12,10 +12,13 @@ from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
+from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_conv import _conv_implementation
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
+from onnx.reference.ops.op_instance_normalization import InstanceNormalization as ReferenceInstanceNormalization
+from onnx.reference.ops.op_layer_normalization import LayerNormalization as ReferenceLayerNormalization
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
@@ -151,6 +154,8 @@ class GridSample(ReferenceGridSample):  # type: ignore[misc]
     """Grid sampling, whose modes the evaluator knows only by the names that they have since version 20 (onnx 1.23)."""
 
     def _run(self, x: Array, grid: Array, mode: str = "linear", **attributes: object) -> tuple[Array]:
+        if len(x) != len(grid):
+            raise ValueError(f"a batch of {len(x)} images and a grid of {len(grid)} do not fit")
         name = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
         result: tuple[Array] = super()._run(x, grid, mode=name, **attributes)
         return result
@@ -527,6 +532,8 @@ class Pad(Pad_18):  # type: ignore[misc]
         axes = range(data.ndim) if len(rest) < 2 or rest[1] is None else rest[1]
         kept = [slice(None)] * data.ndim
         for axis, before, after in zip(axes, *pads.reshape(2, -1), strict=True):
+            if before + after + data.shape[axis] < 0:
+                raise ValueError(f"{data.shape[axis]} elements are fewer than pads of {before} and {after} cut off")
             kept[axis] = slice(max(0, -before), data.shape[axis] - max(0, -after))
         result: tuple[Array] = super()._run(data[tuple(kept)], np.maximum(pads, 0), *rest, **attributes)
         return result
@@ -603,6 +610,65 @@ class Mean(OpRun):  # type: ignore[misc]
         return ((total / len(arrays)).astype(total.dtype),)
 
 
+class Split(OpRun):  # type: ignore[misc]
+    """Parts of an array, whose sizes the evaluator does not compare with the array's (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        split: Sequence[int] | Array | None = None,
+        axis: int | None = None,
+        num_outputs: int | None = None,
+    ) -> tuple[Array, ...]:
+        axis = axis or 0
+        extent, count = x.shape[axis], num_outputs or len(self.onnx_node.output)
+        if split is None:
+            if num_outputs is None and extent % count:
+                raise ValueError(f"{extent} elements do not divide into {count} equal parts")
+            size = -(-extent // count)
+            split = [max(0, min(size, extent - size * part)) for part in range(count)]
+        if sum(split) != extent or min(split) < 0:
+            raise ValueError(f"parts of {', '.join(map(str, split))} elements do not fit {extent}")
+        return tuple(np.split(x, np.cumsum(split)[:-1], axis))
+
+
+class BatchNormalization(BatchNormalization_14):  # type: ignore[misc]
+    """Normalization of channels, to whose parameters the evaluator broadcasts its operand (onnx 1.23)."""
+
+    def _run(self, x: Array, *params: Array, **attributes: object) -> tuple[Array, ...]:
+        _check_channels(x, params)
+        results: tuple[Array, ...] = super()._run(x, *params, **attributes)
+        return results
+
+
+class InstanceNormalization(ReferenceInstanceNormalization):  # type: ignore[misc]
+    """Normalization of images, to whose parameters the evaluator broadcasts its operand (onnx 1.23)."""
+
+    def _run(self, x: Array, *params: Array, **attributes: object) -> tuple[Array]:
+        _check_channels(x, params)
+        result: tuple[Array] = super()._run(x, *params, **attributes)
+        return result
+
+
+def _check_channels(x: Array, params: Sequence[Array]) -> None:
+    """Raise ValueError unless each parameter has an element for each channel; a vector is of one channel."""
+    channels = x.shape[1] if x.ndim > 1 else 1
+    for param in params:
+        if param.shape != (channels,):
+            raise ValueError(f"parameters of {param.size} elements do not fit {channels} channels")
+
+
+class LayerNormalization(ReferenceLayerNormalization):  # type: ignore[misc]
+    """Layer normalization, to whose scale the evaluator broadcasts its operand (onnx 1.23)."""
+
+    def _run(self, x: Array, scale: Array, bias: Array | None = None, **attributes: object) -> tuple[Array, ...]:
+        for param in (scale, bias):
+            if param is not None and np.broadcast_shapes(x.shape, param.shape) != x.shape:
+                raise ValueError(f"parameters of {list(param.shape)} elements do not fit an operand of {list(x.shape)}")
+        results: tuple[Array, ...] = super()._run(x, scale, bias, **attributes)
+        return results
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -644,5 +710,9 @@ FIXES = [
     ConvTranspose,
     Mean,
     Softsign,
+    Split,
+    BatchNormalization,
+    InstanceNormalization,
+    LayerNormalization,
     ZipMap,
 ]
