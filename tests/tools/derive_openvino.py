@@ -2,8 +2,8 @@
 
 Run as `python -m tests.tools.derive_openvino [--symbolic] [--supported]` with the package `openvino` installed. A line
 per case that raises, is wrong, hangs or kills the process; then a line per operator with the cases that fail and pass.
-`support/openvino_rules.py` is written from it by hand, with the reason of each row. With `--supported`, only cases that
-`OPENVINO` supports are run, none of which may fail.
+`support/openvino_rules.py` is written from it by hand, with the reason of each row. With `--supported`, a
+case is built and run as a user would do, and is refused or right.
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
 
-from conformance import Case, Outcome, _unsupported_reason, differences, is_random, node_cases, symbolic
+from conformance import Case, Outcome, differences, is_random, node_cases, run_case, symbolic
+from onnx.shape_inference import infer_shapes
 
 from tvmtarget.backends.openvino import BACKEND
 from tvmtarget.backends.protocol import CompileRequest
-from tvmtarget.ir.module import IRModule
 from tvmtarget.target.tree import Target
 
 SECONDS = 60
 
 
-def outcome(case: Case, *, only_supported: bool) -> Outcome:
-    """Compile and run a case in this process."""
+def outcome(case: Case) -> Outcome:
+    """Compile and run a case in this process, supported or not."""
     try:
-        if only_supported:
-            reason = _unsupported_reason(IRModule.from_onnx(case.model), "openvino")
-            if reason is not None:
-                return Outcome(case.name, "unsupported", str(reason))
         names = [value.name for value in case.model.graph.output]
-        request = CompileRequest("main", case.model.SerializeToString(), "", Target("openvino").resolve())
-        results = BACKEND.compile(request).run(case.inputs)
+        model = infer_shapes(case.model).SerializeToString()
+        results = BACKEND.compile(CompileRequest("main", model, "", Target("openvino").resolve())).run(case.inputs)
         wrong = differences(dict(zip(names, results, strict=True)), case)
     except Exception as error:
         return Outcome(case.name, "failed", f"raises {type(error).__name__}: {error}"[:300].replace("\n", " "))
@@ -50,7 +46,7 @@ def apart(case: Case, *, only_supported: bool) -> Outcome:
     if child == 0:
         signal.alarm(SECONDS)
         with open(write, "wb") as stream:
-            pickle.dump(outcome(case, only_supported=only_supported), stream)
+            pickle.dump(run_case(case, "openvino") if only_supported else outcome(case), stream)
         os._exit(0)
     os.close(write)
     with open(read, "rb") as stream:
