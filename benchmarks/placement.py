@@ -308,6 +308,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()
+    if unknown := sorted({*options.models} - {"digits", *names()}):
+        parser.error(f"no model {', '.join(unknown)}; choose from {', '.join(('digits', *names()))}")
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     from benchmarks.run import targets
     from tvmtarget import Target
