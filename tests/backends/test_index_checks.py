@@ -139,7 +139,8 @@ def test_lengths_of_sequences_beyond_the_input_are_an_error(target: str) -> None
             executable(x, np.array(lengths, np.int32))
 
 
-def test_computed_indices_are_checked_on_openvino() -> None:
+@pytest.mark.parametrize("constant", [True, False])
+def test_known_and_computed_indices_are_checked_on_openvino(constant: bool) -> None:
     nodes = [helper.make_node("Add", ["at", "at"], ["twice"]), helper.make_node("Gather", ["x", "twice"], ["y"])]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3]),
@@ -148,7 +149,13 @@ def test_computed_indices_are_checked_on_openvino() -> None:
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3])
     opsets = [helper.make_opsetid("", 18)]
     model = helper.make_model(helper.make_graph(nodes, "g", inputs, [output]), opset_imports=opsets, ir_version=9)
-    executable = tt.build(model, target="openvino")
-    np.testing.assert_array_equal(executable(DATA, np.array([-2])), DATA[[0]])
-    with pytest.raises(RunError, match=r"index 4 of .*\(Gather\) in @. is out of bounds for 4 elements"):
-        executable(DATA, np.array([2]))
+    module = tt.IRModule.from_onnx(model)
+    for at, size, is_within in ((-2, 4, True), (2, 4, False), (2, 5, True), (-2, 3, False)):
+        bound = module.bind({"at": np.array([at])}) if constant else module
+        given = [np.resize(DATA, (size, 3)), *([] if constant else [np.array([at])])]
+        executable = tt.build(bound, target="openvino")
+        if is_within:
+            np.testing.assert_array_equal(executable(*given), given[0][[2 * at]])
+        else:
+            with pytest.raises(RunError, match=rf"index {2 * at} of .*\(Gather\) in @. is out of bounds for {size}"):
+                executable(*given)

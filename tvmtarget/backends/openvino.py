@@ -108,7 +108,8 @@ class _OpenVino(Backend):
             checks = tuple(_index_checks(request.model.graph, place))
             not_empty = _dims_of_elements(request.model.graph)
             request = replace(request, source=_expanded(request, low_precision=low_precision))
-            model = _core().read_model(request.source_with(check.indices for check in checks))
+            computed = (check.indices for check in checks if check.constant is None)
+            model = _core().read_model(request.source_with(computed))
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
             _divide_exactly(model)
@@ -653,11 +654,13 @@ class _IndexCheck:
         node: name, kind and place of the operator.
         indices: name of the value.
         sizes: elements along each axis that they refer to: a number, or an input by position and its axis.
+        constant: the indices, if they are known.
     """
 
     node: str
     indices: str
     sizes: tuple[int | tuple[int, int], ...]
+    constant: Array | None = None
 
     def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
         """Raise an error for an index that is out of bounds.
@@ -675,8 +678,12 @@ class _IndexCheck:
 
 
 def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
-    """Yield what is to be checked in each run: indices that are no constants, of values whose sizes are known."""
-    constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    """Yield what is to be checked in each run: indices, where they or the sizes of what they refer to are not known.
+
+    Sizes of values that are neither static nor dimensions of inputs are not checked.
+    """
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {name: tuple(tensor.dims) for name, tensor in tensors.items()}
     given = [value for value in graph.input if value.name not in constants]
     shapes: dict[str, tuple[int | str, ...]] = {**constants}
     for value in (*graph.value_info, *graph.output, *given):
@@ -689,7 +696,7 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
             if isinstance(dim, str) and dim:  # others have no name
                 places.setdefault(dim, (position, axis))
     for node in graph.node:
-        if node.op_type not in _ALONG_AXIS | _COORDINATES or node.input[1] in constants:
+        if node.op_type not in _ALONG_AXIS | _COORDINATES:
             continue
         data, indices = shapes.get(node.input[0]), shapes.get(node.input[1])
         attributes = {one.name: one.i for one in node.attribute}
@@ -701,8 +708,10 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
             count = last if isinstance(last, int) else 0
         sizes = [size if isinstance(size, int) else places.get(size) for size in data[first % len(data) :]]
         known = tuple(size for size in sizes[:count] if size is not None)
-        if len(known) == count > 0:
-            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known)
+        tensor = tensors.get(node.input[1])
+        if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
+            constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
+            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, constant)
 
 
 class _Program(Compiled):
@@ -739,9 +748,11 @@ class _Program(Compiled):
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
             what = f"its result depends on {ignored[0]!r}, which OpenVINO ignores" if ignored else "values are lost"
             raise BackendError(f"openvino cannot take function {request.name!r} of {self._place}: {what}")
-        # Indices that are inputs are checked before a run, which may end the process, and computed ones after it.
-        self._checks_before = [(one, self._names.index(one.indices)) for one in checks if one.indices in self._names]
-        computed = [(one, _position(results, one.indices)) for one in checks if one.indices not in self._names]
+        # Known indices and inputs are checked before a run, which may end the process, and computed ones after it.
+        unknown = [one for one in checks if one.constant is None]
+        self._known_indices = [(one, one.constant) for one in checks if one.constant is not None]
+        self._checks_before = [(one, self._names.index(one.indices)) for one in unknown if one.indices in self._names]
+        computed = [(one, _position(results, one.indices)) for one in unknown if one.indices not in self._names]
         self._checks_after = [(one, at) for one, at in computed if at is not None]
         never_free_in_forks(compiled)
 
@@ -759,6 +770,8 @@ class _Program(Compiled):
                     f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
                     "of no elements as ONNX defines it; place its operations on another site"
                 )
+        for check, constant in self._known_indices:
+            check.require_within(constant, arrays)
         for check, given in self._checks_before:
             check.require_within(arrays[given], arrays)
         with self._lock:
