@@ -329,12 +329,14 @@ def test_softsign_of_scalars_and_vectors(x):
         ("2, c, 3", "y = BatchNormalization(x, scale, scale, scale, scale)", (2, 1, 3)),
         ("n, 1, 4, 4", "y = GridSample(x, grid)", (1, 1, 4, 4)),
         ("n, 2", "y = Pad(x, cut)", (2, 2)),
+        ("1, 2, 3", "y = ConvTranspose(x, kernels, scale)", (1, 2, 3)),
+        ("n, 2", "y = ScatterND(x, places, x)", (3, 2)),
     ],
 )
 def test_sizes_that_do_not_fit_when_a_program_runs_are_refused(shape, node, given):
     constants = {
         "parts": np.array([1, 2]), "scale": np.ones(4, "float32"), "grid": np.zeros((2, 2, 2, 2), "float32"),
-        "cut": np.array([-3, 0, 0, 0]),
+        "cut": np.array([-3, 0, 0, 0]), "kernels": np.ones((2, 1, 2), "float32"), "places": np.array([[0]]),
     }  # fmt: skip
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (float y) {{ {node} }}'
     model = parser.parse_model(text)

@@ -29,6 +29,7 @@ from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
 from onnx.reference.ops.op_resize import Resize as ReferenceResize
+from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
 from tvmtarget.backends.protocol import Array
 
@@ -158,6 +159,17 @@ class GridSample(ReferenceGridSample):  # type: ignore[misc]
             raise ValueError(f"a batch of {len(x)} images and a grid of {len(grid)} do not fit")
         name = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
         result: tuple[Array] = super()._run(x, grid, mode=name, **attributes)
+        return result
+
+
+class ScatterND(ReferenceScatterND):  # type: ignore[misc]
+    """Updates of slices, to which the evaluator broadcasts them (onnx 1.23)."""
+
+    def _run(self, data: Array, indices: Array, updates: Array, **attributes: object) -> tuple[Array]:
+        shape = (*indices.shape[:-1], *data.shape[indices.shape[-1] :])
+        if updates.shape != shape:
+            raise ValueError(f"updates of {list(updates.shape)} elements do not fit places of {list(shape)}")
+        result: tuple[Array] = super()._run(data, indices, updates, **attributes)
         return result
 
 
@@ -551,7 +563,9 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
         output_shape: Sequence[int] | None = None,
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
-        rank = x.ndim - 2
+        rank, channels = x.ndim - 2, weights.shape[1] * (group or 1)
+        if bias is not None and bias.size != channels:
+            raise ValueError(f"a bias of {bias.size} elements does not fit {channels} channels")
         steps, gaps, more = (
             attributes.get(name) or [default] * rank
             for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
@@ -568,7 +582,7 @@ class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
             lengths = [end - pads[at] - pads[at + rank] for at, end in enumerate(ends)]
             if attributes.get("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
                 lengths = [size * step for size, step in zip(x.shape[2:], steps, strict=True)]
-            shape = (x.shape[0], weights.shape[1] * count, *(output_shape or lengths))
+            shape = (x.shape[0], channels, *(output_shape or lengths))
             return (np.zeros(shape, x.dtype) + (0 if bias is None else bias.reshape(-1, *[1] * rank)),)
         parts = [
             super(ConvTranspose, self)._run(data, each, group=1, output_shape=output_shape, **attributes)[0]
@@ -689,6 +703,7 @@ FIXES = [
     Optional,
     GatherElements,
     GridSample,
+    ScatterND,
     MatMulInteger,
     Flatten,
     LpPool,
