@@ -331,12 +331,16 @@ def test_softsign_of_scalars_and_vectors(x):
         ("n, 2", "y = Pad(x, cut)", (2, 2)),
         ("1, 2, 3", "y = ConvTranspose(x, kernels, scale)", (1, 2, 3)),
         ("n, 2", "y = ScatterND(x, places, x)", (3, 2)),
+        ("n, 2", "y = GatherElements<axis = 1>(x, places)", (0, 2)),
+        ("1, 2, n", "y = Conv(x, windows)", (1, 2, 2)),
+        ("1, 2, n", "y = Conv(x, windows, bias)", (1, 2, 4)),
     ],
 )
 def test_sizes_that_do_not_fit_when_a_program_runs_are_refused(shape, node, given):
     constants = {
         "parts": np.array([1, 2]), "scale": np.ones(4, "float32"), "grid": np.zeros((2, 2, 2, 2), "float32"),
         "cut": np.array([-3, 0, 0, 0]), "kernels": np.ones((2, 1, 2), "float32"), "places": np.array([[0]]),
+        "windows": np.ones((4, 2, 3), "float32"), "bias": np.ones(1, "float32"),
     }  # fmt: skip
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[{shape}] x) => (float y) {{ {node} }}'
     model = parser.parse_model(text)

@@ -13,6 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_conv import Conv as ReferenceConv
 from onnx.reference.ops.op_conv import _conv_implementation
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
@@ -32,6 +33,7 @@ from onnx.reference.ops.op_resize import Resize as ReferenceResize
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
 from tvmtarget.backends.protocol import Array
+from tvmtarget.ir.symbolic_shapes import least_sizes
 
 __all__ = ["FIXES"]
 
@@ -147,6 +149,8 @@ class GatherElements(OpRun):  # type: ignore[misc]
 
     def _run(self, data: Array, indices: Array, axis: int = 0) -> tuple[Array]:
         axis %= data.ndim
+        if any(size > data.shape[one] for one, size in enumerate(indices.shape) if one != axis):
+            raise ValueError(f"indices of {list(indices.shape)} elements do not fit data of {list(data.shape)}")
         ends = (None if one == axis else size for one, size in enumerate(indices.shape))
         return (np.take_along_axis(data[tuple(slice(end) for end in ends)], indices, axis),)
 
@@ -551,6 +555,31 @@ class Pad(Pad_18):  # type: ignore[misc]
         return result
 
 
+class Conv(ReferenceConv):  # type: ignore[misc]
+    """Convolution, of which the evaluator does not compare bias and images with the weights (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        weights: Array,
+        bias: Array | None = None,
+        auto_pad: str | None = None,
+        dilations: Sequence[int] | None = None,
+        group: int | None = None,
+        kernel_shape: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Array]:
+        if bias is not None and bias.size != len(weights):
+            raise ValueError(f"a bias of {bias.size} elements does not fit {len(weights)} channels")
+        if auto_pad in (None, "NOTSET", "VALID"):
+            least = least_sizes(weights.shape[2:], strides or (), dilations or (), pads or ())
+            if any(size < needed for size, needed in zip(x.shape[2:], least, strict=True)):
+                raise ValueError(f"windows that need {list(least)} elements do not fit images of {list(x.shape[2:])}")
+        result: tuple[Array] = super()._run(x, weights, bias, auto_pad, dilations, group, kernel_shape, pads, strides)
+        return result
+
+
 class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
     """Transposed convolution, whose groups the evaluator mixes up, and whose shape it does not crop to (onnx 1.23)."""
 
@@ -722,6 +751,7 @@ FIXES = [
     OneHot,
     NonMaxSuppression,
     Pad,
+    Conv,
     ConvTranspose,
     Mean,
     Softsign,
