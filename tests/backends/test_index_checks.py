@@ -159,3 +159,18 @@ def test_known_and_computed_indices_are_checked_on_openvino(constant: bool) -> N
         else:
             with pytest.raises(RunError, match=rf"index {2 * at} of .*\(Gather\) in @. is out of bounds for {size}"):
                 executable(*given)
+
+
+def test_more_indices_than_elements_are_an_error_on_openvino() -> None:
+    node = helper.make_node("GatherElements", ["x", "at"], ["y"], axis=0)
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]),
+        helper.make_tensor_value_info("at", TensorProto.INT64, ["k", "l"]),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k", "l"])
+    graph = helper.make_graph([node], "g", inputs, [output])
+    opsets = [helper.make_opsetid("", 18)]
+    executable = tt.build(helper.make_model(graph, opset_imports=opsets, ir_version=9), target="openvino")
+    np.testing.assert_array_equal(executable(DATA, np.array([[3, 0]])), [[DATA[3, 0], DATA[0, 1]]])
+    with pytest.raises(RunError, match=r"4 indices of .* along axis 1 do not fit the 3 elements of its data"):
+        executable(DATA, np.zeros((1, 4), np.int64))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -642,8 +642,11 @@ _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 # Operators whose second operand holds indices along their axis, and those where it holds coordinates.
-_ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_ELEMENTS = frozenset({"GatherElements", "ScatterElements"})
+_ALONG_AXIS = _ELEMENTS | {"Gather"}
 _COORDINATES = frozenset({"GatherND", "ScatterND"})
+# A number of elements, or an input by position and the axis that has as many.
+_Size: TypeAlias = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -653,17 +656,19 @@ class _IndexCheck:
     Attributes:
         node: name, kind and place of the operator.
         indices: name of the value.
-        sizes: elements along each axis that they refer to: a number, or an input by position and its axis.
+        sizes: elements along each axis that they refer to.
+        limits: the other axes along which they are no more than the data, with the elements of these.
         constant: the indices, if they are known.
     """
 
     node: str
     indices: str
-    sizes: tuple[int | tuple[int, int], ...]
+    sizes: tuple[_Size, ...]
+    limits: tuple[tuple[int, _Size], ...] = ()
     constant: Array | None = None
 
     def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
-        """Raise an error for an index that is out of bounds.
+        """Raise an error for an index that is out of bounds, and for more indices than there are elements.
 
         Args:
             indices: the value.
@@ -671,10 +676,20 @@ class _IndexCheck:
         """
         columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
         for column, size in zip(columns, self.sizes, strict=True):
-            elements = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
+            elements = _elements(size, inputs)
             wrong = column[(column < -elements) | (column >= elements)]
             if wrong.size:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
+        for axis, size in self.limits:
+            if indices.shape[axis] > _elements(size, inputs):
+                raise RunError(
+                    f"{indices.shape[axis]} indices of {self.node} along axis {axis} do not fit the "
+                    f"{_elements(size, inputs)} elements of its data"
+                )
+
+
+def _elements(size: _Size, inputs: Sequence[Array]) -> int:
+    return size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
 
 
 def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
@@ -706,12 +721,18 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if node.op_type in _COORDINATES:
             first, last = attributes.get("batch_dims", 0), indices[-1]
             count = last if isinstance(last, int) else 0
-        sizes = [size if isinstance(size, int) else places.get(size) for size in data[first % len(data) :]]
-        known = tuple(size for size in sizes[:count] if size is not None)
+        first %= len(data)
+        sizes = [size if isinstance(size, int) else places.get(size) for size in data]
+        known = tuple(size for size in sizes[first : first + count] if size is not None)
+        limits = tuple(
+            (axis, size)
+            for axis, size in enumerate(sizes)
+            if node.op_type in _ELEMENTS and axis != first and size is not None and indices[axis] != data[axis]
+        )
         tensor = tensors.get(node.input[1])
-        if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
+        if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known) or limits):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
-            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, constant)
+            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, limits, constant)
 
 
 class _Program(Compiled):
