@@ -2,8 +2,8 @@
 
 Run as `python -m tests.tools.derive_openvino [--symbolic] [--supported]` with the package `openvino` installed. A line
 per case that raises, is wrong, hangs or kills the process; then a line per operator with the cases that fail and pass.
-`support/openvino_rules.py` is written from it by hand, with the reason of each row. With `--supported`, a
-case is built and run as a user would do, and is refused or right.
+`support/openvino_rules.py` is written from it by hand, with the reason of each row. With `--supported`, each
+case is built and run as users do, and must be refused or right.
 """
 
 from __future__ import annotations

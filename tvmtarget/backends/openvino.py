@@ -641,9 +641,10 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"}
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-# Operators whose second operand holds indices along their axis, and those where it holds coordinates.
-_ELEMENTS = frozenset({"GatherElements", "ScatterElements"})
-_ALONG_AXIS = _ELEMENTS | {"Gather"}
+# Operators whose second operand holds an index for each element, those where it holds indices along their axis, and
+# those where it holds coordinates.
+_BY_ELEMENT = frozenset({"GatherElements", "ScatterElements"})
+_ALONG_AXIS = _BY_ELEMENT | {"Gather"}
 _COORDINATES = frozenset({"GatherND", "ScatterND"})
 # A number of elements, or an input by position and the axis that has as many.
 _Size: TypeAlias = int | tuple[int, int]
@@ -676,19 +677,19 @@ class _IndexCheck:
         """
         columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
         for column, size in zip(columns, self.sizes, strict=True):
-            elements = _elements(size, inputs)
+            elements = _extent(size, inputs)
             wrong = column[(column < -elements) | (column >= elements)]
             if wrong.size:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
         for axis, size in self.limits:
-            if indices.shape[axis] > _elements(size, inputs):
+            count, elements = indices.shape[axis], _extent(size, inputs)
+            if count > elements:
                 raise RunError(
-                    f"{indices.shape[axis]} indices of {self.node} along axis {axis} do not fit the "
-                    f"{_elements(size, inputs)} elements of its data"
+                    f"{count} indices of {self.node} along axis {axis} do not fit the {elements} elements of its data"
                 )
 
 
-def _elements(size: _Size, inputs: Sequence[Array]) -> int:
+def _extent(size: _Size, inputs: Sequence[Array]) -> int:
     return size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
 
 
@@ -727,7 +728,7 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         limits = tuple(
             (axis, size)
             for axis, size in enumerate(sizes)
-            if node.op_type in _ELEMENTS and axis != first and size is not None and indices[axis] != data[axis]
+            if node.op_type in _BY_ELEMENT and axis != first and size is not None and indices[axis] != data[axis]
         )
         tensor = tensors.get(node.input[1])
         if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known) or limits):

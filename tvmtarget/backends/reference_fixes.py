@@ -558,25 +558,15 @@ class Pad(Pad_18):  # type: ignore[misc]
 class Conv(ReferenceConv):  # type: ignore[misc]
     """Convolution, of which the evaluator does not compare bias and images with the weights (onnx 1.23)."""
 
-    def _run(
-        self,
-        x: Array,
-        weights: Array,
-        bias: Array | None = None,
-        auto_pad: str | None = None,
-        dilations: Sequence[int] | None = None,
-        group: int | None = None,
-        kernel_shape: Sequence[int] | None = None,
-        pads: Sequence[int] | None = None,
-        strides: Sequence[int] | None = None,
-    ) -> tuple[Array]:
+    def _run(self, x: Array, weights: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:  # noqa: ANN401
         if bias is not None and bias.size != len(weights):
             raise ValueError(f"a bias of {bias.size} elements does not fit {len(weights)} channels")
-        if auto_pad in (None, "NOTSET", "VALID"):
-            least = least_sizes(weights.shape[2:], strides or (), dilations or (), pads or ())
+        if attributes.get("auto_pad") in (None, "NOTSET", "VALID"):
+            strides, dilations, pads = (attributes.get(name) or () for name in ("strides", "dilations", "pads"))
+            least = least_sizes(weights.shape[2:], strides, dilations, pads)
             if any(size < needed for size, needed in zip(x.shape[2:], least, strict=True)):
-                raise ValueError(f"windows that need {list(least)} elements do not fit images of {list(x.shape[2:])}")
-        result: tuple[Array] = super()._run(x, weights, bias, auto_pad, dilations, group, kernel_shape, pads, strides)
+                raise ValueError(f"windows that need {least} elements do not fit images of {list(x.shape[2:])}")
+        result: tuple[Array] = super()._run(x, weights, bias, **attributes)
         return result
 
 
