@@ -10,6 +10,7 @@ from tvmtarget.ir.dim_expressions import (
     least_dim,
     min_dims,
     multiply_dims,
+    size_of,
     subtract_dims,
     symbols_of,
 )
@@ -58,7 +59,26 @@ def test_expressions_have_the_values_of_what_they_are_computed_from():
                 continue
             assert value(found) == COMPUTE[compute](value(dim), value(other)), (compute, dim, other)
             assert add_dims(found, 0) == found
+            assert size_of(found, sizes) == value(found)
             dim = found
+
+
+@pytest.mark.parametrize(
+    ("dim", "sizes", "size"),
+    [
+        (4, {}, 4),
+        (None, {}, None),
+        ("n", {"n": 0}, 0),
+        ("n + m", {"n": 2}, None),
+        ("n + m", {"n + m": 7}, 7),
+        ("((h - 3)//2) + 1", {"h": 2}, 0),
+        ("min(512, s)", {"s": 600}, 512),
+        ("batch:0", {"batch:0": 3}, 3),
+        ("batch:0", {}, None),
+    ],
+)
+def test_a_size_follows_from_others(dim, sizes, size):
+    assert size_of(dim, sizes) == size
 
 
 @pytest.mark.parametrize(

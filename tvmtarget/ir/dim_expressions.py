@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from math import gcd
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tvmtarget.ir.types import Dim
@@ -22,6 +23,7 @@ __all__ = [
     "min_dims",
     "multiply_dims",
     "product_of_dims",
+    "size_of",
     "subtract_dims",
     "symbols_of",
 ]
@@ -134,6 +136,28 @@ def least_dim(dim: Dim, symbol: int, zeros: Container[str] = ()) -> int | None:
     """
     terms = _sum(dim)
     return None if terms is None else _bound(terms, symbol, zeros)
+
+
+def size_of(dim: Dim, sizes: Mapping[str, int]) -> int | None:
+    """Return a size where those that it follows from are known.
+
+    >>> size_of("2*batch + 1", {"batch": 3})
+    7
+
+    Args:
+        dim: a number, symbol or expression; None if it is not known.
+        sizes: numbers by symbol, or by the text of an expression.
+
+    Returns:
+        The number, None if it is not known.
+    """
+    if not isinstance(dim, str):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    terms = _parsed_with(dim, sizes)
+    found = None if terms is None else _text(terms)
+    return found if isinstance(found, int) else None
 
 
 def symbols_of(dim: Dim) -> frozenset[str]:
@@ -255,12 +279,14 @@ def _sum(dim: Dim) -> _Sum | None:
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> _Sum | None:
     """Parse a symbol or expression; None for any other text, which names a size but is no part of an expression."""
-    if _SYMBOL.fullmatch(text):
-        return {(text,): 1}
+    return {(text,): 1} if _SYMBOL.fullmatch(text) else _parsed_with(text, MappingProxyType({}))
+
+
+def _parsed_with(text: str, sizes: Mapping[str, int]) -> _Sum | None:
     if len(text) > _MOST_CHARACTERS:
         return None
     try:
-        return _evaluated(ast.parse(text, mode="eval").body)
+        return _evaluated(ast.parse(text, mode="eval").body, sizes)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -273,23 +299,25 @@ _OPERATORS: dict[type[ast.operator], Callable[[_Sum, _Sum], _Sum | None]] = {
 }
 
 
-def _evaluated(node: ast.expr) -> _Sum | None:
+def _evaluated(node: ast.expr, sizes: Mapping[str, int]) -> _Sum | None:
     match node:
         case ast.Name(id=name):
-            return {(name,): 1}
+            return _number(sizes[name]) if name in sizes else {(name,): 1}
         case ast.Constant(value=int(number)) if not isinstance(number, bool):
             return _number(number)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _applied(_OPERATORS[type(op)], left, right)
+            return _applied(_OPERATORS[type(op)], left, right, sizes)
         case ast.Call(func=ast.Name(id="min"), args=[left, right], keywords=[]):
-            return _applied(_least, left, right)
+            return _applied(_least, left, right, sizes)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            found = _evaluated(operand)
+            found = _evaluated(operand, sizes)
             return None if found is None else _subtract({}, found)
         case _:
             return None
 
 
-def _applied(compute: Callable[[_Sum, _Sum], _Sum | None], left: ast.expr, right: ast.expr) -> _Sum | None:
-    a, b = _evaluated(left), _evaluated(right)
+def _applied(
+    compute: Callable[[_Sum, _Sum], _Sum | None], left: ast.expr, right: ast.expr, sizes: Mapping[str, int]
+) -> _Sum | None:
+    a, b = _evaluated(left, sizes), _evaluated(right, sizes)
     return None if a is None or b is None else compute(a, b)
