@@ -1,5 +1,6 @@
 """OpenVINO as a code generator: types, shapes and order of results, settings that it honours, and refusals."""
 
+import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -639,14 +640,42 @@ def test_recurrent_networks_may_read_one_value(kinds, direction):
 def test_a_run_that_fails_leaves_no_shapes_to_later_ones():
     """OpenVINO 2026.4 would return the shape of the largest values of the run that failed."""
     text = """<ir_version: 8, opset_import: ["": 18]>
-        g (float[1,n,3,3] x) => (float[1,n,1,1] y, float[1,36] z) <int64[2] s = {1, 36}> {
+        g (float[1,n,3,3] x, int64[2] s) => (float[1,n,1,1] y, float[p,q] z) {
             y = GlobalMaxPool(x) z = Reshape(x, s) }"""
     program = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "openvino")
-    fitting = np.ones((1, 4, 3, 3), "float32")
-    assert program.run({"x": fitting})["y"].shape == (1, 4, 1, 1)
+    fitting, shape = np.ones((1, 4, 3, 3), "float32"), np.array([1, 36])
+    assert program.run({"x": fitting, "s": shape})["y"].shape == (1, 4, 1, 1)
     with pytest.raises(RunError, match="conflicts with the reshape pattern"):
-        program.run({"x": np.ones((1, 5, 3, 3), "float32")})
-    assert program.run({"x": fitting})["y"].shape == (1, 4, 1, 1)
+        program.run({"x": np.ones((1, 5, 3, 3), "float32"), "s": shape})
+    assert program.run({"x": fitting, "s": shape})["y"].shape == (1, 4, 1, 1)
+
+
+@pytest.mark.parametrize("shape", [("n", 1, 2, 3), (2, 1, "n", 3), ("n", 1, 3), ("n", 1, 2, 1, "m")])
+@pytest.mark.parametrize("repeats", [[1, 2, 2, 1, 1], [2, 3, 1, 2, 2], [1, 2, 1, 1, 1]])
+def test_values_of_open_sizes_are_repeated(shape, repeats):
+    """OpenVINO 2026.4 returns other elements where a second dimension of 1 and an open one are repeated."""
+    node = helper.make_node("Tile", ["x", "r"], ["y"])
+    program = model([node], {"x": ("float32", shape)}, {"y": ("float32", None)})
+    times = np.array(repeats[: len(shape)])
+    program.graph.initializer.append(numpy_helper.from_array(times, "r"))
+    x = np.arange(math.prod(sizes := [4 if isinstance(dim, str) else dim for dim in shape]), dtype="float32")
+    found = tt.build(program, "openvino")(x.reshape(sizes))
+    np.testing.assert_array_equal(found, np.tile(x.reshape(sizes), times))
+
+
+@pytest.mark.parametrize(
+    ("product", "scale"),
+    [("y = Gemm<transB = 1>(a, b, c)", 1), ("t = Transpose(b) d = MatMul(a, t) e = Mul(d, s) y = Add(c, e)", 0.5)],
+)
+def test_a_bias_tells_how_many_open_columns_there_are(product, scale):
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n,3] a, float[m,3] b) => (float[n,m] y) <float[4] c = {{1, 2, 3, 4}}, float s = {{0.5}}> {{
+            {product} }}"""
+    program = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "openvino")
+    a, b = np.ones((2, 3), "float32"), np.arange(12, dtype="float32").reshape(4, 3)
+    np.testing.assert_allclose(program.run({"a": a, "b": b})["y"], a @ b.T * scale + [1, 2, 3, 4])
+    with pytest.raises(RunError, match="do not fit"):
+        program.run({"a": a, "b": b[:3]})
 
 
 @pytest.mark.parametrize("between", ["b = Identity(a)", "b = Relu(a)", "c = Mul(a, s) b = Add(c, s)"])

@@ -13,6 +13,11 @@ def test_random_models_are_computed_or_refused(target):
     assert list(failures(target, range(1, 26))) == []
 
 
+def test_random_models_of_open_sizes_are_computed_or_refused():
+    pytest.importorskip("openvino")
+    assert list(failures("openvino", range(200, 230), 0.5)) == []
+
+
 @pytest.mark.parametrize(("target", "count", "symbolic"), [("llvm", 20, 0.5), ("c", 12, 0)])
 @pytest.mark.slow
 def test_random_models_are_compiled_or_refused(target, count, symbolic):

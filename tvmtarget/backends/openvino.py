@@ -20,6 +20,9 @@ from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
+from tvmtarget.ir.function import Function
+from tvmtarget.ir.onnx.reader import read_body
+from tvmtarget.ir.size_requirements import RunSizes
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES
 from tvmtarget.target.attributes import Value
@@ -107,6 +110,7 @@ class _OpenVino(Backend):
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
             checks = tuple(_index_checks(request.model.graph, place))
             not_empty = _dims_of_elements(request.model.graph)
+            function = _function_of(request.model)
             request = replace(request, source=_expanded(request, low_precision=low_precision))
             computed = (check.indices for check in checks if check.constant is None)
             model = _core().read_model(request.source_with(computed))
@@ -114,6 +118,7 @@ class _OpenVino(Backend):
             _keep_infinities(ov, model)
             _divide_exactly(model)
             _separate_sequences(ov, model)
+            _separate_biases(ov, model)
             _compute_constants(ov, model)
             compile_model = partial(_core().compile_model, model, str(target["device-name"]), properties)
             compiled = compile_model()
@@ -134,7 +139,7 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, compile_model, model, request, checks, not_empty)
+        return _Program(compiled, compile_model, model, request, checks, not_empty, function)
 
 
 def _is_low_precision(graph: onnx.GraphProto) -> bool:
@@ -263,6 +268,26 @@ def _separate_sequences(ov: Any, model: Any) -> None:  # noqa: ANN401
             wide = ov.opset1.unsqueeze(source, np.array([2]))
             moved = ov.opset1.transpose(wide, np.array([1, 0, 2, 3]))
             node.input(0).replace_source_output(ov.opset1.squeeze(moved, np.array([2])).output(0))
+
+
+def _separate_biases(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Keep a bias of known size out of a product of open columns, with which OpenVINO does not compile it (2026.4)."""
+    for node in model.get_ordered_ops():
+        operands = _sources(node) if node.get_type_name() == "Add" else []
+        for position, product in enumerate(operands):
+            if product.get_type_name() == "Multiply":
+                product = next((one for one in _sources(product) if not _is_constant(one)), product)
+            shape, other = (node.get_input_partial_shape(at) for at in (position, 1 - position))
+            is_open = product.get_type_name() == "MatMul" and shape.rank.is_static and _columns(shape) is None
+            if is_open and (_columns(other) or 1) > 1:
+                kept = np.array([*[0] * (len(shape) - 1), -1])
+                same = ov.opset1.reshape(node.input_value(position), kept, special_zero=True)
+                node.input(position).replace_source_output(same.output(0))
+
+
+def _columns(shape: Any) -> int | None:  # noqa: ANN401
+    """Return the last dimension of a shape of OpenVINO; None if it is not known."""
+    return int(shape[-1].get_length()) if shape.rank.is_static and len(shape) and shape[-1].is_static else None
 
 
 def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -499,6 +524,22 @@ def _expansion(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         builder.nodes.append(node)
 
 
+def _tiling(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Tile of four or five dimensions as one of six where sizes are open.
+
+    OpenVINO returns other elements where a second dimension of 1 and one that is open are repeated (2026.4).
+    """
+    x, repeats = node.input
+    rank = builder.rank(x)
+    if rank not in (4, 5) or all(isinstance(dim, int) for dim in _dims(builder, x)):
+        builder.nodes.append(node)
+        return
+    added = range(6 - rank)
+    times = builder.constant(np.array([*[1] * len(added), *builder.known(repeats)]), x)
+    tiled = builder.add("Tile", [builder.along("Unsqueeze", x, added), times])
+    builder.along("Squeeze", tiled, added, node.output[0])
+
+
 def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a Compress without axis as one of a vector: OpenVINO does not compile it for symbolic dimensions."""
     data, condition = node.input
@@ -611,6 +652,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QuantizeLinear": _other_quantization,
     "RoiAlign": _regions,
     "Softmax": _softmax,
+    "Tile": _tiling,
 }
 
 
@@ -641,10 +683,8 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"}
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
-# Operators whose second operand holds an index for each element, those where it holds indices along their axis, and
-# those where it holds coordinates.
-_BY_ELEMENT = frozenset({"GatherElements", "ScatterElements"})
-_ALONG_AXIS = _BY_ELEMENT | {"Gather"}
+# Operators whose second operand holds indices along their axis, and those where it holds coordinates.
+_ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _COORDINATES = frozenset({"GatherND", "ScatterND"})
 # A number of elements, or an input by position and the axis that has as many.
 _Size: TypeAlias = int | tuple[int, int]
@@ -658,18 +698,16 @@ class _IndexCheck:
         node: name, kind and place of the operator.
         indices: name of the value.
         sizes: elements along each axis that they refer to.
-        limits: the other axes along which they are no more than the data, with the elements of these.
         constant: the indices, if they are known.
     """
 
     node: str
     indices: str
     sizes: tuple[_Size, ...]
-    limits: tuple[tuple[int, _Size], ...] = ()
     constant: Array | None = None
 
     def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
-        """Raise an error for an index that is out of bounds, and for more indices than there are elements.
+        """Raise an error for an index that is out of bounds.
 
         Args:
             indices: the value.
@@ -681,12 +719,31 @@ class _IndexCheck:
             wrong = column[(column < -elements) | (column >= elements)]
             if wrong.size:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
-        for axis, size in self.limits:
-            count, elements = indices.shape[axis], _extent(size, inputs)
-            if count > elements:
-                raise RunError(
-                    f"{count} indices of {self.node} along axis {axis} do not fit the {elements} elements of its data"
-                )
+
+
+def _function_of(model: onnx.ModelProto) -> Function | None:
+    """Return a function whose sizes are to be checked in each run; None if all are known."""
+    dims = (dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
+    if all(dim.HasField("dim_value") for dim in dims):
+        return None
+    opsets = tuple((one.domain, one.version) for one in model.opset_import)
+    return read_body(model.graph).replace(opsets=opsets)
+
+
+def _size_problem(model: Any, inputs: Sequence[int | None], shapes: Sequence[tuple[int, ...]]) -> str | None:  # noqa: ANN401
+    """Return what OpenVINO's inference says of the sizes of a run; None if they fit.
+
+    It infers sizes while it runs, too, but has overwritten memory where it stops in the middle (2026.4).
+    """
+    known, ports = model.clone(), {}
+    for at, shape in zip(inputs, shapes, strict=True):
+        if at is not None:
+            ports[known.input(at)] = _openvino().PartialShape(shape)
+    try:
+        known.reshape(ports)
+    except Exception as error:
+        return f"sizes of inputs do not fit: {_first_line(error)}"
+    return None
 
 
 def _extent(size: _Size, inputs: Sequence[Array]) -> int:
@@ -725,15 +782,10 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         first %= len(data)
         sizes = [size if isinstance(size, int) else places.get(size) for size in data]
         known = tuple(size for size in sizes[first : first + count] if size is not None)
-        limits = tuple(
-            (axis, size)
-            for axis, size in enumerate(sizes)
-            if node.op_type in _BY_ELEMENT and axis != first and size is not None and indices[axis] != data[axis]
-        )
         tensor = tensors.get(node.input[1])
-        if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known) or limits):
+        if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
-            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, limits, constant)
+            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, constant)
 
 
 class _Program(Compiled):
@@ -745,6 +797,7 @@ class _Program(Compiled):
         request: CompileRequest,
         checks: Sequence[_IndexCheck],
         not_empty: Sequence[tuple[int, int, str, str]],
+        function: Function | None,
     ) -> None:
         self._compiled: Any = compiled  # None after a run that failed
         self._compile_model = compile_model
@@ -776,6 +829,7 @@ class _Program(Compiled):
         self._checks_before = [(one, self._names.index(one.indices)) for one in unknown if one.indices in self._names]
         computed = [(one, _position(results, one.indices)) for one in unknown if one.indices not in self._names]
         self._checks_after = [(one, at) for one, at in computed if at is not None]
+        self._sizes = None if function is None else RunSizes(function, partial(_size_problem, model, self._inputs))
         never_free_in_forks(compiled)
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -792,6 +846,8 @@ class _Program(Compiled):
                     f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
                     "of no elements as ONNX defines it; place its operations on another site"
                 )
+        if self._sizes is not None and (problem := self._sizes.problem([array.shape for array in arrays])):
+            raise RunError(f"{problem} ({self._place})")
         for check, constant in self._known_indices:
             check.require_within(constant, arrays)
         for check, given in self._checks_before:
