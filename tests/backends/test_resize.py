@@ -1,10 +1,11 @@
-"""Resize of symbolic dimensions on llvm, against onnxruntime."""
+"""Resize: symbolic dimensions on llvm, and sizes of all engines, against onnxruntime."""
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnxruntime")
@@ -172,3 +173,42 @@ def test_images_are_resized_to_their_nearest_elements_as_in_tensorflow(dims, rou
     )
     x = np.arange(48, dtype="float32").reshape(1, 2, 4, 6)
     np.testing.assert_array_equal(tt.build(module, "llvm")(x), tt.build(module, "onnxruntime")(x))
+
+
+def stages(*pairs):
+    """Return a model that resizes rows from each of some sizes to the next, by the scale that makes it."""
+    nodes, constants = [], []
+    for at, (before, after) in enumerate(pairs):
+        scales = np.array([1, 1, np.float32(after) / np.float32(before), 1], "float32")
+        constants.append(numpy_helper.from_array(scales, f"s{at}"))
+        attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        nodes.append(helper.make_node("Resize", [f"x{at}", "", f"s{at}"], [f"x{at + 1}"], name=f"r{at}", **attributes))
+    nodes.append(helper.make_node("Neg", [f"x{len(pairs)}"], ["y"]))
+    ends = [("x0", [1, 1, pairs[0][0], 2]), ("y", None)]
+    given, result = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends)
+    graph = helper.make_graph(nodes, "g", [given], [result], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    "pairs", [[(7, 13)], [(3, 7), (7, 16)], [(9, 20), (20, 9)], [(3, 7), (7, 13), (13, 29)]], ids=str
+)
+def test_sizes_are_rounded_as_in_float32(pairs):
+    """ONNX infers 12 for 7 times 13/7, and its evaluator returns as many (onnx 1.23)."""
+    model = stages(*pairs)
+    module = tt.IRModule.from_onnx(model)
+    assert [call.outputs[0].type.shape[2] for call in module.main.body[:-1]] == [after for _, after in pairs]
+    assert module.to_onnx().graph.initializer[0] == model.graph.initializer[0]
+    x = np.arange(2 * pairs[0][0], dtype="float32").reshape(1, 1, -1, 2)
+    found = {kind: tt.build(module, kind)(x) for kind in ("onnxruntime", "llvm", "numpy", "openvino")}
+    for result in found.values():
+        np.testing.assert_array_equal(result, found["onnxruntime"])
+
+
+@pytest.mark.parametrize(("size", "scale"), [(3, 1.333333), (300, 0.333333), ("n", 1.857142)])
+def test_openvino_does_not_take_sizes_that_it_rounds_up(size, scale):
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[1,1,{size},2] x) => (float[1,1,m,2] y) <float[4] s = {{1, 1, {scale}, 1}}> {{ y = Resize(x, , s) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    with pytest.raises(InfeasibleError, match=r"it rounds \d+ \* \S+ up to a size of"):
+        tt.decompose(module, "openvino")

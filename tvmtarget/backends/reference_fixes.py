@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from onnx.reference.ops.op_resize import Resize as ReferenceResize
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
 from tvmtarget.backends.protocol import Array
+from tvmtarget.ir.resized_sizes import resized
 from tvmtarget.ir.symbolic_shapes import least_sizes
 
 __all__ = ["FIXES"]
@@ -418,10 +420,25 @@ class QLinearConv(OpRun):  # type: ignore[misc]
         return (_quantized(product.astype("float32") * factors.astype("float32"), zero),)
 
 
-class Resize(ReferenceResize):  # type: ignore[misc]
-    """Resizing, of which the evaluator takes a length below 2 that is rounded to 1 not to be 1 (onnx 1.23).
+_LARGEST_DENOMINATOR = 4096  # of scales, such as 13/7
 
-    `pytorch_half_pixel` defines the coordinate to be 0 there.
+
+def _exact(size: int, scale: np.floating[Any]) -> float:
+    """Return the fraction that a scale stands for in float32, or one that makes the size that engines return."""
+    fraction = float(Fraction(float(scale)).limit_denominator(_LARGEST_DENOMINATOR))
+    exact = fraction if np.float32(fraction) == scale else float(scale)
+    wanted = resized(size, float(scale))
+    if int(size * exact) == wanted:
+        return exact
+    exact = wanted / size
+    return exact if int(size * exact) == wanted else math.nextafter(exact, math.inf)
+
+
+class Resize(ReferenceResize):  # type: ignore[misc]
+    """Resizing, to the sizes that engines return for scales (onnx 1.23).
+
+    The evaluator also takes a length below 2 that is rounded to 1 not to be 1. `pytorch_half_pixel` defines the
+    coordinate to be 0 there.
     """
 
     def _run(
@@ -433,6 +450,9 @@ class Resize(ReferenceResize):  # type: ignore[misc]
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
         mode, policy = (attributes.get(name) for name in ("coordinate_transformation_mode", "keep_aspect_ratio_policy"))
+        if scales is not None and scales.size:
+            axes = attributes.get("axes") or range(x.ndim)
+            scales = np.array([_exact(x.shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)])
         if mode == "pytorch_half_pixel" and not attributes.get("antialias") and policy in (None, "stretch"):
             axes = attributes.get("axes") or range(x.ndim)
             sizes = np.zeros(0) if sizes is None else sizes

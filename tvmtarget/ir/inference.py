@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import log2, prod
+from math import floor, log2, prod
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,17 @@ from tvmtarget.errors import ModelError, TvmTargetError, warn
 from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
 from tvmtarget.ir.onnx.contrib_types import contrib_types
 from tvmtarget.ir.onnx.graph import write_call, write_graph
-from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.tensors import constant_of, write_tensor
 from tvmtarget.ir.onnx.types import read_type, write_type
+from tvmtarget.ir.resized_sizes import resized
+from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType, Type, dtype_of
 from tvmtarget.python_process import python_command, python_environment
 
 __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
+_RESIZINGS = frozenset({"Resize", "Upsample"})
 _SMALL = 1024  # constants with at most this many elements are passed by value
 
 
@@ -47,6 +50,20 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     Raises:
         onnx.shape_inference.InferenceError: as ONNX raises it.
     """
+    infer = partial(_infer, check_type=check_type, strict_mode=strict_mode)
+    inferred = infer(model)
+    replaced: dict[tuple[int, int], list[float]] = {}
+    for _ in range(_MOST_ROUNDS):
+        needed = dict(_exact_scales(model, inferred))
+        if needed == replaced:
+            break
+        replaced = needed
+        inferred = infer(_with_scales(model, replaced))
+        _restore_scales(inferred, model)
+    return inferred
+
+
+def _infer(model: onnx.ModelProto, *, check_type: bool, strict_mode: bool) -> onnx.ModelProto:
     infer = partial(onnx.shape_inference.infer_shapes, model, check_type, strict_mode)
     length, largest, is_computed = _vectors(onnx.shape_inference.infer_shapes(model))
     # Known lengths alone already exceed the limit.
@@ -109,6 +126,72 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
         for attribute in (attribute for node in graph.node for attribute in node.attribute):
             waiting += [attribute.g] if attribute.HasField("g") else []
             waiting += attribute.graphs
+
+
+_MOST_ROUNDS = 16  # of resizings that read what others return
+_ADDED = "tvmtarget.scales"  # prefix of names
+
+
+def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator[tuple[tuple[int, int], list[float]]]:
+    """Yield the resizings by scales for which ONNX infers other sizes than engines return.
+
+    Args:
+        model: the model.
+        inferred: the model with inferred types.
+
+    Yields:
+        Positions of the graph and of the node in it, and scales for which ONNX infers the sizes that engines return.
+    """
+    for place, (graph, known) in enumerate(zip(_graphs(model), _graphs(inferred), strict=True)):
+        resizings = [(at, node) for at, node in enumerate(graph.node) if node.op_type in _RESIZINGS]
+        if not resizings:
+            continue
+        constants = {one.name: one for one in (*graph.initializer, *filter(None, map(constant_of, graph.node)))}
+        types = {one.name: read_type(one.type) for one in (*known.input, *known.value_info, *known.output)}
+        for at, node in resizings:
+            scales = constants.get(node.input[_scales_at(node.input)])
+            if scales is not None:
+                factors = onnx.numpy_helper.to_array(scales).tolist()
+                axes = next((one.ints for one in node.attribute if one.name == "axes"), range(len(factors)))
+                exact = _exact_factors(types.get(node.input[0]), factors, axes)
+                if exact != factors:
+                    yield (place, at), exact
+
+
+def _scales_at(inputs: Sequence[str]) -> int:
+    return min(2, len(inputs) - 1)
+
+
+def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -> list[float]:
+    """Return scales whose exact products with sizes, rounded down, are the sizes that engines return."""
+    exact = list(factors)
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    for at, axis in enumerate(axes):
+        size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+        if isinstance(size, int) and size and floor(size * factors[at]) != resized(size, factors[at]):
+            exact[at] = (resized(size, factors[at]) + 0.5) / size
+    return exact
+
+
+def _with_scales(model: onnx.ModelProto, scales: Mapping[tuple[int, int], Sequence[float]]) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    graphs = list(_graphs(changed))
+    for (place, at), factors in scales.items():
+        node, name = graphs[place].node[at], f"{_ADDED}_{place}_{at}"
+        node.input[_scales_at(node.input)] = name
+        graphs[place].initializer.append(onnx.numpy_helper.from_array(np.array(factors, "float32"), name))
+    return changed
+
+
+def _restore_scales(inferred: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    for graph, source in zip(_graphs(inferred), _graphs(model), strict=True):
+        for node, original in zip(graph.node, source.node, strict=True):
+            if node.op_type in _RESIZINGS:
+                node.input[:] = original.input
+        kept = [one for one in graph.initializer if not one.name.startswith(_ADDED)]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
 
 
 _BOUNDED = """
@@ -237,6 +320,10 @@ def infer_call(
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
     imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
     names = [name for name in call.inputs if name]
+    if kind in _RESIZINGS and (scales := call.inputs[_scales_at(call.inputs)]) in values:
+        axes = integers_of(call, "axes", range(values[scales].size))
+        factors = _exact_factors(types.get(call.inputs[0]), values[scales].tolist(), axes)
+        values = {**values, scales: np.array(factors, "float32")}
     try:
         operand_types = {name: write_type(types.get(name), what=name) for name in names}
         data = {

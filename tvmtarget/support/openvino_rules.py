@@ -34,6 +34,7 @@ __all__ = [
 
 _FLOATS = frozenset({"float16", "float32"})
 _BYTES = frozenset({"int8", "uint8"})
+_MOST_TRIED = 4096  # sizes of a dimension that is open
 _WIDE = frozenset({"int32", "int64"})
 
 # float64 is computed in float32, uint32 and uint64 in int32, and Python reads no bfloat16.
@@ -294,6 +295,26 @@ def _whole_windows(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
 
 
+def _rounded_down(op: Op) -> Reject | None:
+    """Reject scales that make sizes just below a whole number, which it takes to be that number.
+
+    It adds 1e-6 to them (2026.4).
+    """
+    scales, tensor = op.constant(1 if op.kind == "Upsample" or not op.operand(2) else 2), op.tensor(0)
+    if scales is None or tensor is None or tensor.shape is None or scales.dtype != np.float32:
+        return None
+    axes = integers_of(op.call, "axes", range(len(tensor.shape)))
+    for axis, scale in zip(axes, scales, strict=False):
+        dim = tensor.shape[axis]
+        sizes = np.arange(1, _MOST_TRIED) if not isinstance(dim, int) else np.array([dim])
+        floats = sizes.astype("float32")
+        wrong = sizes[np.floor(floats * (scale + np.float32(1e-6))) != np.floor(floats * scale)]
+        if wrong.size:
+            message = f"it rounds {wrong[0]} * {scale} up to a size of {round(wrong[0] * float(scale))}"
+            return reject("RULE", message, hint=f"scale by a fraction from above or by {np.round(scale, 2)}")
+    return None
+
+
 def _known_terms(op: Op) -> Reject | None:
     """Reject sums of products of bytes of which it is not known how many there are: float32 holds few exactly."""
     shapes = [None if one is None else one.shape for one in map(op.tensor, range(2))]
@@ -419,9 +440,9 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        checks=(check_aligned_corners,),
+        checks=(check_aligned_corners, _rounded_down),
     ),
-    "Upsample": Rule(dtypes=_RESIZED),
+    "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down,)),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),

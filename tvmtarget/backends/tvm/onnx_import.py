@@ -39,6 +39,7 @@ from tvmtarget.backends.tvm.recurrent import Network, recurrent
 from tvmtarget.backends.tvm.symbolic_sizes import INTEGERS, MOST_SIZES, Shapes
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
+from tvmtarget.ir.resized_sizes import resized
 from tvmtarget.ir.symbolic_shapes import SLICE_END
 from tvmtarget.support.tree_ensembles import classes_of, read_ensemble
 from tvmtarget.support.tvm_rules import OF_TENSORFLOW
@@ -638,7 +639,7 @@ class _SymbolicImport(FittingOperands):
         def scaled(size: Size, factor: float) -> Size | None:
             value = self.value(size)
             if value is not None:
-                return self.number(int(np.float32(value) * np.float32(factor)))
+                return self.number(resized(value, factor))
             if factor % 1 == 0:
                 return self.simple(size * int(factor))
             return self.simple(self._tvm.tirx.floordiv(size, round(1 / factor))) if 1 / factor % 1 == 0 else None
