@@ -75,6 +75,20 @@ def test_a_reshape_keeps_the_elements(shape, given, needed):
     assert found == ([] if needed is None else [needed])
 
 
+@pytest.mark.parametrize(
+    ("mode", "pads", "needed"),
+    [
+        ("constant", "0, -1, 0, -2", ["AT_LEAST k 3"]),
+        ("reflect", "2, 0, 1, 0", ["AT_LEAST n 3"]),
+        ("edge", "1, 0, 0, 0", []),
+    ],
+)
+def test_a_pad_needs_what_it_cuts_off_or_reflects(mode, pads, needed):
+    text = f'g (float[n,k] a) => (float[p,q] y) <int64[4] s = {{{pads}}}> {{ y = Pad<mode = "{mode}">(a, s) }}'
+    main = tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]>\n{text}')).main
+    assert [f"{one.relation.name} {' '.join(map(str, one.dims))}" for one in size_requirements(main)] == needed
+
+
 def test_sizes_that_fit_for_onnxruntime_fit():
     """An engine's inference is not needed, other than where sizes depend on values."""
     refused = 0

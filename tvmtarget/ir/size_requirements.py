@@ -459,6 +459,23 @@ def _regions(_call: Call, operands: ShapeOperands) -> _Found:
         yield Relation.EQUAL, (regions[0], batches[0])
 
 
+def _pad(call: Call, operands: ShapeOperands) -> _Found:
+    shape, pads = operands.shape(0), operands.dims(1) or integers_of(call, "pads")
+    axes = operands.dims(3) if len(call.inputs) > 3 and call.inputs[3] else list(range(len(shape or ())))
+    if shape is None or axes is None or len(pads) != 2 * len(axes):
+        return
+    for axis, begin, end in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
+        if isinstance(axis, int) and isinstance(begin, int) and isinstance(end, int):
+            is_reflected = call.attr("mode") == "reflect" and max(begin, end) > 0
+            needed = max(begin, end) + 1 if is_reflected else -begin - end
+            if needed > 0:
+                yield Relation.AT_LEAST, (shape[axis], needed)
+
+
+def _not_stated(_call: Call, _operands: ShapeOperands) -> _Found:
+    yield Relation.EQUAL, (None, None)
+
+
 _RULES: dict[str, Callable[[Call, ShapeOperands], _Found]] = {
     **{f"onnx.{kind}": _broadcast for kind in BROADCASTING},
     **dict.fromkeys(("onnx.BatchNormalization", "onnx.InstanceNormalization"), _parameters_of_channels),
@@ -470,6 +487,7 @@ _RULES: dict[str, Callable[[Call, ShapeOperands], _Found]] = {
     **dict.fromkeys(("onnx.GatherElements", "onnx.ScatterElements"), _elements),
     **dict.fromkeys(("onnx.LayerNormalization", "onnx.RMSNormalization"), _normalization),
     **dict.fromkeys(("onnx.MatMul", "onnx.MatMulInteger", "onnx.QLinearMatMul"), _product),
+    **dict.fromkeys(("onnx.Col2Im", "onnx.DeformConv", "onnx.MaxUnpool"), _not_stated),
     "onnx.Concat": _concat,
     "onnx.Einsum": _einsum,
     "onnx.Expand": _expand,
@@ -477,6 +495,7 @@ _RULES: dict[str, Callable[[Call, ShapeOperands], _Found]] = {
     "onnx.Gemm": _general_product,
     "onnx.GridSample": _grid_sample,
     "onnx.PRelu": _fits_first,
+    "onnx.Pad": _pad,
     "onnx.Reshape": _reshape,
     "onnx.ReverseSequence": _lengths,
     "onnx.RoiAlign": _regions,
