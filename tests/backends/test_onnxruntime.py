@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from models import small
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from tools import derive_onnxruntime
 
 import tvmtarget as tt
@@ -257,3 +257,16 @@ def test_bytes_that_are_dequantized_may_be_transposed():
     np.testing.assert_array_equal(tt.build(tt.IRModule.from_onnx(model), "onnxruntime")(x), x.T)
     alone = tt.build(tt.decompose(model, "[a=onnxruntime,b=numpy](host=@b)", where={"QuantizeLinear_0": "@b"}))
     np.testing.assert_array_equal(alone(x), x.T)
+
+
+@pytest.mark.parametrize("second", [(0.05, 128), (0.1, 100), (0.03, 200)])
+def test_values_that_are_quantized_twice_are_so(second):
+    """By default onnxruntime 1.31 quantizes them once, by a third scale."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n] x) => (float[n] y)
+        <float s = {{0.1}}, uint8 z = {{128}}, float t = {{{second[0]}}}, uint8 u = {{{second[1]}}}> {{
+            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z)
+            c = QuantizeLinear(b, t, u) d = DequantizeLinear(c, t, u) y = Relu(d) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    x = np.linspace(-20, 20, 4001, dtype="float32")
+    np.testing.assert_array_equal(tt.build(module, "onnxruntime")(x), tt.build(module, "numpy")(x))

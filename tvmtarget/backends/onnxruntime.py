@@ -124,6 +124,8 @@ class _Maker:
         spinning = "1" if self.target["intra-op-spinning"] else "0"
         options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        # It would replace two quantizations of a value by one of another scale, whose results differ (1.31).
+        options.add_session_config_entry("session.disable_double_qdq_remover", "1")
         providers = self.providers(options)
         # Without the last argument, a session whose provider fails runs on the CPU, after a line on standard output.
         make = partial(self.ort.InferenceSession, source, options, providers=providers or None, enable_fallback=0)
