@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from models import DIGITS, small
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
@@ -316,3 +316,20 @@ def test_operands_that_may_fit_are_accepted(node):
 def test_symbolic_slopes_may_fit():
     text = "g (float[2,4,8] x, float[n] s) => (float[2,4,8] y) { y = PRelu(x, s) }"
     tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'))
+
+
+@pytest.mark.parametrize(
+    "scales", [[1, 1, np.nan, 1], [1, 1, np.inf, 1], [1, 1, -2, 1], [1, 1, 0, 1], [[1, 1], [2, 1]], 1.5]
+)
+def test_scales_are_positive_numbers(scales):
+    text = "g (float[1,1,7,2] x) => (float[1,1,m,2] y) { y = Resize(x, , s) }"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.array(scales, "float32"), "s"))
+    with pytest.raises(ModelError, match=r"Resize_0.* has scales 's' of .*; give a positive number for each axis"):
+        tt.IRModule.from_onnx(model)
+
+
+def test_scales_without_elements_are_left_out():
+    text = """<ir_version: 8, opset_import: ["": 11]> g (float[1,1,7,2] x) => (float[a,b,c,d] y)
+        <float[0] s = {}, int64[4] n = {1, 1, 9, 2}> { y = Resize(x, s, s, n) }"""
+    assert tt.IRModule.from_onnx(parser.parse_model(text)).main.types["y"] == TensorType("float32", (1, 1, 9, 2))

@@ -52,6 +52,8 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     """
     infer = partial(_infer, check_type=check_type, strict_mode=strict_mode)
     inferred = infer(model)
+    if not any(node.op_type in _RESIZINGS for graph in _graphs(model) for node in graph.node):
+        return inferred
     replaced: dict[tuple[int, int], list[float]] = {}
     for _ in range(_MOST_ROUNDS):
         needed = dict(_exact_scales(model, inferred))
@@ -129,6 +131,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 _MOST_ROUNDS = 16  # of resizings that read what others return
+_LARGEST_SCALE = 1 << 20
 _ADDED = "tvmtarget.scales"  # prefix of names
 
 
@@ -143,7 +146,7 @@ def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator
         Positions of the graph and of the node in it, and scales for which ONNX infers the sizes that engines return.
     """
     for place, (graph, known) in enumerate(zip(_graphs(model), _graphs(inferred), strict=True)):
-        resizings = [(at, node) for at, node in enumerate(graph.node) if node.op_type in _RESIZINGS]
+        resizings = [(at, one) for at, one in enumerate(graph.node) if one.op_type in _RESIZINGS and len(one.input) > 1]
         if not resizings:
             continue
         constants = {one.name: one for one in (*graph.initializer, *filter(None, map(constant_of, graph.node)))}
@@ -151,7 +154,7 @@ def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator
         for at, node in resizings:
             scales = constants.get(node.input[_scales_at(node.input)])
             if scales is not None:
-                factors = onnx.numpy_helper.to_array(scales).tolist()
+                factors = onnx.numpy_helper.to_array(scales).reshape(-1).tolist()
                 axes = next((one.ints for one in node.attribute if one.name == "axes"), range(len(factors)))
                 exact = _exact_factors(types.get(node.input[0]), factors, axes)
                 if exact != factors:
@@ -159,6 +162,7 @@ def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator
 
 
 def _scales_at(inputs: Sequence[str]) -> int:
+    """Return which operand holds the scales: the third since version 11, before it the second."""
     return min(2, len(inputs) - 1)
 
 
@@ -166,10 +170,16 @@ def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -
     """Return scales whose exact products with sizes, rounded down, are the sizes that engines return."""
     exact = list(factors)
     shape = type_.shape if isinstance(type_, TensorType) else None
-    for at, axis in enumerate(axes):
+    for at, (axis, factor) in enumerate(zip(axes, factors, strict=False)):
         size = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-        if isinstance(size, int) and size and floor(size * factors[at]) != resized(size, factors[at]):
-            exact[at] = (resized(size, factors[at]) + 0.5) / size
+        # Scales of a file may be anything.
+        if (
+            isinstance(size, int)
+            and size
+            and 0 < factor < _LARGEST_SCALE
+            and floor(size * factor) != resized(size, factor)
+        ):
+            exact[at] = (resized(size, factor) + 0.5) / size
     return exact
 
 
@@ -320,9 +330,9 @@ def infer_call(
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
     imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
     names = [name for name in call.inputs if name]
-    if kind in _RESIZINGS and (scales := call.inputs[_scales_at(call.inputs)]) in values:
+    if kind in _RESIZINGS and len(call.inputs) > 1 and (scales := call.inputs[_scales_at(call.inputs)]) in values:
         axes = integers_of(call, "axes", range(values[scales].size))
-        factors = _exact_factors(types.get(call.inputs[0]), values[scales].tolist(), axes)
+        factors = _exact_factors(types.get(call.inputs[0]), values[scales].reshape(-1).tolist(), axes)
         values = {**values, scales: np.array(factors, "float32")}
     try:
         operand_types = {name: write_type(types.get(name), what=name) for name in names}

@@ -140,6 +140,8 @@ def size_requirements(function: Function) -> Iterator[SizeRequirement]:
 
 def _is_proven(relation: Relation, dims: Sequence[Dim]) -> bool:
     numbers = [dim for dim in dims if isinstance(dim, int)]
+    if len(dims) < 2:
+        return True
     if len(numbers) == len(dims):
         return relation.holds(numbers)
     first, *others = dims
@@ -194,10 +196,11 @@ class RunSizes:
         for param, shape in zip(self._function.params, shapes, strict=False):
             if isinstance(param.type, TensorType) and param.type.shape is not None:
                 sizes |= {dim: size for dim, size in zip(param.type.shape, shape, strict=True) if isinstance(dim, str)}
-        verdicts = {one: one.is_met(sizes) for one in self._requirements}
-        wrong = [one for one, is_met in verdicts.items() if is_met is False]
-        problem = self._confirmed(wrong[0].problem(sizes), shapes) if wrong else None
-        if problem is None and not all(verdicts.values()):
+        verdicts = [one.is_met(sizes) for one in self._requirements]
+        problem = None
+        if False in verdicts:
+            problem = self._confirmed(self._requirements[verdicts.index(False)].problem(sizes), shapes)
+        if problem is None and not all(verdicts):
             problem = self._infer(shapes)
         if problem is None:
             if len(self._fitting) >= _MOST_REMEMBERED:

@@ -36,6 +36,7 @@ from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, Dim, TensorType, Type, dtype_of
+from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -133,6 +134,7 @@ def _keeps_all_rules(function: Function) -> bool:
         _transfers_have_ends,
         _opaque_code_is_alone,
         _opsets_are_stated,
+        _scales_are_positive,
         _slopes_fit,
         _windows_fit,
     )
@@ -603,6 +605,19 @@ def _windows_fit(body: _Body) -> Iterator[str]:
                 yield f"{_op(call)} has windows that need {needed} elements {where} beside its padding, not {size}"
 
 
+def _scales_are_positive(body: _Body) -> Iterator[str]:
+    """Yield resizings by constants that are no scales (ONNX, Resize)."""
+    calls = body.calls_of("onnx.Resize", "onnx.Upsample")
+    constants = {one.name: one.data for one in body.function.constants} if calls else {}
+    for call in calls:
+        name = call.inputs[min(2, len(call.inputs) - 1)] if len(call.inputs) > 1 else ""
+        scales = constants.get(name)
+        if scales is None or not scales.size or scales.dtype.kind != "f":
+            continue  # without elements, they are left out
+        if scales.ndim != 1 or not (np.isfinite(scales) & (scales > 0)).all():
+            yield f"{_op(call)} has scales {name!r} of {shown(scales.tolist())}; give a positive number for each axis"
+
+
 def _slopes_fit(body: _Body) -> Iterator[str]:
     """Yield rectifiers whose slope is not broadcast to their data, but would broadcast these (ONNX, PRelu).
 
@@ -639,6 +654,7 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _opaque_code_is_alone,
     _effects_of_bodies_are_marked,
     _opsets_are_stated,
+    _scales_are_positive,
     _slopes_fit,
     _windows_fit,
 )
