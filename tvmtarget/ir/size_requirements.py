@@ -195,7 +195,7 @@ class RunSizes:
         sizes: dict[str, int] = {}
         for param, shape in zip(self._function.params, shapes, strict=False):
             if isinstance(param.type, TensorType) and param.type.shape is not None:
-                sizes |= {dim: size for dim, size in zip(param.type.shape, shape, strict=True) if isinstance(dim, str)}
+                sizes |= {dim: size for dim, size in zip(param.type.shape, shape, strict=False) if isinstance(dim, str)}
         verdicts = [one.is_met(sizes) for one in self._requirements]
         problem = None
         if False in verdicts:

@@ -311,7 +311,7 @@ def _rounded_down(op: Op) -> Reject | None:
         wrong = sizes[np.floor(floats * (scale + np.float32(1e-6))) != np.floor(floats * scale)]
         if wrong.size:
             message = f"it rounds {wrong[0]} * {scale} up to a size of {round(wrong[0] * float(scale))}"
-            return reject("RULE", message, hint=f"scale by a fraction from above or by {np.round(scale, 2)}")
+            return reject("RULE", message, hint="give sizes instead of scales, or let another leaf resize")
     return None
 
 
