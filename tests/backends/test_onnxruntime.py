@@ -6,11 +6,19 @@ import numpy as np
 import onnx
 import pytest
 from models import small
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from tools import derive_onnxruntime
 
 import tvmtarget as tt
-from tvmtarget.errors import ArtifactError, BackendError, CompileError, InfeasibleError, TargetError, TvmTargetWarning
+from tvmtarget.errors import (
+    ArtifactError,
+    BackendError,
+    CompileError,
+    InfeasibleError,
+    RunError,
+    TargetError,
+    TvmTargetWarning,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -270,3 +278,34 @@ def test_values_that_are_quantized_twice_are_so(second):
     module = tt.IRModule.from_onnx(parser.parse_model(text))
     x = np.linspace(-20, 20, 4001, dtype="float32")
     np.testing.assert_array_equal(tt.build(module, "onnxruntime")(x), tt.build(module, "numpy")(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dim"),
+    [("LSTM", (3, 0, 3), "batch"), ("GRU", (3, 0, 3), "batch"), ("GRU", (0, 2, 3), "2\\*steps")],
+)
+def test_recurrent_networks_of_nothing_are_errors(kind, shape, dim):
+    """The process ended (onnxruntime 1.31)."""
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    constants = [
+        numpy_helper.from_array(np.ones((1, 2 * gates, size), "float32"), name) for name, size in (("w", 3), ("r", 2))
+    ]
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["twice"], axis=0),
+        helper.make_node(kind, ["twice", "w", "r"], ["y"], name="net", hidden_size=2),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "batch", 3]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    program = tt.build(tt.IRModule.from_onnx(model), "onnxruntime")
+    assert program(np.ones((2, 3, 3), "float32")).shape == (4, 1, 3, 2)
+    with pytest.raises(RunError, match=rf"^{dim} is 0 in @\., and onnxruntime does not compute 'net' \({kind}\) of no"):
+        program(np.ones(shape, "float32"))
+    ends[0].type.tensor_type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, shape).tensor_type)
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(InfeasibleError, match=f"it has no {kind} of no elements, as in 'twice'"):
+        tt.decompose(tt.IRModule.from_onnx(model), "onnxruntime")

@@ -9,14 +9,17 @@ from functools import partial
 from typing import Any
 
 import onnx
-from onnx import GraphProto, TensorProto, helper
+from onnx import GraphProto, TensorProto, TypeProto, helper
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
+from tvmtarget.backends.operator_expansion import value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.errors import BackendError, CompileError, MissingExtraError
+from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
 from tvmtarget.human_units import counted
+from tvmtarget.ir.dim_expressions import size_of
 from tvmtarget.python_process import never_free_in_forks
+from tvmtarget.support.onnxruntime_rules import ENDED_BY_NOTHING
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -81,9 +84,7 @@ class _OnnxRuntime(Backend):
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
-            session = _Session(
-                partial(make, request.source_with(_overwritten(request.model.graph))), request.ops, len(request.outputs)
-            )
+            session = _Session(partial(make, request.source_with(_overwritten(request.model.graph))), request)
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
@@ -158,12 +159,15 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
 
 
 class _Session(Compiled):
-    def __init__(self, make: Callable[[], Any], ops: Sequence[str], results: int) -> None:
+    def __init__(self, make: Callable[[], Any], request: CompileRequest) -> None:
         self._make = make
-        self._ops = ops
+        self._ops = request.ops
+        self._place = f"@{request.site or '.'}"
+        self._dims = [(value.name, _dims(value.type.tensor_type)) for value in request.model.graph.input]
+        self._not_zero = _not_zero(request.model.graph)
         self._session = self._made()
         self._names = [node.name for node in self._session.get_inputs()]
-        self._results = [node.name for node in self._session.get_outputs()][:results]
+        self._results = [node.name for node in self._session.get_outputs()][: len(request.outputs)]
 
     def _made(self) -> Any:  # noqa: ANN401
         self._process = os.getpid()
@@ -185,8 +189,37 @@ class _Session(Compiled):
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if self._process != os.getpid():  # a fork has none of the threads of a session
             self._session = self._made()
+        if self._not_zero:
+            self._require_elements(dict(zip(self._names, inputs, strict=True)))
         results: Sequence[Array] = self._session.run(self._results, dict(zip(self._names, inputs, strict=True)))
         return results
+
+    def _require_elements(self, inputs: Mapping[str, Array]) -> None:
+        given = ((dims, inputs[name].shape) for name, dims in self._dims if dims and name in inputs)
+        sizes = {dim: size for dims, shape in given for dim, size in zip(dims, shape, strict=False)}
+        for dim, node in self._not_zero:
+            if size_of(dim, sizes) == 0:
+                raise RunError(
+                    f"{dim} is 0 in {self._place}, and onnxruntime does not compute {node} of no elements; place its "
+                    "operations on another site"
+                )
+
+
+def _dims(type_: TypeProto.Tensor) -> list[str]:
+    return [dim.dim_param for dim in type_.shape.dim]
+
+
+def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
+    """Return the symbolic dimensions that must not be 0, each with the operation that ends the process then."""
+    nodes = [node for node in graph.node if node.op_type in ENDED_BY_NOTHING]
+    types = value_types(graph) if nodes else {}
+    return [
+        (dims[axis], f"{node.name!r} ({node.op_type})")
+        for node in nodes
+        if len(dims := _dims(types[node.input[0]]) if node.input[0] in types else []) == 3
+        for axis in ENDED_BY_NOTHING[node.op_type]
+        if dims[axis]
+    ]
 
 
 def _check_assignment(session: _Session, make: _Maker, request: CompileRequest) -> None:

@@ -18,7 +18,7 @@ from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["RULES", "UNSUPPORTED", "check_aligned_corners", "check_kernels"]
+__all__ = ["ENDED_BY_NOTHING", "RULES", "UNSUPPORTED", "check_aligned_corners", "check_kernels"]
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
@@ -236,7 +236,19 @@ _REDUCTIONS = (
     *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
     *("ReduceSum", "ReduceSumSquare"),
 )
-_RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)})
+# Dimensions of the first operand of which none may be 0: it ends the process (1.31).
+ENDED_BY_NOTHING = {"GRU": (0, 1), "LSTM": (1,)}
+
+
+def _has_elements(op: Op) -> Reject | None:
+    tensor = op.tensor(0)
+    shape = () if tensor is None else tensor.shape or ()
+    if any(size == 0 for axis, size in enumerate(shape) if axis in ENDED_BY_NOTHING.get(op.kind, ())):
+        return reject("RULE", f"it has no {op.kind} of no elements, as in {op.operand(0)!r}")
+    return None
+
+
+_RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)}, checks=(_has_elements,))
 
 RULES: dict[str, Rule] = {
     "Attention": Rule(
