@@ -23,6 +23,7 @@ NEEDS = {
     "float[n,k] a, float[k,m] b, float[c] d => Gemm(a, b, d)": ["FIRST_OR_ONE m c"],
     "float[n,c,w] a, float[4,3,5] b => Conv<group = 2>(a, b)": ["EQUAL c 6", "AT_LEAST w 5"],
     "float[n,c,w] a, float[4,3,5] b, float[e] d => Conv<pads = [2, 2]>(a, b, d)": ["EQUAL c 3", "EQUAL 4 e"],
+    "float[n,6,8] a, float[m,3,5] b => Conv<group = 2>(a, b)": ["MULTIPLE m 2"],
     "float[n,c,w] a, float[4,3,5] b => ConvTranspose(a, b)": ["EQUAL c 4"],
     "float[n,2,w] a => MaxPool<kernel_shape = [3]>(a)": ["AT_LEAST w 3"],
     "float[n,c,w] a, float[3] s, float[3] b => InstanceNormalization(a, s, b)": ["EQUAL c 3 3"],

@@ -296,6 +296,8 @@ def _convolution(call: Call, operands: ShapeOperands) -> _Found:
     channels = weights[0] if is_transposed else multiply_dims(weights[1], groups)
     results = multiply_dims(weights[1], groups) if is_transposed else weights[0]
     yield Relation.EQUAL, (x[1], channels)
+    if not is_transposed:
+        yield Relation.MULTIPLE, (weights[0], groups)
     if bias is not None and "Integer" not in call.op:
         yield Relation.EQUAL, (results, *bias)
     kernel = integers_of(call, "kernel_shape") or [dim for dim in weights[2:] if isinstance(dim, int)]

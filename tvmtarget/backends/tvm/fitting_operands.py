@@ -163,7 +163,10 @@ class FittingOperands(SymbolicSizes):
         elif kind in ("GRU", "LSTM", "RNN"):
             axis, size = 2, weights[2]
         elif kind in ("Conv", "ConvInteger", "QLinearConv"):
-            size = self.simple(weights[1] * self.attribute(node, "group", 1))
+            groups = self.attribute(node, "group", 1)
+            size = self.simple(weights[1] * groups)
+            whole = self.simple(self._tvm.tirx.floordiv(weights[0], groups) * groups)
+            self._require(builder, inputs, _WEIGHTED[kind], [whole, *weights[1:]])
         else:
             size = weights[0]
         self._require(builder, inputs, 0, [*shape[:axis], size, *shape[axis + 1 :]])
