@@ -36,7 +36,8 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
 
     Data propagation keeps a message for each element of each vector of known length, even if no element is known, so
     that a model of 100 bytes can exhaust memory. A model with long known vectors is inferred without it; one whose
-    vector lengths are computed and could be long is inferred in a process with bounded memory.
+    vector lengths are computed and could be long is inferred in a process with bounded memory. Sizes of what is resized
+    by constant scales are rounded as engines round them.
 
     Args:
         model: the model; large initializers should be inputs.

@@ -209,7 +209,7 @@ class RunSizes:
         return problem
 
     def _confirmed(self, problem: str, shapes: Sequence[Shape]) -> str | None:
-        """Return a problem unless ONNX's inference finds none: models state symbols of sizes that are not equal."""
+        """Return a problem unless ONNX's inference finds none, since models state one symbol for sizes that differ."""
         given = [
             replace(param, type=replace(param.type, shape=shape)) if isinstance(param.type, TensorType) else param
             for param, shape in zip(self._function.params, shapes, strict=False)
