@@ -715,7 +715,7 @@ class _IndexCheck:
         """
         columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
         for column, size in zip(columns, self.sizes, strict=True):
-            elements = _extent(size, inputs)
+            elements = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
             wrong = column[(column < -elements) | (column >= elements)]
             if wrong.size:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
@@ -744,10 +744,6 @@ def _size_problem(model: Any, inputs: Sequence[int | None], shapes: Sequence[tup
     except Exception as error:
         return f"sizes of inputs do not fit: {_first_line(error)}"
     return None
-
-
-def _extent(size: _Size, inputs: Sequence[Array]) -> int:
-    return size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
 
 
 def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
@@ -779,9 +775,8 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if node.op_type in _COORDINATES:
             first, last = attributes.get("batch_dims", 0), indices[-1]
             count = last if isinstance(last, int) else 0
-        first %= len(data)
-        sizes = [size if isinstance(size, int) else places.get(size) for size in data]
-        known = tuple(size for size in sizes[first : first + count] if size is not None)
+        sizes = [size if isinstance(size, int) else places.get(size) for size in data[first % len(data) :]]
+        known = tuple(size for size in sizes[:count] if size is not None)
         tensor = tensors.get(node.input[1])
         if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)

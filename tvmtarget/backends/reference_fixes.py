@@ -450,13 +450,12 @@ class Resize(ReferenceResize):  # type: ignore[misc]
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
         mode, policy = (attributes.get(name) for name in ("coordinate_transformation_mode", "keep_aspect_ratio_policy"))
+        axes = attributes.get("axes") or range(x.ndim)
         if scales is not None and scales.size:
-            axes = attributes.get("axes") or range(x.ndim)
             scales = np.array([_exact(x.shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)])
         if mode == "pytorch_half_pixel" and not attributes.get("antialias") and policy in (None, "stretch"):
-            axes = attributes.get("axes") or range(x.ndim)
             sizes = np.zeros(0) if sizes is None else sizes
-            scales = None if scales is None or not scales.size else scales.copy()
+            scales = None if scales is None or not scales.size else scales
             for at, axis in enumerate(axes):
                 length = int(sizes[at] if scales is None else scales[at] * x.shape[axis])
                 if length == 1 and x.shape[axis]:

@@ -19,7 +19,7 @@ from tvmtarget.ir.onnx.contrib_types import contrib_types
 from tvmtarget.ir.onnx.graph import write_call, write_graph
 from tvmtarget.ir.onnx.tensors import constant_of, write_tensor
 from tvmtarget.ir.onnx.types import read_type, write_type
-from tvmtarget.ir.resized_sizes import resized
+from tvmtarget.ir.resized_sizes import resized, scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType, Type, dtype_of
 from tvmtarget.python_process import python_command, python_environment
@@ -55,7 +55,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     inferred = infer(model)
     if not any(node.op_type in _RESIZINGS for graph in _graphs(model) for node in graph.node):
         return inferred
-    replaced: dict[tuple[int, int], list[float]] = {}
+    replaced: dict[tuple[int, int, int], list[float]] = {}
     for _ in range(_MOST_ROUNDS):
         needed = dict(_exact_scales(model, inferred))
         if needed == replaced:
@@ -136,7 +136,9 @@ _LARGEST_SCALE = 1 << 20
 _ADDED = "tvmtarget.scales"  # prefix of names
 
 
-def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator[tuple[tuple[int, int], list[float]]]:
+def _exact_scales(
+    model: onnx.ModelProto, inferred: onnx.ModelProto
+) -> Iterator[tuple[tuple[int, int, int], list[float]]]:
     """Yield the resizings by scales for which ONNX infers other sizes than engines return.
 
     Args:
@@ -144,27 +146,27 @@ def _exact_scales(model: onnx.ModelProto, inferred: onnx.ModelProto) -> Iterator
         inferred: the model with inferred types.
 
     Yields:
-        Positions of the graph and of the node in it, and scales for which ONNX infers the sizes that engines return.
+        Places of the graph, of the node in it and of the operand, and scales for which ONNX infers the sizes that
+        engines return.
     """
     for place, (graph, known) in enumerate(zip(_graphs(model), _graphs(inferred), strict=True)):
-        resizings = [(at, one) for at, one in enumerate(graph.node) if one.op_type in _RESIZINGS and len(one.input) > 1]
+        resizings = [
+            (at, one, scales)
+            for at, one in enumerate(graph.node)
+            if one.op_type in _RESIZINGS and (scales := scales_at(one.input)) is not None
+        ]
         if not resizings:
             continue
         constants = {one.name: one for one in (*graph.initializer, *filter(None, map(constant_of, graph.node)))}
         types = {one.name: read_type(one.type) for one in (*known.input, *known.value_info, *known.output)}
-        for at, node in resizings:
-            scales = constants.get(node.input[_scales_at(node.input)])
+        for at, node, operand in resizings:
+            scales = constants.get(node.input[operand])
             if scales is not None:
                 factors = onnx.numpy_helper.to_array(scales).reshape(-1).tolist()
                 axes = next((one.ints for one in node.attribute if one.name == "axes"), range(len(factors)))
                 exact = _exact_factors(types.get(node.input[0]), factors, axes)
                 if exact != factors:
-                    yield (place, at), exact
-
-
-def _scales_at(inputs: Sequence[str]) -> int:
-    """Return which operand holds the scales: the third since version 11, before it the second."""
-    return min(2, len(inputs) - 1)
+                    yield (place, at, operand), exact
 
 
 def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -> list[float]:
@@ -184,13 +186,13 @@ def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -
     return exact
 
 
-def _with_scales(model: onnx.ModelProto, scales: Mapping[tuple[int, int], Sequence[float]]) -> onnx.ModelProto:
+def _with_scales(model: onnx.ModelProto, scales: Mapping[tuple[int, int, int], Sequence[float]]) -> onnx.ModelProto:
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     graphs = list(_graphs(changed))
-    for (place, at), factors in scales.items():
+    for (place, at, operand), factors in scales.items():
         node, name = graphs[place].node[at], f"{_ADDED}_{place}_{at}"
-        node.input[_scales_at(node.input)] = name
+        node.input[operand] = name
         graphs[place].initializer.append(onnx.numpy_helper.from_array(np.array(factors, "float32"), name))
     return changed
 
@@ -331,7 +333,8 @@ def infer_call(
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
     imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
     names = [name for name in call.inputs if name]
-    if kind in _RESIZINGS and len(call.inputs) > 1 and (scales := call.inputs[_scales_at(call.inputs)]) in values:
+    operand = scales_at(call.inputs) if kind in _RESIZINGS else None
+    if operand is not None and (scales := call.inputs[operand]) in values:
         axes = integers_of(call, "axes", range(values[scales].size))
         factors = _exact_factors(types.get(call.inputs[0]), values[scales].reshape(-1).tolist(), axes)
         values = {**values, scales: np.array(factors, "float32")}

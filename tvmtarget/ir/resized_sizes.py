@@ -7,9 +7,11 @@ its reference evaluator do not (onnx 1.23).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["resized"]
+__all__ = ["resized", "scales_at"]
 
 
 def resized(size: int, scale: float) -> int:
@@ -26,3 +28,17 @@ def resized(size: int, scale: float) -> int:
         The product in float32, rounded down.
     """
     return int(np.float32(size) * np.float32(scale))
+
+
+def scales_at(inputs: Sequence[str]) -> int | None:
+    """Find the operand of a Resize or Upsample that holds the scales.
+
+    It is the third since version 11, and the second before.
+
+    Args:
+        inputs: the operands.
+
+    Returns:
+        Its place; None where the scales are an attribute, as until version 8.
+    """
+    return min(2, len(inputs) - 1) if len(inputs) > 1 else None

@@ -23,7 +23,7 @@ from tvmtarget.ir.dim_expressions import (
 )
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inference import infer_types
-from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, integers_of, least_sizes
+from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, integer_of, integers_of, least_sizes
 from tvmtarget.ir.types import Dim, TensorType
 
 __all__ = ["Relation", "RunSizes", "SizeRequirement", "size_requirements"]
@@ -225,13 +225,8 @@ class RunSizes:
         return next((one.problem({}) for one in size_requirements(function) if one.is_met({}) is False), None)
 
 
-def _int(call: Call, name: str, default: int) -> int:
-    value = call.attr(name)
-    return value if isinstance(value, int) else default
-
-
 def _axis(call: Call, shape: Sequence[Dim], default: int = 0) -> int:
-    return _int(call, "axis", default) % max(1, len(shape))
+    return integer_of(call, "axis", default) % max(1, len(shape))
 
 
 def _columns(shapes: Sequence[Sequence[Dim]]) -> Iterator[Sequence[Dim]]:
@@ -291,7 +286,7 @@ def _convolution(call: Call, operands: ShapeOperands) -> _Found:
     x, weights, bias = operands.shape(0), operands.shape(weights_at), operands.shape(bias_at)
     if x is None or weights is None or len(x) != len(weights) or len(x) < 3:
         return
-    groups = _int(call, "group", 1)
+    groups = integer_of(call, "group", 1)
     is_transposed = call.op == "onnx.ConvTranspose"
     channels = weights[0] if is_transposed else multiply_dims(weights[1], groups)
     results = multiply_dims(weights[1], groups) if is_transposed else weights[0]
@@ -380,7 +375,7 @@ def _reshape(call: Call, operands: ShapeOperands) -> _Found:
 
 
 def _gather_nd(call: Call, operands: ShapeOperands) -> _Found:
-    count = _int(call, "batch_dims", 0)
+    count = integer_of(call, "batch_dims", 0)
     data, indices = operands.shape(0) or (), operands.shape(1) or ()
     for pair in zip(data[:count], indices[:count], strict=False):
         yield Relation.EQUAL, pair
@@ -443,13 +438,13 @@ def _top(call: Call, operands: ShapeOperands) -> _Found:
 
 def _lengths(call: Call, operands: ShapeOperands) -> _Found:
     shape, lengths = operands.shape(0), operands.shape(1)
-    axis = _int(call, "batch_axis", 1)
+    axis = integer_of(call, "batch_axis", 1)
     if shape is not None and lengths and axis < len(shape):
         yield Relation.EQUAL, (shape[axis], *lengths)
 
 
 def _blocks(call: Call, operands: ShapeOperands) -> _Found:
-    shape, size = operands.shape(0), _int(call, "blocksize", 1)
+    shape, size = operands.shape(0), integer_of(call, "blocksize", 1)
     if shape is not None and len(shape) == 4:
         if call.op == "onnx.DepthToSpace":
             yield Relation.MULTIPLE, (shape[1], size * size)

@@ -22,7 +22,15 @@ from tvmtarget.ir.dim_expressions import (
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import Dim, TensorType
 
-__all__ = ["BROADCASTING", "SLICE_END", "ShapeOperands", "integers_of", "least_sizes", "symbolic_shape"]
+__all__ = [
+    "BROADCASTING",
+    "SLICE_END",
+    "ShapeOperands",
+    "integer_of",
+    "integers_of",
+    "least_sizes",
+    "symbolic_shape",
+]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
 _Sizes: TypeAlias = "list[Dim]"
@@ -136,7 +144,17 @@ def integers_of(call: Call, name: str, default: Sequence[int] = ()) -> list[int]
     return [one for one in value if isinstance(one, int)] if isinstance(value, tuple) else list(default)
 
 
-def _int(call: Call, name: str, default: int) -> int:
+def integer_of(call: Call, name: str, default: int) -> int:
+    """Read an attribute that is an integer.
+
+    Args:
+        call: the operation.
+        name: the attribute.
+        default: what an absent one means.
+
+    Returns:
+        The integer.
+    """
     value = call.attr(name)
     return value if isinstance(value, int) else default
 
@@ -203,7 +221,7 @@ def _concat(call: Call, operands: ShapeOperands) -> _Shape | None:
     known = [shape for shape in shapes if shape is not None]
     if len(known) < len(shapes) or len({len(shape) for shape in known}) != 1:
         return None
-    axis = _int(call, "axis", 0) % max(1, len(known[0]))
+    axis = integer_of(call, "axis", 0) % max(1, len(known[0]))
     dims = [next((dim for dim in column if isinstance(dim, int)), column[0]) for column in zip(*known, strict=True)]
     total: Dim = 0
     for shape in known:
@@ -292,7 +310,7 @@ def _flatten(call: Call, operands: ShapeOperands) -> _Shape | None:
     shape = operands.shape(0)
     if shape is None:
         return None
-    axis = _int(call, "axis", 1)
+    axis = integer_of(call, "axis", 1)
     axis += len(shape) if axis < 0 else 0
     return (product_of_dims(shape[:axis]), product_of_dims(shape[axis:]))
 
@@ -326,7 +344,7 @@ def _transposed_window(call: Call, operands: ShapeOperands) -> _Shape | None:
     pads, added = integers_of(call, "pads", [0] * (2 * rank)), integers_of(call, "output_padding", [0] * rank)
     if not len(strides) == len(dilations) == len(added) == len(weights) - 2 == rank or len(pads) != 2 * rank:
         return None
-    dims: list[Dim] = [shape[0], multiply_dims(weights[1], _int(call, "group", 1))]
+    dims: list[Dim] = [shape[0], multiply_dims(weights[1], integer_of(call, "group", 1))]
     for at in range(rank):
         extent = add_dims(multiply_dims(subtract_dims(weights[2 + at], 1), dilations[at]), 1)
         moved = multiply_dims(subtract_dims(shape[2 + at], 1), strides[at])

@@ -33,6 +33,7 @@ from tvmtarget.ir.function import (
     constants_of,
 )
 from tvmtarget.ir.op_aliases import count_ops
+from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import DTYPES, Dim, TensorType, Type, dtype_of
@@ -610,7 +611,8 @@ def _scales_are_positive(body: _Body) -> Iterator[str]:
     calls = body.calls_of("onnx.Resize", "onnx.Upsample")
     constants = {one.name: one.data for one in body.function.constants} if calls else {}
     for call in calls:
-        name = call.inputs[min(2, len(call.inputs) - 1)] if len(call.inputs) > 1 else ""
+        operand = scales_at(call.inputs)
+        name = "" if operand is None else call.inputs[operand]
         scales = constants.get(name)
         if scales is None or not scales.size or scales.dtype.kind != "f":
             continue  # without elements, they are left out
