@@ -61,7 +61,7 @@ def scheduled(module):
 @needs_tvm
 def test_lanes_hold_partial_sums():
     text = scheduled(function_of((64, 96), [1], "sum"))["main"].script()
-    assert 'scope="local"' in text
+    assert "T.sblock_alloc_buffer(" in text
     assert "T.vectorized(16)" in text.replace("T.int64(16)", "16")
 
 
@@ -76,7 +76,7 @@ def test_large_ones_are_parallel_over_results_too(shape, axes, reduce):
     module = scheduled(function_of(shape, axes, reduce))
     text = module["main"].script()
     assert "T.parallel(" in text
-    assert 'scope="local"' in text
+    assert "T.sblock_alloc_buffer(" in text
     compiled = tvm.compile(module, target=tvm.target.Target("llvm"))
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")
     expected = getattr(np, reduce)(x, axis=axes[0] if reduce == "argmax" else tuple(axes))

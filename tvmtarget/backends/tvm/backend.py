@@ -384,7 +384,7 @@ class _Tvm(Backend):
                 module, in_rows = read_quantized(module, quantized)
                 unscheduled = in_rows
                 if vectors is not None:
-                    module, reasons = schedule_functions(module, vectors)
+                    module, reasons = schedule_functions(module, vectors, uses_stack=False)
                     unscheduled = {name: one for name, one in in_rows.items() if name in reasons}
                 for name, function in unscheduled.items():
                     module[name] = function

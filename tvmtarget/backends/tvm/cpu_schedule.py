@@ -98,6 +98,7 @@ class Choose(Protocol):
 # as it does in functions with symbolic extents. LLVM eliminates common subexpressions anyway.
 PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
+STACK_BYTES = 1024  # from which on TVM allocates memory of global scope: `kMaxStackAlloca` of TVM 0.27
 MAX_REJECTED = 16  # schedules of one function that do not fit, after which the static model is used
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
@@ -305,13 +306,16 @@ def _plain_divisions(function: Function, _module: Module, _context: object) -> F
     return structural_map(function, [((tirx.FloorDiv, tirx.FloorMod), plain)])
 
 
-def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None = None) -> tuple[Module, dict[str, str]]:
+def schedule_functions(
+    module: Module, unit: VectorUnit, choose: Choose | None = None, *, uses_stack: bool = True
+) -> tuple[Module, dict[str, str]]:
     """Schedule the tensor functions of a module.
 
     Args:
         module: a TVM module.
         unit: the vector registers.
         choose: chooses schedules in place of the static model. One that does not fit is rejected.
+        uses_stack: as for `Scheduler`.
 
     Returns:
         A changed copy, and by name why a function was not scheduled.
@@ -332,7 +336,8 @@ def schedule_functions(module: Module, unit: VectorUnit, choose: Choose | None =
             continue
         use = uses.get(name, Use())
         for option in _options(choose, name, function, use):
-            scheduler = Scheduler(function, unit, use.constants, None if isinstance(option, str) else option)
+            knobs = None if isinstance(option, str) else option
+            scheduler = Scheduler(function, unit, use.constants, knobs, uses_stack=uses_stack)
             try:
                 scheduled = vectorisable(applied(function, option)) if isinstance(option, str) else scheduler.run()
                 break
@@ -408,6 +413,8 @@ class Scheduler:
         unit: the vector registers.
         constants: positions of arguments that are constants.
         knobs: knobs of its register blocks in order; None for the static model.
+        uses_stack: whether TVM's CPU code keeps small memory of global scope on the stack, and allocates other memory
+            in each run of a loop, as it does for its virtual machine.
 
     Attributes:
         layouts: layouts in which the scheduled function reads constant arguments, by position.
@@ -415,7 +422,13 @@ class Scheduler:
     """
 
     def __init__(
-        self, function: Function, unit: VectorUnit, constants: frozenset[int], knobs: Sequence[Knobs] | None = None
+        self,
+        function: Function,
+        unit: VectorUnit,
+        constants: frozenset[int],
+        knobs: Sequence[Knobs] | None = None,
+        *,
+        uses_stack: bool = True,
     ) -> None:
         import tvm
 
@@ -426,6 +439,7 @@ class Scheduler:
         self.parameters = {position: function.params[position] for position in constants}
         self.layouts: dict[int, Layout] = {}
         self.knobs = knobs
+        self.uses_stack = uses_stack
         self.is_parallel = False  # as a loop around all blocks is
         self.blocks: list[tuple[Nest, Tile]] = []
 
@@ -735,7 +749,8 @@ class Scheduler:
             self.compute_row(row, first[-1] if first else outer[0], tile.lanes)
         if tile.unroll > 1:
             schedule.unroll(reduced[-1])
-        result = self.write_back(block, outer[-1])
+        scope = self.scope(tile.rows * tile.vectors * tile.lanes, nest.bits)
+        result = self.write_back(block, outer[-1], scope)
         dim = nest.writes[0].dimension(tile.axis)
         if dim is not None:
             schedule.transform_layout(block, ("write", 0), lambda *at: [*at[:dim], *at[dim + 1 :], at[dim]])
@@ -790,7 +805,7 @@ class Scheduler:
         schedule.reorder(*around, *within, *reduced, *inner)
         if tile.unroll > 1:
             schedule.unroll(reduced[-1])
-        copied = schedule.cache_write(block, 0, "local")
+        copied = schedule.cache_write(block, 0, self.scope(tile.rows * tile.vectors * tile.lanes, nest.bits))
         schedule.reverse_compute_at(copied, within[-1], preserve_unit_loops=True)
         schedule.reverse_compute_at(result, around[-1], preserve_unit_loops=True)
         for loop in inner[:-1]:
@@ -858,12 +873,25 @@ class Scheduler:
         found = [loops[axis] for axis in order]
         return [*found[:-1], *self.schedule.split(found[-1], [None, tile.unroll])] if tile.unroll > 1 else found
 
-    def write_back(self, block: Block, at: Loop) -> Block:
+    def scope(self, count: int, bits: int) -> str:
+        """Return the scope of memory that stays in registers or on the stack.
+
+        Args:
+            count: number of values.
+            bits: width of a value.
+
+        Returns:
+            TVM's name of the scope.
+        """
+        return "global" if self.uses_stack and count * bits // 8 < STACK_BYTES else "local"
+
+    def write_back(self, block: Block, at: Loop, scope: str) -> Block:
         """Compute a block into local memory, and its reader, or a copy, where a tile is finished.
 
         Args:
             block: the block.
             at: the loop over tiles.
+            scope: the scope of that memory.
 
         Returns:
             The reader, or the block that copies.
@@ -872,9 +900,9 @@ class Scheduler:
         # A reader moves into the loops only with all that it reads.
         if len(readers) == 1 and self.reads_in_place(readers[0], block) and self.reads_only(readers[0], block):
             result = readers[0]
-            self.schedule.set_scope(block, 0, "local")
+            self.schedule.set_scope(block, 0, scope)
         else:
-            result = self.schedule.cache_write(block, 0, "local")
+            result = self.schedule.cache_write(block, 0, scope)
         self.schedule.reverse_compute_at(result, at, preserve_unit_loops=True)
         return result
 
@@ -977,7 +1005,8 @@ class Scheduler:
         along = strip(nest, self.unit)
         if along is not None:
             work = nest.work / along.lanes
-            reduce_in_lanes(self.schedule, block, nest, along, lambda loops: self.parallel(loops, work))
+            scope = self.scope(along.lanes, nest.bits)
+            reduce_in_lanes(self.schedule, block, nest, along, scope, lambda loops: self.parallel(loops, work))
             return
         if reduced:
             cut = len(spatial) - nest.slides

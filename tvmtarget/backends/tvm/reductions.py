@@ -19,7 +19,7 @@ Loop: TypeAlias = Any
 
 
 def reduce_in_lanes(
-    schedule: Schedule, block: Block, nest: Nest, strip: Strip, parallel: Callable[[list[Loop]], object]
+    schedule: Schedule, block: Block, nest: Nest, strip: Strip, scope: str, parallel: Callable[[list[Loop]], object]
 ) -> None:
     """Reduce a block in the lanes of vectors.
 
@@ -30,6 +30,7 @@ def reduce_in_lanes(
         block: the block, with one loop for each axis.
         nest: description of the block.
         strip: the reduced axes and lanes.
+        scope: the scope of the memory of the lanes.
         parallel: called with the loops over results.
     """
     spatial, loops = len(nest.spatial), schedule.get_loops(block)
@@ -38,7 +39,7 @@ def reduce_in_lanes(
     partial = schedule.rfactor(schedule.split(along, [None, strip.lanes])[1], spatial)
     outer: list[Loop] = schedule.get_loops(block)[:spatial]
     schedule.compute_at(partial, outer[-1], preserve_unit_loops=True)
-    schedule.set_scope(partial, 0, "local")
+    schedule.set_scope(partial, 0, scope)
     # The loops of the partial results are in the order of the axes of their block: the lane, results, what is reduced.
     lane, *rest = schedule.get_loops(partial)[spatial:]
     steps = rest[spatial:]
