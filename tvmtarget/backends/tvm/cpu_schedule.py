@@ -1015,7 +1015,10 @@ class Scheduler:
             self.schedule.decompose_reduction(block, reduced[0])
             return
         taken = self.parallel(spatial[:-1] or spatial, nest.work)
-        flat = spatial[max(taken, len(spatial) - nest.flat_axes) :]
+        # An index of a fused loop is divided by the sizes of the axes but the first, for each element if these are
+        # symbolic.
+        open_axes = [at for at, axis in enumerate(nest.spatial) if nest.extents[axis] is None]
+        flat = spatial[max(taken, len(spatial) - nest.flat_axes, *open_axes) :]
         if len(flat) > 1:
             self.schedule.fuse(*flat)
 
