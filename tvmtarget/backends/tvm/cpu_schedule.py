@@ -184,8 +184,11 @@ def _in_order(block: Any, given: frozenset[Any]) -> Any:  # noqa: ANN401
         if isinstance(binding, relax.MatchCast):
             sizes: list[Any] = []
             structural_walk(binding.ty, (ir.Var, sizes.append))
+            # Those in the type of the value are compared, and must be known before.
+            compared: list[Any] = []
+            structural_walk(getattr(binding.value, "ty", None), (ir.Var, compared.append))
             for size in sizes:
-                if size not in given:
+                if size not in given and size not in compared:
                     makers.setdefault(size, at)
     order: dict[int, None] = {}
     for at in range(len(bindings)):
