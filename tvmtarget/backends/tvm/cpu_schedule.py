@@ -41,6 +41,7 @@ from tvmtarget.backends.tvm.register_tiling import (
     plan,
     strip,
 )
+from tvmtarget.backends.tvm.reshaped_views import legalise_reshape, use_views
 from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.traces import applied
@@ -127,7 +128,8 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
 
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
     keeping = tvm.transform.module_pass(_keep_sizes_apart, opt_level=0, name="KeepSizesApart")
-    lower, *others = pipeline.legalize_passes(target)
+    lower = tvm.relax.transform.LegalizeOps({"relax.reshape": legalise_reshape})
+    _, *others = pipeline.legalize_passes(target)
     ordering = tvm.transform.module_pass(_read_sizes_first, opt_level=0, name="ReadSizesFirst")
     return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, *others, ordering]
 
@@ -250,7 +252,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
     import tvm
 
     def scheduled(module: Module, _context: object) -> Module:
-        return schedule(module)
+        return use_views(schedule(module))
 
     every = (
         *passes,
