@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.tvm_schedule import network, onnxruntime, sample
 from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, chunk_axes, plan
 
-AVX512, AVX2, NEON = VectorUnit(512, 32), VectorUnit(256, 16), VectorUnit(128, 32)
+AVX512, AVX2 = VectorUnit(512, 32, multiplies_pairs=True), VectorUnit(256, 16, multiplies_pairs=True)
+NEON = VectorUnit(128, 32)
 
 
 def access(*dims, shape=None, constant=None):
@@ -83,7 +84,7 @@ def test_a_reduction_is_tiled_by_what_divides_and_what_fits(nest, tile):
     assert plan(nest, AVX512) == tile
 
 
-SSE = VectorUnit(128, 16, broadcast=2, is_fused=False)
+SSE = VectorUnit(128, 16, broadcast=2, is_fused=False, multiplies_pairs=True)
 WIDE = {
     "a matrix product": (product(64, 64, 256), 4, 2),
     "a convolution": (convolution(1, 64, 56, 56, 64, 1), 4, 2),
@@ -263,7 +264,7 @@ UNITS = {
     "AVX-512": ({"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v4"}, AVX512),
     "an attribute": (
         {"mtriple": "x86_64-linux-gnu", "mattr": ["+avx2", "+fma"], "vector-width": 128},
-        VectorUnit(128, 16),
+        replace(AVX2, bits=128),
     ),
     "32-bit x86": ({"mtriple": "i686-linux-gnu", "mcpu": "pentium4"}, replace(SSE, registers=8)),
     "Arm 64": ({"mtriple": "aarch64-linux-gnu"}, NEON),

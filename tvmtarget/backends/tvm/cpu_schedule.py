@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeAlias
 from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
-from tvmtarget.backends.tvm.integer_products import narrow_products
+from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
 from tvmtarget.backends.tvm.nan_propagation import propagate_nan
 from tvmtarget.backends.tvm.quantized_constants import blocks_of_constants, compute_rows
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
@@ -108,7 +108,7 @@ MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sig
 def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     """Return passes that lower operators to tensor functions and fuse these.
 
-    They are TVM's passes for CPUs, after `narrow_products`, `widen_channels` and `use_winograd`.
+    They are TVM's passes for CPUs, after `narrow_products`, `use_winograd`, `multiply_in_pairs` and `widen_channels`.
 
     Args:
         target: TVM's target of kind llvm.
@@ -123,8 +123,10 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     unit = vector_unit(target)
 
     def widen(module: Module, _context: object) -> Module:
-        module = widen_channels(narrow_products(module), unit)
-        return module if saves_memory else use_winograd(module, unit)
+        module = narrow_products(module)
+        if not saves_memory:
+            module = use_winograd(module, unit)
+        return widen_channels(multiply_in_pairs(module, unit), unit)
 
     widening = tvm.transform.module_pass(widen, opt_level=0, name="WidenChannels")
     keeping = tvm.transform.module_pass(_keep_sizes_apart, opt_level=0, name="KeepSizesApart")
@@ -594,11 +596,12 @@ class Scheduler:
             block: the block.
 
         Returns:
-            A letter per axis: S spatial, R reduced, ? neither.
+            A letter per axis: S spatial, R reduced, P a pair of reduced terms, ? none of these.
         """
         axis = self.tvm.tirx.IterVar
-        letters = {axis.DataPar: "S", axis.CommReduce: "R"}
-        return "".join(letters.get(each.iter_type, "?") for each in self.schedule.get(block).iter_vars)
+        letters, statement = {axis.DataPar: "S", axis.CommReduce: "R"}, self.schedule.get(block)
+        kinds = "".join(letters.get(each.iter_type, "?") for each in statement.iter_vars)
+        return f"{kinds[:-1]}P" if PAIRS in statement.annotations else kinds
 
     def static(self, extent: Expr) -> int | None:
         """Return an extent as a number.
@@ -749,7 +752,8 @@ class Scheduler:
         reduced = self.reduced(loops, nest, tile)
         first = self.loops_of_reads(outer, nest, tile, rows)
         outer = [*first, *(loop for loop in outer if loop not in first)]
-        schedule.reorder(*outer, *reduced, *inner)
+        pair = [loops[-1]] if nest.is_in_pairs else []
+        schedule.reorder(*outer, *reduced, *inner, *pair)
         for row in rows.values():
             self.compute_row(row, first[-1] if first else outer[0], tile.lanes)
         if tile.unroll > 1:
@@ -761,7 +765,12 @@ class Scheduler:
             schedule.transform_layout(block, ("write", 0), lambda *at: [*at[:dim], *at[dim + 1 :], at[dim]])
         for loop in inner[:-1]:
             schedule.unroll(loop)
-        schedule.vectorize(inner[-1])
+        if pair:
+            data, weights = (str(read.source.dtype) for read in schedule.get(block).reads)
+            intrinsic = pair_intrinsic(tile.lanes, data, weights, scope)
+            block = schedule.blockize(inner[-1])
+        else:
+            schedule.vectorize(inner[-1])
         if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
             split = -2 if tile.columns_first else -1
             schedule.annotate(outer[split], "pragma_loop_partition_hint", True)
@@ -769,8 +778,12 @@ class Scheduler:
         if not rows:
             self.parallel(outer, nest.work / tile.lanes, tile.tasks)
         start = schedule.decompose_reduction(block, reduced[0])
-        self.vectorise(start, tile.lanes)
-        if dim is not None and calls_library(schedule.get(result)):
+        if pair:
+            self.vectorise(schedule.get_child_blocks(start)[0], tile.lanes)
+            schedule.tensorize(block, intrinsic)
+        else:
+            self.vectorise(start, tile.lanes)
+        if dim is not None and (pair or calls_library(schedule.get(result))):
             self.turn_to_columns(result, dim, tile.lanes)
         self.vectorise(result, tile.lanes)
         return [start, block, result]

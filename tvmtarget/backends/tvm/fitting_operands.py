@@ -23,6 +23,8 @@ Builder: TypeAlias = Any
 Expr: TypeAlias = Any  # of Relax
 Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
 
+# What is checked is what these read, so that they stay next to a product of integers, which is computed without them.
+_ELEMENTWISE = frozenset({"relax.astype", "relax.dequantize", "relax.subtract"})
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
 # The operand whose shape says how many columns or channels the first one has.
 _WEIGHTED = {
@@ -83,7 +85,13 @@ class FittingOperands(SymbolicSizes):
         ]
         if all(new is old for new, old in zip(wanted, shape, strict=True)):
             return data
-        return builder.match_cast(data, self._tvm.relax.TensorType(wanted, data.ty.dtype))
+        relax = self._tvm.relax
+        made = builder.lookup_binding(data) if isinstance(data, relax.Var) else data
+        is_elementwise = isinstance(made, relax.Call) and getattr(made.op, "name", "") in _ELEMENTWISE
+        if is_elementwise and not any(one.ty.ndim for one in made.args[1:]):
+            checked = self._at_least(builder, made.args[0], least)
+            return builder.normalize(relax.Call(made.op, [checked, *made.args[1:]], made.attrs, made.ty_args))
+        return builder.match_cast(data, relax.TensorType(wanted, data.ty.dtype))
 
     def _broadcast(self, builder: Builder, inputs: Sequence[Expr], inner: int) -> list[Expr]:
         """Return operands whose dimensions, but the last `inner`, are equal or 1 for all sizes.

@@ -48,12 +48,14 @@ class VectorUnit:
         registers: their number.
         broadcast: instructions that load a value into all lanes. SSE loads it to one lane and copies it to the others.
         is_fused: whether one instruction multiplies and adds. Else the product takes a register before it is added.
+        multiplies_pairs: whether an instruction adds the products of two pairs of 16-bit integers, as `pmaddwd` does.
     """
 
     bits: int
     registers: int
     broadcast: int = 1
     is_fused: bool = True
+    multiplies_pairs: bool = False
 
     def lanes(self, bits: int) -> int:
         """Return how many values fit a register.
@@ -128,7 +130,7 @@ class Nest:
     """A loop nest over one block.
 
     Attributes:
-        kinds: a letter per axis: S spatial, R reduced.
+        kinds: a letter per axis: S spatial, R reduced, P a pair of terms that one instruction multiplies and adds.
         extents: sizes of the axes, None for symbolic ones.
         reads: tensors that are read.
         writes: tensors that are written.
@@ -152,6 +154,20 @@ class Nest:
     def reduced(self) -> tuple[int, ...]:
         """Axes that are reduced, such as summed over."""
         return tuple(axis for axis, kind in enumerate(self.kinds) if kind == "R")
+
+    @property
+    def is_in_pairs(self) -> bool:
+        """Whether one instruction multiplies and adds two terms."""
+        return "P" in self.kinds
+
+    @property
+    def may_leave_rows(self) -> bool:
+        """Whether a tile's rows may leave a remainder.
+
+        In a function with symbolic extents TVM 0.27 cannot lower the condition that this needs, nor where one
+        instruction computes several terms.
+        """
+        return None not in self.extents and not self.is_in_pairs
 
     @property
     def work(self) -> float:
@@ -181,10 +197,17 @@ class Nest:
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout of a tensor split along one dimension: blocks of `width` outermost, their elements innermost."""
+    """A layout of a tensor split along one dimension: blocks of `width` outermost, their elements innermost.
+
+    Attributes:
+        dim: the dimension.
+        width: elements of a block.
+        within: number of last dimensions that stay behind the elements of a block.
+    """
 
     dim: int
     width: int
+    within: int = 0
 
     def index(self, *at: Any) -> list[Any]:  # noqa: ANN401 - numbers or TVM's expressions
         """Return the index of an element in this layout.
@@ -195,7 +218,9 @@ class Layout:
         Returns:
             One index more.
         """
-        return [at[self.dim] // self.width, *at[: self.dim], *at[self.dim + 1 :], at[self.dim] % self.width]
+        others = [*at[: self.dim], *at[self.dim + 1 :]]
+        cut = len(others) - self.within
+        return [at[self.dim] // self.width, *others[:cut], at[self.dim] % self.width, *others[cut:]]
 
     def apply(self, array: Array) -> Array:
         """Return an array in this layout.
@@ -206,9 +231,10 @@ class Layout:
         Returns:
             A contiguous array of one dimension more.
         """
-        last = np.moveaxis(array, self.dim, -1)
-        pieces = last.reshape(*last.shape[:-1], -1, self.width)
-        return np.ascontiguousarray(np.moveaxis(pieces, -2, 0))
+        size = array.shape[self.dim]
+        pieces = array.reshape(*array.shape[: self.dim], size // self.width, self.width, *array.shape[self.dim + 1 :])
+        blocks = np.moveaxis(pieces, self.dim, 0)
+        return np.ascontiguousarray(np.moveaxis(blocks, self.dim + 1, blocks.ndim - 1 - self.within))
 
 
 @dataclass(frozen=True)
@@ -316,19 +342,19 @@ def _plan_product(nest: Nest, weights: int, unit: VectorUnit) -> Tile | None:
         if dim is None or extent is None or read.shape[dim] != extent or other.run(axis) == 1:
             continue
         run = math.gcd(extent, other.run(axis))
-        lanes = divisor(run, width)
+        lanes = math.gcd(run, width) if nest.is_in_pairs else divisor(run, width)
         if lanes == 1 or 2 * lanes < width:
             continue
         row_axis, rows = _rows(nest, [row for row in nest.spatial if other.run(row) and not read.run(row)])
         # What is written with many operations is best written in vectors along its last dimension: of many rows.
         is_along_rows = nest.writes_math and row_axis in nest.writes[0].dims[-1] and divisor(rows, width) > 1
         broadcast = 1 if is_along_rows else unit.broadcast
-        # In a function with symbolic extents TVM 0.27 cannot lower the condition that a remainder needs.
-        vectors, height = _block(
-            run // lanes, rows, replace(unit, broadcast=broadcast), may_leave_rows=None not in nest.extents
-        )
+        block_unit = replace(unit, broadcast=broadcast)
+        if nest.is_in_pairs:
+            block_unit = replace(block_unit, registers=unit.registers - 1, is_fused=False)  # one widens the weights
+        vectors, height = _block(run // lanes, rows, block_unit, may_leave_rows=nest.may_leave_rows)
         is_contiguous = dim == len(read.dims) - 1 and read.constant is None
-        pack = None if is_contiguous else (weights, Layout(dim, vectors * lanes))
+        pack = None if is_contiguous else (weights, Layout(dim, vectors * lanes, int(nest.is_in_pairs)))
         # What rows share stays in the cache for all columns; further axes are left to be run in parallel.
         others = [nest.extents[other] for other in nest.spatial if other not in (axis, row_axis)]
         return Tile(axis, lanes, vectors, row_axis, height, pack, columns_first=any(size != 1 for size in others))

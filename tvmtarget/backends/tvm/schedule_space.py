@@ -119,9 +119,9 @@ def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
 
 
 def _rows(nest: Nest, axis: int) -> Collection[int]:
-    """Return the possible numbers of rows; with symbolic sizes TVM 0.27 lowers no remainder of them."""
+    """Return the possible numbers of rows."""
     extent = nest.extents[axis] or 1
-    return _divisors(extent, extent) if None in nest.extents else range(1, extent + 1)
+    return range(1, extent + 1) if nest.may_leave_rows else _divisors(extent, extent)
 
 
 def _run(nest: Nest, axis: int) -> int | None:
@@ -155,7 +155,7 @@ def _pack(nest: Nest, axis: int, width: int) -> tuple[int, Layout] | None:
     dim = read.dimension(axis)
     if dim is None or (dim == len(read.dims) - 1 and read.constant is None):
         return None
-    return weights, Layout(dim, width)
+    return weights, Layout(dim, width, int(nest.is_in_pairs))
 
 
 def _divisors(extent: int, most: int) -> list[int]:

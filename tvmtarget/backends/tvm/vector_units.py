@@ -14,11 +14,11 @@ Target: TypeAlias = Any
 # Vector registers by LLVM's features of a CPU, the first match counts. Sources: Intel SDM 1, chapters 10 to 15; Arm ARM
 # for A-profile, parts B and E; RISC-V "V" 1.0, chapters 3 and 18. Elsewhere there are no register blocks.
 UNITS = (
-    ({"avx512f"}, VectorUnit(512, 32)),
-    ({"avx", "fma"}, VectorUnit(256, 16)),
-    ({"avx"}, VectorUnit(256, 16, is_fused=False)),
-    ({"sse2", "64bit-mode"}, VectorUnit(128, 16, broadcast=2, is_fused=False)),
-    ({"sse2"}, VectorUnit(128, 8, broadcast=2, is_fused=False)),
+    ({"avx512f"}, VectorUnit(512, 32, multiplies_pairs=True)),
+    ({"avx", "fma"}, VectorUnit(256, 16, multiplies_pairs=True)),
+    ({"avx"}, VectorUnit(256, 16, is_fused=False, multiplies_pairs=True)),
+    ({"sse2", "64bit-mode"}, VectorUnit(128, 16, broadcast=2, is_fused=False, multiplies_pairs=True)),
+    ({"sse2"}, VectorUnit(128, 8, broadcast=2, is_fused=False, multiplies_pairs=True)),
     ({"neon", "aclass"}, VectorUnit(128, 16)),
     ({"neon"}, VectorUnit(128, 32)),
     ({"zvl512b"}, VectorUnit(512, 32)),
