@@ -46,7 +46,7 @@ def legalise_reshape(builder: Builder, call: Expr) -> Expr:
 
 
 def use_views(module: Module) -> Module:
-    """Put views in place of kernels that only reshape, but for results of the function, which are no views of inputs.
+    """Put views in place of kernels that only reshape, but for a single result of the function.
 
     Args:
         module: TVM's module after operator fusion, which is changed.
