@@ -83,9 +83,10 @@ def narrow_products(module: Module) -> Module:
 
 
 def multiply_in_pairs(module: Module, unit: VectorUnit) -> Module:
-    """Sum products of integers with constant matrices or windows in pairs, those of dequantized integers as well.
+    """Sum products of integers with constant matrices or windows in pairs.
 
-    The sum of dequantized integers is that of the integers, times both scales: exact but for the last rounding.
+    This includes dequantized integers, whose product is that of the integers, times both scales: exact but for the last
+    rounding.
 
     Args:
         module: TVM's module of functions of Relax, of `narrow_products`.
@@ -417,7 +418,7 @@ def _fits_int32(product: _Product) -> bool:
 
 
 def converted_product(made: Expr, weights: Array, producer: Producer) -> _Product | None:
-    """Return the product of integers that are converted to floats with whole numbers, as a ConvInteger is computed.
+    """Return the product of converted integers with whole numbers, as of a ConvInteger.
 
     Args:
         made: the expression of the floats.
