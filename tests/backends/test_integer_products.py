@@ -196,21 +196,27 @@ def test_other_cpus_have_no_pairs():
 
 
 def integer_convolution():
-    """Return a model of a ConvInteger that Winograd's algorithm could compute, and its inputs."""
+    """Return a model of ConvIntegers that Winograd's algorithm could compute, and its inputs."""
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (uint8[1,32,20,20] q, uint8 z) => (int32[1,32,20,20] y)'
-        "{ y = ConvInteger<pads=[1,1,1,1]>(q, w, z, wz) }"
+        '<ir_version: 8, opset_import: ["" : 17]> g (uint8[1,32,20,20] q, uint8 z, uint8[1] one)'
+        " => (int32[1,32,20,20] y, int32[1,32,20,20] with_one, int32[1,32,20,20] with_constant,"
+        " int32[1,32,20,20] without)"
+        "{ y = ConvInteger<pads=[1,1,1,1]>(q, w, z, wz)  with_one = ConvInteger<pads=[1,1,1,1]>(q, w, one, wz)"
+        "  with_constant = ConvInteger<pads=[1,1,1,1]>(q, w, wz, wz)"
+        "  without = ConvInteger<pads=[1,1,1,1]>(q, w) }"
     )
     constants = {"w": RANDOM.integers(0, 256, (32, 32, 3, 3)).astype("uint8"), "wz": np.array(128, "uint8")}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
     q = RANDOM.integers(0, 256, (1, 32, 20, 20)).astype("uint8")
-    return model, {"q": q, "z": np.array(37, "uint8")}
+    return model, {"q": q, "z": np.array(37, "uint8"), "one": np.array([41], "uint8")}
 
 
 def test_convolutions_of_integers_are_exact():
     model, inputs = integer_convolution()
-    expected = tt.build(model, "numpy", allow_interpreter=True).run(inputs)["y"]
-    np.testing.assert_array_equal(tt.build(model, "llvm", cache=False).run(inputs)["y"], expected)
+    expected = tt.build(model, "numpy", allow_interpreter=True).run(inputs)
+    found = tt.build(model, "llvm", cache=False).run(inputs)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 @pytest.mark.parametrize("triple", ["aarch64-linux-gnu", "x86_64-linux-gnu"])

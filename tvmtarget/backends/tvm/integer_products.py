@@ -152,7 +152,7 @@ class _Product:
         attributes = {"op_pattern": _FUSES_WHAT_FOLLOWS}
         if self.weights.ndim > _PAIR:
             attrs = call.attrs
-            zero = [] if self.zero is None else [self.zero]
+            zero = [] if self.zero is None else [builder.emit(self.zero)]
             return builder.call_te(
                 _window_sums,
                 self.data,
@@ -428,17 +428,40 @@ def converted_product(made: Expr, weights: Array, producer: Producer) -> _Produc
     Returns:
         The product; None for other operands.
     """
-    zero = None
+    zero, offset = None, None
     if _name(made) == "relax.subtract":
         made, zero = map(producer, made.args)
-    casts = [one for one in (made, zero) if one is not None]
-    if any(_name(one) != "relax.astype" or _dtype(one.args[0]) not in _BYTES for one in casts):
+    if _name(made) != "relax.astype" or _dtype(made.args[0]) not in _BYTES:
         return None
-    if zero is not None and (zero.ty.ndim or _dtype(zero.args[0]) != _dtype(made.args[0])):
-        return None
+    (data,) = made.args
+    if zero is not None:
+        offset = _integer(zero, _dtype(data))
+        if offset is None:
+            return None
     if (weights != np.round(weights)).any() or np.abs(weights).max(initial=0) > np.iinfo(np.int16).max:
         return None
-    return _Product(made.args[0], None if zero is None else zero.args[0], weights.astype(np.int16))
+    return _Product(data, offset, weights.astype(np.int16))
+
+
+def _integer(zero: Expr, dtype: str) -> Expr | None:
+    """Return the scalar of an integer type that a zero point of floats is converted from or equal to.
+
+    Args:
+        zero: the expression of the zero point.
+        dtype: the type.
+
+    Returns:
+        None for other zero points.
+    """
+    from tvm import relax
+
+    known = _constant(zero)
+    if known is None:
+        if _name(zero) != "relax.astype" or _dtype(zero.args[0]) != dtype or not all(map(_is_one, zero.ty.shape)):
+            return None
+        return relax.op.reshape(zero.args[0], ()) if zero.ty.ndim else zero.args[0]
+    value = known.astype(dtype)
+    return relax.const(value.reshape(()), dtype) if value.size == 1 and (value == known).all() else None
 
 
 def _dequantized(made: Expr, weights: Expr, producer: Producer, *, is_window: bool) -> _Product | None:
