@@ -179,6 +179,7 @@ class DaskWorkerGroup:
         """Return the scheduler's workers; `RunError` if it is gone or silent."""
         # The client's own description of the scheduler sometimes has no workers, see `_named`.
         identity = self.client.scheduler.identity
+        began = time.monotonic()
         answer = _in_thread(lambda: self.client.sync(identity, n_workers=-1, callback_timeout=self._silence))
         while not wait([answer], POLL).done and self.client.status == "running":
             pass
@@ -188,6 +189,8 @@ class DaskWorkerGroup:
         try:
             facts = answer.result()
         except (OSError, self.distributed.TimeoutError) as error:
+            if time.monotonic() - began < self._silence:  # its connection is closed, which the client does not know yet
+                raise RunError(f"{self._scheduler} is gone; the next run begins anew") from error
             raise RunError(
                 f"{self._scheduler} has been silent for {self._silence} s ({_VARIABLE}); the next run begins anew"
             ) from error
