@@ -51,7 +51,7 @@ def test_every_environment_variable_that_the_library_reads_is_on_the_page():
 def normalised(shape=(64, 64)):
     """Return a function with sums, divisions and chains, of which each option of LLVM changes the code."""
     nodes = [("Relu", "x", "h"), ("Mul", "h h", "i"), ("ReduceSum", "i", "s"), ("Sqrt", "s", "t"), ("Div", "x t", "u")]
-    nodes += [("Add", "u u", "v"), ("Sub", "v x", "w"), ("Max", "w x", "y")]
+    nodes += [("Add", "u u", "v"), ("Sub", "v x", "w"), ("Neg", "w", "n"), ("Max", "n x", "y")]
     model = small(*(helper.make_node(op, inputs.split(), [output]) for op, inputs, output in nodes), shape=shape)
     return tt.IRModule.from_onnx(model)
 
