@@ -5,18 +5,71 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.register_tiling import Layout
 
-__all__ = ["Producer", "Use", "pack_constants", "rewrite_calls", "uses_of"]
+__all__ = [
+    "Producer",
+    "Use",
+    "constant_of",
+    "operator_of",
+    "pack_constants",
+    "rewrite_calls",
+    "uses_of",
+    "with_blocks",
+]
 
 Module: TypeAlias = Any
 Builder: TypeAlias = Any
 Expr: TypeAlias = Any
 Producer: TypeAlias = "Callable[[Expr], Expr]"
+
+
+def constant_of(expr: Expr) -> Array | None:
+    """Return the elements of a constant tensor.
+
+    Args:
+        expr: an expression of Relax.
+
+    Returns:
+        The array; None for other expressions.
+    """
+    from tvm import ir
+
+    is_known = isinstance(expr, ir.expr.GenericConst) and hasattr(expr.value, "numpy")
+    return expr.value.numpy() if is_known else None
+
+
+def operator_of(expr: Expr) -> str:
+    """Return the name of the operator that an expression calls.
+
+    Args:
+        expr: an expression of Relax.
+
+    Returns:
+        A name such as `relax.matmul`; empty if it calls none.
+    """
+    return str(getattr(getattr(expr, "op", None), "name", ""))
+
+
+def with_blocks(function: Expr, blocks: Sequence[Any]) -> Expr:
+    """Return a function with other blocks of bindings.
+
+    Args:
+        function: a function of Relax whose body is a sequence.
+        blocks: the blocks.
+
+    Returns:
+        A new function.
+    """
+    from tvm import relax
+
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
 @dataclass(frozen=True)

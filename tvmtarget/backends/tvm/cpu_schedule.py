@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of
+from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of, with_blocks
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
@@ -169,8 +169,7 @@ def _read_sizes_first(module: Module, _context: object) -> Module:
         structural_walk([param.ty for param in function.params], (ir.Var, given.append))
         blocks = [_in_order(block, frozenset(given)) for block in function.body.blocks]
         if any(new is not old for new, old in zip(blocks, function.body.blocks, strict=True)):
-            body = relax.SeqExpr(blocks, function.body.body)
-            result[variable] = relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+            result[variable] = with_blocks(function, blocks)
     return result
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
+from tvmtarget.backends.tvm.call_sites import Producer, constant_of, rewrite_calls
 from tvmtarget.backends.tvm.tir_builder import OPAQUE, TirBuilder
 from tvmtarget.errors import BackendError
 
@@ -170,14 +170,15 @@ def _checked(
     bounds_of: Callable[[Sequence[Size]], _Bounds],
 ) -> Expr:
     """Return indices that are checked when the program runs, or constant ones that are in bounds."""
-    from tvm import ir, te, tirx
+    from tvm import te, tirx
 
     bounds = bounds_of(data.ty.shape.values)
     if not any(bounds):
         return indices
     is_static = all(one is None or isinstance(one.elements, tirx.IntImm) for one in bounds)
-    if is_static and isinstance(written, ir.expr.GenericConst) and hasattr(written.value, "numpy"):
-        _require_within(np.asarray(written.value.numpy()), bounds, name)
+    array = constant_of(written) if is_static else None
+    if array is not None:
+        _require_within(array, bounds, name)
         return indices
 
     def compute(places: Any, *tensors: Any) -> Any:  # noqa: ANN401

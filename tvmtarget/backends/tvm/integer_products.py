@@ -21,10 +21,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
+from tvmtarget.backends.tvm.call_sites import Producer, constant_of, operator_of, rewrite_calls
 from tvmtarget.backends.tvm.register_tiling import VectorUnit
+from tvmtarget.backends.tvm.tir_builder import FUSES_WHAT_FOLLOWS
 
-__all__ = ["PAIRS", "converted_product", "multiply_in_pairs", "narrow_products", "pair_intrinsic"]
+__all__ = [
+    "DEQUANTIZE",
+    "PAIRS",
+    "converted_product",
+    "is_plain",
+    "multiply_in_pairs",
+    "narrow_products",
+    "pair_intrinsic",
+]
 
 Module: TypeAlias = Any
 Builder: TypeAlias = Any
@@ -33,11 +42,13 @@ Tensor: TypeAlias = Any
 
 PAIRS = "sums_in_pairs"  # annotation of a block whose last axis is a pair of terms
 
+DEQUANTIZE = "relax.dequantize"
+
 _NARROW = ("int8", "int16")
+_BYTES = ("int8", "uint8")
 _PAIR = 2
 _LEAST_CHANNELS = 3  # of what a window is moved over; pairs of 1 have a term of 2 that counts
 _ROWS = (3, 4, 5)  # of a register block, one of which divides the padded rows
-_FUSES_WHAT_FOLLOWS = 4  # kOutEWiseFusable of TVM
 
 
 def narrow_products(module: Module) -> Module:
@@ -61,7 +72,8 @@ def narrow_products(module: Module) -> Module:
         if call.ty.dtype.dtype != "int32":
             return call
         narrow = [
-            found[tensor] if tensor in found else _narrow_constant(found[constant]) for _, tensor, constant in operands
+            found[tensor] if tensor in found else _narrow_array(found[constant].value.numpy())
+            for _, tensor, constant in operands
         ]
         is_narrow = all(one is not None and _dtype(one) in (*_NARROW, "uint8") for one in narrow)
         return relax.op.matmul(*narrow, out_dtype="int32") if is_narrow else call
@@ -101,7 +113,7 @@ def multiply_in_pairs(module: Module, unit: VectorUnit) -> Module:
         return module
 
     def rewrite(call: Expr, builder: Builder, producer: Producer) -> Expr:
-        product = _product(call, producer) if _name(call) in ("relax.matmul", "relax.nn.conv2d") else None
+        product = _product(call, producer) if operator_of(call) in ("relax.matmul", "relax.nn.conv2d") else None
         if product is None or not product.fits(unit):
             return call
         sums = product.emit(builder, call)
@@ -149,7 +161,7 @@ class _Product:
         """Add calls that compute the sums of a call, of 32 bits, and return the last one."""
         from tvm import relax
 
-        attributes = {"op_pattern": _FUSES_WHAT_FOLLOWS}
+        attributes = {"op_pattern": FUSES_WHAT_FOLLOWS}
         if self.weights.ndim > _PAIR:
             attrs = call.attrs
             zero = [] if self.zero is None else [builder.emit(self.zero)]
@@ -384,17 +396,17 @@ def _half(pair: Expr, term: Expr) -> Expr:
 
 def _product(call: Expr, producer: Producer) -> _Product | None:
     """Return the product of integers that a call computes; None for others, and for weights that are no constants."""
-    is_window = _name(call) == "relax.nn.conv2d"
+    is_window = operator_of(call) == "relax.nn.conv2d"
     made, weights = producer(call.args[0]), producer(call.args[1])
-    if is_window and not _is_plain(call):
+    if is_window and not is_plain(call):
         return None
     if _dtype(call) == "int32":
-        known = _constant(weights)
+        known = constant_of(weights)
         found = None if known is None or is_window else _Product(call.args[0], None, known)
-    elif _name(made) == _DEQUANTIZE:
+    elif operator_of(made) == DEQUANTIZE:
         found = _dequantized(made, weights, producer, is_window=is_window)
     else:
-        known = _constant(weights)
+        known = constant_of(weights)
         found = None if known is None or not is_window else converted_product(made, known, producer)
     if found is None or _dtype(found.data) not in (*_NARROW, "uint8"):
         return None
@@ -403,8 +415,15 @@ def _product(call: Expr, producer: Producer) -> _Product | None:
     return found if _dtype(call) == "int32" or _fits_int32(found) else None
 
 
-def _is_plain(call: Expr) -> bool:
-    """Return whether a convolution is of images with their channels first, in one group."""
+def is_plain(call: Expr) -> bool:
+    """Return whether a convolution is of images with their channels first, in one group.
+
+    Args:
+        call: a call of `relax.nn.conv2d`.
+
+    Returns:
+        False for other layouts, and for several groups.
+    """
     attrs = call.attrs
     layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
     return layouts == ("NCHW", "OIHW", "NCHW") and int(attrs.groups) == 1
@@ -429,9 +448,9 @@ def converted_product(made: Expr, weights: Array, producer: Producer) -> _Produc
         The product; None for other operands.
     """
     zero, offset = None, None
-    if _name(made) == "relax.subtract":
+    if operator_of(made) == "relax.subtract":
         made, zero = map(producer, made.args)
-    if _name(made) != "relax.astype" or _dtype(made.args[0]) not in _BYTES:
+    if operator_of(made) != "relax.astype" or _dtype(made.args[0]) not in _BYTES:
         return None
     (data,) = made.args
     if zero is not None:
@@ -455,9 +474,9 @@ def _integer(zero: Expr, dtype: str) -> Expr | None:
     """
     from tvm import relax
 
-    known = _constant(zero)
+    known = constant_of(zero)
     if known is None:
-        if _name(zero) != "relax.astype" or _dtype(zero.args[0]) != dtype or not all(map(_is_one, zero.ty.shape)):
+        if operator_of(zero) != "relax.astype" or _dtype(zero.args[0]) != dtype or not all(map(_is_one, zero.ty.shape)):
             return None
         return relax.op.reshape(zero.args[0], ()) if zero.ty.ndim else zero.args[0]
     value = known.astype(dtype)
@@ -466,11 +485,11 @@ def _integer(zero: Expr, dtype: str) -> Expr | None:
 
 def _dequantized(made: Expr, weights: Expr, producer: Producer, *, is_window: bool) -> _Product | None:
     """Return the product of the integers that data and weights are dequantized from."""
-    is_turned = _name(weights) == "relax.permute_dims" and weights.attrs.axes is None
+    is_turned = operator_of(weights) == "relax.permute_dims" and weights.attrs.axes is None
     matrix = producer(weights.args[0]) if is_turned else weights
-    if _name(matrix) != _DEQUANTIZE or _dtype(made) != "float32":
+    if operator_of(matrix) != DEQUANTIZE or _dtype(made) != "float32":
         return None
-    array, factors, shift = map(_constant, matrix.args)
+    array, factors, shift = map(constant_of, matrix.args)
     data, scale, zero = made.args[0], *map(_as_scalar, made.args[1:])
     if array is None or factors is None or shift is None or scale is None or zero is None:
         return None
@@ -480,7 +499,7 @@ def _dequantized(made: Expr, weights: Expr, producer: Producer, *, is_window: bo
     along = [-1 if at == axis else 1 for at in range(array.ndim)]
     wide = array.astype(np.int16) - shift.astype(np.int16).reshape(along if shift.size > 1 else ())
     factors = factors.reshape([-1, 1, 1] if is_window else -1) if factors.size > 1 else factors.reshape(())
-    known = _constant(zero)
+    known = constant_of(zero)
     offset = zero if known is None or known.any() else None
     return _Product(data, offset, wide.T if is_turned else wide, _times(scale, factors))
 
@@ -489,7 +508,7 @@ def _as_scalar(expr: Expr) -> Expr | None:
     """Return a tensor of one element as a scalar; None for others."""
     from tvm import relax
 
-    known = _constant(expr)
+    known = constant_of(expr)
     if known is not None:
         return relax.const(known.reshape(()), _dtype(expr)) if known.size == 1 else None
     return None if expr.ty.ndim else expr
@@ -499,32 +518,12 @@ def _times(scale: Expr, factors: Array) -> Expr:
     """Return a scalar times constants."""
     from tvm import relax
 
-    known = _constant(scale)
+    known = constant_of(scale)
     return relax.op.multiply(scale, relax.const(factors)) if known is None else relax.const(known * factors)
-
-
-_DEQUANTIZE = "relax.dequantize"
-_BYTES = ("int8", "uint8")
-
-
-def _name(expr: Expr) -> str:
-    return str(getattr(getattr(expr, "op", None), "name", ""))
 
 
 def _dtype(expr: Expr) -> str:
     return str(expr.ty.dtype.dtype)
-
-
-def _constant(expr: Expr) -> Array | None:
-    """Return the elements of a constant; None for other expressions."""
-    from tvm import ir
-
-    is_known = isinstance(expr, ir.expr.GenericConst) and hasattr(expr.value, "numpy")
-    return expr.value.numpy() if is_known else None
-
-
-def _narrow_constant(constant: Expr) -> Expr | None:
-    return _narrow_array(constant.value.numpy())
 
 
 def _narrow_array(array: Array) -> Expr | None:

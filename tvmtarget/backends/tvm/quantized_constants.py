@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import uses_of
+from tvmtarget.backends.tvm.call_sites import constant_of, uses_of, with_blocks
 
 __all__ = ["blocks_of_constants", "compute_rows", "lift_quantized", "read_quantized"]
 
@@ -60,27 +60,19 @@ def lift_quantized(module: Module) -> tuple[Module, dict[str, Expr]]:
     return result, {variable.name: constant for constant, variable in lifted.items()}
 
 
-def _is_constant(expr: Expr) -> bool:
-    from tvm import ir
-
-    return isinstance(expr, ir.expr.GenericConst) and hasattr(expr.value, "numpy")
-
-
 def _is_quantized(expr: Expr) -> bool:
     """Return whether a value is a constant of many integers that are shorter than floats."""
-    if not _is_constant(expr):
-        return False
-    array = expr.value.numpy()
-    return array.dtype.kind in "iu" and array.itemsize < _FLOAT and array.size >= _FEW
+    array = constant_of(expr)
+    return array is not None and array.dtype.kind in "iu" and array.itemsize < _FLOAT and array.size >= _FEW
 
 
 def _as_scalar(zero: Expr) -> Expr:
     """Return zero points that are all equal as one, which is a number in the code."""
     from tvm import relax
 
-    if not _is_constant(zero):
+    array = constant_of(zero)
+    if array is None:
         return zero
-    array = zero.value.numpy()
     return relax.const(array.flat[0], str(array.dtype)) if array.size and (array == array.flat[0]).all() else zero
 
 
@@ -127,7 +119,7 @@ def _fused(module: Module, names: frozenset[str]) -> tuple[Module, set[str]]:
     changed: dict[Any, Expr] = {}
 
     def is_weight(expr: Expr) -> bool:
-        return _is_constant(expr) or expr in weights
+        return constant_of(expr) is not None or expr in weights
 
     def needed(expr: Expr, found: dict[Any, Expr]) -> None:
         """Collect the calls that compute a weight, in order."""
@@ -158,8 +150,7 @@ def _fused(module: Module, names: frozenset[str]) -> tuple[Module, set[str]]:
             relax.VarBinding(one.var, changed[one.var]) if one.var in changed else one for one in block.bindings
         ]
         blocks.append(type(block)(bindings))
-    body = relax.SeqExpr(blocks, main.body.body)
-    result["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    result["main"] = with_blocks(main, blocks)
     return result, made
 
 

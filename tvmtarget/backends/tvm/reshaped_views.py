@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import uses_of
+from tvmtarget.backends.tvm.call_sites import uses_of, with_blocks
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 
 __all__ = ["legalise_reshape", "use_views"]
@@ -65,9 +65,7 @@ def use_views(module: Module) -> Module:
         return module
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            blocks = [_with_views(block, kernels) for block in function.body.blocks]
-            body = relax.SeqExpr(blocks, function.body.body)
-            module[variable] = relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+            module[variable] = with_blocks(function, [_with_views(block, kernels) for block in function.body.blocks])
     used = uses_of(module)
     for variable in kernels:
         if variable.name_hint not in used:

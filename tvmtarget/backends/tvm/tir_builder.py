@@ -9,12 +9,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-__all__ = ["OPAQUE", "TirBuilder"]
+__all__ = ["FUSES_WHAT_FOLLOWS", "OPAQUE", "TirBuilder"]
 
 Buffer: TypeAlias = Any
 Expr: TypeAlias = Any
 Stmt: TypeAlias = Any
 
+FUSES_WHAT_FOLLOWS = 4  # TVM's kOutEWiseFusable, such as a product and what is computed of each of its elements
 OPAQUE = 8  # TVM's kOpaque, an operator that is fused with no other
 
 

@@ -33,9 +33,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.call_sites import Producer, rewrite_calls
-from tvmtarget.backends.tvm.integer_products import converted_product
+from tvmtarget.backends.tvm.call_sites import Producer, constant_of, operator_of, rewrite_calls
+from tvmtarget.backends.tvm.integer_products import DEQUANTIZE, converted_product, is_plain
 from tvmtarget.backends.tvm.register_tiling import VectorUnit, divisor
+from tvmtarget.backends.tvm.tir_builder import FUSES_WHAT_FOLLOWS
 
 __all__ = ["ROWS", "Convolution", "minimal_filtering", "run_in_strips", "use_winograd"]
 
@@ -283,7 +284,7 @@ def use_winograd(module: Module, unit: VectorUnit) -> Module:
     from tvm import relax
 
     def rewrite(call: Expr, builder: Builder, producer: Producer) -> Expr:
-        if getattr(call.op, "name", "") != "relax.nn.conv2d":
+        if operator_of(call) != "relax.nn.conv2d":
             return call
         weights = _value(producer(call.args[1]))
         found = None if weights is None else _convolution(call, weights)
@@ -292,7 +293,7 @@ def use_winograd(module: Module, unit: VectorUnit) -> Module:
         made = producer(call.args[0])
         if converted_product(made, weights, producer) is not None:
             return call
-        if getattr(getattr(made, "op", None), "name", "") == _DEQUANTIZE:
+        if operator_of(made) == DEQUANTIZE:
             found = replace(found, is_quantized=True)
         m = found.tile(unit)
         if m is None:
@@ -303,28 +304,21 @@ def use_winograd(module: Module, unit: VectorUnit) -> Module:
             relax.const(tvm.runtime.tensor(found.transformed(weights, m))),
             m,
             primfunc_name_hint="conv2d_winograd",
-            primfunc_attrs={"op_pattern": _FUSES_WHAT_FOLLOWS},
+            primfunc_attrs={"op_pattern": FUSES_WHAT_FOLLOWS},
         )
 
     return rewrite_calls(module, rewrite)
 
 
-_DEQUANTIZE = "relax.dequantize"
-_FUSES_WHAT_FOLLOWS = 4  # kOutEWiseFusable of TVM
-
-
 def _value(weights: Expr) -> Array | None:
     """Return weights that are constants, or constants that are dequantized; None for others."""
-    from tvm import ir
-
-    constants = list(weights.args) if getattr(getattr(weights, "op", None), "name", "") == _DEQUANTIZE else [weights]
-    if not all(isinstance(one, ir.expr.GenericConst) and hasattr(one.value, "numpy") for one in constants):
+    if operator_of(weights) != DEQUANTIZE:
+        return constant_of(weights)
+    values, scale, zero = map(constant_of, weights.args)
+    if values is None or scale is None or zero is None:
         return None
-    values: Array = constants[0].value.numpy()
-    if len(constants) == 1:
-        return values
     along = [-1 if axis == int(weights.attrs.axis) % values.ndim else 1 for axis in range(values.ndim)]
-    scale, zero = (one.value.numpy().reshape(along if one.value.numpy().size > 1 else ()) for one in constants[1:])
+    scale, zero = (one.reshape(along if one.size > 1 else ()) for one in (scale, zero))
     dequantized: Array = (values.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale
     return dequantized
 
@@ -335,8 +329,7 @@ def _convolution(call: Expr, weights: Array) -> Convolution | None:
 
     (data, _), attrs = call.args, call.attrs
     sizes, steps = [*(data.ty.shape or ())], [int(step) for step in (*attrs.strides, *attrs.dilation)]
-    layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout)
-    if layouts != ("NCHW", "OIHW", "NCHW") or int(attrs.groups) != 1 or any(step != 1 for step in steps):
+    if not is_plain(call) or any(step != 1 for step in steps):
         return None
     types = {str(one.ty.dtype.dtype) for one in (data, call)} | {str(weights.dtype)}
     if weights.shape[2:] != (FILTER, FILTER) or types != {"float32"}:
