@@ -16,6 +16,7 @@ __all__ = [
     "Producer",
     "Use",
     "constant_of",
+    "is_constant",
     "operator_of",
     "pack_constants",
     "rewrite_calls",
@@ -29,6 +30,20 @@ Expr: TypeAlias = Any
 Producer: TypeAlias = "Callable[[Expr], Expr]"
 
 
+def is_constant(expr: Expr) -> bool:
+    """Return whether an expression is a constant tensor, without a copy of its elements.
+
+    Args:
+        expr: an expression of Relax.
+
+    Returns:
+        True for a constant tensor.
+    """
+    from tvm import ir
+
+    return isinstance(expr, ir.expr.GenericConst) and hasattr(expr.value, "numpy")
+
+
 def constant_of(expr: Expr) -> Array | None:
     """Return the elements of a constant tensor.
 
@@ -38,10 +53,7 @@ def constant_of(expr: Expr) -> Array | None:
     Returns:
         The array; None for other expressions.
     """
-    from tvm import ir
-
-    is_known = isinstance(expr, ir.expr.GenericConst) and hasattr(expr.value, "numpy")
-    return expr.value.numpy() if is_known else None
+    return expr.value.numpy() if is_constant(expr) else None
 
 
 def operator_of(expr: Expr) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import constant_of, uses_of, with_blocks
+from tvmtarget.backends.tvm.call_sites import constant_of, is_constant, uses_of, with_blocks
 
 __all__ = ["blocks_of_constants", "compute_rows", "lift_quantized", "read_quantized"]
 
@@ -119,7 +119,7 @@ def _fused(module: Module, names: frozenset[str]) -> tuple[Module, set[str]]:
     changed: dict[Any, Expr] = {}
 
     def is_weight(expr: Expr) -> bool:
-        return constant_of(expr) is not None or expr in weights
+        return is_constant(expr) or expr in weights
 
     def needed(expr: Expr, found: dict[Any, Expr]) -> None:
         """Collect the calls that compute a weight, in order."""
