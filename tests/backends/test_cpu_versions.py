@@ -14,7 +14,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE, has_versions
+from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE, _in_threads, _parts, has_versions
 from tvmtarget.errors import BackendError
 
 pytest.importorskip("tvm")
@@ -88,3 +88,31 @@ def test_without_a_linker_that_works_code_is_for_any_machine(compiler, target, m
             tt.build(model, target, cache=False)(x)
     else:
         np.testing.assert_array_equal(tt.build(model, target, cache=False)(x), np.maximum(x, 0))
+
+
+def test_functions_that_call_each_other_are_in_one_object_file():
+    import tvm
+    from tvm.script import tirx as script
+
+    @script.prim_func
+    def one(a: script.Buffer((4,), "float32")):
+        for i in range(4):
+            a[i] = script.float32(0)
+
+    alone = {tvm.ir.GlobalVar(f"f{number}"): one for number in range(9)}
+    parts = _parts(alone)
+    assert [len(part) for part in parts] == [3, 2, 2, 2]
+    assert {variable.name_hint for part in parts for variable in part} == {f"f{number}" for number in range(9)}
+    caller = one.with_body(tvm.tirx.Evaluate(tvm.ir.Call(next(iter(alone)), [])))
+    assert [len(part) for part in _parts({**alone, tvm.ir.GlobalVar("caller"): caller})] == [10]
+
+
+def test_an_error_in_a_thread_reaches_the_caller():
+    assert _in_threads([lambda number=number: number for number in range(20)]) == [*range(20)]
+    assert _in_threads([]) == []
+
+    def fails():
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        _in_threads([lambda: 1, fails, lambda: 2])

@@ -12,11 +12,15 @@ Only libraries have several versions, as the functions in C are compiled when th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
-from tvmtarget.backends.machine import is_any_x86, native_code_mismatch
-from tvmtarget.backends.tvm.compiled_module import has_linker, import_tvm
+from tvmtarget.backends.machine import is_any_x86, native_code_mismatch, processors
+from tvmtarget.backends.tvm.compiled_module import has_linker, import_tvm, object_folder
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 from tvmtarget.target.tree import Target
@@ -27,10 +31,14 @@ Module: TypeAlias = Any
 Function: TypeAlias = Any
 GlobalVar: TypeAlias = Any
 TvmTarget: TypeAlias = Any
+_T = TypeVar("_T")
 
 LEVEL = "x86-64-v3"
 # With the value 1, code for any x86-64 is run: to compare results, and to test it.
 LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
+
+# Object files of each version, on any machine, so that libraries are equal: LLVM takes most of the time of a build.
+PARTS = 4
 
 
 def has_versions(leaf: Target) -> bool:
@@ -73,19 +81,73 @@ def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallbac
     names = Names(variable.name_hint for variable in functions)
     called = [variable.name_hint for variable, function in functions.items() if "global_symbol" in function.attrs]
     entries: dict[str, list[str]] = {name: [] for name in called}
-    modules = []
-    for one, suffix in ((target, "v3"), (fallback, "v1")):
-        new = {
-            variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
-            for variable in functions
-        }
-        module = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
-        with one:
-            modules.append(tvm.tirx.build(tvm.IRModule(module), target=one))
-        for name, made in entries.items():
-            made.append(new[name].name_hint)
+    with object_folder() as folder:
+        tasks: list[Callable[[], Module]] = []
+        for one, suffix in ((target, "v3"), (fallback, "v1")):
+            new = {
+                variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
+                for variable in functions
+            }
+            version = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
+            for number, part in enumerate(_parts(version)):
+                path = folder / f"{suffix}_{number}.o"
+                tasks.append(partial(_compiled, part, one, tvm.transform.PassContext.current(), path))
+            for name, made in entries.items():
+                made.append(new[name].name_hint)
+        modules = _in_threads(tasks)
     chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries.items()), "c", called, [])
     return [*modules, chosen]
+
+
+def _parts(functions: Mapping[GlobalVar, Function]) -> list[dict[GlobalVar, Function]]:
+    """Divide functions among object files; those that call each other have to be in one."""
+    called: list[GlobalVar] = []
+    for function in functions.values():
+        with_calls(function, lambda variable, _: called.append(variable))
+    count = 1 if called else min(PARTS, len(functions))
+    return [dict([*functions.items()][number::count]) for number in range(count)]
+
+
+def _compiled(functions: Mapping[GlobalVar, Function], target: TvmTarget, context: Any, path: Path) -> Module:  # noqa: ANN401
+    """Compile functions into an object file."""
+    tvm = import_tvm()
+    # Contexts belong to threads.
+    with context, target:
+        module = tvm.tirx.build(tvm.IRModule(functions), target=target)
+    module.write_to_file(str(path))
+    return tvm.runtime.load_static_library(str(path), [variable.name_hint for variable in functions])
+
+
+def _in_threads(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
+    """Return the results of tasks that release Python's lock, run in a thread for each processor.
+
+    The threads do not keep the process from ending, since a compilation that takes too long cannot be stopped.
+    """
+    waiting = SimpleQueue[int]()
+    for number in range(len(tasks)):
+        waiting.put(number)
+    results: dict[int, _T] = {}
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not errors:
+            try:
+                number = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                results[number] = tasks[number]()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(len(tasks), processors()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[number] for number in range(len(tasks))]
 
 
 def renamed(function: Function, new: Mapping[str, GlobalVar]) -> Function:
