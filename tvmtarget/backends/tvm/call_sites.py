@@ -5,7 +5,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,12 +16,14 @@ __all__ = [
     "Producer",
     "Use",
     "constant_of",
+    "folding_calls",
     "is_constant",
     "operator_of",
     "pack_constants",
     "rewrite_calls",
     "uses_of",
     "with_blocks",
+    "with_values",
 ]
 
 Module: TypeAlias = Any
@@ -82,6 +84,101 @@ def with_blocks(function: Expr, blocks: Sequence[Any]) -> Expr:
 
     body = relax.SeqExpr(blocks, function.body.body)
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
+
+
+def with_values(function: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """Return a function that binds other values to some variables.
+
+    Args:
+        function: a function of Relax whose body is a sequence.
+        values: the values by variable.
+
+    Returns:
+        A new function; the same one if there are no values.
+    """
+    from tvm import relax
+
+    if not values:
+        return function
+    blocks = [
+        type(block)(
+            [relax.VarBinding(one.var, values[one.var]) if one.var in values else one for one in block.bindings]
+        )
+        for block in function.body.blocks
+    ]
+    return with_blocks(function, blocks)
+
+
+def folding_calls() -> Any:  # noqa: ANN401
+    """Return a pass that computes calls of tensor functions that read constants only.
+
+    `FoldConstant` of TVM does so, too, but compiles a function at a time, which takes 30 ms. Here all are compiled as
+    one module, and `FoldConstant` has to run behind: it removes what is not read any more, and computes the rest.
+
+    Returns:
+        TVM's pass.
+    """
+    import tvm
+
+    return tvm.transform.module_pass(_fold_calls, opt_level=0, name="FoldCalls")
+
+
+def _fold_calls(module: Module, _context: object) -> Module:
+    import tvm
+    from tvm import relax
+
+    calls = {
+        variable: dict(_constant_calls(module, function))
+        for variable, function in module.functions_items()
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr)
+    }
+    called = {call.args[0].name_hint: call.args[0] for found in calls.values() for call in found.values()}
+    if not called:
+        return module
+    parts = {name: module[variable].with_attr("global_symbol", name) for name, variable in called.items()}
+    tensors: dict[Any, Any] = {}
+    try:
+        with tvm.transform.PassContext(opt_level=3):
+            compiled = tvm.tirx.build(tvm.IRModule(parts), target=tvm.target.Target("llvm"))
+        for var, call in ((var, call) for found in calls.values() for var, call in found.items()):
+            operands = [one.value if is_constant(one) else tensors[one] for one in call.args[1].fields]
+            result = tvm.runtime.empty(_static_sizes(call), str(call.ty_args[0].dtype))
+            compiled[call.args[0].name_hint](*operands, result)
+            tensors[var] = result
+    except Exception:  # TVM's errors are of several types; `FoldConstant` leaves out the function that has one
+        return module
+    changed = module.clone()
+    for variable, found in calls.items():
+        changed[variable] = with_values(module[variable], {var: relax.const(tensors[var]) for var in found})
+    return changed
+
+
+def _constant_calls(module: Module, function: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the variables whose values follow from constants, and the calls of tensor functions that compute them."""
+    from tvm import ir, tirx
+
+    call_tir, plain = ir.Op.get("relax.call_tir"), 2  # arguments of a call without sizes that are computed
+    known: set[Any] = set()
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            call = getattr(binding, "value", None)
+            if not isinstance(call, ir.Call) or call.op != call_tir or len(call.args) != plain:
+                continue
+            is_known = all(one in known or is_constant(one) for one in call.args[1].fields)
+            if is_known and _static_sizes(call) is not None and isinstance(module[call.args[0]], tirx.PrimFunc):
+                known.add(binding.var)
+                yield binding.var, call
+
+
+def _static_sizes(call: Expr) -> tuple[int, ...] | None:
+    """Return the shape of the only result of a call of a tensor function; None where it is not known or has several."""
+    from tvm import tirx
+
+    (type_,) = call.ty_args
+    sizes = getattr(getattr(type_, "shape", None), "values", None)
+    if sizes is None or not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return None
+    return tuple(int(size) for size in sizes)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import Use, pack_constants, uses_of, with_blocks
+from tvmtarget.backends.tvm.call_sites import Use, folding_calls, pack_constants, uses_of, with_blocks
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
@@ -133,7 +133,7 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     lower = tvm.relax.transform.LegalizeOps({"relax.reshape": legalise_reshape})
     _, *others = pipeline.legalize_passes(target)
     ordering = tvm.transform.module_pass(_read_sizes_first, opt_level=0, name="ReadSizesFirst")
-    return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, *others, ordering]
+    return [widening, *pipeline.library_dispatch_passes(target), lower, keeping, folding_calls(), *others, ordering]
 
 
 def _keep_sizes_apart(module: Module, _context: object) -> Module:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import constant_of, is_constant, uses_of, with_blocks
+from tvmtarget.backends.tvm.call_sites import constant_of, is_constant, uses_of, with_values
 
 __all__ = ["blocks_of_constants", "compute_rows", "lift_quantized", "read_quantized"]
 
@@ -144,13 +144,7 @@ def _fused(module: Module, names: frozenset[str]) -> tuple[Module, set[str]]:
                 changed[binding.var] = _one_function(builder, binding.var, call, before)
                 made.add(changed[binding.var].op.name_hint)
     result = builder.get()
-    blocks = []
-    for block in main.body.blocks:
-        bindings = [
-            relax.VarBinding(one.var, changed[one.var]) if one.var in changed else one for one in block.bindings
-        ]
-        blocks.append(type(block)(bindings))
-    result["main"] = with_blocks(main, blocks)
+    result["main"] = with_values(main, changed)
     return result, made
 
 
