@@ -45,7 +45,7 @@ from tvmtarget.backends.tvm.reshaped_views import legalise_reshape, use_views
 from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.traces import applied
-from tvmtarget.backends.tvm.vector_math import calls_library, vectorisable
+from tvmtarget.backends.tvm.vector_math import library_calls, vectorisable
 from tvmtarget.backends.tvm.vector_units import vector_unit
 from tvmtarget.backends.tvm.winograd import ROWS, run_in_strips, use_winograd
 from tvmtarget.ir.relax.code import hide_subroutines
@@ -102,7 +102,9 @@ PASS_CONFIG = {"tirx.disable_cse_tir": True}
 STACK_BYTES = 1024  # from which on TVM allocates memory of global scope: `kMaxStackAlloca` of TVM 0.27
 MAX_REJECTED = 16  # schedules of one function that do not fit, after which the static model is used
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
-MOST_LOADS = 64  # in the text of a block after inlining; chains such as x * sigmoid(x) would double it at each step
+# In the text of a block after inlining, which chains such as x * sigmoid(x) would double at each step. A function that
+# is expanded counts as several: the time of TVM's passes grows with the square of a long expression.
+MOST_LOADS, LOADS_OF_CALL = 64, 8
 
 
 def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
@@ -536,13 +538,14 @@ class Scheduler:
         Returns:
             True for a copy, a scalar, or for one reader that runs no more often.
         """
-        result, inner = self.schedule.get(block).writes[0].source, self.loads(block)
+        result, calls = self.schedule.get(block).writes[0].source, library_calls(self.schedule.get(block))
+        length = len(self.loads(block)) + LOADS_OF_CALL * calls
         for reader in readers:
-            outer = self.loads(reader)
-            uses = sum(load.source.same_as(result) for load in outer)
-            if calls_library(self.schedule.get(block)) and calls_library(self.schedule.get(reader)):
+            outer, outer_calls = self.loads(reader), library_calls(self.schedule.get(reader))
+            if calls and outer_calls:
                 return False
-            if len(outer) + uses * (len(inner) - 1) > MOST_LOADS:
+            uses = sum(load.source.same_as(result) for load in outer)
+            if len(outer) + LOADS_OF_CALL * outer_calls + uses * (length - 1) > MOST_LOADS:
                 return False
         if isinstance(getattr(self.schedule.get(block).body, "value", None), self.tvm.ir.expr.TensorLoad):
             return True
@@ -550,7 +553,7 @@ class Scheduler:
             math.prod(axis.dom.extent for axis in self.schedule.get(each).iter_vars) for each in (block, *readers)
         )
         # LLVM computes a scalar once, outside of the loops of its readers.
-        if not calls_library(self.schedule.get(block)) and self.tvm.sym.Analyzer().can_prove(work == 1):
+        if not calls and self.tvm.sym.Analyzer().can_prove(work == 1):
             return True
         return len(repeated) == 1 and bool(self.tvm.sym.Analyzer().can_prove(repeated[0] <= work))
 
@@ -585,7 +588,7 @@ class Scheduler:
             tuple(self.access(region, statement.iter_vars) for region in statement.reads),
             tuple(self.access(region, statement.iter_vars) for region in statement.writes),
             max((int(region.source.dtype.bits) for region in statement.writes), default=32),
-            any(calls_library(self.schedule.get(reader)) for reader in self.schedule.get_consumers(block)),
+            any(library_calls(self.schedule.get(reader)) for reader in self.schedule.get_consumers(block)),
         )
 
     def kinds(self, block: Block) -> str:
@@ -782,7 +785,7 @@ class Scheduler:
             schedule.tensorize(block, intrinsic)
         else:
             self.vectorise(start, tile.lanes)
-        if dim is not None and (pair or calls_library(schedule.get(result))):
+        if dim is not None and (pair or library_calls(schedule.get(result))):
             self.turn_to_columns(result, dim, tile.lanes)
         self.vectorise(result, tile.lanes)
         return [start, block, result]

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["calls_library", "vectorisable"]
+__all__ = ["library_calls", "vectorisable"]
 
 Function: TypeAlias = Any
 Statement: TypeAlias = Any
@@ -64,14 +64,14 @@ def vectorisable(function: Function) -> Function:
     return structural_map(function, (ir.Call, visit))
 
 
-def calls_library(statement: Statement) -> bool:
-    """Return whether a statement calls a function that `vectorisable` expands.
+def library_calls(statement: Statement) -> int:
+    """Count the calls of functions that `vectorisable` expands.
 
     Args:
         statement: a statement of TIR.
 
     Returns:
-        True if it has such a call; powers do not count.
+        The number of such calls in the text of the statement; powers do not count.
     """
     from tvm import ir
     from tvm_ffi import structural_walk
@@ -79,7 +79,7 @@ def calls_library(statement: Statement) -> bool:
     written = {ir.Op.get(f"tirx.{name}") for name in _WRITTEN if name != "pow"}
     found: list[bool] = []
     structural_walk(statement, (ir.Call, lambda call: found.append(call.op in written and str(call.ty) == "float32")))
-    return any(found)
+    return sum(found)
 
 
 def _names(value: Expr) -> int:
