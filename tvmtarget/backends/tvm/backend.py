@@ -277,41 +277,38 @@ class _Tvm(Backend):
             if library is not None:
                 return opened(library)
 
-        def compiled(*, may_vary: bool, fuses: bool) -> CompiledModule:
+        def compiled(*, is_library: bool, fuses: bool) -> CompiledModule:
             if is_tir:
                 from tvmtarget.backends.tvm.tir_programs import build_tir
 
                 target = _target(tvm, request.target)
                 with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
                     return program(build_tir(whole, target))
-            imported = _imported(tvm, request, may_vary=may_vary, fuses=fuses, scratch=scratch)
+            imported = _imported(tvm, request, may_vary=is_library, fuses=fuses, scratch=scratch)
             with imported as (module, targets, pipeline):
-                if len(targets) == 1:
+                if not is_library:
                     return program(tvm.compile(module, target=targets[0], relax_pipeline=pipeline))
                 from tvmtarget.backends.tvm.vm_linking import VmLinker
 
-                linker = VmLinker()
+                linker = VmLinker(is_library=True)
                 linker.add_module(pipeline(module), targets)
                 return program(linker.link(targets[0]))
 
-        def limited(*, may_vary: bool = True) -> CompiledModule:
+        def limited(*, is_library: bool) -> CompiledModule:
             def attempt(fuses: bool) -> CompiledModule:
-                return within_limits(partial(compiled, may_vary=may_vary, fuses=fuses))
+                return within_limits(partial(compiled, is_library=is_library, fuses=fuses))
 
-            return attempt(True) if is_tir or is_gpu else _fused_if_possible(request, attempt)
-
-        with _named_errors(request):
-            made = limited()
-            made.kernel_scratch = scratch
-            if is_tir or not has_versions(request.target):
-                return made
-            # Several versions of code are in a library only.
-            library = made.native_files().get(LIBRARY)
-            if library is not None:
-                return opened(library)
-            made = limited(may_vary=False)
+            made = attempt(True) if is_tir or is_gpu else _fused_if_possible(request, attempt)
             made.kernel_scratch = scratch
             return made
+
+        with _named_errors(request):
+            runs_here = request.target.kind == "llvm" and native_code_mismatch(request.target) is None
+            if not is_tir and runs_here and has_linker():
+                library = limited(is_library=True).native_files().get(LIBRARY)
+                if library is not None:
+                    return opened(library)
+            return limited(is_library=False)
 
     def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
         """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.

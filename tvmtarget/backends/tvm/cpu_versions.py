@@ -25,7 +25,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 from tvmtarget.target.tree import Target
 
-__all__ = ["LEVEL", "LEVEL_VARIABLE", "has_versions", "renamed", "runs_level", "versions"]
+__all__ = ["LEVEL", "LEVEL_VARIABLE", "has_versions", "object_files", "renamed", "runs_level"]
 
 Module: TypeAlias = Any
 Function: TypeAlias = Any
@@ -66,13 +66,12 @@ def runs_level(leaf: Target) -> bool:
     return not limit.startswith("1") and native_code_mismatch(leaf.override({"mcpu": LEVEL})) is None
 
 
-def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallback: TvmTarget) -> list[Module]:
-    """Compile tensor functions for two targets, and write what chooses between them.
+def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmTarget]) -> list[Module]:
+    """Compile tensor functions for a library: for one target, or for two, with code that chooses between them.
 
     Args:
         functions: scheduled tensor functions by their names in the executable.
-        target: TVM's target of level `LEVEL`.
-        fallback: TVM's target of other machines.
+        targets: TVM's target; or that of level `LEVEL`, then that of other machines.
 
     Returns:
         Modules that the executable imports.
@@ -81,20 +80,24 @@ def versions(functions: Mapping[GlobalVar, Function], target: TvmTarget, fallbac
     names = Names(variable.name_hint for variable in functions)
     called = [variable.name_hint for variable, function in functions.items() if "global_symbol" in function.attrs]
     entries: dict[str, list[str]] = {name: [] for name in called}
+    context = tvm.transform.PassContext.current()
     with object_folder() as folder:
         tasks: list[Callable[[], Module]] = []
-        for one, suffix in ((target, "v3"), (fallback, "v1")):
-            new = {
-                variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
-                for variable in functions
-            }
-            version = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
+        for target, suffix in zip(targets, ("v3", "v1") if len(targets) > 1 else ("",), strict=True):
+            version = functions
+            if suffix:
+                new = {
+                    variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
+                    for variable in functions
+                }
+                version = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
+                for name, made in entries.items():
+                    made.append(new[name].name_hint)
             for number, part in enumerate(_parts(version)):
-                path = folder / f"{suffix}_{number}.o"
-                tasks.append(partial(_compiled, part, one, tvm.transform.PassContext.current(), path))
-            for name, made in entries.items():
-                made.append(new[name].name_hint)
+                tasks.append(partial(_compiled, part, target, context, folder / f"{suffix}_{number}.o"))
         modules = _in_threads(tasks)
+    if len(targets) == 1:
+        return modules
     chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries.items()), "c", called, [])
     return [*modules, chosen]
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm
-from tvmtarget.backends.tvm.cpu_versions import renamed, versions
+from tvmtarget.backends.tvm.cpu_versions import object_files, renamed
 from tvmtarget.ir.names import Names
 
 __all__ = ["Label", "Operand", "Register", "VmFunction", "VmLinker"]
@@ -204,8 +204,13 @@ class VmLinker:
     """Collects functions, and links them.
 
     Use it in a PassContext, and with the lock of `compiled_module`.
+
+    Attributes:
+        is_library: whether the executable will run as a shared library of this machine, never as it is in memory. Its
+            code is then compiled by several threads.
     """
 
+    is_library: bool = False
     _builder: Any = field(default_factory=lambda: import_tvm().relax.ExecBuilder())
     _names: Names = field(default_factory=Names)
     _tensor_functions: dict[str, tuple[Sequence[Target], dict[Any, Any]]] = field(default_factory=dict)
@@ -215,8 +220,8 @@ class VmLinker:
 
         Args:
             module: the module. Names of its Relax functions must be unique in the executable.
-            targets: TVM's target of its tensor functions; or two, as for `cpu_versions.versions`. The executable then
-                runs as a library only.
+            targets: TVM's target of its tensor functions; or two, as for `cpu_versions.object_files`. The executable
+                then runs as a library only.
         """
         tvm = import_tvm()
         renamed = _renamed(tvm, module, self._names)
@@ -248,8 +253,8 @@ class VmLinker:
         tvm = import_tvm()
         libraries = []
         for targets, functions in self._tensor_functions.values():
-            if len(targets) > 1 and functions:
-                libraries += versions(functions, *targets)
+            if functions and (self.is_library or len(targets) > 1):
+                libraries += object_files(functions, targets)
             elif functions:
                 with targets[0]:
                     libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=targets[0]))
