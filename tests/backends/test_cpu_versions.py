@@ -14,6 +14,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.backends.tvm import cpu_versions
 from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE, _in_threads, _parts, has_versions
 from tvmtarget.errors import BackendError
 
@@ -90,6 +91,16 @@ def test_without_a_linker_that_works_code_is_for_any_machine(compiler, target, m
         np.testing.assert_array_equal(tt.build(model, target, cache=False)(x), np.maximum(x, 0))
 
 
+def test_options_of_llvm_are_set_by_one_thread_at_a_time(monkeypatch):
+    counts, run = [], cpu_versions._in_threads
+    monkeypatch.setattr(cpu_versions, "_in_threads", lambda tasks, count: counts.append(count) or run(tasks, count))
+    monkeypatch.setattr(cpu_versions, "processors", lambda: 8)
+    model, x = small(helper.make_node("Relu", ["x"], ["y"])), np.float32([[-1, 2, 3], [4, -5, 6]])
+    for target in ("llvm", 'llvm(cl-opt=["-unroll-threshold:uint=100"])'):
+        np.testing.assert_array_equal(tt.build(model, target, cache=False)(x), np.maximum(x, 0))
+    assert counts == [8, 1]
+
+
 def test_functions_that_call_each_other_are_in_one_object_file():
     import tvm
     from tvm.script import tirx as script
@@ -108,11 +119,11 @@ def test_functions_that_call_each_other_are_in_one_object_file():
 
 
 def test_an_error_in_a_thread_reaches_the_caller():
-    assert _in_threads([lambda number=number: number for number in range(20)]) == [*range(20)]
-    assert _in_threads([]) == []
+    assert _in_threads([lambda number=number: number for number in range(20)], 3) == [*range(20)]
+    assert _in_threads([], 2) == []
 
     def fails():
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        _in_threads([lambda: 1, fails, lambda: 2])
+        _in_threads([lambda: 1, fails, lambda: 2], 2)

@@ -95,7 +95,9 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
                     made.append(new[name].name_hint)
             for number, part in enumerate(_parts(version)):
                 tasks.append(partial(_compiled, part, target, context, folder / f"{suffix}_{number}.o"))
-        modules = _in_threads(tasks)
+        # TVM sets LLVM's options for the whole process while it compiles.
+        sets_options = any(target.attrs.get("cl-opt") for target in targets)
+        modules = _in_threads(tasks, 1 if sets_options else processors())
     if len(targets) == 1:
         return modules
     chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries.items()), "c", called, [])
@@ -121,8 +123,8 @@ def _compiled(functions: Mapping[GlobalVar, Function], target: TvmTarget, contex
     return tvm.runtime.load_static_library(str(path), [variable.name_hint for variable in functions])
 
 
-def _in_threads(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Return the results of tasks that release Python's lock, run in a thread for each processor.
+def _in_threads(tasks: Sequence[Callable[[], _T]], count: int) -> list[_T]:
+    """Return the results of tasks that release Python's lock, run in so many threads.
 
     The threads do not keep the process from ending, since a compilation that takes too long cannot be stopped.
     """
@@ -143,7 +145,7 @@ def _in_threads(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
             except BaseException as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(len(tasks), processors()))]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(len(tasks), count))]
     for thread in threads:
         thread.start()
     for thread in threads:
