@@ -463,6 +463,30 @@ def test_what_is_added_to_a_computed_constant_is_added_once():
         np.testing.assert_array_equal(found["z"], x**2 @ constants["bytes"])
 
 
+@pytest.mark.parametrize("kind", ["LRN", "LSTM"])
+def test_products_of_computed_constants_read_them_as_they_were_transposed(kind):
+    random = np.random.default_rng(0)
+    shapes = {"c": (2, 4, 3), "w": (1, 12, 3), "r": (1, 12, 3)} if kind == "LSTM" else {"c": (2, 4, 3, 3)}
+    constants = {name: random.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    constants |= {name: random.standard_normal((3, 3)).astype("float32") for name in ("first", "second")}
+    settings = {"hidden_size": 3} if kind == "LSTM" else {"size": 3}
+    nodes = [
+        helper.make_node(kind, list(shapes), ["s"], **settings),
+        helper.make_node("Transpose", ["s"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["t", "first"], ["u"]),
+        helper.make_node("Transpose", ["u"], ["v"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["v", "second"], ["w2"]),
+        helper.make_node("Add", ["w2", "x"], ["y"]),
+    ]
+    program = model(nodes, {"x": ("float32", ["n"])}, {"y": ("float32", None), "u": ("float32", None)})
+    program.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    inputs = {"x": np.ones(3, "float32")}
+    expected = tt.build(program, "onnxruntime").run(inputs)
+    found = tt.build(program, "openvino").run(inputs)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["Floor", "Round", "Ceil"])
 def test_exact_quotients_are_rounded(kind):
     a, b = (one.ravel().astype("float32") for one in np.meshgrid(np.arange(1, 60), np.arange(1, 60)))

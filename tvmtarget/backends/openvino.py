@@ -46,6 +46,8 @@ _SCALES = frozenset(
 _FOLDED = frozenset({"Broadcast", "Concat", "Reshape", "ShapeOf", "Squeeze", "Subtract", "Transpose", "Unsqueeze"})
 _SEQUENCES = frozenset({"GRUSequence", "LSTMSequence", "RNNSequence"})
 _NEVER_CONSTANT = frozenset({"If", "Loop", "Multinomial", "RandomUniform", "TensorIterator"})
+# Inputs of nodes by the output that they read: name of the node, and index.
+_Readers: TypeAlias = "dict[tuple[str, int], list[Any]]"
 
 
 def _openvino() -> Any:  # noqa: ANN401 - the package ships no types
@@ -291,25 +293,35 @@ def _columns(shape: Any) -> int | None:  # noqa: ANN401
 
 
 def _compute_constants(ov: Any, model: Any) -> None:  # noqa: ANN401
-    """Compute the operands that depend on constants only, of operations that depend on more.
+    """Compute the operands that depend on constants only, of operations that depend on more, and of products.
 
     OpenVINO computes some of these at the first run, overwrites them by the result, and begins the next run with that.
+    In a product of computed constants it reads transposed ones in the order that they had before (2026.4).
     """
     constant: set[str] = set()
     folded: set[str] = set()
-    readers: dict[tuple[str, int], list[Any]] = {}
+    readers: _Readers = {}
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), [(one, one.get_source_output()) for one in node.inputs()]
         names = {source.get_node().get_friendly_name() for _, source in sources}
-        if kind == "Constant" or (names and names <= constant and kind not in _NEVER_CONSTANT):
+        is_constant = kind == "Constant" or (names and names <= constant and kind not in _NEVER_CONSTANT)
+        if is_constant:
             constant.add(node.get_friendly_name())
             if kind == "Constant" or (names <= folded and kind in _FOLDED):
                 folded.add(node.get_friendly_name())
-        elif kind not in _KEEPS_OPERANDS:
+        if kind == "MatMul" if is_constant else kind not in _KEEPS_OPERANDS:
+            computed: _Readers = {} if is_constant else readers
             for one, source in sources:
                 name = source.get_node().get_friendly_name()
                 if name in constant - folded and source.get_element_type().bitwidth >= 8:
-                    readers.setdefault((name, source.get_index()), []).append(one)
+                    computed.setdefault((name, source.get_index()), []).append(one)
+            if is_constant:  # at once: a later product may depend on it
+                _replace_by_values(ov, computed)
+    _replace_by_values(ov, readers)
+
+
+def _replace_by_values(ov: Any, readers: _Readers) -> None:  # noqa: ANN401
+    """Replace values that depend on constants only by what they are."""
     if not readers:
         return
     outputs = [ones[0].get_source_output() for ones in readers.values()]
