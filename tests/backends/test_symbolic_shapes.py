@@ -281,3 +281,14 @@ def test_operations_that_tvm_cannot_compile_fused_run_one_by_one(text, executor)
     assert not issued or "they run one by one" in str(issued[-1].message)
     for name, expected in tt.build(module, "numpy").run(given).items():
         np.testing.assert_array_equal(found[name], expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (2, 0, 3)])
+def test_constants_without_elements_are_allocated(shape):
+    dims = ",".join(map(str, shape))
+    module = model(
+        f"""g (float[1] x) => (float[{dims}] y, float[{dims}] z) <float[{dims}] none = {{}}> {{
+            y = Add(x, none) z = Identity(none) }}"""
+    )
+    found = tt.build(tt.decompose(module, "llvm", fold_constants=False)).run({"x": np.ones(1, "float32")})
+    assert [one.shape for one in found.values()] == [shape, shape]

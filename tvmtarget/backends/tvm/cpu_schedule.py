@@ -261,6 +261,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
         *passes,
         tvm.transform.module_pass(scheduled, opt_level=0, name="Schedule"),
         *theirs.dataflow_lower_passes(target),
+        tvm.transform.module_pass(_allocate_empty_constants, opt_level=0, name="AllocateEmptyConstants"),
         *theirs.finalize_passes(target),
         tvm.tirx.transform.prim_func_pass(_plain_divisions, opt_level=0, name="PlainDivisions"),
         tvm.transform.module_pass(lambda module, _: hide_subroutines(module), opt_level=0, name="HideSubroutines"),
@@ -271,6 +272,33 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
             return tvm.transform.Sequential(every)(module)
 
     return tvm.transform.module_pass(run, opt_level=0, name="SchedulingPipeline")
+
+
+def _allocate_empty_constants(module: Module, _context: object) -> Module:
+    """Allocate constants without elements, which TVM's virtual machine writes to a library but cannot read (0.27)."""
+    from tvm import ir, relax
+
+    @relax.expr_functor.mutator
+    class Allocation(relax.PyExprMutator):  # type: ignore[misc]  # TVM ships no types
+        def visit_generic_const_(self, op: Expr) -> Expr:
+            if not is_empty(op):
+                return op
+            return self.builder_.emit(relax.op.builtin.alloc_tensor(op.ty.shape, str(op.ty.dtype), 0))
+
+    def is_empty(value: Expr) -> bool:
+        return isinstance(value, ir.expr.GenericConst) and any(
+            int(size) == 0 for size in getattr(value.ty, "shape", ())
+        )
+
+    def has_empty(function: Function) -> bool:
+        found: list[Expr] = []
+        relax.analysis.post_order_visit(function, lambda one: found.append(one) if is_empty(one) else None)
+        return bool(found)
+
+    for variable, function in list(module.functions_items()):
+        if isinstance(function, relax.Function) and has_empty(function):
+            module[variable] = Allocation(module).visit_expr(function)
+    return module
 
 
 def _plain_divisions(function: Function, _module: Module, _context: object) -> Function:
