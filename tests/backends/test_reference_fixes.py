@@ -7,6 +7,7 @@ import pytest
 from models import small
 from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 import tvmtarget as tt
 from tvmtarget.backends.reference_fixes import FIXES
@@ -359,3 +360,50 @@ def test_uneven_parts_are_split_as_onnx_says(parts, rest):
     exe = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "numpy")
     found = [part.tolist() for part in exe(np.arange(5, dtype="float32"))]
     assert found == [[0, 1], [2, 3], [4]]
+
+
+QUANTIZED = {
+    "QLinearConv": """(uint8[a,b,c,d] x, uint8[e,f,g,h] w, int32[i] p) => (uint8[j,k,l,m] y)
+        <float s = {0.1}, uint8 z = {3}> { y = QLinearConv(x, s, z, w, s, z, s, z, p) }""",
+    "QLinearMatMul": """(uint8[a,b] x, uint8[c,d] w, float[e] p) => (uint8[a,d] y)
+        <float s = {0.1}, uint8 z = {3}> { y = QLinearMatMul(x, s, z, w, p, z, s, z) }""",
+    "ConvInteger": """(uint8[a,b,c,d] x, uint8[e,f,g,h] w, uint8[i] p) => (int32[j,k,l,m] y)
+        <uint8 z = {3}> { y = ConvInteger(x, w, z, p) }""",
+    "MatMulInteger": """(uint8[a,b] x, uint8[c,d] w, uint8[e] p) => (int32[a,d] y)
+        <uint8 z = {3}> { y = MatMulInteger(x, w, z, p) }""",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "changed", "reason"),
+    [
+        ("QLinearConv", (4,), {"p": (1,)}, "1 elements do not fit 4 channels"),
+        ("QLinearConv", (4,), {"x": (1, 3, 2, 5)}, r"need \[3, 3\] elements do not fit images of \[2, 5\]"),
+        ("ConvInteger", (1,), {"x": (1, 3, 5, 2)}, r"need \[3, 3\] elements do not fit images of \[5, 2\]"),
+        ("ConvInteger", (1,), {"p": (3,)}, "3 elements do not fit 4 channels"),
+        ("QLinearMatMul", (5,), {"w": (3, 1)}, "5 elements do not fit 1 columns"),
+        ("MatMulInteger", (5,), {"w": (3, 1)}, "5 elements do not fit 1 columns"),
+    ],
+)
+def test_operands_of_quantized_products_that_do_not_fit_are_errors(kind, params, changed, reason):
+    program = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> g {QUANTIZED[kind]}')
+    is_image = "Conv" in kind
+    shapes = {"x": (1, 3, 5, 5) if is_image else (2, 3), "w": (4, 3, 3, 3) if is_image else (3, 5), "p": params}
+    dtypes = {"p": {"QLinearConv": "int32", "QLinearMatMul": "float32"}.get(kind, "uint8")}
+    inputs = {name: np.ones(shape, dtypes.get(name, "uint8")) for name, shape in shapes.items()}
+    executable, session = tt.build(program, "numpy"), InferenceSession(program.SerializeToString())
+    np.testing.assert_array_equal(executable.run(inputs)["y"], session.run(None, inputs)[0])
+    with pytest.raises(RunError, match=reason):
+        executable.run({**inputs, **{name: np.ones(shape, inputs[name].dtype) for name, shape in changed.items()}})
+
+
+@pytest.mark.parametrize("leaf", ["numpy", "llvm", "onnxruntime"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 0), (0, 3)])
+def test_the_scale_of_zeros_and_of_no_elements_is_one(leaf, shape):
+    program = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 20]> g (float[n,m] x) => (uint8[n,m] y, float scale, uint8 zero)
+        { y, scale, zero = DynamicQuantizeLinear(x) }"""
+    )
+    found = tt.build(program, leaf).run({"x": np.zeros(shape, "float32")})
+    assert (found["y"].shape, found["scale"], found["zero"]) == (shape, 1, 0)
+    assert not found["y"].any()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +16,10 @@ from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_conv import Conv as ReferenceConv
 from onnx.reference.ops.op_conv import _conv_implementation
+from onnx.reference.ops.op_conv_integer import ConvInteger as ReferenceConvInteger
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
+from onnx.reference.ops.op_dynamic_quantize_linear import DynamicQuantizeLinear as ReferenceDynamicQuantization
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
 from onnx.reference.ops.op_instance_normalization import InstanceNormalization as ReferenceInstanceNormalization
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as ReferenceLayerNormalization
@@ -139,6 +141,18 @@ class QuantizeLinear(QuantizeLinear_25):  # type: ignore[misc]
         return (np.clip(np.nan_to_num(rounded, nan=least), least, most).astype(dtype),)
 
 
+class DynamicQuantizeLinear(ReferenceDynamicQuantization):  # type: ignore[misc]
+    """Quantization by the range of the elements, which the evaluator does not find of none (onnx 1.23).
+
+    The scale of zeros and of no elements is 1, as on ONNX Runtime; ONNX leaves that open.
+    """
+
+    def _run(self, x: Array) -> tuple[Array, Array, Array]:
+        if x.any():
+            return super()._run(x)  # type: ignore[no-any-return]
+        return np.zeros(x.shape, "uint8"), np.array(1, x.dtype), np.array(0, "uint8")
+
+
 class Optional(ReferenceOptional):  # type: ignore[misc]
     """An optional value, which the evaluator puts into a list that it never unpacks (onnx 1.23)."""
 
@@ -184,6 +198,7 @@ class MatMulInteger(OpRun):  # type: ignore[misc]
 
     def _run(self, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> tuple[Array]:
         rows, columns = (np.asarray(0 if zero is None else zero, np.int32) for zero in (a_zero, b_zero))
+        _check_sizes(a, b, [rows], [columns])
         rows = rows[:, None] if rows.ndim == 1 else rows
         return ((a.astype(np.int32) - rows) @ (b.astype(np.int32) - columns),)
 
@@ -379,9 +394,19 @@ class QLinearMatMul(OpRun):  # type: ignore[misc]
         scale: Array,
         zero: Array,
     ) -> tuple[Array]:
+        _check_sizes(a, b, [a_scale, a_zero], [b_scale, b_zero])
         rows, shift = (one[:, None] if one.ndim == 1 and one.size > 1 else one for one in (a_scale, a_zero))
         product = np.matmul(a.astype("int32") - shift.astype("int32"), b.astype("int32") - b_zero.astype("int32"))
         return (_quantized(product.astype("float32") * (rows * b_scale / scale).astype("float32"), zero),)
+
+
+def _check_sizes(a: Array, b: Array, rows: Sequence[Array], columns: Sequence[Array]) -> None:
+    """Raise ValueError unless each vector of parameters of a product has an element for each row, or column, or one."""
+    of_rows, of_columns = ("rows", a.shape[-2] if a.ndim > 1 else 1), ("columns", b.shape[-1] if b.ndim > 1 else 1)
+    for (what, count), given in ((of_rows, rows), (of_columns, columns)):
+        for one in given:
+            if one.ndim == 1 and one.size not in (1, count):
+                raise ValueError(f"scales or zero points of {one.size} elements do not fit {count} {what}")
 
 
 def _quantized(x: Array, zero: Array) -> Array:
@@ -406,6 +431,7 @@ class QLinearConv(OpRun):  # type: ignore[misc]
         bias: Array | None = None,
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
+        _check_windows(x, w, [bias, *(one for one in (w_scale, w_zero) if one.size > 1)], **attributes)
         weights = w.astype("float64") - w_zero.reshape(-1, *[1] * (w.ndim - 1) * (w_zero.size > 1))
         given = [
             None if one is None else one.astype("float64") for one in (x - x_zero.astype("float64"), weights, bias)
@@ -578,15 +604,49 @@ class Conv(ReferenceConv):  # type: ignore[misc]
     """Convolution, of which the evaluator does not compare bias and images with the weights (onnx 1.23)."""
 
     def _run(self, x: Array, weights: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:  # noqa: ANN401
-        if bias is not None and bias.size != len(weights):
-            raise ValueError(f"a bias of {bias.size} elements does not fit {len(weights)} channels")
-        if attributes.get("auto_pad") in (None, "NOTSET", "VALID"):
-            strides, dilations, pads = (attributes.get(name) or () for name in ("strides", "dilations", "pads"))
-            least = least_sizes(weights.shape[2:], strides, dilations, pads)
-            if any(size < needed for size, needed in zip(x.shape[2:], least, strict=True)):
-                raise ValueError(f"windows that need {least} elements do not fit images of {list(x.shape[2:])}")
+        _check_windows(x, weights, [bias], **attributes)
         result: tuple[Array] = super()._run(x, weights, bias, **attributes)
         return result
+
+
+class ConvInteger(ReferenceConvInteger):  # type: ignore[misc]
+    """Convolution of integers, of which the evaluator does not compare images with the weights (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        weights: Array,
+        x_zero: Array | None = None,
+        w_zero: Array | None = None,
+        **attributes: Any,  # noqa: ANN401
+    ) -> tuple[Array]:
+        _check_windows(x, weights, [w_zero if w_zero is not None and w_zero.size > 1 else None], **attributes)
+        weights = weights.astype(np.int32)
+        if w_zero is not None:
+            weights -= w_zero.reshape(-1, *[1] * (weights.ndim - 1)).astype(np.int32)
+        result: tuple[Array] = super()._run(x, weights, x_zero, **attributes)
+        return result
+
+
+def _check_windows(
+    x: Array,
+    weights: Array,
+    params: Iterable[Array | None],
+    *,
+    auto_pad: str | None = None,
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    **_: object,
+) -> None:
+    """Raise ValueError unless images hold the windows, and each parameter has an element for each channel."""
+    for one in params:
+        if one is not None and one.size != len(weights):
+            raise ValueError(f"a bias, scales or zero points of {one.size} elements do not fit {len(weights)} channels")
+    if auto_pad in (None, "NOTSET", "VALID"):
+        least = least_sizes(weights.shape[2:], strides or (), dilations or (), pads or ())
+        if any(size < needed for size, needed in zip(x.shape[2:], least, strict=True)):
+            raise ValueError(f"windows that need {least} elements do not fit images of {list(x.shape[2:])}")
 
 
 class ConvTranspose(ReferenceConvTranspose):  # type: ignore[misc]
@@ -737,6 +797,7 @@ FIXES = [
     LRN,
     Loop,
     DequantizeLinear,
+    DynamicQuantizeLinear,
     QuantizeLinear,
     Optional,
     GatherElements,
@@ -761,6 +822,7 @@ FIXES = [
     NonMaxSuppression,
     Pad,
     Conv,
+    ConvInteger,
     ConvTranspose,
     Mean,
     Softsign,

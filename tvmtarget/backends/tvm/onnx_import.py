@@ -284,6 +284,22 @@ class _SymbolicImport(FittingOperands):
 
         return builder.emit(builder.call_te(expanded, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
+    def dynamic_quantization(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a DynamicQuantizeLinear, with a scale of 1 for zeros and for no elements, as ONNX Runtime has it.
+
+        TVM's scale is 0 then, and it divides by that.
+        """
+        relax, (x,) = self._tvm.relax, inputs
+        op, emit = relax.op, builder.normalize
+        none, most = (relax.const(value, "float32") for value in (0, 255))
+        least = emit(op.minimum(none, emit(op.min(x))))
+        extent = emit(op.subtract(emit(op.maximum(none, emit(op.max(x)))), least))
+        extent = emit(op.where(emit(op.equal(extent, none)), most, extent))
+        scale = builder.emit(op.divide(extent, most))
+        offset = emit(op.round(emit(op.clip(emit(op.subtract(none, emit(op.divide(least, scale)))), 0, 255))))
+        zero = builder.emit(op.astype(offset, "uint8"))
+        return relax.Tuple([emit(op.quantize(x, scale, zero, axis=0, out_dtype="uint8")), scale, zero])
+
     def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a ConstantOfShape of computed sizes; None for one of constant sizes."""
         if node.input[0] in self._constants:
@@ -785,6 +801,7 @@ _LOWERED: dict[str, _Lowering] = {
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     **dict.fromkeys(("Div", "Mod"), _SymbolicImport.divide),
     "DepthToSpace": _SymbolicImport.depth_to_space,
+    "DynamicQuantizeLinear": _SymbolicImport.dynamic_quantization,
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
