@@ -407,3 +407,26 @@ def test_the_scale_of_zeros_and_of_no_elements_is_one(leaf, shape):
     found = tt.build(program, leaf).run({"x": np.zeros(shape, "float32")})
     assert (found["y"].shape, found["scale"], found["zero"]) == (shape, 1, 0)
     assert not found["y"].any()
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_states_after_no_steps_are_those_of_before(kind, gates, layout):
+    results = ["y", "y_h", "y_c"][: 3 if kind == "LSTM" else 2]
+    node = helper.make_node(
+        kind, ["x", "w", "r", "", "", "h"], results, hidden_size=3, direction="bidirectional", layout=layout
+    )
+    program = small(node, inputs=(), outputs=results, w=np.ones((2, gates * 3, 4), "float32"),
+                    r=np.ones((2, gates * 3, 3), "float32"))  # fmt: skip
+    shapes = {"x": ("b", "s", 4), "h": ("b", 2, 3)} if layout else {"x": ("s", "b", 4), "h": (2, "b", 3)}
+    program.graph.input.extend(helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items())
+    executable, states = tt.build(program, "numpy"), np.float32(np.arange(12))
+    no_steps = {"x": np.zeros((2, 0, 4) if layout else (0, 2, 4), "float32"), "h": states.reshape(2, 2, 3)}
+    found = executable.run(no_steps)
+    assert found["y"].shape == ((2, 0, 2, 3) if layout else (0, 2, 2, 3))
+    np.testing.assert_array_equal(found["y_h"], no_steps["h"])
+    if kind == "LSTM":
+        assert (found["y_c"].shape, found["y_c"].any()) == ((2, 2, 3), False)
+    if not layout:
+        for name, array in tt.build(program, "llvm").run(no_steps).items():
+            np.testing.assert_array_equal(array, found[name])

@@ -21,10 +21,12 @@ from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvT
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_dynamic_quantize_linear import DynamicQuantizeLinear as ReferenceDynamicQuantization
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
+from onnx.reference.ops.op_gru import CommonGRU as ReferenceGRU
 from onnx.reference.ops.op_instance_normalization import InstanceNormalization as ReferenceInstanceNormalization
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as ReferenceLayerNormalization
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
+from onnx.reference.ops.op_lstm import CommonLSTM as ReferenceLSTM
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
 from onnx.reference.ops.op_negative_log_likelihood_loss import NegativeLogLikelihoodLoss as ReferenceLoss
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
@@ -33,6 +35,7 @@ from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
 from onnx.reference.ops.op_resize import Resize as ReferenceResize
+from onnx.reference.ops.op_rnn import CommonRNN as ReferenceRNN
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
 from tvmtarget.backends.protocol import Array
@@ -781,6 +784,44 @@ class LayerNormalization(ReferenceLayerNormalization):  # type: ignore[misc]
         return results
 
 
+class _Recurrent:
+    """A recurrent network, of which the evaluator does not compute sequences of no steps (onnx 1.23).
+
+    The states after them are those of before, as the loop over steps that ONNX states has it. ONNX Runtime returns
+    zeros.
+    """
+
+    _states: tuple[int, ...] = (5,)  # positions of the operands
+
+    def _run(self, *operands: Array | None, **attributes: Any) -> tuple[Array, ...]:  # noqa: ANN401
+        x, weights, recurrent, *_ = (one for one in operands if one is not None)
+        is_batch_first = bool(attributes.get("layout") or getattr(self, "layout", 0))
+        steps, batch = x.shape[:2][::-1] if is_batch_first else x.shape[:2]
+        if steps:
+            return super()._run(*operands, **attributes)  # type: ignore[misc, no-any-return]
+        directions, hidden = len(weights), recurrent.shape[-1]
+        every, state = (0, directions, batch, hidden), (directions, batch, hidden)
+        if is_batch_first:
+            every, state = (batch, 0, directions, hidden), (batch, directions, hidden)
+        given = (operands[at] if at < len(operands) else None for at in self._states)
+        states = [np.zeros(state, x.dtype) if one is None else one.astype(x.dtype) for one in given]
+        return (np.zeros(every, x.dtype), *states)[: self.n_outputs]  # type: ignore[attr-defined]
+
+
+class LSTM(_Recurrent, ReferenceLSTM):  # type: ignore[misc]
+    """A network of cells with a state of their own."""
+
+    _states = (5, 6)
+
+
+class GRU(_Recurrent, ReferenceGRU):  # type: ignore[misc]
+    """A network of gated recurrent units."""
+
+
+class RNN(_Recurrent, ReferenceRNN):  # type: ignore[misc]
+    """A network of one activation."""
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -830,5 +871,8 @@ FIXES = [
     BatchNormalization,
     InstanceNormalization,
     LayerNormalization,
+    LSTM,
+    GRU,
+    RNN,
     ZipMap,
 ]
