@@ -309,3 +309,47 @@ def test_recurrent_networks_of_nothing_are_errors(kind, shape, dim):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with pytest.raises(InfeasibleError, match=f"it has no {kind} of no elements, as in 'twice'"):
         tt.decompose(tt.IRModule.from_onnx(model), "onnxruntime")
+
+
+_OF_COMPUTED_SIZES = {
+    "Compress": """(float[s,b,3] x, bool[b] kept) => (float[s,1,k,2] y, float[1,k,2] h) WEIGHTS {
+        z = Compress<axis=1>(x, kept) y, h = NET }""",
+    "If": """(float[s,b,3] z, bool[b] kept) => (float[s,1,b,2] y, float[1,b,2] h) WEIGHTS {
+        size = Size(z) is_large = Greater(size, n) y, h = If(is_large) <
+            then_branch = g () => (float[s,1,b,2] y1, float[1,b,2] h1) { y1, h1 = NET },
+            else_branch = g () => (float[s,1,b,2] y2, float[1,b,2] h2) { y2, h2 = NET }> }""",
+    "Loop": """(float[s,b,3] z, bool[b] kept) => (float[n,s,1,b,2] y, float[n,1,b,2] h) WEIGHTS { y, h = Loop(n, on) <
+        body = g (int64 i, bool c) => (bool d, float[s,1,b,2] y1, float[1,b,2] h1) {
+            d = Identity(c) y1, h1 = NET }> }""",
+}
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("where", _OF_COMPUTED_SIZES)
+def test_recurrent_networks_of_computed_sizes_run_of_nothing(kind, where):
+    """The process ended (onnxruntime 1.31)."""
+    gates = {"LSTM": 4, "GRU": 3}[kind]
+    weights = f"<float[1,{2 * gates},3] w, float[1,{2 * gates},2] r, int64 n = {{2}}, bool on = {{1}}>"
+    text = _OF_COMPUTED_SIZES[where].replace("NET", f"{kind}<hidden_size = 2>(z, w, r)")
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text.replace("WEIGHTS", weights)}')
+    del model.graph.initializer[:]
+    random = np.random.default_rng(0)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(random.standard_normal((1, 2 * gates, size)).astype("float32"), name)
+        for name, size in (("w", 3), ("r", 2))
+    )
+    model.graph.initializer.extend([numpy_helper.from_array(np.int64(2), "n"), numpy_helper.from_array(np.True_, "on")])
+    x = random.standard_normal((3, 2, 3)).astype("float32")
+    name = "x" if where == "Compress" else "z"
+    executable = tt.build(model, "onnxruntime")
+    inputs = {name: x, "kept": np.ones(2, "bool")}
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for array, expected in zip(executable.run(inputs).values(), session.run(None, inputs), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-6)
+    batch = 2 if where == "Compress" else 0
+    found = executable.run({name: x[:, :batch], "kept": np.zeros(batch, "bool")})
+    assert {one.size for one in found.values()} == {0}
+    assert [one.shape[-2] for one in found.values()] == [0, 0]
+    if where == "Loop" and kind == "GRU":
+        found = executable.run({name: x[:0], "kept": np.ones(2, "bool")})
+        assert (found["y"].shape, found["h"].any()) == ((2, 0, 1, 2, 2), False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import onnx
-from onnx import GraphProto, TensorProto, TypeProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
@@ -17,7 +17,8 @@ from tvmtarget.backends.operator_expansion import value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
 from tvmtarget.human_units import counted
-from tvmtarget.ir.dim_expressions import size_of
+from tvmtarget.ir.dim_expressions import size_of, symbols_of
+from tvmtarget.ir.names import Names
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.support.onnxruntime_rules import ENDED_BY_NOTHING
 from tvmtarget.target.attributes import Value
@@ -84,7 +85,8 @@ class _OnnxRuntime(Backend):
         except ValueError as error:
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
-            session = _Session(partial(make, request.source_with(_overwritten(request.model.graph))), request)
+            source = request.source_with(_overwritten(request.model.graph))
+            session = _Session(partial(make, _guarded(source) if provider.is_cpu else source), request)
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
@@ -220,6 +222,118 @@ def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
         for axis in ENDED_BY_NOTHING[node.op_type]
         if dims[axis]
     ]
+
+
+def _guarded(source: bytes) -> bytes:
+    """Return a model whose recurrent networks of computed sizes run only if they have elements.
+
+    Without, they end the process. The sizes that follow from those of the inputs are checked before each run.
+    """
+    if not any(kind.encode() in source for kind in ENDED_BY_NOTHING):
+        return source
+    model = onnx.load_from_string(source)
+    if not _guard(model.graph, [], Names(_names(model.graph)), _checked_dims(model.graph)):
+        return source
+    return bytes(model.SerializeToString())
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    """Return the names of all values of a graph and its nested bodies, some several times."""
+    yield from (value.name for value in (*graph.input, *graph.initializer))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for body in _bodies(node):
+            yield from _names(body)
+
+
+def _bodies(node: NodeProto) -> list[GraphProto]:
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def _checked_dims(graph: GraphProto) -> frozenset[str]:
+    return frozenset(dim for value in graph.input for dim in _dims(value.type.tensor_type))
+
+
+def _guard(graph: GraphProto, outer: Sequence[GraphProto], names: Names, checked: frozenset[str]) -> bool:
+    """Put networks of computed sizes, and those in nested bodies, in branches of If; return whether there are any."""
+    nodes: list[NodeProto] = []
+    scopes, types = [graph, *outer], value_types(graph)
+    is_changed = False
+    for node in graph.node:
+        for body in _bodies(node):
+            is_changed |= _guard(body, scopes, names, checked)
+        axes = () if node.domain not in ("", "ai.onnx") else ENDED_BY_NOTHING.get(node.op_type, ())
+        dims = types[node.input[0]].shape.dim if axes and node.input[0] in types else ()
+        if axes and not (len(dims) == 3 and all(_is_checked(dims[axis], checked, outer) for axis in axes)):
+            nodes += _if_not_empty(node, axes, _element_type(node, scopes), names)
+            is_changed = True
+        else:
+            nodes.append(node)
+    if is_changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return is_changed
+
+
+def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str], outer: Sequence[GraphProto]) -> bool:
+    return dim.dim_value > 0 or (not outer and bool(dim.dim_param) and symbols_of(dim.dim_param) <= checked)
+
+
+def _element_type(node: NodeProto, scopes: Sequence[GraphProto]) -> int:
+    """Return the element type of a recurrent network: that of the first of its operands whose type is known."""
+    for name in node.input[:4]:
+        for graph in scopes:
+            if found := value_types(graph).get(name):
+                return int(found.elem_type)
+    return int(TensorProto.FLOAT)
+
+
+def _if_not_empty(node: NodeProto, axes: Sequence[int], element_type: int, names: Names) -> list[NodeProto]:
+    """Return an If of which one branch is a recurrent network, and the other what that returns of nothing.
+
+    That are results without elements, and the states of before.
+    """
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    directions = 2 if attributes.get("direction") == b"bidirectional" else 1
+    before: list[NodeProto] = []
+    nothing: list[NodeProto] = []
+
+    def add(nodes: list[NodeProto], kind: str, inputs: Sequence[str], **settings: object) -> str:
+        name = names.fresh(f"{node.input[0]}:{kind}")
+        nodes.append(helper.make_node(kind, inputs, [name], **settings))
+        return name
+
+    def constant(nodes: list[NodeProto], values: Sequence[int]) -> str:
+        return add(nodes, "Constant", [], value=helper.make_tensor("", TensorProto.INT64, [len(values)], values))
+
+    shape = add(before, "Shape", [node.input[0]])
+    count = add(before, "ReduceProd", [add(before, "Gather", [shape, constant(before, axes)])], keepdims=1)
+    is_empty = add(before, "Equal", [count, constant(before, [0])])
+    steps, batch = (add(nothing, "Gather", [shape, constant(nothing, [axis])]) for axis in (0, 1))
+    fixed = [constant(nothing, [size]) for size in (directions, attributes["hidden_size"])]
+    zero = helper.make_tensor("", element_type, [1], [0])
+    network = NodeProto()
+    network.CopyFrom(node)
+    results: list[list[str]] = [[], []]
+    for at, output in enumerate(node.output):
+        if not output:
+            continue
+        state = node.input[4 + at] if at and 4 + at < len(node.input) else ""
+        if state:
+            results[0].append(add(nothing, "Identity", [state]))
+        else:
+            sizes = [fixed[0], batch, fixed[1]] if at else [steps, fixed[0], batch, fixed[1]]
+            size = add(nothing, "Concat", sizes, axis=0)
+            results[0].append(add(nothing, "ConstantOfShape", [size], value=zero))
+        network.output[at] = names.fresh(output)
+        results[1].append(network.output[at])
+    then_branch, else_branch = (
+        helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(name) for name in returned])
+        for nodes, returned in zip((nothing, [network]), results, strict=True)
+    )
+    outputs = [output for output in node.output if output]
+    branches = helper.make_node("If", [is_empty], outputs, then_branch=then_branch, else_branch=else_branch)
+    return [*before, branches]
 
 
 def _check_assignment(session: _Session, make: _Maker, request: CompileRequest) -> None:
