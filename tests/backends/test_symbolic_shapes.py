@@ -292,3 +292,26 @@ def test_constants_without_elements_are_allocated(shape):
     )
     found = tt.build(tt.decompose(module, "llvm", fold_constants=False)).run({"x": np.ones(1, "float32")})
     assert [one.shape for one in found.values()] == [shape, shape]
+
+
+def test_an_expand_that_does_not_fit_is_an_error():
+    executable = tt.build(model("g (float[n,3] x, int64[2] t) => (float[p,q] y) { y = Expand(x, t) }"), "llvm")
+    inputs = {"x": np.ones((1, 3), "float32"), "t": np.array([2, 1])}
+    assert executable.run(inputs)["y"].shape == (2, 3)
+    with pytest.raises(RunError, match="2 elements along axis 0, and what it is combined with needs 3"):
+        executable.run({**inputs, "t": np.array([2, 2])})
+    known = model("g (float[n,3] x) => (float[p,q] y) <int64[2] t = {2, 2}> { y = Expand(x, t) }")
+    with pytest.raises(InfeasibleError, match="it expands no dimension of 3 to 2"):
+        tt.decompose(known, "llvm")
+
+
+@pytest.mark.parametrize("leaf", ["llvm", "numpy"])
+@pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
+def test_what_is_normalized_has_the_dimensions_of_the_scale(kind, leaf):
+    text = f"g (float[2,n] x) => (float[2,n] y) <float[4] s = {{1, 2, 3, 4}}> {{ y = {kind}(x, s) }}"
+    module = tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 10, opset_import: ["": 23]>\n{text}'))
+    executable = tt.build(module, leaf)
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    np.testing.assert_allclose(executable(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(RunError, match="fit"):
+        executable(x[:, :1])

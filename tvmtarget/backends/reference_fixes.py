@@ -35,6 +35,7 @@ from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_input
 from onnx.reference.ops.op_resize import Resize as ReferenceResize
+from onnx.reference.ops.op_rms_normalization import RMSNormalization as ReferenceRMSNormalization
 from onnx.reference.ops.op_rnn import CommonRNN as ReferenceRNN
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
@@ -777,11 +778,25 @@ class LayerNormalization(ReferenceLayerNormalization):  # type: ignore[misc]
     """Layer normalization, to whose scale the evaluator broadcasts its operand (onnx 1.23)."""
 
     def _run(self, x: Array, scale: Array, bias: Array | None = None, **attributes: object) -> tuple[Array, ...]:
-        for param in (scale, bias):
-            if param is not None and np.broadcast_shapes(x.shape, param.shape) != x.shape:
-                raise ValueError(f"parameters of {list(param.shape)} elements do not fit an operand of {list(x.shape)}")
+        _check_broadcast(x, scale, bias)
         results: tuple[Array, ...] = super()._run(x, scale, bias, **attributes)
         return results
+
+
+class RMSNormalization(ReferenceRMSNormalization):  # type: ignore[misc]
+    """Normalization by a root of a mean square, to whose scale the evaluator broadcasts its operand (onnx 1.23)."""
+
+    def _run(self, x: Array, scale: Array, **attributes: object) -> tuple[Array]:
+        _check_broadcast(x, scale)
+        result: tuple[Array] = super()._run(x, scale, **attributes)
+        return result
+
+
+def _check_broadcast(x: Array, *params: Array | None) -> None:
+    """Raise ValueError unless each parameter is broadcast to the operand."""
+    for param in params:
+        if param is not None and np.broadcast_shapes(x.shape, param.shape) != x.shape:
+            raise ValueError(f"parameters of {list(param.shape)} elements do not fit an operand of {list(x.shape)}")
 
 
 class _Recurrent:
@@ -871,6 +886,7 @@ FIXES = [
     BatchNormalization,
     InstanceNormalization,
     LayerNormalization,
+    RMSNormalization,
     LSTM,
     GRU,
     RNN,

@@ -328,6 +328,12 @@ def _check_expand(op: Op) -> Reject | None:
     wanted, tensor = op.constant(1), op.tensor(0)
     if wanted is not None and 0 in wanted:
         return reject("RULE", "it expands nothing to an empty tensor")
+    pairs = () if wanted is None else zip(reversed(_shape(op, 0)), reversed(wanted.tolist()), strict=False)
+    for old, new in pairs:
+        if isinstance(old, int) and old != new and 1 not in (old, new):
+            return reject(
+                "RULE", f"it expands no dimension of {old} to {new}, nor does ONNX", hint="make one of them 1"
+            )
     return _symbolic(op, 0) if tensor is None or tensor.shape is None else None
 
 
@@ -472,8 +478,11 @@ def _check_batch_norm(op: Op) -> Reject | None:
 
 
 def _check_layer_norm(op: Op) -> Reject | None:
-    """Require that scale and bias have the shape that is normalized."""
-    normalised = _shape(op, 0)[_axis(op, -1) :]
+    """Require that scale and bias have the shape that is normalized; what is symbolic of it is checked at a run."""
+    normalised, scale = _shape(op, 0)[_axis(op, -1) :], _shape(op, 1)
+    if len(scale) == len(normalised) and _is_static(scale) and 1 not in scale:
+        pairs = zip(normalised, scale, strict=True)
+        normalised = tuple(one if isinstance(one, int) else known for one, known in pairs)
     for index in (1, 2):
         if op.operand(index) and _shape(op, index) != normalised:
             message = f"operand {index} of {op.kind}, {op.tensor(index)}, is not of the shape that is normalised"

@@ -240,6 +240,11 @@ class FittingOperands(SymbolicSizes):
         shape = self.shape(data)
         self._require(builder, inputs, 1, [shape[0], *self.shape(grid)[1:-1], self.number(len(shape) - 2)])
 
+    def _layer_norm(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Check that the operand of a normalization has the dimensions of its scale."""
+        shape, axis = self.shape(inputs[0]), self.attribute(node, "axis", -1)
+        self._require(builder, inputs, 0, [*shape[: axis % len(shape)], *self.shape(inputs[1])])
+
     def _split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Check that the parts of a Split are all of its operand."""
         sizes = self.known(node.input[1]) if len(node.input) > 1 else self.attribute(node, "split", None)
@@ -275,6 +280,7 @@ _CHECKS: dict[str, Callable[[FittingOperands, Builder, NodeProto, list[Expr]], N
     **dict.fromkeys(("GatherElements", "ScatterElements"), FittingOperands._elements),
     "GatherND": FittingOperands._gather_nd,
     "GridSample": FittingOperands._grid_sample,
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), FittingOperands._layer_norm),
     "ScatterND": FittingOperands._scatter_nd,
     "Split": FittingOperands._split,
     "Squeeze": FittingOperands._squeeze,

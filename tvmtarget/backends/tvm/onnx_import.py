@@ -256,7 +256,9 @@ class _SymbolicImport(FittingOperands):
             if self.value(old) == 1:
                 sizes.append(new)
             elif self.value(old) is not None or self.value(new) == 1 or self._are_equal(old, new):
-                sizes.append(old)  # a number other than 1 stays, as the partitioner has made sure
+                sizes.append(old)
+                if self.value(new) != 1:
+                    self._require_equal(builder, tirx.Select(new == one, old, new), old)
             else:
                 open_axes.add(axis)
                 is_one = old == one
