@@ -430,3 +430,59 @@ def test_states_after_no_steps_are_those_of_before(kind, gates, layout):
     if not layout:
         for name, array in tt.build(program, "llvm").run(no_steps).items():
             np.testing.assert_array_equal(array, found[name])
+
+
+@pytest.mark.parametrize("leaf", ["numpy", "llvm"])
+@pytest.mark.parametrize("is_sorted", [0, 1])
+@pytest.mark.parametrize("results", [["y"], ["y", "first", "inverse", "counts"]])
+def test_different_elements_of_matrices_are_found(leaf, is_sorted, results):
+    node = helper.make_node("Unique", ["x"], results, sorted=is_sorted)
+    program = small(node, outputs=["y"])
+    program.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in results[1:])
+    inputs = {"x": np.float32([[3, 1, 3], [2, 1, 5]])}
+    expected = InferenceSession(program.SerializeToString()).run(None, inputs)
+    for found, value in zip(tt.build(program, leaf).run(inputs).values(), expected, strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+def test_different_columns_keep_their_order_on_numpy():
+    node = helper.make_node("Unique", ["x"], ["y"], sorted=0, axis=1)
+    inputs = {"x": np.float32([[3, 1, 3], [2, 1, 2]])}
+    found = tt.build(small(node), "numpy").run(inputs)["y"]
+    np.testing.assert_array_equal(found, [[3, 1], [2, 1]])
+
+
+@pytest.mark.parametrize("value", [0, 3])
+def test_a_scalar_has_one_place_if_it_is_not_zero(value):
+    program = small(helper.make_node("NonZero", ["x"], ["y"]), shape=())
+    program.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    found = tt.build(program, "numpy").run({"x": np.float32(value)})["y"]
+    assert found.tolist() == ([[0]] if value else [[]])
+
+
+def test_axes_of_resize_count_from_the_last():
+    node = helper.make_node(
+        "Resize", ["x", "", "", "sizes"], ["y"], axes=[-1, 1], keep_aspect_ratio_policy="not_larger", mode="nearest"
+    )
+    program = small(node, shape=(1, 4, 6), opset=19, sizes=np.int64([12, 12]))
+    assert tt.build(program, "numpy")(np.ones((1, 4, 6), "float32")).shape == (1, 8, 12)
+    for leaf, reason in (("onnxruntime", "it keeps no ratio along axes"), ("openvino", "not_larger")):
+        with pytest.raises(InfeasibleError, match=reason):
+            tt.decompose(program, leaf)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "node", "reason"),
+    [
+        ("onnxruntime", helper.make_node("LRN", ["x"], ["y"], size=4), "an odd size, not of 4"),
+        (
+            "openvino",
+            helper.make_node("Split", ["x"], ["y", "z"], axis=1, num_outputs=2),
+            "it divides 5 elements into 2",
+        ),
+    ],
+)
+def test_windows_and_parts_that_do_not_fit_are_refused(leaf, node, reason):
+    program = small(node, outputs=node.output, shape=(1, 5, 4, 4), opset=18)
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.decompose(program, leaf)

@@ -315,3 +315,19 @@ def test_what_is_normalized_has_the_dimensions_of_the_scale(kind, leaf):
     np.testing.assert_allclose(executable(x), tt.build(module, "onnxruntime")(x), rtol=1e-5, atol=1e-6)
     with pytest.raises(RunError, match="fit"):
         executable(x[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "allowzero"),
+    [
+        ("0,3", "3, 0", 1),
+        ("0,3", "0, 0, 5", 0),
+        *(("n,3", *one) for one in (("3, 0", 1), ("3, -1", 0), ("0, 0, 5", 0))),
+    ],
+)
+def test_an_empty_tensor_is_reshaped(shape, sizes, allowzero):
+    count = len(sizes.split(","))
+    text = f"<int64[{count}] s = {{{sizes}}}> {{ y = Reshape<allowzero={allowzero}>(x, s) }}"
+    module = model(f"g (float[{shape}] x) => (float[{','.join('pqr'[:count])}] y) {text}")
+    x = np.zeros((0, 3), "float32")
+    assert tt.build(module, "llvm")(x).shape == tt.build(module, "onnxruntime")(x).shape

@@ -30,6 +30,7 @@ from onnx.reference.ops.op_lstm import CommonLSTM as ReferenceLSTM
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
 from onnx.reference.ops.op_negative_log_likelihood_loss import NegativeLogLikelihoodLoss as ReferenceLoss
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
+from onnx.reference.ops.op_non_zero import NonZero as ReferenceNonZero
 from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
@@ -468,7 +469,7 @@ class Resize(ReferenceResize):  # type: ignore[misc]
     """Resizing, to the sizes that engines return for scales (onnx 1.23).
 
     The evaluator also takes a length below 2 that is rounded to 1 not to be 1. `pytorch_half_pixel` defines the
-    coordinate to be 0 there.
+    coordinate to be 0 there. It has no negative axes.
     """
 
     def _run(
@@ -480,7 +481,8 @@ class Resize(ReferenceResize):  # type: ignore[misc]
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[Array]:
         mode, policy = (attributes.get(name) for name in ("coordinate_transformation_mode", "keep_aspect_ratio_policy"))
-        axes = attributes.get("axes") or range(x.ndim)
+        axes = [axis % x.ndim for axis in attributes.get("axes") or range(x.ndim)]
+        attributes["axes"] = axes if attributes.get("axes") else None
         if scales is not None and scales.size:
             scales = np.array([_exact(x.shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)])
         if mode == "pytorch_half_pixel" and not attributes.get("antialias") and policy in (None, "stretch"):
@@ -799,6 +801,28 @@ def _check_broadcast(x: Array, *params: Array | None) -> None:
             raise ValueError(f"parameters of {list(param.shape)} elements do not fit an operand of {list(x.shape)}")
 
 
+class Unique(OpRun):  # type: ignore[misc]
+    """Different elements, which the evaluator takes from other places where they are not sorted (onnx 1.23)."""
+
+    def _run(self, x: Array, axis: int | None = None, sorted: int | None = None) -> tuple[Array, ...]:
+        found, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+        inverse = inverse.ravel()
+        if sorted == 0:
+            order = np.argsort(first)
+            found, first, counts = found.take(order, axis or 0), first[order], counts[order]
+            inverse = np.argsort(order)[inverse]
+        results = (found, *(one.astype("int64") for one in (first, inverse, counts)))
+        return results[: len(self.onnx_node.output)]
+
+
+class NonZero(ReferenceNonZero):  # type: ignore[misc]
+    """Places of elements, of which a scalar has one, where the evaluator finds none (onnx 1.23)."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        result: tuple[Array] = super()._run(np.atleast_1d(x))
+        return result
+
+
 class _Recurrent:
     """A recurrent network, of which the evaluator does not compute sequences of no steps (onnx 1.23).
 
@@ -887,6 +911,8 @@ FIXES = [
     InstanceNormalization,
     LayerNormalization,
     RMSNormalization,
+    Unique,
+    NonZero,
     LSTM,
     GRU,
     RNN,

@@ -223,6 +223,23 @@ def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
     return check
 
 
+def _odd_window(op: Op) -> Reject | None:
+    size = op.attr("size")
+    if isinstance(size, int) and size % 2 == 0:
+        return reject("ATTR", f"it supports LRN of an odd size, not of {size}")
+    return None
+
+
+def _no_ratio_of_negative_axes(op: Op) -> Reject | None:
+    """Reject a ratio that is kept along axes that count from the last: it keeps these as they are (1.31)."""
+    axes = op.attr("axes")
+    if op.attr("keep_aspect_ratio_policy") in (None, "stretch") or not isinstance(axes, tuple):
+        return None
+    if all(isinstance(axis, int) and axis >= 0 for axis in axes):
+        return None
+    return reject("ATTR", f"it keeps no ratio along axes {axes}", hint="count them from the first")
+
+
 def _number_of_sizes_is_known(op: Op) -> Reject | None:
     sizes = op.tensor(3)
     if sizes is None or (sizes.shape is not None and all(isinstance(size, int) for size in sizes.shape)):
@@ -264,7 +281,7 @@ RULES: dict[str, Rule] = {
     "GRU": _RECURRENT,
     "GlobalAveragePool": Rule(checks=(_ranks(3),)),
     "GlobalMaxPool": Rule(checks=(_ranks(3),)),
-    "LRN": Rule(checks=(_ranks(4, 4),)),
+    "LRN": Rule(checks=(_ranks(4, 4), _odd_window)),
     "NonZero": Rule(checks=(_ranks(1),)),
     "LSTM": _RECURRENT,
     "MaxUnpool": Rule(checks=(_no_output_shape,)),
@@ -272,7 +289,9 @@ RULES: dict[str, Rule] = {
     "RNN": _RECURRENT,
     "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
-    "Resize": Rule(checks=(check_aligned_corners, _number_of_sizes_is_known, _plain_region)),
+    "Resize": Rule(
+        checks=(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region)
+    ),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),

@@ -227,12 +227,23 @@ def _known_axes(op: Op) -> Reject | None:
 
 
 def _no_rest(op: Op) -> Reject | None:
-    """Reject a number of equal parts of a symbolic dimension, whose last part may be smaller."""
-    if op.operand(1) or not op.attr("num_outputs") or _is_static(op.tensor(0)):
+    """Reject a number of equal parts of which the last is, or may be, smaller."""
+    tensor, count, axis = op.tensor(0), op.attr("num_outputs"), op.attr("axis") or 0
+    if op.operand(1) or not isinstance(count, int):
         return None
-    return reject(
-        "SHAPE_DYNAMIC", "it divides symbolic dimensions without a rest only", hint="give the sizes of the parts"
-    )
+    shape = () if tensor is None or tensor.shape is None else tensor.shape
+    size = shape[axis] if isinstance(axis, int) and -len(shape) <= axis < len(shape) else None
+    if isinstance(size, int) and size % count == 0:
+        return None
+    message = f"it divides {size or '?'} elements into {count} equal parts only"
+    return reject("RULE" if isinstance(size, int) else "SHAPE_DYNAMIC", message, hint="give their sizes")
+
+
+def _counted_from_the_first(op: Op) -> Reject | None:
+    axes = op.attr("axes")
+    if isinstance(axes, tuple) and any(isinstance(axis, int) and axis < 0 for axis in axes):
+        return reject("ATTR", f"it does not support {op.kind} with axes={axes}", hint="count them from the first")
+    return None
 
 
 def _no_training(op: Op) -> Reject | None:
@@ -440,7 +451,7 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        checks=(check_aligned_corners, _rounded_down),
+        checks=(check_aligned_corners, _rounded_down, _counted_from_the_first),
     ),
     "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down,)),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),

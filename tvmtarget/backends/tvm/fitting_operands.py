@@ -245,6 +245,13 @@ class FittingOperands(SymbolicSizes):
         shape, axis = self.shape(inputs[0]), self.attribute(node, "axis", -1)
         self._require(builder, inputs, 0, [*shape[: axis % len(shape)], *self.shape(inputs[1])])
 
+    def _unique(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
+        """Flatten the operand of a Unique without an axis: TVM gives the places of its elements their shape."""
+        shape = self.shape(inputs[0])
+        if self.attribute(node, "axis", None) is None and len(shape) != 1:
+            relax = self._tvm.relax
+            inputs[0] = builder.emit(relax.op.reshape(inputs[0], relax.ShapeExpr([self.product(shape)])))
+
     def _split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> None:
         """Check that the parts of a Split are all of its operand."""
         sizes = self.known(node.input[1]) if len(node.input) > 1 else self.attribute(node, "split", None)
@@ -284,4 +291,5 @@ _CHECKS: dict[str, Callable[[FittingOperands, Builder, NodeProto, list[Expr]], N
     "ScatterND": FittingOperands._scatter_nd,
     "Split": FittingOperands._split,
     "Squeeze": FittingOperands._squeeze,
+    "Unique": FittingOperands._unique,
 }

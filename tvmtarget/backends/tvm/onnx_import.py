@@ -208,9 +208,10 @@ class _SymbolicImport(FittingOperands):
     def reshape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Reshape to or from computed sizes, after a check that they hold as many elements; None for others."""
         data, shape = inputs[0], self.shape(inputs[0])
-        if node.input[1] in self._constants and all(self.value(size) is not None for size in shape):
-            return None
         wanted, copies = self.known(node.input[1]), not self.attribute(node, "allowzero", 0)
+        is_known = node.input[1] in self._constants and all(self.value(size) for size in shape)
+        if is_known and copies:
+            return None
         if wanted is None:
             wanted = self.read_sizes(builder, self._resolved(builder, inputs[1], shape, copies=copies))
         elif copies:
@@ -222,6 +223,8 @@ class _SymbolicImport(FittingOperands):
             quotient = self._tvm.tirx.floordiv(self.product(shape), self.most(others, self.number(1)))
             wanted = [*wanted[:at], self.simple(quotient), *wanted[at + 1 :]]
         self._require_equal(builder, self.product(shape), self.product(wanted))
+        if any(self.value(one) == 0 for one in wanted):  # for which TVM copies a size of the operand
+            return self._tvm.relax.op.zeros(self._tvm.relax.ShapeExpr(wanted), str(data.ty.dtype))
         return self._tvm.relax.op.reshape(data, self._tvm.relax.ShapeExpr(wanted))
 
     def _resolved(self, builder: Builder, sizes: Expr, shape: Sequence[Size], *, copies: bool) -> Expr:
