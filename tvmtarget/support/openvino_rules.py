@@ -239,6 +239,13 @@ def _no_rest(op: Op) -> Reject | None:
     return reject("RULE" if isinstance(size, int) else "SHAPE_DYNAMIC", message, hint="give their sizes")
 
 
+def _sorted_or_along_an_axis(op: Op) -> Reject | None:
+    """Reject elements of a whole tensor that are not sorted: it returns zeros, and counts of 1 (2026.4)."""
+    if op.attr("sorted") == 0 and op.attr("axis") is None:
+        return reject("ATTR", "it finds different elements of a whole tensor sorted only", hint="set sorted to 1")
+    return None
+
+
 def _counted_from_the_first(op: Op) -> Reject | None:
     axes = op.attr("axes")
     if isinstance(axes, tuple) and any(isinstance(axis, int) and axis < 0 for axis in axes):
@@ -460,6 +467,7 @@ RULES: dict[str, Rule] = {
     # The process ends where it computes axes.
     "Slice": Rule(constants=(3,)),
     "Split": Rule(checks=(_no_rest,)),
+    "Unique": Rule(checks=(_sorted_or_along_an_axis,)),
     "Squeeze": Rule(constants=(1,), checks=(_known_axes,)),
     "Tile": Rule(constants=(1,)),
     "TopK": Rule(constants=(1,)),
