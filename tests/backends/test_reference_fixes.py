@@ -475,6 +475,7 @@ def test_axes_of_resize_count_from_the_last():
     ("leaf", "node", "reason"),
     [
         ("onnxruntime", helper.make_node("LRN", ["x"], ["y"], size=4), "an odd size, not of 4"),
+        ("openvino", helper.make_node("Unique", ["x"], ["y"], sorted=0), "sorted only"),
         (
             "openvino",
             helper.make_node("Split", ["x"], ["y", "z"], axis=1, num_outputs=2),
