@@ -111,11 +111,39 @@ def test_functions_that_call_each_other_are_in_one_object_file():
             a[i] = script.float32(0)
 
     alone = {tvm.ir.GlobalVar(f"f{number}"): one for number in range(9)}
-    parts = _parts(alone)
-    assert [len(part) for part in parts] == [3, 2, 2, 2]
-    assert {variable.name_hint for part in parts for variable in part} == {f"f{number}" for number in range(9)}
+    parts = [*_parts(alone)]
+    assert [(len(part), is_checked) for part, is_checked in parts] == [(3, False), (2, False), (2, False), (2, False)]
+    assert {variable.name_hint for part, _ in parts for variable in part} == {f"f{number}" for number in range(9)}
     caller = one.with_body(tvm.tirx.Evaluate(tvm.ir.Call(next(iter(alone)), [])))
-    assert [len(part) for part in _parts({**alone, tvm.ir.GlobalVar("caller"): caller})] == [10]
+    assert [(len(part), is_checked) for part, is_checked in _parts({**alone, tvm.ir.GlobalVar("g"): caller})] == [
+        (10, True)
+    ]
+
+
+def test_functions_of_known_sizes_do_not_check_their_arguments_again():
+    import tvm
+    from tvm.script import tirx as script
+
+    @script.prim_func
+    def known(a: script.Buffer((4,), "float32")):
+        for i in range(4):
+            a[i] = script.float32(0)
+
+    @script.prim_func
+    def symbolic(a: script.handle):
+        n = script.int64()
+        buffer = script.match_buffer(a, (n,), "float32")
+        for i in range(n):
+            buffer[i] = script.float32(0)
+
+    @script.prim_func
+    def stated(a: script.Buffer((4,), "float32")):
+        assert a[0] > script.float32(0), "not positive"
+        a[0] = script.float32(0)
+
+    functions = {tvm.ir.GlobalVar(name): one for name, one in (("k", known), ("n", symbolic), ("s", stated))}
+    found = {variable.name_hint: is_checked for part, is_checked in _parts(functions) for variable in part}
+    assert found == {"k": False, "n": True, "s": True}
 
 
 def test_an_error_in_a_thread_reaches_the_caller():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -37,7 +37,8 @@ LEVEL = "x86-64-v3"
 # With the value 1, code for any x86-64 is run: to compare results, and to test it.
 LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
 
-# Object files of each version, on any machine, so that libraries are equal: LLVM takes most of the time of a build.
+# Object files of each version, with checks and without, on any machine, so that libraries are equal: LLVM takes most of
+# the time of a build.
 PARTS = 4
 
 
@@ -67,7 +68,7 @@ def runs_level(leaf: Target) -> bool:
 
 
 def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmTarget]) -> list[Module]:
-    """Compile tensor functions for a library: for one target, or for two, with code that chooses between them.
+    """Compile tensor functions for a library: for one target, or for two and the choice between them.
 
     Args:
         functions: scheduled tensor functions by their names in the executable.
@@ -93,8 +94,9 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
                 version = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
                 for name, made in entries.items():
                     made.append(new[name].name_hint)
-            for number, part in enumerate(_parts(version)):
-                tasks.append(partial(_compiled, part, target, context, folder / f"{suffix}_{number}.o"))
+            for number, (part, is_checked) in enumerate(_parts(version)):
+                within = context if is_checked else _without_checks(context)
+                tasks.append(partial(_compiled, part, target, within, folder / f"{suffix}_{number}.o"))
         # TVM sets LLVM's options for the whole process while it compiles.
         sets_options = any(target.attrs.get("cl-opt") for target in targets)
         modules = _in_threads(tasks, 1 if sets_options else processors())
@@ -104,13 +106,49 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
     return [*modules, chosen]
 
 
-def _parts(functions: Mapping[GlobalVar, Function]) -> list[dict[GlobalVar, Function]]:
-    """Divide functions among object files; those that call each other have to be in one."""
+def _parts(functions: Mapping[GlobalVar, Function]) -> Iterator[tuple[dict[GlobalVar, Function], bool]]:
+    """Divide functions among object files, and tell whether they check their arguments.
+
+    Functions that call each other have to be in one file.
+    """
     called: list[GlobalVar] = []
     for function in functions.values():
         with_calls(function, lambda variable, _: called.append(variable))
-    count = 1 if called else min(PARTS, len(functions))
-    return [dict([*functions.items()][number::count]) for number in range(count)]
+    if called:
+        yield dict(functions), True
+        return
+    for is_checked in (False, True):
+        group = [(name, one) for name, one in functions.items() if _has_checks(one) is is_checked]
+        count = min(PARTS, len(group))
+        yield from ((dict(group[number::count]), is_checked) for number in range(count))
+
+
+def _has_checks(function: Function) -> bool:
+    """Return whether a function has to check what it gets when it runs: symbolic sizes, or what it states itself.
+
+    The virtual machine checks the inputs of a program, and makes all other tensors of known sizes by their types. The
+    checks of such arguments are most of the code of many functions (180 kB of 195 for one that joins 46 tensors).
+    """
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    shapes = [getattr(param, "shape", None) for param in function.params]
+    if not all(shape is not None and all(isinstance(size, tirx.IntImm) for size in shape) for shape in shapes):
+        return True
+    stated: list[Any] = []
+    structural_walk(function.body, (tirx.AssertStmt, stated.append))
+    return bool(stated)
+
+
+def _without_checks(context: Any) -> Any:  # noqa: ANN401
+    """Return a context in which functions do not check their arguments."""
+    return import_tvm().transform.PassContext(
+        opt_level=context.opt_level,
+        required_pass=list(context.required_pass),
+        disabled_pass=list(context.disabled_pass),
+        instruments=list(context.instruments or ()),
+        config={**context.config, "tirx.disable_assert": True},
+    )
 
 
 def _compiled(functions: Mapping[GlobalVar, Function], target: TvmTarget, context: Any, path: Path) -> Module:  # noqa: ANN401
