@@ -438,6 +438,21 @@ def test_inlining_does_not_repeat_functions_that_are_expanded():
     np.testing.assert_allclose(runner(model)(x)[0], expected(model, x)[0], rtol=1e-5, atol=1e-6)
 
 
+@needs_tvm
+def test_what_reads_many_tensors_has_vectors():
+    """LLVM makes none by itself: it would have to check that no two of the tensors overlap."""
+    from tvmtarget.backends.tvm.cpu_schedule import MOST_CHECKED, schedule_functions
+
+    names = [f"x{number}" for number in range(MOST_CHECKED + 1)]
+    nodes = [helper.make_node("Concat", names, ["c"], axis=1), helper.make_node("Relu", ["c"], ["y"])]
+    shape, joined = [1, 4, 8, 8], [1, 4 * len(names), 8, 8]
+    model = graph(nodes, dict.fromkeys(names, shape), {"y": joined})
+    scheduled, _ = schedule_functions(legal(model), AVX512)
+    assert any("T.vectorized(" in function.script() for _, function in scheduled.functions_items())
+    arrays = [random(*shape) for _ in names]
+    np.testing.assert_array_equal(runner(model)(*arrays)[0], expected(model, *arrays)[0])
+
+
 SAMPLE = (
     "add_bcast",
     "argmax_keepdims_example",

@@ -101,6 +101,7 @@ PASS_CONFIG = {"tirx.disable_cse_tir": True}
 
 STACK_BYTES = 1024  # from which on TVM allocates memory of global scope: `kMaxStackAlloca` of TVM 0.27
 MAX_REJECTED = 16  # schedules of one function that do not fit, after which the static model is used
+MOST_CHECKED = 8  # tensors from which on LLVM does not check whether they overlap, and makes no vectors by itself
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 # In the text of a block after inlining, which chains such as x * sigmoid(x) would double at each step. A function that
 # is expanded counts as several: the time of TVM's passes grows with the square of a long expression.
@@ -1069,6 +1070,8 @@ class Scheduler:
         flat = spatial[max(taken, len(spatial) - nest.flat_axes, *open_axes) :]
         if len(flat) > 1:
             self.schedule.fuse(*flat)
+        if flat and len(nest.reads) > MOST_CHECKED:
+            self.vectorise(block, self.unit.lanes(nest.bits))
 
     def parallel(self, loops: Sequence[Loop], work: float, tasks: int = PARALLEL_TASKS) -> int:
         """Run the first of some loops in parallel, as many as give enough tasks.
