@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import tvmtarget as tt
 from tvmtarget.backends import operator_expansion
@@ -318,6 +318,7 @@ def test_logarithms_of_sums_of_powers_are_infinite_where_an_element_is(opset, ke
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
+        "BatchNormalization",
         "DequantizeLinear",
         "Equal",
         "MatMulInteger",
@@ -374,3 +375,77 @@ def test_a_norm_that_only_onnxruntime_has_in_the_domain_of_onnx(target):
     (wanted,) = tt.build(module, "onnxruntime").run(inputs).values()
     (found,) = tt.build(module, target).run(inputs).values()
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+# Normalizations by constants
+
+NORM = {
+    "g": floats(6),
+    "c": floats(6),
+    "m": floats(6),
+    "v": np.abs(floats(6)) + np.float32(0.1),
+    "w": floats(6, 4, 3, 3),
+    "k": floats(6),
+}
+BY_CONSTANTS = {
+    "behind a convolution": ("t = Conv(x, w, k) y = BatchNormalization(t, g, c, m, v)", ["Conv"]),
+    "without a bias": ("t = Conv(x, w) y = BatchNormalization<epsilon=0.1>(t, g, c, m, v)", ["Conv"]),
+    "behind another operator": (
+        "t = Conv(x, w) r = Relu(t) y = BatchNormalization(r, g, c, m, v)",
+        ["Conv", "Relu", "Mul", "Add"],
+    ),
+    "behind a result": ("y = Conv(x, w) z = BatchNormalization(y, g, c, m, v)", ["Conv", "Mul", "Add"]),
+    "of a value with two readers": (
+        "t = Conv(x, w) n = BatchNormalization(t, g, c, m, v) y = Add(t, n)",
+        ["Conv", "Mul", "Add", "Add"],
+    ),
+    "of a parameter": (
+        "s = Neg(g) t = Conv(x, w) y = BatchNormalization(t, s, c, m, v)",
+        ["Neg", "Conv", "BatchNormalization"],
+    ),
+}
+
+
+def normalized(body, shape="1,4,8,8"):
+    results = ", ".join(f"float[n,6,h,u] {name}" for name in ("y", "z") if f"{name} = " in body)
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{shape}] x) => ({results}) {{ {body} }}'
+    made = parser.parse_model(text)
+    made.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in NORM.items() if f"{name}," in body or f"{name})" in body
+    )
+    return shape_inference.infer_shapes(made)
+
+
+@pytest.mark.parametrize(("body", "kinds"), BY_CONSTANTS.values(), ids=BY_CONSTANTS)
+def test_normalizations_by_constants_are_products_and_sums_or_weights(body, kinds):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    made = normalized(body)
+    graph = _prepared(made)[0].graph
+    assert [node.op_type for node in graph.node] == kinds
+    x = floats(1, 4, 8, 8)
+    expected = tt.build(made, "onnxruntime").run({"x": x})
+    for name, result in tt.build(made, "llvm").run({"x": x}).items():
+        np.testing.assert_allclose(result, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_convolution_that_takes_a_normalization_keeps_no_other_weights():
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    graph = _prepared(normalized("t = Conv(x, w, k) y = BatchNormalization(t, g, c, m, v)"))[0].graph
+    shapes = [tuple(tensor.dims) for tensor in graph.initializer]
+    assert shapes.count((6, 4, 3, 3)) == 1
+    assert {name for node in graph.node for name in node.input} <= {"x", *(tensor.name for tensor in graph.initializer)}
+
+
+def test_weights_that_a_body_reads_stay():
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    one, other = (f"{name} () => (float[6,4,3,3] r) {{ r = {kind}(w) }}" for name, kind in (("a", "Neg"), ("b", "Abs")))
+    made = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> f (float[1,4,8,8] x, bool p) => (float[1,6,6,6] y, float[6,4,3,3] i)'
+        f"{{ t = Conv(x, w) y = BatchNormalization(t, g, c, m, v) i = If(p) <then_branch = {one}, else_branch = {other}> }}"
+    )
+    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in NORM.items() if name != "k")
+    graph = _prepared(shape_inference.infer_shapes(made))[0].graph
+    assert "w" in {tensor.name for tensor in graph.initializer}

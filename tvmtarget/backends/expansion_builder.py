@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,12 +30,14 @@ class ExpansionBuilder:
         nodes: the nodes so far.
         types: the types of the values of the graph by name.
         opset: the version of ONNX's operator set.
+        replaced: constants that nothing reads any more.
     """
 
     def __init__(self, graph: GraphProto, types: Mapping[str, TypeProto.Tensor], opset: int) -> None:
         self.nodes: list[NodeProto] = []
         self.opset = opset
         self.types = types
+        self.replaced: set[str] = set()
         self._graph = graph
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._names = Names(name for node in graph.node for name in (*node.input, *node.output))
@@ -104,6 +108,28 @@ class ExpansionBuilder:
         array = self.array(name)
         assert array is not None
         return array
+
+    def is_read_once(self, name: str) -> bool:
+        """Return whether one operation reads a value of the graph, and only once.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            False for results of the graph, too.
+        """
+        return self._reads[name] == 1
+
+    @cached_property
+    def _reads(self) -> Counter[str]:
+        """How often each value is read, by nested bodies too."""
+        reads, graphs = Counter[str](), [self._graph]
+        for graph in graphs:
+            reads.update(value.name for value in graph.output)
+            for node in graph.node:
+                reads.update(node.input)
+                graphs += [body for one in node.attribute for body in (one.g, *one.graphs) if body.node or body.output]
+        return reads
 
     def rank(self, name: str) -> int:
         """Find the number of dimensions of a value of the graph.

@@ -54,9 +54,9 @@ def expand_operators(
     graph.node.extend(builder.nodes)
     # The importer reads all initializers, and knows none of 4 bits.
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    unread = [tensor for tensor in graph.initializer if tensor.data_type in _FOUR_BITS and tensor.name not in read]
-    for tensor in unread:
-        graph.initializer.remove(tensor)
+    for at, tensor in reversed([*enumerate(graph.initializer)]):
+        if tensor.name in builder.replaced or (tensor.data_type in _FOUR_BITS and tensor.name not in read):
+            del graph.initializer[at]
 
 
 def value_types(graph: GraphProto) -> dict[str, TypeProto.Tensor]:
@@ -199,6 +199,39 @@ def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     floats = dequantized_array(array, scales, builder.known(zero) if zero else None, axis, block)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes.get("output_dtype") or builder.types[scale].elem_type)
     builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
+
+
+def _constant_batch_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a normalization by constants as a product and a sum, or into the weights of the convolution before it.
+
+    onnxruntime computes both forms, too.
+    """
+    x, *names = operands_of(node, 5)
+    arrays, attributes = [builder.array(name) for name in names], attributes_of(node)
+    dims = builder.types[x].shape.dim if x in builder.types else []
+    known = [array for array in arrays if array is not None and array.dtype == np.float32 and array.ndim == 1]
+    if len(known) < len(arrays) or len(dims) < 2 or dims[1].dim_value != known[0].size:
+        builder.nodes.append(node)
+        return
+    scale, bias, mean, variance = (array.astype("float64") for array in known)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
+        offset = bias - mean * factor
+    shape = (-1, *[1] * (len(dims) - 2))
+    before = builder.nodes[-1] if builder.nodes else node
+    weights = builder.array(before.input[1]) if before.op_type == "Conv" and before.output[0] == x else None
+    own = builder.array(before.input[2]) if weights is not None and len(before.input) > 2 else np.zeros(1)
+    if weights is None or own is None or weights.dtype != np.float32 or not builder.is_read_once(x):
+        product = builder.add("Mul", [x, builder.constant(factor.astype("float32").reshape(shape), names[0])])
+        constant = builder.constant(offset.astype("float32").reshape(shape), names[1])
+        builder.add("Add", [product, constant], node.output[0])
+        return
+    builder.nodes.pop()
+    builder.replaced.update(name for name in before.input[1:] if builder.is_read_once(name))
+    scaled = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
+    inputs = [before.input[0], builder.constant(scaled.astype("float32"), before.input[1])]
+    inputs.append(builder.constant((own * factor + offset).astype("float32"), names[1]))
+    builder.add("Conv", inputs, node.output[0], **attributes_of(before))
 
 
 # Quantized operators
@@ -557,6 +590,7 @@ class _Cell:
 
 
 EXPANSIONS: dict[str, Expansion] = {
+    "BatchNormalization": _constant_batch_norm,
     "Celu": _celu,
     "ConvInteger": _integer_convolution,
     "DequantizeLinear": _dequantized_constant,
