@@ -444,7 +444,8 @@ def test_weights_that_a_body_reads_stay():
     one, other = (f"{name} () => (float[6,4,3,3] r) {{ r = {kind}(w) }}" for name, kind in (("a", "Neg"), ("b", "Abs")))
     made = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> f (float[1,4,8,8] x, bool p) => (float[1,6,6,6] y, float[6,4,3,3] i)'
-        f"{{ t = Conv(x, w) y = BatchNormalization(t, g, c, m, v) i = If(p) <then_branch = {one}, else_branch = {other}> }}"
+        "{ t = Conv(x, w) y = BatchNormalization(t, g, c, m, v)"
+        f" i = If(p) <then_branch = {one}, else_branch = {other}> }}"
     )
     made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in NORM.items() if name != "k")
     graph = _prepared(shape_inference.infer_shapes(made))[0].graph

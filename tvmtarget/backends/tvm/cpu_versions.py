@@ -68,7 +68,7 @@ def runs_level(leaf: Target) -> bool:
 
 
 def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmTarget]) -> list[Module]:
-    """Compile tensor functions for a library: for one target, or for two and the choice between them.
+    """Compile tensor functions for a library: for one target, or two and the choice of one.
 
     Args:
         functions: scheduled tensor functions by their names in the executable.
