@@ -15,7 +15,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.backends.tvm import cpu_versions
-from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE, _in_threads, _parts, has_versions
+from tvmtarget.backends.tvm.cpu_versions import CHECKS, LEVEL_VARIABLE, _in_threads, _parts, has_versions
 from tvmtarget.errors import BackendError
 
 pytest.importorskip("tvm")
@@ -141,9 +141,11 @@ def test_functions_of_known_sizes_do_not_check_their_arguments_again():
         assert a[0] > script.float32(0), "not positive"
         a[0] = script.float32(0)
 
-    functions = {tvm.ir.GlobalVar(name): one for name, one in (("k", known), ("n", symbolic), ("s", stated))}
+    reads_input = known.with_attr(CHECKS, True)
+    named = {"k": known, "n": symbolic, "s": stated, "i": reads_input}
+    functions = {tvm.ir.GlobalVar(name): one for name, one in named.items()}
     found = {variable.name_hint: is_checked for part, is_checked in _parts(functions) for variable in part}
-    assert found == {"k": False, "n": True, "s": True}
+    assert found == {"k": False, "n": True, "s": True, "i": True}
 
 
 def test_an_error_in_a_thread_reaches_the_caller():

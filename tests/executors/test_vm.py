@@ -239,13 +239,27 @@ def test_an_exported_library_refuses_what_its_program_does_not_take(wrong, expor
         exported_sum(given)
 
 
+def test_an_exported_library_refuses_strides_of_what_it_reshapes(tmp_path):
+    import tvm_ffi
+
+    nodes = helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Add", ["r", "r"], ["y"])
+    machine = exported(small(*nodes, s=np.array([6])), tmp_path / "reshaped.so")
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    assert machine(tvm_ffi.from_dlpack(x)).numpy().tolist() == [0, 2, 4, 6, 8, 10]
+    with pytest.raises((RuntimeError, ValueError)):
+        machine(tvm_ffi.from_dlpack(x.reshape(3, 2).T))
+
+
 @pytest.fixture(scope="module")
 def exported_sum(tmp_path_factory):
     """Return x + x of 2 by 3 numbers, by a library that `vm` on `cpp` exported."""
+    model = small(helper.make_node("Add", ["x", "x"], ["y"]))
+    return exported(model, tmp_path_factory.mktemp("exported") / "sum.so")
+
+
+def exported(model, path):
     import tvm
 
-    model = small(helper.make_node("Add", ["x", "x"], ["y"]))
-    path = tmp_path_factory.mktemp("exported") / "sum.so"
     tt.build(model, "llvm(executor=vm,runtime=cpp)").export(path)
     machine = tvm.runtime.load_module(str(path))["vm_load_executable"]()
     machine["vm_initialization"](1, 0, 2)  # the CPU, its number, a pool of memory

@@ -25,7 +25,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 from tvmtarget.target.tree import Target
 
-__all__ = ["LEVEL", "LEVEL_VARIABLE", "has_versions", "object_files", "renamed", "runs_level"]
+__all__ = ["CHECKS", "LEVEL", "LEVEL_VARIABLE", "has_versions", "object_files", "renamed", "runs_level"]
 
 Module: TypeAlias = Any
 Function: TypeAlias = Any
@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 LEVEL = "x86-64-v3"
 # With the value 1, code for any x86-64 is run: to compare results, and to test it.
 LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
+
+CHECKS = "checks_arguments"  # attribute of a tensor function that reads what a caller of the library gives
 
 # Object files of each version, with checks and without, on any machine, so that libraries are equal: LLVM takes most of
 # the time of a build.
@@ -124,14 +126,16 @@ def _parts(functions: Mapping[GlobalVar, Function]) -> Iterator[tuple[dict[Globa
 
 
 def _has_checks(function: Function) -> bool:
-    """Return whether a function has to check what it gets when it runs: symbolic sizes, or what it states itself.
+    """Return whether a function has to check what it gets: inputs, symbolic sizes, or what it states itself.
 
-    The virtual machine checks the inputs of a program, and makes all other tensors of known sizes by their types. The
-    checks of such arguments are most of the code of many functions (180 kB of 195 for one that joins 46 tensors).
+    The virtual machine makes all other tensors, by their types. The checks of arguments are most of the code of many
+    functions (180 kB of 195 for one that joins 46 tensors).
     """
     from tvm import tirx
     from tvm_ffi import structural_walk
 
+    if CHECKS in function.attrs:
+        return True
     shapes = [getattr(param, "shape", None) for param in function.params]
     if not all(shape is not None and all(isinstance(size, tirx.IntImm) for size in shape) for shape in shapes):
         return True

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm
-from tvmtarget.backends.tvm.cpu_versions import object_files, renamed
+from tvmtarget.backends.tvm.cpu_versions import CHECKS, object_files, renamed
 from tvmtarget.ir.names import Names
 
 __all__ = ["Label", "Operand", "Register", "VmFunction", "VmLinker"]
@@ -224,7 +224,7 @@ class VmLinker:
                 then runs as a library only.
         """
         tvm = import_tvm()
-        renamed = _renamed(tvm, module, self._names)
+        renamed = _renamed(tvm, _with_checks(tvm, module), self._names)
         left = tvm.relax.vm_build._vmcodegen(self._builder, renamed)
         _, functions = self._tensor_functions.setdefault(str(targets), (targets, {}))
         functions.update(
@@ -259,6 +259,34 @@ class VmLinker:
                 with targets[0]:
                     libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=targets[0]))
         return tvm.relax.vm_build._vmlink(self._builder, host, ext_libs=libraries)
+
+
+def _with_checks(tvm: Any, module: Module) -> Module:  # noqa: ANN401
+    """Mark the tensor functions that read a parameter of a program, which may have strides or begin at an offset."""
+    from tvm_ffi import structural_walk
+
+    relax, marked = tvm.relax, dict[Any, Any]()
+    for _, function in module.functions_items():
+        if not isinstance(function, relax.Function):
+            continue
+        given = set(function.params)
+
+        def note(binding: Any, given: set[Any] = given) -> None:  # noqa: ANN401
+            found: list[Any] = []
+            structural_walk(binding.value, (tvm.ir.Var, found.append))
+            if given.isdisjoint(found):
+                return
+            callee = getattr(binding.value, "op", None)
+            if isinstance(callee, tvm.ir.GlobalVar) and isinstance(module[callee], tvm.tirx.PrimFunc):
+                marked[callee] = module[callee].with_attr(CHECKS, True)
+            else:  # another name of the parameter, or a view of it
+                given.add(binding.var)
+
+        structural_walk(function.body, ((relax.VarBinding, relax.MatchCast), note))
+    result = module.clone()
+    for variable, function in marked.items():
+        result[variable] = function
+    return result
 
 
 def _renamed(tvm: Any, module: Module, names: Names) -> Module:  # noqa: ANN401
