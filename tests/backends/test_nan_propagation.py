@@ -67,3 +67,13 @@ def test_maxima_of_infinities_and_least_numbers_are_these_and_have_a_place(targe
     expected = tt.build(model, "numpy").run(given)
     for name, array in tt.build(model, target).run(given).items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_sign_of_nan_is_nan(target):
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[7] x, int32[3] n) => (float[7] y, int32[3] m) { y = Sign(x) m = Sign(n) }""")
+    x, n = np.array([np.nan, -2, -0.0, 0, 3, np.inf, -np.inf], "float32"), np.array([-4, 0, 9], "int32")
+    results = tt.build(model, target).run({"x": x, "n": n})
+    np.testing.assert_array_equal(results["y"], np.sign(x))
+    np.testing.assert_array_equal(results["m"], np.sign(n))

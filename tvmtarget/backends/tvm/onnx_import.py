@@ -305,6 +305,13 @@ class _SymbolicImport(FittingOperands):
         zero = builder.emit(op.astype(offset, "uint8"))
         return relax.Tuple([emit(op.quantize(x, scale, zero, axis=0, out_dtype="uint8")), scale, zero])
 
+    def sign(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Sign of floats, which is NaN of NaN, where TVM's is 0; None for integers."""
+        (x,), op = inputs, self._tvm.relax.op
+        if "float" not in str(x.ty.dtype):
+            return None
+        return op.where(builder.emit(op.isnan(x)), x, builder.emit(op.sign(x)))
+
     def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a ConstantOfShape of computed sizes; None for one of constant sizes."""
         if node.input[0] in self._constants:
@@ -815,6 +822,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,
     "ReverseSequence": _SymbolicImport.reverse_sequence,
+    "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,
     "Tile": _SymbolicImport.tile,
