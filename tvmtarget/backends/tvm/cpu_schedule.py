@@ -104,8 +104,9 @@ MAX_REJECTED = 16  # schedules of one function that do not fit, after which the 
 MOST_CHECKED = 8  # tensors from which on LLVM does not check whether they overlap, and makes no vectors by itself
 PARALLEL_WORK = 32_768  # iterations, of vectors in a tile, below which a block stays on one thread
 # In the text of a block after inlining, which chains such as x * sigmoid(x) would double at each step. A function that
-# is expanded counts as several: the time of TVM's passes grows with the square of a long expression.
-MOST_LOADS, LOADS_OF_CALL = 64, 8
+# is expanded counts as several loads, and so does a choice of two values: the time of TVM's passes grows with the
+# square of long expressions, and doubles with each choice whose condition holds another one.
+MOST_LOADS, LOADS_OF_CALL, LOADS_OF_CHOICE = 64, 8, 4
 
 
 def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
@@ -568,13 +569,12 @@ class Scheduler:
             True for a copy, a scalar, or for one reader that runs no more often.
         """
         result, calls = self.schedule.get(block).writes[0].source, library_calls(self.schedule.get(block))
-        length = len(self.loads(block)) + LOADS_OF_CALL * calls
+        length = self.length(block)
         for reader in readers:
-            outer, outer_calls = self.loads(reader), library_calls(self.schedule.get(reader))
-            if calls and outer_calls:
+            if calls and library_calls(self.schedule.get(reader)):
                 return False
-            uses = sum(load.source.same_as(result) for load in outer)
-            if len(outer) + LOADS_OF_CALL * outer_calls + uses * (length - 1) > MOST_LOADS:
+            uses = sum(load.source.same_as(result) for load in self.loads(reader))
+            if self.length(reader) + uses * (length - 1) > MOST_LOADS:
                 return False
         if isinstance(getattr(self.schedule.get(block).body, "value", None), self.tvm.ir.expr.TensorLoad):
             return True
@@ -585,6 +585,22 @@ class Scheduler:
         if not calls and self.tvm.sym.Analyzer().can_prove(work == 1):
             return True
         return len(repeated) == 1 and bool(self.tvm.sym.Analyzer().can_prove(repeated[0] <= work))
+
+    def length(self, block: Block) -> int:
+        """Return the length of the text of a block.
+
+        Args:
+            block: the block.
+
+        Returns:
+            The number of loads that would take as long to compile.
+        """
+        from tvm_ffi import structural_walk
+
+        statement, choices = self.schedule.get(block), list[Expr]()
+        structural_walk(statement.body, (self.tvm.tirx.Select, choices.append))
+        calls = LOADS_OF_CALL * library_calls(statement)
+        return len(self.loads(block)) + calls + LOADS_OF_CHOICE * len(choices)
 
     def loads(self, block: Block) -> list[Expr]:
         """Return the loads in the body of a block.
