@@ -1,4 +1,4 @@
-"""Machine code for several instruction sets in one library, of which each machine runs the best that it has.
+"""Machine code of libraries, for several instruction sets, of which each machine runs the best that it has.
 
 Code for any x86-64 has SSE2 only, whose vectors are half as wide as those of AVX2, and which multiplies and adds in two
 instructions. Code of a leaf that states no instructions is therefore scheduled for the level x86-64-v3 (AVX2 and FMA,
@@ -6,7 +6,8 @@ processors of 2013 and later), and LLVM compiles each scheduled tensor function 
 x86-64. A function in C has the name of the tensor function, and calls one of them. Constants and the instructions of
 TVM's virtual machine are those of both. Levels of x86-64: System V ABI for AMD64, version 1.0, section 3.1.1.
 
-Only libraries have several versions, as the functions in C are compiled when these are linked.
+Only libraries have several versions, as the functions in C are compiled when these are linked. Of one version or two,
+code of a library is several object files, which threads compile at the same time.
 """
 
 from __future__ import annotations
