@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.ir.names import Names
 
-__all__ = ["ExpansionBuilder", "attributes_of", "dequantized_array", "operands_of"]
+__all__ = ["ExpansionBuilder", "attributes_of", "bodies_of", "dequantized_array", "operands_of", "value_names"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -128,7 +128,7 @@ class ExpansionBuilder:
             reads.update(value.name for value in graph.output)
             for node in graph.node:
                 reads.update(node.input)
-                graphs += [body for one in node.attribute for body in (one.g, *one.graphs) if body.node or body.output]
+                graphs += bodies_of(node)
         return reads
 
     def rank(self, name: str) -> int:
@@ -309,6 +309,34 @@ def operands_of(node: NodeProto, count: int) -> list[str]:
         Their names, '' for those that are absent.
     """
     return [*node.input, *[""] * count][:count]
+
+
+def bodies_of(node: NodeProto) -> list[GraphProto]:
+    """Return the bodies of a node, such as the branches of an If.
+
+    Args:
+        node: the node.
+
+    Returns:
+        The graphs that are its attributes, in order.
+    """
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def value_names(graph: GraphProto) -> Iterator[str]:
+    """Yield the names of the values of a graph and of the bodies in it.
+
+    Args:
+        graph: the graph.
+
+    Yields:
+        Names; one may occur several times.
+    """
+    yield from (value.name for value in (*graph.input, *graph.initializer))
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for body in bodies_of(node):
+            yield from value_names(body)
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
+from tvmtarget.backends.expansion_builder import bodies_of, value_names
 from tvmtarget.backends.operator_expansion import kind_of
 
 __all__ = ["ACCUMULATING", "accumulate_in_float32"]
@@ -53,26 +54,14 @@ def accumulate_in_float32(model: ModelProto, kinds: Set[str] = ACCUMULATING) -> 
         model = onnx.shape_inference.infer_shapes(model)
     copy = ModelProto()
     copy.CopyFrom(model)
-    return copy if _widen(copy.graph, {}, set(_names(copy.graph)), kinds) else model
+    return copy if _widen(copy.graph, {}, set(value_names(copy.graph)), kinds) else model
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
-        for body in _bodies(node):
+        for body in bodies_of(node):
             yield from _nodes(body)
-
-
-def _names(graph: GraphProto) -> Iterator[str]:
-    yield from (value.name for value in (*graph.input, *graph.initializer))
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for body in _bodies(node):
-            yield from _names(body)
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    return (attribute.g for attribute in node.attribute if attribute.HasField("g"))
 
 
 def _types(graph: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
@@ -116,7 +105,7 @@ def _widen(graph: GraphProto, outer: Mapping[str, int], taken: set[str], kinds: 
         return wide[name]
 
     for node in graph.node:
-        for body in _bodies(node):
+        for body in bodies_of(node):
             changed |= _widen(body, types, taken, kinds)
         half = next((types[name] for name in node.input if types.get(name) in _HALVES), None)
         if half is None or kind_of(node) not in kinds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
+from tvmtarget.backends.expansion_builder import bodies_of, value_names
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.operator_expansion import value_types
@@ -232,22 +233,9 @@ def _guarded(source: bytes) -> bytes:
     if not any(kind.encode() in source for kind in ENDED_BY_NOTHING):
         return source
     model = onnx.load_from_string(source)
-    if not _guard(model.graph, [], Names(_names(model.graph)), _checked_dims(model.graph)):
+    if not _guard(model.graph, [], Names(value_names(model.graph)), _checked_dims(model.graph)):
         return source
     return bytes(model.SerializeToString())
-
-
-def _names(graph: GraphProto) -> Iterator[str]:
-    """Return the names of all values of a graph and its nested bodies, some several times."""
-    yield from (value.name for value in (*graph.input, *graph.initializer))
-    for node in graph.node:
-        yield from (*node.input, *node.output)
-        for body in _bodies(node):
-            yield from _names(body)
-
-
-def _bodies(node: NodeProto) -> list[GraphProto]:
-    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
 
 
 def _checked_dims(graph: GraphProto) -> frozenset[str]:
@@ -260,7 +248,7 @@ def _guard(graph: GraphProto, outer: Sequence[GraphProto], names: Names, checked
     scopes, types = [graph, *outer], value_types(graph)
     is_changed = False
     for node in graph.node:
-        for body in _bodies(node):
+        for body in bodies_of(node):
             is_changed |= _guard(body, scopes, names, checked)
         axes = () if node.domain not in ("", "ai.onnx") else ENDED_BY_NOTHING.get(node.op_type, ())
         dims = types[node.input[0]].shape.dim if axes and node.input[0] in types else ()
