@@ -22,7 +22,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
-from tvmtarget.backends.tvm.call_sites import Use, folding_calls, pack_constants, uses_of, with_blocks
+from tvmtarget.backends.tvm.call_sites import Use, folding_calls, is_constant, pack_constants, uses_of, with_blocks
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
@@ -278,7 +278,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
 
 def _allocate_empty_constants(module: Module, _context: object) -> Module:
     """Allocate constants without elements, which TVM's virtual machine writes to a library but cannot read (0.27)."""
-    from tvm import ir, relax
+    from tvm import relax
 
     @relax.expr_functor.mutator
     class Allocation(relax.PyExprMutator):  # type: ignore[misc]  # TVM ships no types
@@ -288,9 +288,7 @@ def _allocate_empty_constants(module: Module, _context: object) -> Module:
             return self.builder_.emit(relax.op.builtin.alloc_tensor(op.ty.shape, str(op.ty.dtype), 0))
 
     def is_empty(value: Expr) -> bool:
-        return isinstance(value, ir.expr.GenericConst) and any(
-            int(size) == 0 for size in getattr(value.ty, "shape", ())
-        )
+        return is_constant(value) and any(int(size) == 0 for size in value.ty.shape)
 
     def has_empty(function: Function) -> bool:
         found: list[Expr] = []

@@ -120,8 +120,10 @@ def _parts(functions: Mapping[GlobalVar, Function]) -> Iterator[tuple[dict[Globa
     if called:
         yield dict(functions), True
         return
-    for is_checked in (False, True):
-        group = [(name, one) for name, one in functions.items() if _has_checks(one) is is_checked]
+    groups: dict[bool, list[tuple[GlobalVar, Function]]] = {False: [], True: []}
+    for variable, function in functions.items():
+        groups[_has_checks(function)].append((variable, function))
+    for is_checked, group in groups.items():
         count = min(PARTS, len(group))
         yield from ((dict(group[number::count]), is_checked) for number in range(count))
 

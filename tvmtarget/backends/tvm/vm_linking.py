@@ -9,7 +9,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -263,30 +263,30 @@ class VmLinker:
 
 def _with_checks(tvm: Any, module: Module) -> Module:  # noqa: ANN401
     """Mark the tensor functions that read a parameter of a program, which may have strides or begin at an offset."""
+    result = module.clone()
+    for _, function in module.functions_items():
+        if isinstance(function, tvm.relax.Function):
+            for callee in _readers_of_params(tvm, module, function):
+                result[callee] = module[callee].with_attr(CHECKS, True)
+    return result
+
+
+def _readers_of_params(tvm: Any, module: Module, function: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yield the variables of the tensor functions that read a parameter of a function, or a view of one."""
     from tvm_ffi import structural_walk
 
-    relax, marked = tvm.relax, dict[Any, Any]()
-    for _, function in module.functions_items():
-        if not isinstance(function, relax.Function):
+    given, bindings = set(function.params), list[Any]()
+    structural_walk(function.body, ((tvm.relax.VarBinding, tvm.relax.MatchCast), bindings.append))
+    for binding in bindings:
+        read: list[Any] = []
+        structural_walk(binding.value, (tvm.ir.Var, read.append))
+        if given.isdisjoint(read):
             continue
-        given = set(function.params)
-
-        def note(binding: Any, given: set[Any] = given) -> None:  # noqa: ANN401
-            found: list[Any] = []
-            structural_walk(binding.value, (tvm.ir.Var, found.append))
-            if given.isdisjoint(found):
-                return
-            callee = getattr(binding.value, "op", None)
-            if isinstance(callee, tvm.ir.GlobalVar) and isinstance(module[callee], tvm.tirx.PrimFunc):
-                marked[callee] = module[callee].with_attr(CHECKS, True)
-            else:  # another name of the parameter, or a view of it
-                given.add(binding.var)
-
-        structural_walk(function.body, ((relax.VarBinding, relax.MatchCast), note))
-    result = module.clone()
-    for variable, function in marked.items():
-        result[variable] = function
-    return result
+        callee = getattr(binding.value, "op", None)
+        if isinstance(callee, tvm.ir.GlobalVar) and isinstance(module[callee], tvm.tirx.PrimFunc):
+            yield callee
+        else:  # another name of the parameter, or a view of it
+            given.add(binding.var)
 
 
 def _renamed(tvm: Any, module: Module, names: Names) -> Module:  # noqa: ANN401
