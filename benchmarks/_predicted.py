@@ -36,12 +36,13 @@ class Prediction:
 
 def explored(plan: Plan, estimates: Estimates, leaves: Sequence[str]) -> Iterator[Plan]:
     """Yield plans of a program: all on each of some leaves, and segments on these by turns."""
-    from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, weight
+    from tvmtarget.autotune.search.candidate_plans import Segments, plans_by_leaf, weight
 
     for leaf, alone in zip(plan.topology.leaves(), plans_by_leaf(plan), strict=True):
         if leaf.path in leaves:
             yield alone
-    yield from plans_by_segment(plan, leaves, lambda index: weight(estimates.work(index)))
+    segments = Segments.of(plan, [weight(estimates.work(index)) for index in range(len(plan.program.body))])
+    yield from map(segments.placed, segments.alternating(leaves))
 
 
 def predictions(plan: Plan, estimates: Estimates, inputs: Mapping[str, np.ndarray]) -> Iterator[Prediction]:

@@ -1,15 +1,18 @@
 """Placements and settings are measured, logged, and used by builds."""
 
 import os
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from models import DIGITS, inputs_of, light, small
 from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
-from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf
 from tvmtarget.autotune.search.fit_costs import fit_op_costs
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
@@ -92,7 +95,43 @@ def test_a_tuned_placement_has_a_bound_that_it_does_not_beat(tuned):
     _, result = tuned
     (placement,) = (finding for finding in result.findings if finding.level == "placement")
     assert 0 < placement.bound <= placement.best
-    assert "by fitted times no placement takes less than" in str(placement)
+    assert "by the times of its parts no placement takes less than" in str(placement)
+
+
+LEAVES = ("a", "b", "c")
+
+
+@given(
+    st.lists(st.fixed_dictionaries(dict.fromkeys(LEAVES, st.integers(1, 100))), min_size=1, max_size=5),
+    st.fixed_dictionaries(dict.fromkeys(LEAVES, st.integers(1, 500))),
+)
+def test_no_other_leaves_of_segments_are_faster_and_one_leaf_takes_what_it_takes_alone(times, alone):
+    cuts = max(1, len(times) - 1)
+    saved = {leaf: (sum(each[leaf] for each in times) - alone[leaf]) / cuts for leaf in LEAVES}
+
+    def taken(choice):
+        neighbours = sum(saved[leaf] for leaf, other in pairwise(choice) if leaf == other)
+        return sum(each[leaf] for each, leaf in zip(times, choice, strict=True)) - neighbours
+
+    choice, least = fastest_leaves(times, alone)
+    assert taken(choice) == pytest.approx(least)
+    assert least == pytest.approx(min(map(taken, product(LEAVES, repeat=len(times)))))
+    if len(times) > 1:
+        assert all(taken([leaf] * len(times)) == pytest.approx(alone[leaf]) for leaf in LEAVES)
+
+
+def test_segments_are_on_each_leaf_once_and_take_all_of_the_time():
+    plan = tt.decompose(digits(), QUICK)
+    segments = Segments.of(plan, [1.0] * len(plan.program.body))
+    assert len(segments) > 2
+    choices = segments.alternating(["cpu", "ort"])
+    assert all(set(leaves) == {"cpu", "ort"} for leaves in zip(*choices, strict=True))
+    for choice in choices:
+        placed = segments.placed(choice)
+        assert sites_of(placed) == tuple(choice[number] for number in segments.numbers)
+        functions = {subgraph.function: 10.0 * len(subgraph.calls) for subgraph in placed.subgraphs}
+        times = segments.times(placed, functions, 10.0 * len(plan.program.body) + len(segments))
+        assert times == [10 * segments.numbers.count(number) + 1 for number in range(len(segments))]
 
 
 def test_what_the_log_knows_of_placement_and_settings_is_not_measured_again(tmp_path):

@@ -1,7 +1,8 @@
 """`place`: predict, measure the few plans that differ, and return the fastest.
 
-The candidates are the plan by preference, the plan by measured rates of the leaves, and the plan with all operations on
-each leaf. A log keeps rates and plans, so that a program is measured once on a machine. `tune` continues from there.
+The candidates are the plan by preference, the plan by measured rates of the leaves, the plan with all operations on
+each leaf, plans with segments on each leaf, and with each segment on its fastest leaf. A log keeps rates and plans, so
+that a program is measured once on a machine. `tune` continues from there.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def place(
             runtime,
             params,
             log=opened,
-            trials=leaves + 2,
+            trials=2 * leaves + 3,
             levels=["placement"],
             where=where,
             entry=entry,

@@ -2,22 +2,21 @@
 
 A plan with all operations on one leaf gives the time of the leaf, but not of its operations. So the program is also
 cut, where few values pass, into segments that alternate between the leaves, and sums of products are separated from
-other operations.
+other operations. The times of segments give the fastest choice of a leaf for each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["Weigh", "plans_by_leaf", "plans_by_segment", "plans_by_work", "weight"]
+__all__ = ["Segments", "fastest_leaves", "plans_by_leaf", "plans_by_work", "weight"]
 
-Weigh = Callable[[int], float]
-
-SEGMENTS = 8
+SEGMENTS = 16
 BYTES_A_FLOP = 4  # a moved byte counts as so many floating-point operations
 
 
@@ -46,21 +45,108 @@ def plans_by_leaf(plan: Plan) -> Iterator[Plan]:
         yield _replanned(plan, [leaf.path] * len(plan.program.body))
 
 
-def plans_by_segment(plan: Plan, leaves: Sequence[str], weigh: Weigh) -> Iterator[Plan]:
-    """Yield plans in which segments of the program alternate between leaves.
+@dataclass(frozen=True)
+class Segments:
+    """A program cut into segments, near equal shares of work and where the fewest values pass.
+
+    Attributes:
+        plan: a plan of the program.
+        work: the work of each operation.
+        numbers: the number of the segment of each operation.
+    """
+
+    plan: Plan
+    work: Sequence[float]
+    numbers: Sequence[int]
+
+    @classmethod
+    def of(cls, plan: Plan, work: Sequence[float]) -> Segments:
+        """Cut the program of a plan.
+
+        Args:
+            plan: the plan.
+            work: the work of each operation.
+
+        Returns:
+            At most `SEGMENTS` segments.
+        """
+        bounds = _bounds(plan, work)
+        return cls(
+            plan, work, [number for number, (first, end) in enumerate(pairwise(bounds)) for _ in range(first, end)]
+        )
+
+    def __len__(self) -> int:
+        return 1 + max(self.numbers, default=-1)
+
+    def alternating(self, leaves: Sequence[str]) -> list[list[str]]:
+        """Return choices of a leaf for each segment, such that each segment is on each leaf in one of them.
+
+        Args:
+            leaves: paths of leaves.
+
+        Returns:
+            A choice for each leaf.
+        """
+        return [[leaves[(number + shift) % len(leaves)] for number in range(len(self))] for shift in range(len(leaves))]
+
+    def placed(self, choice: Sequence[str]) -> Plan:
+        """Return the plan with each segment on a leaf, as far as that can run it.
+
+        Args:
+            choice: the path of a leaf for each segment.
+
+        Returns:
+            The plan.
+        """
+        return _replanned(self.plan, [choice[number] for number in self.numbers])
+
+    def times(self, plan: Plan, functions: Mapping[str, float], cost: float) -> list[float]:
+        """Return what each segment took in a plan that ran.
+
+        Args:
+            plan: the plan.
+            functions: the time of each function by name; of one with operations of several segments, by their work.
+            cost: the time of the whole program; what it takes beside its functions belongs equally to all segments.
+
+        Returns:
+            Times by segment, which add up to that of the program.
+        """
+        taken = [0.0] * len(self)
+        for subgraph in plan.subgraphs:
+            time, work = functions.get(subgraph.function, 0.0), sum(self.work[index] for index in subgraph.calls)
+            for index in subgraph.calls:
+                taken[self.numbers[index]] += time * self.work[index] / work
+        beside = (cost - sum(taken)) / max(1, len(self))
+        return [each + beside for each in taken]
+
+
+def fastest_leaves(times: Sequence[Mapping[str, float]], alone: Mapping[str, float]) -> tuple[list[str], float]:
+    """Return the fastest choice of a leaf for each segment of a program.
+
+    Segments are measured between segments of other leaves. Where neighbours are on one leaf, the cut between them is
+    saved. What a cut takes is what the segments of a leaf take more than the whole program on it.
 
     Args:
-        plan: a plan of the program.
-        leaves: paths of leaves.
-        weigh: returns the work of an operation by its index.
+        times: of each segment, its time by leaf.
+        alone: the time of the whole program by leaf.
 
-    Yields:
-        A plan for each leaf; together, each segment runs on each leaf.
+    Returns:
+        A leaf for each segment, and the time of the program: of a choice of one leaf, the time of that leaf alone.
     """
-    bounds = _bounds(plan, weigh)
-    numbers = [number for number, (first, end) in enumerate(pairwise(bounds)) for _ in range(first, end)]
-    for shift in range(len(leaves)):
-        yield _replanned(plan, [leaves[(number + shift) % len(leaves)] for number in numbers])
+    cuts = max(1, len(times) - 1)
+    saved = {leaf: (sum(each[leaf] for each in times) - whole) / cuts for leaf, whole in alone.items()}
+    # For each leaf of the last segment, the fastest choice for all segments so far.
+    best: dict[str, tuple[float, list[str]]] = {leaf: (times[0][leaf], [leaf]) for leaf in alone}
+    for each in times[1:]:
+        best = {
+            leaf: min(
+                (before + each[leaf] - (saved[leaf] if choice[-1] == leaf else 0.0), [*choice, leaf])
+                for before, choice in best.values()
+            )
+            for leaf in alone
+        }
+    least, choice = min(best.values())
+    return choice, least
 
 
 def plans_by_work(plan: Plan, leaves: Sequence[str], is_sum: Callable[[int], bool]) -> Iterator[Plan]:
@@ -85,7 +171,7 @@ def _replanned(plan: Plan, sites: Sequence[str]) -> Plan:
     return plan.replanned(plan.request.without_costs(), sites=chosen)
 
 
-def _bounds(plan: Plan, weigh: Weigh) -> list[int]:
+def _bounds(plan: Plan, work: Sequence[float]) -> list[int]:
     """Return where segments begin and end: near equal shares of work, where the fewest values pass."""
     program = plan.program
     count = len(program.body)
@@ -94,8 +180,8 @@ def _bounds(plan: Plan, weigh: Weigh) -> list[int]:
         for between in range(index + 1, max(program.consumers.get(value, ()), default=index) + 1):
             passing[between] += 1
     done = [0.0]
-    for index in range(count):
-        done.append(done[-1] + weigh(index))
+    for each in work:
+        done.append(done[-1] + each)
     share = done[-1] / SEGMENTS
     found = {0, count}
     for number in range(1, SEGMENTS):

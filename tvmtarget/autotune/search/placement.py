@@ -2,10 +2,10 @@
 
 The plan by preference is measured first, then the plan by given costs, and for each leaf the plan with all operations
 on it that it can run; then plans that divide the program between the leaves that are not far behind
-(`candidate_plans.py`). The times of their subgraphs give the times of operations (`fit_costs.py`), and these the next
-plan, until a plan comes back or the budget ends. The fastest plans are compared by turns with the plan by preference,
-which stays unless another one is clearly faster. A plan with other results is rejected. What the log knows is not
-measured again.
+(`candidate_plans.py`): segments on each of these leaves, and each segment on the leaf that is the fastest for it. The
+times of subgraphs give the times of operations (`fit_costs.py`), and these the next plan, until a plan comes back or
+the budget ends. The fastest plans are compared by turns with the plan by preference, which stays unless another one is
+clearly faster. A plan with other results is rejected. What the log knows is not measured again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median_low
 
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.autotune.search.candidate_plans import plans_by_leaf, plans_by_segment, plans_by_work, weight
+from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf, plans_by_work, weight
 from tvmtarget.autotune.search.fit_costs import fit_op_costs, subgraph_costs
 from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
@@ -86,6 +86,7 @@ class PlacementTuner(ProgramTuner):
         self._confirmed: list[Trial] = []
         self.best = plan
         self.costs: Costs | None = None
+        self._least: float | None = None  # picoseconds of the program with each segment on its fastest leaf
 
     def run(self) -> None:
         """Measure plans until fitted costs give no new one, and confirm the fastest."""
@@ -102,9 +103,9 @@ class PlacementTuner(ProgramTuner):
         self._measure_all(plans_by_leaf(self._plan))
         near = self._competitive_leaves()
         if len(near) > 1 and not self._plan.program.bodies:
-            self._measure_all(plans_by_work(self._plan, near, self._is_sum))
+            self._measure_segments(near)
             self._plan_until_stable()
-            self._measure_all(plans_by_segment(self._plan, near, lambda index: weight(self._estimates.work(index))))
+            self._measure_all(plans_by_work(self._plan, list(near), self._is_sum))
         self._plan_until_stable()
         self._confirm()
 
@@ -120,14 +121,40 @@ class PlacementTuner(ProgramTuner):
     def _plan_by_costs(self, costs: Costs) -> Plan:
         return self._plan.replanned(self._plan.request.with_options(costs=costs))
 
-    def _competitive_leaves(self) -> list[str]:
-        """Return the leaves on which the whole program is not far slower than on the fastest."""
+    def _measure_segments(self, near: Mapping[str, float]) -> None:
+        """Measure each segment on each leaf that is not far behind, then the plan with each on its fastest leaf."""
+        segments = Segments.of(self._plan, self._work())
+        if len(segments) < 2:
+            return
+        runs = [(choice, segments.placed(choice)) for choice in segments.alternating(list(near))]
+        self._measure_all(plan for _, plan in runs)
+        times: list[dict[str, float]] = [{} for _ in range(len(segments))]
+        for choice, plan in runs:
+            ran = self._measured.get(sites_of(plan))
+            if ran is None:
+                return
+            taken = segments.times(ran.plan, ran.functions, ran.cost)
+            for by_leaf, leaf, time in zip(times, choice, taken, strict=True):
+                by_leaf[leaf] = time
+        choice, self._least = fastest_leaves(times, near)
+        self._measure_all([segments.placed(choice)])
+
+    def _work(self) -> list[float]:
+        """Return the time of each operation on its fastest leaf by the given costs; unless all are known, its work."""
+        by_leaf = [self._estimates.times_by_op(leaf) for leaf in self._estimates.leaves]
+        times = [min((time for time in each if time is not None), default=0) for each in zip(*by_leaf, strict=True)]
+        if all(times):
+            return list(map(float, times))
+        return [weight(self._estimates.work(index)) for index in range(len(times))]
+
+    def _competitive_leaves(self) -> dict[str, float]:
+        """Return what the whole program takes on each leaf that is not far slower than the fastest."""
         alone = {
             measured.plan.subgraphs[0].site: measured.cost
             for measured in self._measured.values()
             if len({subgraph.site for subgraph in measured.plan.subgraphs}) == 1
         }
-        return [site for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())]
+        return {site: cost for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())}
 
     def _is_sum(self, index: int) -> bool:
         work = self._estimates.work(index)
@@ -251,16 +278,19 @@ class PlacementTuner(ProgramTuner):
         self._finding = Finding("placement", sites, "", default, cost, 1, trials, True, record, bound)
 
     def _bound(self, default: int) -> int:
-        """Return picoseconds below which no placement is by the fitted costs, where the first plan takes `default`.
+        """Return picoseconds below which no placement is by what was measured, where the first plan takes `default`.
 
-        Fitted costs are of single operations and may be off: a plan that was measured to take less is the bound itself.
+        That is the time of the program with each segment on its fastest leaf; unless segments were measured, a bound by
+        the fitted costs of single operations. Both may be off: a plan that was measured to take less is the bound.
         """
+        first = self._measured[sites_of(self._plan)].cost
+        if self._least is not None:
+            return round(self._least * default / max(1.0, first))
         if self.costs is None:
             return 0
         # Times of whole functions hold for the plans that have them, and not for all.
         prediction = self._plan_by_costs(replace(self.costs, subgraphs=())).prediction
         least = None if prediction is None or prediction.unknown else prediction.lower_bound
-        first = self._measured[sites_of(self._plan)].cost
         return 0 if least is None else round(least * default / max(1.0, first))
 
     def _write(

@@ -32,8 +32,8 @@ class Finding:
         trials: how many candidates were measured.
         is_confirmed: whether the costs were measured by turns.
         record: the digest of the trial, empty if the default is best.
-        bound: of a placement, picoseconds below which no placement is, by times of operations that are fitted to those
-            of the measured subgraphs; 0 if unknown.
+        bound: of a placement, picoseconds below which no placement is, by the times of its segments on each leaf, or of
+            operations that are fitted to those of the measured subgraphs; 0 if unknown.
     """
 
     level: str
@@ -59,7 +59,7 @@ class Finding:
         return (
             f"{self.level} {self.what}{times}{place}: {_time(self.default)} -> {_time(self.best)}, "
             f"{self.speedup:.2f} times as fast{sure} ({counted(self.trials, 'trial')})"
-            + (f"; by fitted times no placement takes less than {_time(self.bound)}" if self.bound else "")
+            + (f"; by the times of its parts no placement takes less than {_time(self.bound)}" if self.bound else "")
         )
 
 

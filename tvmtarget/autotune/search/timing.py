@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
+from statistics import quantiles
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,14 +22,16 @@ Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 SYMBOLIC_SIZE = 1  # of a symbolic dimension
 
 ROUNDS = 9  # of turns
+MORE = 3  # times as many turns at most, while other work on the machine makes ratios vary by more than:
+STANDARD_ERROR = 0.01
 SLOW = 0.5  # seconds; programs that take longer run fewer rounds
 SLOW_ROUNDS = 5
 TURN = 0.005  # seconds of a turn, with at most so many runs in a row:
 MAX_IN_A_ROW = 50
 
-LEAST_RUNS = 5  # of a program on its own, of which the fastest counts
+LEAST_RUNS = 10  # of a program on its own, of which the fastest counts
 MAX_RUNS = 100
-SHORT, LONG = 0.05, 2.0  # seconds after which runs end once there are LEAST_RUNS, and after which they end anyway
+SHORT, LONG = 0.1, 2.0  # seconds after which runs end once there are LEAST_RUNS, and after which they end anyway
 
 
 def symbolic_sizes(plan: Plan) -> dict[str, int]:
@@ -109,27 +113,41 @@ def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = R
         Picoseconds of each program in each round.
     """
     first = [_timed(program, inputs) for program in programs]
-    turns = rounds if max(first) < SLOW * 1e12 else min(rounds, SLOW_ROUNDS)
+    least, most = _turns(max(first), rounds)
     counts = [max(2, min(MAX_IN_A_ROW, int(TURN * 1e12 / max(1, taken)))) for taken in first]
     costs: list[list[int]] = [[] for _ in programs]
-    for _ in range(turns):
+    for turn in range(most):
+        if turn >= least and all(_is_settled(each, costs[0]) for each in costs[1:]):
+            break
         for each, program, count in zip(costs, programs, counts, strict=True):
             each.append(min(_timed(program, inputs) for _ in range(count)))
     return costs
 
 
 def seconds_of_turns(costs: Sequence[float], rounds: int = ROUNDS) -> float:
-    """Estimate how long `run_by_turns` takes, with one run before and two to compare results.
+    """Estimate how long `run_by_turns` takes at most, with one run before and two to compare results.
 
     Args:
         costs: picoseconds of a run of each program.
-        rounds: the number of turns.
+        rounds: the least number of turns.
 
     Returns:
         Seconds.
     """
-    turns = rounds if max(costs, default=0) < SLOW * 1e12 else min(rounds, SLOW_ROUNDS)
-    return sum(3 * cost / 1e12 + turns * max(TURN, 2 * cost / 1e12) for cost in costs)
+    _, most = _turns(max(costs, default=0), rounds)
+    return sum(3 * cost / 1e12 + most * max(TURN, 2 * cost / 1e12) for cost in costs)
+
+
+def _turns(slowest: float, rounds: int) -> tuple[int, int]:
+    """Return the least and the largest number of turns of programs, of which the slowest takes so many picoseconds."""
+    return (rounds, MORE * rounds) if slowest < SLOW * 1e12 else (min(rounds, SLOW_ROUNDS),) * 2
+
+
+def _is_settled(costs: Sequence[int], beside: Sequence[int]) -> bool:
+    """Return whether the ratio of two programs is known: the standard error of its median over the turns is small."""
+    low, middle, high = quantiles((cost / max(1, other) for cost, other in zip(costs, beside, strict=True)), n=4)
+    # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
+    return 1.25 * (high - low) / 1.35 / math.sqrt(len(costs)) <= STANDARD_ERROR * middle
 
 
 def _timed(program: Executable, inputs: Inputs) -> int:
