@@ -106,6 +106,18 @@ def test_whole_powers_are_products(exponent):
     np.testing.assert_allclose(run(function, x), x.astype("float64") ** exponent, rtol=1e-6)
 
 
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 0.75, -0.25, -0.5, -0.75])
+def test_powers_of_quarters_are_square_roots(exponent):
+    from tvm import tirx
+
+    function = vectorisable(function_of(lambda x: tirx.pow(x, tirx.const(exponent, "float32"))))
+    assert "pow" not in function.script()
+    x = np.concatenate([np.geomspace(1e-44, 3e38, 1024 - len(ENDS)).astype("float32"), np.array(ENDS, "float32")])
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype("float64"), np.full(len(x), exponent))
+    np.testing.assert_allclose(run(function, x), exact.astype("float32"), rtol=4e-7)
+
+
 @pytest.mark.parametrize("name", [*WANTED, "sin"])
 def test_other_functions_and_other_types_stay(name):
     import tvm_ffi

@@ -278,14 +278,39 @@ def _log(x: Expr) -> Expr:
     return _named(x, whole)
 
 
-def _power(x: Expr, exponent: Expr) -> Expr | None:
-    """Return a small integral power as a product, None for others."""
+def _root(x: Expr) -> Expr:
     from tvm import tirx
 
-    if not isinstance(exponent, tirx.FloatImm) or float(exponent.value) not in range(2, MOST_POWER + 1):
+    return tirx.sqrt(x)
+
+
+# By exponent: the power of a number, made of its square root.
+_ROOTS: dict[float, Callable[[Expr], Expr]] = {
+    0.25: _root,
+    0.5: lambda root: root,
+    0.75: lambda root: root * _root(root),
+}
+
+
+def _power(x: Expr, exponent: Expr) -> Expr | None:
+    """Return a small integral power as a product, one of 1/4 to 3/4 by square roots, None for others."""
+    from tvm import tirx
+
+    if not isinstance(exponent, tirx.FloatImm):
         return None
-    count = int(exponent.value)
-    return _named(x, lambda x: math.prod([x] * (count - 1), start=x))
+    power = float(exponent.value)
+    if power in range(2, MOST_POWER + 1):
+        return _named(x, lambda x: math.prod([x] * (int(power) - 1), start=x))
+    if abs(power) not in _ROOTS:
+        return None
+
+    def of_root(x: Expr) -> Expr:
+        # A square root of -0 is -0, and of minus infinity NaN, of which powers are 0 and infinity.
+        root = tirx.abs(_root(x))
+        result = tirx.Select(x == _float(-math.inf), _float(math.inf), _ROOTS[abs(power)](root))
+        return result if power > 0 else _float(1) / result
+
+    return _named(x, of_root)
 
 
 _WRITTEN: dict[str, Callable[..., Expr | None]] = {
