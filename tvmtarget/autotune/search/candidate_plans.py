@@ -79,7 +79,7 @@ class Segments:
         return 1 + max(self.numbers, default=-1)
 
     def alternating(self, leaves: Sequence[str]) -> list[list[str]]:
-        """Return choices of a leaf for each segment, such that each segment is on each leaf in one of them.
+        """Return choices of leaves such that each segment is on each leaf in one of them.
 
         Args:
             leaves: paths of leaves.

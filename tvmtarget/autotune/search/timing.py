@@ -125,7 +125,7 @@ def run_by_turns(programs: Sequence[Executable], inputs: Inputs, rounds: int = R
 
 
 def seconds_of_turns(costs: Sequence[float], rounds: int = ROUNDS) -> float:
-    """Estimate how long `run_by_turns` takes at most, with one run before and two to compare results.
+    """Return how long `run_by_turns` takes at most, with a run before and two comparisons.
 
     Args:
         costs: picoseconds of a run of each program.
