@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from statistics import median_low
 
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
@@ -230,7 +229,7 @@ class PlacementTuner(ProgramTuner):
     def _confirmation_time(self) -> float:
         """Return the seconds that comparing the fastest plans takes."""
         costs = sorted(each.cost for each in self._measured.values())
-        return seconds_of_turns(costs[: CONFIRMED + 1])
+        return seconds_of_turns([*costs[: CONFIRMED + 1], *costs[-1:]])
 
     def _fitted_costs(self) -> Costs:
         """Return the costs of operations and of whole functions, fitted to what was measured."""
@@ -238,10 +237,12 @@ class PlacementTuner(ProgramTuner):
         return self._estimates.costs.with_records([*fit_op_costs(self._estimates, runs), *subgraph_costs(runs)])
 
     def _confirm(self) -> None:
-        """Compare the fastest plans with the plan by preference by turns, unless the log has all of that."""
+        """Compare the fastest plans with the one by preference by turns, unless the log has all of that."""
         base = self._measured[sites_of(self._plan)]
         others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
-        compared = [base, *islice(others, CONFIRMED)]
+        # The fastest on one leaf, too: other load may have slowed it down when it was measured.
+        alone = next((at for at, each in enumerate(others) if len(set(sites_of(each.plan))) == 1), 0)
+        compared = [base, *others[:CONFIRMED], *others[max(CONFIRMED, alone) : alone + 1]]
         if len(compared) == 1:
             return
         known = {trial.candidate.key: trial for trial in self._confirmed}
