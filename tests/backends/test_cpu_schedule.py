@@ -49,25 +49,29 @@ def product(rows, columns, inner, *, constant=None):
 
 
 TILES = {
+    "all columns of a row, by few weights": (
+        convolution(1, 64, 56, 56, 64, 1),
+        Tile(1, 16, 4, 3, 4, (1, Layout(0, 64)), columns_first=True),
+    ),
     "columns of a convolution": (
         convolution(1, 64, 56, 56, 64, 3),
-        Tile(1, 16, 4, 3, 4, (1, Layout(0, 64)), columns_first=True),
+        Tile(1, 16, 4, 3, 4, (1, Layout(0, 64))),
     ),
     "as many as divide": (
         convolution(1, 1000, 13, 13, 512, 1),
-        Tile(1, 10, 2, 3, 13, (1, Layout(0, 20)), columns_first=True),
+        Tile(1, 10, 2, 3, 13, (1, Layout(0, 20))),
     ),
     "inside one group": (
         convolution(1, 256, 26, 26, 96, 5, group=2),
-        Tile(1, 16, 2, 3, 13, (1, Layout(0, 32)), columns_first=True),
+        Tile(1, 16, 2, 3, 13, (1, Layout(0, 32))),
     ),
     "rows that leave a remainder": (
         convolution(1, 128, 37, 37, 128, 1),
-        Tile(1, 16, 4, 3, 6, (1, Layout(0, 64)), columns_first=True),
+        Tile(1, 16, 4, 3, 6, (1, Layout(0, 64))),
     ),
     "no remainder in symbolic nests": (
         convolution(None, 128, 37, 37, 128, 1),
-        Tile(1, 16, 8, 3, 1, (1, Layout(0, 128)), columns_first=True),
+        Tile(1, 16, 8, 3, 1, (1, Layout(0, 128))),
     ),
     "groups too narrow for vectors": (convolution(1, 272, 14, 14, 272, 1, group=4), Tile(3, 14, 1, 1, 8)),
     "one filter": (convolution(1, 1, 56, 56, 64, 3), Tile(3, 8, 7)),
