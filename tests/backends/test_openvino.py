@@ -70,6 +70,24 @@ def test_results_come_in_order_and_inputs_may_be_unused_or_returned():
     np.testing.assert_array_equal(results["n"], -x)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8"])
+@pytest.mark.parametrize("kind", ["Cast", "CastLike"])
+def test_inputs_of_open_sizes_may_be_returned_in_the_type_that_they_have(kind, dtype):
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    if kind == "Cast":
+        cast = helper.make_node("Cast", ["x"], ["y"], to=to)
+    else:
+        cast = helper.make_node("CastLike", ["x", "x"], ["y"])
+    nodes = [cast, helper.make_node("Concat", ["y", "y"], ["z"], axis=0)]
+    program = model(nodes, {"x": (dtype, ["n", 32])}, {"y": (dtype, ["n", 32]), "z": (dtype, ["m", 32])})
+    exe = tt.build(program, "openvino")
+    for rows in (22, 11, 30, 5, 40, 7, 100):
+        x = np.random.default_rng(rows).integers(-9, 9, (rows, 32)).astype(dtype)
+        results = exe.run({"x": x})
+        np.testing.assert_array_equal(results["y"], x)
+        np.testing.assert_array_equal(results["z"], np.concatenate([x, x]))
+
+
 def test_threads_run_one_function_at_once():
     exe = tt.build(relu(shape=(200, 300)), "openvino(num-streams=2)")
     given = [np.full((200, 300), value, "float32") for value in range(-4, 12)]

@@ -116,6 +116,7 @@ class _OpenVino(Backend):
             request = replace(request, source=_expanded(request, low_precision=low_precision))
             computed = (check.indices for check in checks if check.constant is None)
             model = _core().read_model(request.source_with(computed))
+            _remove_conversions(model)
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
             _divide_exactly(model)
@@ -175,6 +176,20 @@ def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
     if not low_precision:  # of what is expanded to, too
         expand_operators(model.graph, value_types(model.graph), opset, {"QuantizeLinear": _quantization})
     return bytes(model.SerializeToString())
+
+
+def _remove_conversions(model: Any) -> None:  # noqa: ANN401
+    """Have what reads a conversion between equal types read its operand.
+
+    Where an input of open sizes is so converted to a result, OpenVINO writes beyond memory in later runs (2026.4).
+    """
+    for node in model.get_ordered_ops():
+        is_conversion = node.get_type_name() in ("Convert", "ConvertLike")
+        if is_conversion and node.get_input_element_type(0) == node.get_output_element_type(0):
+            source = node.input_value(0)
+            source.add_names(node.output(0).get_names())
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(source)
 
 
 def _keep_order_of_ties(ov: Any, model: Any) -> None:  # noqa: ANN401
