@@ -570,9 +570,13 @@ def test_products_of_bytes_are_exact(count, rows):
     draw = np.random.default_rng(0)
     a = draw.integers(200, 256, (*rows, count)).astype("uint8")
     b = draw.integers(100, 128, (count, 5)).astype("int8")
-    for zeros in ({}, {"z": np.uint8(3)}):
+    for zeros in ({}, {"z": np.array(3, "uint8")}):
         node = helper.make_node("MatMulInteger", ["a", "b", *zeros], ["y"])
-        compared([node], {"a": a}, {"y": "int32"}, b=b, **zeros)
+        program = model([node], {"a": (a.dtype, [f"a{axis}" for axis in range(a.ndim)])}, {"y": ("int32", None)})
+        program.graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in {"b": b, **zeros}.items())
+        # ONNX Runtime saturates such sums on processors without VNNI instructions.
+        expected = (a.astype("int32") - int(zeros.get("z", 0))) @ b
+        np.testing.assert_array_equal(tt.build(program, "openvino")(a), expected)
 
 
 def test_sums_of_products_that_are_not_exact_are_refused():
