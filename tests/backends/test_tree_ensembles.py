@@ -376,3 +376,30 @@ def test_a_saved_program_whose_trees_read_past_their_input_is_refused(rng, tmp_p
     write_files(tmp_path / "changed.tta", files, **rest)
     with pytest.raises(tt.TvmTargetError, match="compares column 1000000, and its input is known to have 3"):
         tt.load(tmp_path / "changed.tta")(rows(rng, 4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("aggregate", [0, 1, 2, 3])
+def test_numpy_computes_trees_by_their_tables(rng, aggregate, dtype):
+    kind, attributes = ensemble(rng, modes=(*MODES, "BRANCH_MEMBER"), missing=True, targets=1, dtype=dtype)
+    members = numpy_helper.to_array(attributes["membership_values"]).copy()
+    members[0] = 0  # which ends a list in the evaluator
+    attributes |= {"membership_values": numpy_helper.from_array(members), "aggregate_function": aggregate}
+    proto, x = model(kind, attributes, dtype=dtype), rows(rng, 30, dtype)
+    x[:10] = rng.integers(0, 3, (10, COLUMNS))
+    check(proto, x, "numpy")
+
+
+@pytest.mark.parametrize("post_transform", [1, 2])
+def test_transforms_by_number_are_refused_where_engines_compute_others(rng, post_transform):
+    kind, attributes = ensemble(rng, targets=2)
+    program = tt.IRModule.from_onnx(model(kind, {**attributes, "post_transform": post_transform}))
+    message = f"it computes another post_transform than {post_transform} of ai.onnx.ml::TreeEnsemble; set it to 0"
+    with pytest.raises(tt.TvmTargetError, match=message):
+        tt.decompose(program, "onnxruntime")
+    with pytest.raises(tt.TvmTargetError, match=f"post_transform={post_transform}.*set it to 0"):
+        tt.decompose(program, "numpy")
+    x = rows(rng, 9)
+    sums = walked(model(kind, attributes), x)
+    scores = np.exp(sums) / np.exp(sums).sum(1, keepdims=True) if post_transform == 1 else 1 / (1 + np.exp(-sums))
+    np.testing.assert_allclose(tt.build(program, "llvm")(x), scores, rtol=1e-5, atol=1e-6)

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.aionnxml.op_tree_ensemble import TreeEnsemble as ReferenceTreeEnsemble
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_conv import Conv as ReferenceConv
@@ -43,6 +44,7 @@ from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 from tvmtarget.backends.protocol import Array
 from tvmtarget.ir.resized_sizes import resized
 from tvmtarget.ir.symbolic_shapes import least_sizes
+from tvmtarget.support.tree_ensembles import read_ensemble
 
 __all__ = ["FIXES"]
 
@@ -873,6 +875,30 @@ class ZipMap(OpRun):  # type: ignore[misc]
         return ([dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()],)
 
 
+class TreeEnsemble(ReferenceTreeEnsemble):  # type: ignore[misc]
+    """Trees, whose members end at 0, whose extremes are float64, and whose post-transform is ignored (onnx 1.23)."""
+
+    def _run(self, x: Array, **attributes: object) -> tuple[Array]:
+        given = {name: value for name, value in attributes.items() if value is not None}
+        ensemble = read_ensemble("TreeEnsemble", given, str(x.dtype))
+        if ensemble.post_transform != "NONE":
+            raise NotImplementedError(f"post_transform {ensemble.post_transform} of TreeEnsemble")
+        at = np.tile(ensemble.roots, (len(x), 1))
+        for _ in range(ensemble.depths.max(initial=0)):
+            values = np.take_along_axis(x, ensemble.features[at], axis=1)
+            side = (values <= ensemble.thresholds[at]).astype("int64")
+            if ensemble.children.shape[1] > 2:
+                side[np.isnan(values)] = 2
+            at = ensemble.children[at, side]
+        kind, nothing = {"MIN": (np.minimum, np.inf), "MAX": (np.maximum, -np.inf)}.get(
+            ensemble.aggregate, (np.add, 0.0)
+        )
+        weights = np.full((len(ensemble.features), ensemble.targets), nothing, x.dtype)
+        weights[np.repeat(np.arange(len(weights)), np.diff(ensemble.first)), ensemble.weighted] = ensemble.weights
+        result = kind.reduce(weights[at], axis=1)
+        return ((result / len(ensemble.roots)).astype(x.dtype) if ensemble.aggregate == "AVERAGE" else result,)
+
+
 FIXES = [
     LRN,
     Loop,
@@ -917,4 +943,5 @@ FIXES = [
     GRU,
     RNN,
     ZipMap,
+    TreeEnsemble,
 ]

@@ -7,6 +7,7 @@ from typing import ClassVar
 from tvmtarget.ir.function import Attribute
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import onnxruntime_rules, openvino_rules, tvm_rules
+from tvmtarget.support.classical_rules import check_tree
 from tvmtarget.support.four_bits import FOUR_BITS, check_four_bits
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
@@ -206,6 +207,7 @@ _CLASSICAL: dict[str, Rule] = {
         "SVMClassifier": Rule(attrs={"prob_a": ()}, checks=(_check_classes,)),
         "SVMRegressor": Rule(attrs=_NO_TRANSFORM),
         "Scaler": Rule(dtypes=frozenset({"float32"})),
+        "TreeEnsemble": Rule(attrs={"post_transform": (0,)}, checks=(check_tree,)),
         "TreeEnsembleClassifier": Rule(checks=(_check_classes,)),
         "TreeEnsembleRegressor": Rule(dtypes=frozenset({"float32"}), attrs=_NO_TRANSFORM),
     }.items()

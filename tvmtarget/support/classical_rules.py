@@ -17,7 +17,7 @@ from tvmtarget.support.op import Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 from tvmtarget.support.tree_ensembles import POST_TRANSFORMS, Ensemble, classes_of, read_ensemble
 
-__all__ = ["CLASSICAL", "ensemble_of", "label_tables"]
+__all__ = ["CLASSICAL", "check_tree", "ensemble_of", "label_tables"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -81,7 +81,15 @@ def ensemble_of(op: Op) -> Ensemble:
     return read_ensemble(op.kind.rpartition("::")[2], _attributes(op), dtype)
 
 
-def _check_tree(op: Op) -> Reject | None:
+def check_tree(op: Op) -> Reject | None:
+    """Require trees that engines agree on.
+
+    Args:
+        op: an ensemble of trees.
+
+    Returns:
+        None if they do, else why not.
+    """
     kind, columns = op.kind.rpartition("::")[2], _columns(op)
     try:
         ensemble = ensemble_of(op)
@@ -257,7 +265,7 @@ def _check_labels(op: Op) -> Reject | None:
     return None
 
 
-_TREE = Rule(dtypes=_NUMBERS, checks=(_check_rows, _check_tree))
+_TREE = Rule(dtypes=_NUMBERS, checks=(_check_rows, check_tree))
 
 CLASSICAL: dict[str, Rule] = {
     f"ai.onnx.ml::{kind}": rule
@@ -274,7 +282,7 @@ CLASSICAL: dict[str, Rule] = {
         "SVMClassifier": Rule(dtypes=_NUMBERS, checks=(_check_rows, _check_svm_classifier)),
         "SVMRegressor": Rule(dtypes=_NUMBERS, checks=(_check_rows, _check_svm_regressor)),
         "Scaler": Rule(dtypes=_NUMBERS, checks=(_check_lengths("offset", "scale"),)),
-        "TreeEnsemble": Rule(dtypes=frozenset({"float32", "float64"}), checks=(_check_rows, _check_tree)),
+        "TreeEnsemble": Rule(dtypes=frozenset({"float32", "float64"}), checks=(_check_rows, check_tree)),
         "TreeEnsembleClassifier": _TREE,
         "TreeEnsembleRegressor": _TREE,
     }.items()

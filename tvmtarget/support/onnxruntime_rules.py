@@ -265,6 +265,18 @@ def _has_elements(op: Op) -> Reject | None:
     return None
 
 
+def _no_numbered_transform(op: Op) -> Reject | None:
+    """Reject SOFTMAX (1) and LOGISTIC (2) of TreeEnsemble, which it exchanges, and those of one target (1.31).
+
+    It applies none to one target.
+    """
+    post_transform = op.attr("post_transform") or 0
+    if post_transform not in (1, 2) and (post_transform == 0 or op.attr("n_targets") != 1):
+        return None
+    message = f"it computes another post_transform than {post_transform!r} of {op.kind}"
+    return reject("ATTR", message, hint="set it to 0 (NONE), and write the transform as operations behind")
+
+
 _RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,)}, checks=(_has_elements,))
 
 RULES: dict[str, Rule] = {
@@ -295,6 +307,7 @@ RULES: dict[str, Rule] = {
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
+    "ai.onnx.ml::TreeEnsemble": Rule(checks=(_no_numbered_transform,)),
 }
 
 UNSUPPORTED = {"ImageDecoder": "it has no kernel for ImageDecoder"}
