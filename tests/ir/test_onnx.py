@@ -117,6 +117,30 @@ def test_unnamed_dimensions_of_inputs_get_names_that_no_other_has():
     assert types["c"] == TensorType("float32", ("x_y_0", "z_1"))
 
 
+@pytest.mark.parametrize("version", [18, 17])  # functions of other versions are inlined by the IR
+def test_values_of_branches_of_functions_may_have_names_of_the_model(version):
+    branches = {
+        "then_branch": [helper.make_node("Neg", ["x"], ["X"]), helper.make_node("Sub", ["X", "x"], ["y"])],
+        "else_branch": [helper.make_node("Identity", ["x"], ["y"])],
+    }
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graphs = {name: helper.make_graph(nodes, name, [], [y]) for name, nodes in branches.items()}
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    chosen = helper.make_node("If", ["c"], ["z"], **graphs)
+    function = helper.make_function("local", "f", ["c", "x"], ["z"], [chosen], [helper.make_opsetid("", version)])
+    types = {"c": (TensorProto.BOOL, []), "X": (TensorProto.FLOAT, [2]), "z": (TensorProto.FLOAT, [2])}
+    values = {name: helper.make_tensor_value_info(name, *one) for name, one in types.items()}
+    nodes = [
+        helper.make_node("f", ["c", "X"], ["t"], domain="local"),
+        helper.make_node("f", ["c", "t"], ["z"], domain="local"),
+    ]
+    graph = helper.make_graph(nodes, "g", [values["c"], values["X"]], [values["z"]])
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=9)
+    exe, x = tt.build(tt.IRModule.from_onnx(model), "numpy"), np.array([1, -2], "float32")
+    np.testing.assert_array_equal(exe(np.array(True), x), 4 * x)
+    np.testing.assert_array_equal(exe(np.array(False), x), x)
+
+
 def model_with_functions():
     """Return a model that calls Scale with two shapes and two factors, and Scale calls Twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]

@@ -221,19 +221,23 @@ class _Inliner:
         """Return a nested body with its captures renamed and its calls inlined."""
         if not callees_of(region):
             named = region if self.op_names is None else rename_ops(region, self.op_names, self.functions)
-            return _framed(_with_renamed_captures(named, names), frames)
+            # ONNX forbids a nested body to define a name that is visible around it, which inlining changes.
+            own = {name: self.names.fresh(name) for name in sorted({*all_names(named)}) if name in self.names}
+            captured = {name: names[name] for name in region.captures() if names.get(name, name) != name}
+            return _framed(rename_values(named, {**own, **captured}) if own or captured else named, frames)
         inner = _Inliner(self.functions, region, self.only)
         # Shared with the enclosing body: ONNX forbids a nested body to define a name that is visible around it.
         inner.names, inner.sources, inner.opsets = self.names, self.sources, self.opsets
         inner.calls, inner.depth, inner.shared = self.calls, len(stack), self.shared
         inner.scopes, inner.op_names = self.scopes, self.op_names
-        for param in region.params:
-            self.names.add(param.name)
-        results = inner.expand(region, {name: names.get(name, name) for name in region.captures()}, frames, stack)
+        visible = {name: names.get(name, name) for name in region.captures()}
+        visible |= {param.name: self.names.fresh(param.name) for param in region.params}
+        params = tuple(replace(param, name=visible[param.name]) for param in region.params)
+        results = inner.expand(region, visible, frames, stack)
         # Ordinals are unique over the whole function, nested bodies included.
         self.calls = inner.calls
         constants = tuple(inner.constants.values())
-        function = region.replace(body=tuple(inner.body), constants=constants, results=results)
+        function = region.replace(params=params, body=tuple(inner.body), constants=constants, results=results)
         return Inlined(function, tuple(inner.frames), inner.bodies)
 
     def _call(self, call: Call, names: dict[str, str], frames: tuple[Frame, ...], stack: tuple[str, ...]) -> None:
@@ -302,12 +306,6 @@ def _framed(function: Function, frames: tuple[Frame, ...]) -> Inlined:
         if call.regions
     }
     return Inlined(function, (frames,) * len(function.body), bodies)
-
-
-def _with_renamed_captures(region: Function, names: Mapping[str, str]) -> Function:
-    """Rename the captures of a nested body; its own names do not clash with them, since ONNX forbids shadowing."""
-    outer = {name: names[name] for name in region.captures() if names.get(name, name) != name}
-    return rename_values(region, outer) if outer else region
 
 
 def rename_values(function: Function, names: Mapping[str, str]) -> Function:
