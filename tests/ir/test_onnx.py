@@ -141,6 +141,34 @@ def test_values_of_branches_of_functions_may_have_names_of_the_model(version):
     np.testing.assert_array_equal(exe(np.array(False), x), x)
 
 
+@pytest.mark.parametrize("version", [18, 17])  # functions of other versions are inlined by the IR
+def test_sizes_that_functions_compute_are_others_in_each_call(version):
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    chosen = helper.make_node("Compress", ["x", "c"], ["y"], axis=0)
+    function = helper.make_function("local", "f", ["x", "c"], ["y"], [chosen], [helper.make_opsetid("", version)])
+    nodes = [
+        helper.make_node("f", ["x", "c"], ["a"], domain="local"),
+        helper.make_node("f", ["x", "d"], ["b"], domain="local"),
+        helper.make_node("Compress", ["x", "d"], ["e"], axis=0),
+        helper.make_node("Neg", ["a"], ["na"]),
+        helper.make_node("Neg", ["b"], ["nb"]),
+        helper.make_node("Neg", ["e"], ["ne"]),
+    ]
+    types = {"x": (TensorProto.FLOAT, [3, 2]), "c": (TensorProto.BOOL, [3]), "d": (TensorProto.BOOL, [3])}
+    inputs = [helper.make_tensor_value_info(name, *one) for name, one in types.items()]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("na", "nb", "ne")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=9)
+    functions = tt.decompose(tt.IRModule.from_onnx(model), "numpy").module.by_name.values()
+    calls = [call for function in functions for call in function.body if call.op == "onnx.Compress"]
+    assert len({call.outputs[0].type.shape[0] for call in calls}) == len(calls) == 3
+    x, c, d = np.arange(6, dtype="float32").reshape(3, 2), np.array([True, True, False]), np.array([True, False, False])
+    for found, wanted in zip(
+        tt.build(model, "onnxruntime").run({"x": x, "c": c, "d": d}).values(), (c, d, d), strict=True
+    ):
+        np.testing.assert_array_equal(found, -x[wanted])
+
+
 def model_with_functions():
     """Return a model that calls Scale with two shapes and two factors, and Scale calls Twice."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)]

@@ -16,10 +16,19 @@ from pathlib import Path
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+)
 
 from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError, warn
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.dim_aliases import dim_aliases, with_dim_aliases
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value, calls_in
 from tvmtarget.ir.inference import infer_call, infer_shapes, with_contrib_types
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
@@ -85,7 +94,7 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
         slim = onnx.inliner.inline_local_functions(slim)
     _name_dims(slim.graph)
     graph = infer_shapes(slim).graph
-    reader = _Reader(folder, name, slim.functions)
+    reader = _Reader(folder, name, slim.functions, _dims_of(_types_of(graph)))
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
     # Calls of model-local functions become calls of the IR, so that versions of their domains do not matter.
     local = {function.domain for function in model.functions}
@@ -376,15 +385,20 @@ class _Reader:
     """Reads the graphs of one model; operation names are unique over all of them.
 
     A model-local function has no types: `functions` holds an instance for each set of operand types and attributes.
+    Dimensions that its operands do not have are others in each instance, and in each call of one.
     """
 
-    def __init__(self, folder: Path | None, name: str, local: Iterable[FunctionProto] = ()) -> None:
+    def __init__(
+        self, folder: Path | None, name: str, local: Iterable[FunctionProto] = (), dims: Iterable[str] = ()
+    ) -> None:
         self._folder = folder
         self._name = name
         self._sources: set[str] = set()
         self._local = {(proto.domain, proto.name, proto.overload): proto for proto in local}
         self._names = Names(["main"])
         self._instances: dict[tuple[object, ...], str] = {}
+        self._dims = Names(dims)
+        self._computed: dict[str, tuple[str, ...]] = {}  # by instance, dimensions that its operands do not have
         self._depth = 0
         self.functions: list[Function] = []
 
@@ -455,12 +469,16 @@ class _Reader:
         arguments = tuple(types.get(name) for name in node.input)
         # Absent operands are part of the key: an instance has no parameters for them.
         key = (proto.domain, proto.name, proto.overload, arguments, *map(bool, node.input), *map(repr, node.attribute))
-        if key not in self._instances:
+        dims: dict[str, str] = {}
+        if key in self._instances:
+            dims = {dim: self._dims.fresh(dim) for dim in self._computed[self._instances[key]]}
+        else:
             self._instances[key] = self._names.fresh(proto.name)
             self.functions.append(self._instance(node, proto, arguments, self._instances[key]))
         names = [*node.output, *[""] * (len(proto.output) - len(node.output))]
         outputs = tuple(Value(name, types.get(name)) for name in names)
-        return Call(f"@{self._instances[key]}", tuple(filter(None, node.input)), outputs, source=source)
+        call = Call(f"@{self._instances[key]}", tuple(filter(None, node.input)), outputs, source=source)
+        return with_dim_aliases(call, dims)
 
     def _instance(self, node: NodeProto, proto: FunctionProto, types: Sequence[Type], name: str) -> Function:
         """Instantiate a model-local function for one call."""
@@ -477,10 +495,23 @@ class _Reader:
             raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {_first_line(error)}") from error
         local = {domain for domain, _, _ in self._local}
         opsets = tuple((domain, version) for domain, version in _opsets(proto) if domain not in local)
+        given = _dims_of(value.type for value in graph.input)
+        own = {dim: self._dims.fresh(dim) for dim in sorted(_dims_of(_types_of(graph)) - given)}
+        for type_ in _types_of(graph):
+            for dim in type_.tensor_type.shape.dim:
+                if dim.dim_param in own:
+                    dim.dim_param = own[dim.dim_param]
         # Instances nest as the calls do; MAX_DEPTH bounds the recursion.
         self._depth += 1
         function = self.function(graph, name, {})
         self._depth -= 1
+        inner = [
+            dim_aliases(call).get(dim, dim)
+            for call in calls_in(function)
+            if call.callee is not None
+            for dim in self._computed[call.callee]
+        ]
+        self._computed[name] = tuple(sorted({*own.values(), *inner}))
         return function.replace(opsets=opsets)
 
     def _source(self, node: NodeProto, index: int, taken: set[str]) -> str:
@@ -526,6 +557,21 @@ class _Reader:
             case _:
                 kind = AttributeProto.AttributeType.Name(attribute.type)
                 return Opaque(kind, attribute.SerializeToString(deterministic=True))
+
+
+def _regions_of(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
+    yield from (attribute.g for node in nodes for attribute in node.attribute if attribute.HasField("g"))
+
+
+def _types_of(graph: GraphProto) -> Iterator[TypeProto]:
+    """Yield the stated and inferred types of a graph and of its nested graphs."""
+    yield from (value.type for value in (*graph.input, *graph.value_info, *graph.output))
+    for region in _regions_of(graph.node):
+        yield from _types_of(region)
+
+
+def _dims_of(types: Iterable[TypeProto]) -> set[str]:
+    return {dim.dim_param for type_ in types for dim in type_.tensor_type.shape.dim if dim.dim_param}
 
 
 def _unstated_domains(model: ModelProto) -> list[str]:
