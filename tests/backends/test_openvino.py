@@ -579,6 +579,23 @@ def test_products_of_bytes_are_exact(count, rows):
         np.testing.assert_array_equal(tt.build(program, "openvino")(a), expected)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16"])
+@pytest.mark.parametrize("lowest", [-3.4028235e38, -1e4])
+def test_quantized_masks_are_0_or_the_lowest_number(dtype, lowest):
+    info = np.iinfo(dtype)
+    scale = np.float32(-lowest) / np.float32(int(info.max) - int(info.min))
+    constants = {"s": np.nextafter(scale, np.float32(np.inf)), "z": np.array(info.max, dtype)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["mask", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["m"]),
+        helper.make_node("Add", ["x", "m"], ["sum"]),
+        helper.make_node("Softmax", ["sum"], ["y"]),
+    ]
+    x = np.random.default_rng(0).standard_normal((3, 4), dtype="float32")
+    mask = np.where(np.tri(3, 4, 1, dtype=bool), np.float32(0), np.float32(lowest))
+    compared(nodes, {"x": x, "mask": mask}, {"y": "float32"}, opset=21, **constants)
+
+
 def test_sums_of_products_that_are_not_exact_are_refused():
     node = helper.make_node("ConvInteger", ["x", "w"], ["y"])
     program = model([node], {"x": ("uint8", (1, 200, 5, 5))}, {"y": ("int32", None)})

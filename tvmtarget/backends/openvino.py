@@ -174,7 +174,8 @@ def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
         opset = TREES_SINCE
     expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
     if not low_precision:  # of what is expanded to, too
-        expand_operators(model.graph, value_types(model.graph), opset, {"QuantizeLinear": _quantization})
+        floats = {"DequantizeLinear": _large_dequantization, "QuantizeLinear": _quantization}
+        expand_operators(model.graph, value_types(model.graph), opset, floats)
     return bytes(model.SerializeToString())
 
 
@@ -622,6 +623,28 @@ def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None
     if builder.types[x].HasField("shape") and not builder.rank(x):
         node.output[0] = builder.fresh(f"{result}:vector")
         builder.add("Reshape", [node.output[0], builder.constant(np.array([], "int64"), x)], result)
+
+
+def _large_dequantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a DequantizeLinear to almost the largest floats, as of masks, with a difference of integers.
+
+    OpenVINO multiplies before it subtracts the zero point, and the difference of two infinities is NaN (2026.4).
+    """
+    x, scale, zero = operands_of(node, 3)
+    scales, is_block = builder.array(scale), bool(attributes_of(node).get("block_size"))
+    info = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type))
+    with np.errstate(over="ignore"):
+        is_small = scales is not None and bool(np.isfinite(np.abs(scales) * np.float32(2) * info.max).all())
+    if is_small or is_block or not zero or _dtype(builder, scale) != "float32" or info.bits > 16:
+        builder.nodes.append(node)
+        return
+    shape = [1] * builder.rank(x)
+    if builder.rank(scale) == 1 and builder.types[scale].shape.dim[0].dim_value != 1:
+        shape[attributes_of(node).get("axis", 1)] = -1
+    scale, zero = (builder.reshape(one, shape) if builder.rank(one) else one for one in (scale, zero))
+    numbers = [builder.add("Cast", [one], to=onnx.TensorProto.INT32) for one in (x, zero)]
+    difference = builder.add("Cast", [builder.add("Sub", numbers)], to=onnx.TensorProto.FLOAT)
+    builder.add("Mul", [difference, scale], node.output[0])
 
 
 def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
