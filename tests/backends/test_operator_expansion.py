@@ -450,3 +450,37 @@ def test_weights_that_a_body_reads_stay():
     made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in NORM.items() if name != "k")
     graph = _prepared(shape_inference.infer_shapes(made))[0].graph
     assert "w" in {tensor.name for tensor in graph.initializer}
+
+
+@pytest.mark.parametrize("target", ["llvm", "openvino"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("count", [0, 4])  # one scale, or one for each column
+def test_quantization_of_com_microsoft_is_computed_by_its_definition(target, dtype, count):
+    if target == "openvino":
+        pytest.importorskip("openvino")
+    info = np.iinfo(dtype)
+    shape = (count,) if count else ()
+    constants = {
+        "s": RNG.uniform(0.001, 0.1, shape).astype("float32"),
+        "z": RNG.integers(info.min // 2, info.max // 2, shape).astype(dtype),
+    }
+    attributes = {"axis": 2} if count else {}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], domain="com.microsoft", **attributes),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], domain="com.microsoft", **attributes),
+    ]
+    float32 = TensorProto.FLOAT
+    ends = [helper.make_tensor_value_info(name, float32, ["n", 3, 4]) for name in ("x", "y")]
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    q = helper.make_tensor_value_info("q", helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), ["n", 3, 4])
+    graph = helper.make_graph(nodes, "g", ends[:1], [ends[1], q], initializers)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    exe, expected = tt.build(proto, target), tt.build(proto, "onnxruntime")
+    for rows in (2, 5):
+        x = floats(rows, 3, 4) * np.float32(20)
+        x[0, 0] = constants["s"] * np.array([0.5, 1.5, 2.5, -0.5], "float32")  # halves are rounded to even
+        found, wanted = exe.run({"x": x}), expected.run({"x": x})
+        np.testing.assert_array_equal(found["q"], wanted["q"], strict=True)
+        # OpenVINO multiplies before it subtracts the zero points.
+        np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=0.01 * constants["s"].min())

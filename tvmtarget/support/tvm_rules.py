@@ -890,6 +890,17 @@ def _check_quantized(*data: int, first: int = 0, step: int = 0) -> Callable[[Op]
     return check
 
 
+def _check_bits(op: Op) -> Reject | None:
+    """Require quantized numbers of 8 or 16 bits, or dequantized ones of 32, and scales of float32."""
+    numbers, scale = op.tensor(0 if op.kind.endswith("DequantizeLinear") else 2), op.tensor(1)
+    if scale is None or scale.dtype != "float32" or scale.shape is None or len(scale.shape) > 1:
+        return reject("DTYPE", f"it supports {op.kind} with one scale of float32, or one for each place along an axis")
+    widest = {"int32"} if op.kind.endswith("DequantizeLinear") else set()
+    if numbers is not None and numbers.dtype not in {*_BYTES, "int16", "uint16", *widest}:
+        return reject("DTYPE", f"it does not support {op.kind} of {numbers.dtype} here")
+    return _require_rank(op)
+
+
 def _check_quantized_softmax(op: Op) -> Reject | None:
     """Require the last axis: others have another meaning by version."""
     if _axis(op, -1) % max(1, len(_shape(op, 0))) == len(_shape(op, 0)) - 1:
@@ -1016,6 +1027,8 @@ EXPANDED: dict[str, Rule] = {
         attrs={name: values for name, values in _RECURRENT.attrs.items() if name != "layout"},
         checks=(_check_activations,),
     ),
+    "com.microsoft::DequantizeLinear": Rule(checks=(_check_bits,)),
+    "com.microsoft::QuantizeLinear": Rule(dtypes=_FLOAT32, checks=(_check_bits,)),
     "com.microsoft::FusedConv": Rule(
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),
