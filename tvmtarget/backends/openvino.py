@@ -632,11 +632,14 @@ def _large_dequantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> No
     """
     x, scale, zero = operands_of(node, 3)
     scales, is_block = builder.array(scale), bool(attributes_of(node).get("block_size"))
+    if x not in builder.types:
+        builder.nodes.append(node)
+        return
     info = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type))
     with np.errstate(over="ignore"):
         is_small = scales is not None and bool(np.isfinite(np.abs(scales) * np.float32(2) * info.max).all())
     if is_small or is_block or not zero or _dtype(builder, scale) != "float32" or info.bits > 16:
-        builder.nodes.append(node)
+        _dequantized_scalar(builder, node)
         return
     shape = [1] * builder.rank(x)
     if builder.rank(scale) == 1 and builder.types[scale].shape.dim[0].dim_value != 1:

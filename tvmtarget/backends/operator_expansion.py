@@ -303,37 +303,9 @@ def _quantized_unary(kind: str, *kept: str) -> Expansion:
     return expand
 
 
-def _quantization_of_any_bits(builder: ExpansionBuilder, node: NodeProto) -> None:
-    """Write a QuantizeLinear of com.microsoft, which has 16 bits in every version, by its definition."""
-    x, scale, zero = operands_of(node, 3)
-    to = builder.types[zero].elem_type if zero else TensorProto.UINT8
-    info = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(to))
-    rounded = builder.add("Round", [builder.add("Div", [x, _along_axis(builder, node, scale)])])
-    if zero:
-        floats = builder.add("Cast", [_along_axis(builder, node, zero)], to=TensorProto.FLOAT)
-        rounded = builder.add("Add", [rounded, floats])
-    bounds = [_scalar(builder, x, bound) for bound in (info.min, info.max)]
-    builder.add("Cast", [builder.add("Clip", [rounded, *bounds])], node.output[0], to=to)
-
-
-def _dequantization_of_any_bits(builder: ExpansionBuilder, node: NodeProto) -> None:
-    x, scale, zero = operands_of(node, 3)
-    wide = TensorProto.INT32  # which holds differences that float32 does not
-    shift = builder.add("Cast", [_along_axis(builder, node, zero)], to=wide) if zero else ""
-    numbers = builder.add("Sub", [builder.add("Cast", [x], to=wide), shift]) if zero else x
-    floats = builder.add("Cast", [numbers], to=TensorProto.FLOAT)
-    builder.add("Mul", [floats, _along_axis(builder, node, scale)], node.output[0])
-
-
-def _along_axis(builder: ExpansionBuilder, node: NodeProto, name: str) -> str:
-    """Reshape scales or zero points of each place along the axis of a quantization, so that they broadcast."""
-    dims = builder.types[name].shape.dim
-    if not dims:
-        return name
-    shape = [1] * builder.rank(node.input[0])
-    if dims[0].dim_value != 1:
-        shape[attributes_of(node).get("axis", 1)] = -1
-    return builder.reshape(name, shape)
+def _quantization_of_onnx(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write the operator of com.microsoft, which has 16 bits in every version, as that of ONNX."""
+    builder.add(node.op_type, node.input, node.output[0], **attributes_of(node))
 
 
 def _quantized_concat(builder: ExpansionBuilder, node: NodeProto) -> None:
@@ -636,7 +608,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "QLinearMatMul": _quantized_product,
     "Swish": _swish,
     "com.microsoft::BiasGelu": _gelu,
-    "com.microsoft::DequantizeLinear": _dequantization_of_any_bits,
+    "com.microsoft::DequantizeLinear": _quantization_of_onnx,
     "com.microsoft::FastGelu": _fast_gelu,
     "com.microsoft::FusedConv": _fused_convolution,
     "com.microsoft::FusedMatMul": _fused_product,
@@ -653,7 +625,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::QLinearMul": _quantized_binary("Mul"),
     "com.microsoft::QLinearSigmoid": _quantized_unary("Sigmoid"),
     "com.microsoft::QLinearSoftmax": _quantized_unary("Softmax", "axis"),
-    "com.microsoft::QuantizeLinear": _quantization_of_any_bits,
+    "com.microsoft::QuantizeLinear": _quantization_of_onnx,
     "com.microsoft::QuickGelu": partial(_swish, alpha=1.702),
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
