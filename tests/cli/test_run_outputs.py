@@ -96,3 +96,21 @@ def test_float64_is_of_a_check(classifier, capsys):
     assert main(["run", *classifier, "-t", "numpy", "--float64"]) == 1
     assert capsys.readouterr().err == "error: --float64 needs --check\n"
     assert main(["run", *classifier, "-t", "numpy", "--check", "--float64"]) == 0
+
+
+def test_outputs_of_half_precision_are_compared_as_halves(tmp_path, capsys):
+    half = TensorProto.FLOAT16
+    nodes = [helper.make_node("Cast", ["x"], ["h0"], to=half)]
+    for layer in range(8):  # numpy rounds between the operations that onnxruntime computes in float32
+        nodes.append(helper.make_node("MatMul", [f"h{layer}", "w"], [f"m{layer}"]))
+        nodes.append(helper.make_node("Tanh", [f"m{layer}"], [f"h{layer + 1}"]))
+    nodes.append(helper.make_node("Cast", ["h8"], ["y"], to=TensorProto.FLOAT))
+    random = np.random.default_rng(0)
+    weights = onnx.numpy_helper.from_array((random.standard_normal((64, 64)) / 4).astype("float16"), "w")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 64]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "halves", ends[:1], ends[1:], [weights])
+    path, inputs = str(tmp_path / "halves.onnx"), str(tmp_path / "x.npz")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.savez(inputs, x=random.standard_normal((4, 64), dtype="float32"))
+    assert main(["run", path, "-i", inputs, "-t", "numpy", "--check", "--float64"]) == 0
+    assert main(["run", path, "-i", inputs, "-t", "numpy", "--check", "--rtol", "1e-3", "--atol", "1e-4"]) == 1

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tvmtarget.autotune.log.applied import Applied
     from tvmtarget.building.output_comparison import Comparison, Tolerance
     from tvmtarget.executors.protocol import Event
+    from tvmtarget.ir.module import IRModule
     from tvmtarget.target.tree import Target
 
 __all__ = ["read_npz", "run"]
@@ -252,15 +253,34 @@ def _check(
     from tvmtarget.building.output_comparison import compare
     from tvmtarget.ir.module import IRModule
 
+    module = IRModule.from_onnx(model)
+    tolerance = _of_narrowest_floats(module, tolerance)
     if float64:
         from tvmtarget.backends.numpy import outputs_in_float64
 
-        wide = outputs_in_float64(IRModule.from_onnx(model).to_onnx(), arrays)
+        wide = outputs_in_float64(module.to_onnx(), arrays)
         return compare(results, wide, tolerance), "numpy in float64"
     kind = "onnxruntime" if _is_installed("onnxruntime") else "numpy"
     # The model is built anew without partitioning, so that the reference shares no decision with the checked plan.
-    expected = build(IRModule.from_onnx(model), kind).run(arrays)
+    expected = build(module, kind).run(arrays)
     return compare(results, expected, tolerance), kind
+
+
+def _of_narrowest_floats(module: IRModule, tolerance: Tolerance) -> Tolerance:
+    """Give wider outputs of a program that computes in half precision the tolerance of that."""
+    from dataclasses import replace
+
+    from tvmtarget.building.output_comparison import DEFAULTS
+    from tvmtarget.ir.function import calls_in
+    from tvmtarget.ir.types import TensorType
+
+    types = [output.type for function in module for call in calls_in(function) for output in call.outputs]
+    computed = {type_.dtype for type_ in types if isinstance(type_, TensorType)}
+    narrow = next((dtype for dtype in ("bfloat16", "float16") if dtype in computed), None)
+    if narrow is None:
+        return tolerance
+    wider = [dtype for dtype in ("float16", "float32", "float64") if dtype != narrow]
+    return replace(tolerance, defaults=dict.fromkeys(wider, DEFAULTS[narrow]))
 
 
 def _is_installed(package: str) -> bool:
