@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -188,6 +189,23 @@ def test_an_op_that_no_site_supports_is_refused_with_every_reason():
     model.graph.output[0].type.tensor_type.shape.SetInParent()
     with pytest.raises(InfeasibleError, match=r"op 'fancy' .* fits no site .*@a: NO_RULE.*@b: NO_RULE.*@c: NO_RULE"):
         tt.decompose(tt.IRModule.from_onnx(model), FLAT)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fix"),
+    [("n", "give the inputs static shapes, by tt.specialize or --dim NAME=N"), ("6", "give the target a leaf that")],
+)
+def test_static_inputs_are_advised_unless_they_are_static_and_sizes_depend_on_data(rows, fix):
+    text = f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 3, 8, 8] x, float[{rows}, 4] boxes, bool[{rows}] kept, int64[1] first) => (float y) {{
+            some = Compress<axis = 0>(boxes, kept)
+            y = RoiAlign<output_height = 2, output_width = 2, sampling_ratio = 1>(x, some, first)
+        }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(InfeasibleError, match=f"is float32.*, which is not static; {fix}"):
+        tt.decompose(tt.IRModule.from_onnx(model), "llvm")
 
 
 def test_replicas_are_sites_of_their_own():

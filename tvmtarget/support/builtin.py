@@ -9,6 +9,7 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.support import onnxruntime_rules, openvino_rules, tvm_rules
 from tvmtarget.support.classical_rules import check_tree
 from tvmtarget.support.four_bits import FOUR_BITS, check_four_bits
+from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.relax_rules import check_relax, is_relax
 from tvmtarget.support.strategy import Op, Reject, Rule, Strategy, reject
 from tvmtarget.support.tvm_gpu_checks import check_gpu
@@ -98,7 +99,7 @@ class C(LLVM):
                 return reject(
                     "SHAPE_DYNAMIC",
                     f"the shape of {name!r} is not static, and memory is planned ahead of time",
-                    hint="give the inputs static shapes, by tt.specialize or --dim NAME=N",
+                    hint=STATIC_INPUTS,
                 )
         computed = tvm_rules.computed_shape(op)
         if computed:

@@ -13,7 +13,10 @@ from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.ir.function import Attribute, Call, Constant
 from tvmtarget.ir.types import TensorType, Type
 
-__all__ = ["Code", "MatchedOps", "Op", "Operand", "Reject", "reject"]
+__all__ = ["STATIC_INPUTS", "Code", "MatchedOps", "Op", "Operand", "Reject", "reject"]
+
+# What helps where symbolic dimensions are not supported, and those of the inputs are symbolic.
+STATIC_INPUTS = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 Code: TypeAlias = Literal[
     "NO_RULE",

@@ -17,6 +17,7 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
 from tvmtarget.support.onnxruntime_rules import check_aligned_corners
+from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = [
@@ -209,14 +210,13 @@ def _static_heads(op: Op) -> Reject | None:
     if all(shape and all(isinstance(dim, int) for dim in (*shape[1:-2], shape[-1])) for shape in shapes):
         return None
     message = f"its {op.kind} on symbolic numbers of heads fails where queries share keys"
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
 def _static_operands(op: Op) -> Reject | None:
     if all(_is_static(op.tensor(index)) for index, name in enumerate(op.call.inputs) if name):
         return None
-    hint = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
-    return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=hint)
+    return reject("SHAPE_DYNAMIC", f"it does not support {op.kind} on symbolic dimensions", hint=STATIC_INPUTS)
 
 
 def _known_axes(op: Op) -> Reject | None:
@@ -270,7 +270,7 @@ def _no_weights_per_row(op: Op) -> Reject | None:
     if all(size == 1 for size in outer) or (data.shape is not None and data.shape[:-2] == outer):
         return None
     message = f"it does not broadcast symbolic dimensions of {op.operand(0)!r} over weights"
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
 def _usual_network(op: Op) -> Reject | None:
@@ -339,7 +339,7 @@ def _known_terms(op: Op) -> Reject | None:
     if all(shapes) and any(isinstance(shape[-2:][at], int) for shape, at in zip(shapes, (-1, 0), strict=True) if shape):
         return None
     message = f"it computes {op.kind} in float32, and how many products are added is not known"
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, by tt.specialize or --dim NAME=N")
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
 def _few_terms(op: Op) -> Reject | None:

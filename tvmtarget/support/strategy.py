@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import COPY, Attribute
 from tvmtarget.ir.types import DTYPES, TensorType
-from tvmtarget.support.op import Code, MatchedOps, Op, Reject, reject
+from tvmtarget.support.op import STATIC_INPUTS, Code, MatchedOps, Op, Reject, reject
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Rule:
         message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is computed at run time"
         # Such operands mostly follow from sizes of the inputs, and are folded where these are numbers.
         is_open = any(isinstance(type_, TensorType) and type_.nbytes is None for type_ in (*op.inputs, *op.outputs))
-        fix = ", or give the inputs static shapes, by tt.specialize or --dim NAME=N" if is_open else ""
+        fix = f", or {STATIC_INPUTS}" if is_open else ""
         return reject("NEED_CONST", message, hint=f"make it an initializer{fix}")
 
     def _attributes(self, op: Op) -> Reject | None:

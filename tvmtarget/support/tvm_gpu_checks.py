@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from tvmtarget.ir.symbolic_shapes import BROADCASTING
 from tvmtarget.ir.types import Dim, TensorType
-from tvmtarget.support.op import Op, Reject, reject
+from tvmtarget.support.op import STATIC_INPUTS, Op, Reject, reject
 from tvmtarget.support.tvm_rules import (
     ACTIVATIONS,
     OF_TENSORFLOW,
@@ -25,7 +25,6 @@ from tvmtarget.support.tvm_rules import (
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
 _MOST_STEPS = 256
-_STATIC_HINT = "give the inputs static shapes, by tt.specialize or --dim NAME=N"
 
 UNSUPPORTED = {
     **dict.fromkeys(("Compress", "NonMaxSuppression"), "its code for it runs on the host, on values of the GPU"),
@@ -61,9 +60,7 @@ def check_gpu(op: Op) -> Reject | None:
     if any(isinstance(type_, TensorType) and 0 in (type_.shape or ()) for type_ in op.outputs):
         return reject("RULE", f"its schedules for GPUs do not support {op.kind} with an empty result")
     if op.kind == "AveragePool" and op.attr("ceil_mode") == 1 and not _is_static(op):
-        return reject(
-            "RULE", "it does not pool symbolic shapes with ceil_mode on GPUs", hint="give the inputs static shapes"
-        )
+        return reject("RULE", "it does not pool symbolic shapes with ceil_mode on GPUs", hint=STATIC_INPUTS)
     if op.kind == "Resize" and op.attr("mode") in (None, "nearest") and _may_have_ties(op):
         return reject("RULE", "a GPU rounds where two elements are equally near", hint="let another leaf resize")
     if op.kind == "Resize" and not _gives_whole_sizes(op):
@@ -71,13 +68,13 @@ def check_gpu(op: Op) -> Reject | None:
     if op.kind == "Resize" and op.attr("coordinate_transformation_mode") == OF_TENSORFLOW:
         return reject("ATTR", f"it resizes with {OF_TENSORFLOW!r} on CPUs only", hint="let another leaf resize")
     if op.kind in ("DepthToSpace", "SpaceToDepth") and not _is_static(op):
-        return reject("SHAPE_DYNAMIC", f"it computes {op.kind} of symbolic shapes on CPUs only", hint=_STATIC_HINT)
+        return reject("SHAPE_DYNAMIC", f"it computes {op.kind} of symbolic shapes on CPUs only", hint=STATIC_INPUTS)
     if op.kind == "MaxPool" and op.call.outputs[1:] and op.call.outputs[1].name in op.read:
         return reject("RULE", "it computes places of maxima on CPUs only", hint="let another leaf pool")
     if op.kind == "Pad" and op.operand(2) and not op.is_constant(2):
         return reject("NEED_CONST", f"it fills by a computed {op.operand(2)!r} on CPUs only", hint="make it constant")
     if op.kind == "Expand" and not _keeps_symbols(op):
-        return reject("SHAPE_DYNAMIC", "it is not known which dimensions it expands", hint=_STATIC_HINT)
+        return reject("SHAPE_DYNAMIC", "it is not known which dimensions it expands", hint=STATIC_INPUTS)
     return None
 
 
@@ -90,7 +87,7 @@ def _check_fit(op: Op) -> Reject | None:
     if op.kind == "Mod" and tensor is not None and "float" in tensor.dtype:
         return reject("DTYPE", "it computes Mod of floats on CPUs only", hint="let another leaf compute it")
     if op.kind == "Squeeze" and not all(isinstance(dim, int) for dim in squeezed_dims(op)):
-        return reject("SHAPE_DYNAMIC", "its code on a GPU removes known dimensions only", hint=_STATIC_HINT)
+        return reject("SHAPE_DYNAMIC", "its code on a GPU removes known dimensions only", hint=STATIC_INPUTS)
     if op.kind == "Concat":
         return None if _has_equal_dims(op) else unknown_fit(op)
     if op.kind == "ScatterND":
@@ -125,7 +122,7 @@ def _check_recurrent(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     steps = (tensor.shape or (None,))[0] if tensor is not None else None
     if not isinstance(steps, int):
-        return reject("SHAPE_DYNAMIC", f"it writes out the steps of {op.kind} on GPUs", hint=_STATIC_HINT)
+        return reject("SHAPE_DYNAMIC", f"it writes out the steps of {op.kind} on GPUs", hint=STATIC_INPUTS)
     directions = 2 if op.attr("direction") == "bidirectional" else 1
     if steps * directions > _MOST_STEPS or not steps:
         message = f"it writes out the steps of {op.kind} on GPUs, from 1 to {_MOST_STEPS}, not {steps * directions}"

@@ -19,7 +19,7 @@ from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.classical_rules import CLASSICAL
 from tvmtarget.support.four_bits import FOUR_BITS
-from tvmtarget.support.op import Op, Reject, reject
+from tvmtarget.support.op import STATIC_INPUTS, Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
 __all__ = [
@@ -45,8 +45,6 @@ __all__ = [
 OF_TENSORFLOW = "tf_half_pixel_for_nn"
 
 _Shape: TypeAlias = tuple[Dim, ...]
-
-_STATIC_HINT = "give the inputs static shapes"
 
 
 # Operands that say which shape a result has.
@@ -290,7 +288,7 @@ def _require_rank(op: Op) -> Reject | None:
     result = op.outputs[0]
     if isinstance(result, TensorType) and result.shape is not None:
         return None
-    return reject("SHAPE_DYNAMIC", f"the number of dimensions that {op.kind} makes is not known", hint=_STATIC_HINT)
+    return reject("SHAPE_DYNAMIC", f"the number of dimensions that {op.kind} makes is not known", hint=STATIC_INPUTS)
 
 
 def _check_range(op: Op) -> Reject | None:
@@ -354,7 +352,7 @@ def _check_slice(op: Op) -> Reject | None:
         if isinstance(dim, int) and step < 0 and start < -dim:
             return reject("RULE", f"it slices backwards from {start} wrongly", hint="start at -1")
         if not isinstance(dim, int) and step < 1:
-            return reject("SHAPE_DYNAMIC", f"it slices {dim or '?'} elements backwards by {step}", hint=_STATIC_HINT)
+            return reject("SHAPE_DYNAMIC", f"it slices {dim or '?'} elements backwards by {step}", hint=STATIC_INPUTS)
     return None
 
 
@@ -600,7 +598,7 @@ def _check_resize(op: Op) -> Reject | None:
     message = (
         "it resizes symbolic dimensions, and by scales that give no whole sizes, to their nearest elements or floats"
     )
-    return reject("SHAPE_DYNAMIC", message, hint="give the inputs static shapes, and the sizes as an initializer")
+    return reject("SHAPE_DYNAMIC", message, hint=f"{STATIC_INPUTS}, and the sizes as an initializer")
 
 
 def _check_boxes(op: Op) -> Reject | None:
@@ -608,7 +606,7 @@ def _check_boxes(op: Op) -> Reject | None:
     boxes, scores = _shape(op, 0), _shape(op, 1)
     if len(boxes) == len(scores) == 3 and boxes[2] == 4:
         return None
-    return reject("SHAPE_DYNAMIC", f"{op.operand(0)!r} is not known to be boxes of 4 numbers", hint=_STATIC_HINT)
+    return reject("SHAPE_DYNAMIC", f"{op.operand(0)!r} is not known to be boxes of 4 numbers", hint=STATIC_INPUTS)
 
 
 def _shape(op: Op, index: int) -> _Shape:
@@ -643,7 +641,7 @@ def _axis(op: Op, default: int) -> int:
 
 def _symbolic(op: Op, index: int) -> Reject:
     message = f"operand {index} of {op.kind}, {op.operand(index)!r}, is {op.tensor(index)}, which is not static"
-    return reject("SHAPE_DYNAMIC", message, hint=_STATIC_HINT)
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
 def unknown_fit(op: Op) -> Reject:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Call, Constant
+from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.host_device.classify import host_can_compute
@@ -21,6 +22,7 @@ from tvmtarget.partition.placement.minimal_conflict import conflict_text
 from tvmtarget.partition.placement.pattern_groups import PatternGroups, counted_values, exceeded_limit, match_patterns
 from tvmtarget.partition.placement.where_rules import Requirement
 from tvmtarget.partition.plan_cache import PlanCache
+from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.constraints.constraint import Constraint, covers
@@ -279,10 +281,19 @@ class Feasibility:
                 return None
             constants = _ReadTracker(self.program.constants)
             op = replace(self.program.op(index), constants=constants)
-            self._reasons[key] = self._compute_reason(index, leaf, op)
+            self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op))
             if self._reasons[key] is None and not constants.has_read:
                 self._supporting.add(shared)
         return self._reasons[key]
+
+    def _with_true_hint(self, reason: Reject | None) -> Reject | None:
+        """Leave out the advice to make inputs static where they are: then sizes depend on data."""
+        if reason is None or STATIC_INPUTS not in reason.hint:
+            return reason
+        types = [param.type for param in self.program.function.params]
+        if any(not isinstance(type_, TensorType) or type_.nbytes is None for type_ in types):
+            return reason
+        return replace(reason, hint=reason.hint.partition(STATIC_INPUTS)[0].removesuffix(", or "))
 
     def supports_each(self, calls: Sequence[int], leaf: Site) -> bool:
         """Check by one operation of each class whether a leaf supports all of some operations.
