@@ -16,7 +16,7 @@ class QuantizingNpu:
     """Takes quantization and convolutions; no other operation."""
 
     def check_op(self, op):
-        if op.kind in ("QuantizeLinear", "DequantizeLinear", "Conv", "Relu"):
+        if op.kind.rpartition("::")[2] in ("QuantizeLinear", "DequantizeLinear", "Conv", "Relu"):
             return None
         return tt.reject("NO_RULE", f"{op.kind} is not taken")
 
@@ -29,8 +29,11 @@ class FloatNpu:
         return None if op.kind == "Conv" else tt.reject("NO_RULE", f"{op.kind} is not taken")
 
 
-def quantized(nodes, *, results, dtype=np.int8, channels=4, weight=None, opset=21):
-    """A module of `(kind, inputs, outputs, attrs)`; `x` is its input, `s` and `z` are scale and zero point."""
+def quantized(nodes, *, results, dtype=np.int8, channels=4, opset=21, domain=""):
+    """A module of `(kind, inputs, outputs, attrs)`; `x` is its input, `s` and `z` are scale and zero point.
+
+    What quantizes and dequantizes is of `domain`.
+    """
     elem = dtype if isinstance(dtype, int) else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     rng = np.random.default_rng(0)
     axis = np.linspace(0.01, 0.02, channels).astype(np.float32)
@@ -43,7 +46,14 @@ def quantized(nodes, *, results, dtype=np.int8, channels=4, weight=None, opset=2
         numpy_helper.from_array(np.zeros(channels, np.int8), "wz"),
     ]
     made = [
-        helper.make_node(kind, inputs, outputs, name=outputs[0], **(attrs[0] if attrs else {}))
+        helper.make_node(
+            kind,
+            inputs,
+            outputs,
+            name=outputs[0],
+            domain=domain if kind.endswith("uantizeLinear") else "",
+            **(attrs[0] if attrs else {}),
+        )
         for kind, inputs, outputs, *attrs in nodes
     ]
     shape = [1, channels, 3, 3]
@@ -54,7 +64,8 @@ def quantized(nodes, *, results, dtype=np.int8, channels=4, weight=None, opset=2
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results],
         constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    contrib = [helper.make_opsetid(domain, 1)] if domain else []
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *contrib], ir_version=10)
     model = onnx.shape_inference.infer_shapes(model)
     return tt.IRModule.from_onnx(model)
 
@@ -105,6 +116,13 @@ def test_units_of_every_quantized_type_stay_together(dtype):
     plan = tt.decompose(conv_chain(dtype=dtype), QUANT)
     assert crossing(plan) <= {"int8", "uint8", "int4", "uint4", "float8e4m3fn"}
     assert unit_sites(plan, "rd", "t", "tq") == {"cpu"}
+
+
+def test_units_of_the_operators_of_com_microsoft_stay_together():
+    plan = tt.decompose(conv_chain(domain="com.microsoft"), "[npu=int8-npu,cpu=onnxruntime,own=numpy](host=@own)")
+    assert unit_sites(plan, "xd", "w", "c", "r", "rq") == {"npu"}
+    assert unit_sites(plan, "rd", "t", "tq") == {"cpu"}
+    assert crossing(plan) == {"int8"}
 
 
 def test_explain_says_which_operation_a_unit_follows():
