@@ -250,11 +250,10 @@ class Ratio:
     @classmethod
     def of(cls, one: Contender, other: Contender) -> Ratio:
         """Compare two that ran by turns."""
-        turns = np.divide(one.seconds, other.seconds)
-        low, high = np.percentile(turns, (25, 75))
-        # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
-        error = 2 * 1.25 * (high - low) / 1.35 / np.sqrt(len(turns))
-        return cls(float(np.median(turns)), float(error), bool(one.subgraphs) and one.subgraphs == other.subgraphs)
+        from tvmtarget.autotune.search.timing import error_of_median
+
+        turns = np.divide(one.seconds, other.seconds).tolist()
+        return cls(median(turns), 2 * error_of_median(turns), bool(one.subgraphs) and one.subgraphs == other.subgraphs)
 
     @property
     def is_slower(self) -> bool:

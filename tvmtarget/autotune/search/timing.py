@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,15 @@ from tvmtarget.executors.protocol import CallEvent, Event
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["Inputs", "random_inputs", "run_alone", "run_by_turns", "seconds_of_turns", "symbolic_sizes"]
+__all__ = [
+    "Inputs",
+    "error_of_median",
+    "random_inputs",
+    "run_alone",
+    "run_by_turns",
+    "seconds_of_turns",
+    "symbolic_sizes",
+]
 
 Inputs: TypeAlias = "Mapping[str, np.ndarray[Any, Any]]"
 
@@ -138,6 +146,20 @@ def seconds_of_turns(costs: Sequence[float], rounds: int = ROUNDS) -> float:
     return sum(3 * cost / 1e12 + most * max(TURN, 2 * cost / 1e12) for cost in costs)
 
 
+def error_of_median(values: Sequence[float]) -> float:
+    """Return the standard error of the median of measurements.
+
+    Args:
+        values: at least two measurements.
+
+    Returns:
+        The error in their unit; a few outliers do not change it.
+    """
+    low, _, high = quantiles(values, n=4)
+    # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
+    return 1.25 * (high - low) / 1.35 / math.sqrt(len(values))
+
+
 def _turns(slowest: float, rounds: int) -> tuple[int, int]:
     """Return the least and the largest number of turns of programs, of which the slowest takes so many picoseconds."""
     return (rounds, MORE * rounds) if slowest < SLOW * 1e12 else (min(rounds, SLOW_ROUNDS),) * 2
@@ -145,9 +167,8 @@ def _turns(slowest: float, rounds: int) -> tuple[int, int]:
 
 def _is_settled(costs: Sequence[int], beside: Sequence[int]) -> bool:
     """Return whether the ratio of two programs is known: the standard error of its median over the turns is small."""
-    low, middle, high = quantiles((cost / max(1, other) for cost, other in zip(costs, beside, strict=True)), n=4)
-    # Of a normal distribution, the quartiles are 1.35 deviations apart, and a median is 1.25 as wide as a mean.
-    return 1.25 * (high - low) / 1.35 / math.sqrt(len(costs)) <= STANDARD_ERROR * middle
+    ratios = [cost / max(1, other) for cost, other in zip(costs, beside, strict=True)]
+    return error_of_median(ratios) <= STANDARD_ERROR * median(ratios)
 
 
 def _timed(program: Executable, inputs: Inputs) -> int:
