@@ -890,11 +890,12 @@ def _check_quantized(*data: int, first: int = 0, step: int = 0) -> Callable[[Op]
 
 def _check_bits(op: Op) -> Reject | None:
     """Require quantized numbers of 8 or 16 bits, or dequantized ones of 32, and scales of float32."""
-    numbers, scale = op.tensor(0 if op.kind.endswith("DequantizeLinear") else 2), op.tensor(1)
+    dequantizes = op.kind.endswith("DequantizeLinear")
+    numbers, scale = op.tensor(0 if dequantizes else 2), op.tensor(1)
     if scale is None or scale.dtype != "float32" or scale.shape is None or len(scale.shape) > 1:
         return reject("DTYPE", f"it supports {op.kind} with one scale of float32, or one for each place along an axis")
-    widest = {"int32"} if op.kind.endswith("DequantizeLinear") else set()
-    if numbers is not None and numbers.dtype not in {*_BYTES, "int16", "uint16", *widest}:
+    taken = {*_BYTES, "int16", "uint16"} | ({"int32"} if dequantizes else set())
+    if numbers is not None and numbers.dtype not in taken:
         return reject("DTYPE", f"it does not support {op.kind} of {numbers.dtype} here")
     return _require_rank(op)
 

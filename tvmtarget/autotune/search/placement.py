@@ -46,6 +46,12 @@ class _Measured:
     cost: float
     functions: Mapping[str, float]
 
+    @property
+    def leaf(self) -> str | None:
+        """The path of the leaf with all operations; None if there are several."""
+        sites = set(sites_of(self.plan))
+        return sites.pop() if len(sites) == 1 else None
+
 
 class PlacementTuner(ProgramTuner):
     """Tunes the placement of one program.
@@ -148,11 +154,7 @@ class PlacementTuner(ProgramTuner):
 
     def _competitive_leaves(self) -> dict[str, float]:
         """Return what the whole program takes on each leaf that is not far slower than the fastest."""
-        alone = {
-            measured.plan.subgraphs[0].site: measured.cost
-            for measured in self._measured.values()
-            if len({subgraph.site for subgraph in measured.plan.subgraphs}) == 1
-        }
+        alone = {each.leaf: each.cost for each in self._measured.values() if each.leaf is not None}
         return {site: cost for site, cost in alone.items() if cost <= FAR_BEHIND * min(alone.values())}
 
     def _is_sum(self, index: int) -> bool:
@@ -241,7 +243,7 @@ class PlacementTuner(ProgramTuner):
         base = self._measured[sites_of(self._plan)]
         others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
         # The fastest on one leaf, too: other load may have slowed it down when it was measured.
-        alone = next((at for at, each in enumerate(others) if len(set(sites_of(each.plan))) == 1), 0)
+        alone = next((at for at, each in enumerate(others) if each.leaf is not None), 0)
         compared = [base, *others[:CONFIRMED], *others[max(CONFIRMED, alone) : alone + 1]]
         if len(compared) == 1:
             return
