@@ -1,11 +1,16 @@
 """Rates of leaves are measured here, as costs."""
 
+import time
+
 import numpy as np
 import pytest
-from models import DIGITS
+from models import DIGITS, small
+from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.autotune.search.rates import measure_rates
+from tvmtarget.autotune.search.rate_programs import CALL, NEEDED
+from tvmtarget.autotune.search.rates import LONG, measure_rates
+from tvmtarget.building.leaf_function import LeafCode
 from tvmtarget.building.tuned_schedules import program_workload
 from tvmtarget.errors import TargetError
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
@@ -48,6 +53,23 @@ def test_each_leaf_gets_rates_and_shares_of_them_by_operator(rates):
 
 def test_equal_leaves_are_measured_once(rates):
     assert rates.costs.sites["a"] is rates.costs.sites["b"]
+
+
+def test_no_time_includes_loading_a_code_generator(monkeypatch, tmp_path):
+    """The compile cache has all programs, so that TVM would else be loaded by the first run."""
+    monkeypatch.setenv("TVMTARGET_CACHE", str(tmp_path))
+    convolution = helper.make_node("Conv", ["x", "w"], ["y"])
+    models = dict.fromkeys(NEEDED, small(convolution, shape=(1, 1, 4, 4), w=np.ones((1, 1, 3, 3), "float32")))
+    monkeypatch.setattr("tvmtarget.autotune.search.rates.programs", lambda: iter([models]))
+    tt.build(models[CALL], "llvm")
+    load = LeafCode._made
+
+    def slowly(code):
+        time.sleep(1.2 * LONG)
+        return load(code)
+
+    monkeypatch.setattr(LeafCode, "_made", slowly)
+    assert measure_rates("llvm").costs.sites[""].launch < 0.5e6 * LONG
 
 
 def test_a_leaf_of_another_machine_is_left_out_with_a_reason(rates):
