@@ -7,7 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvmtarget.building.output_comparison import DEFAULTS, Tolerance, compare
+import tvmtarget as tt
+from tvmtarget.building.output_comparison import DEFAULTS, Tolerance, compare, halves_of_outputs
 
 NAN, INF = float("nan"), float("inf")
 
@@ -110,3 +111,35 @@ def test_the_documented_tolerances_are_those_of_the_table():
     for dtype, bounds in DEFAULTS.items():
         (line,) = (line for line in page.splitlines() if line.startswith("|") and dtype in re.findall(r"\w+", line))
         assert tuple(float(number) for number in re.findall(r"\d+e-\d+", line)) == bounds
+
+
+HALVES = """
+func @main(%c: bool[], %x: float32[2], %h: float16[2])
+    -> (float32[2], float32[2], float32[2], float32[2], float32[2]) opsets(onnx=18) {
+  %read: float32[2] = onnx.Cast(%h) {to=1}
+  %half: float16[2] = onnx.Cast(%x) {to=10}
+  %less: bfloat16[2] = onnx.Cast(%half) {to=16}
+  %wide: float32[2] = onnx.Cast(%less) {to=1}
+  %called: float32[2] = @rounded(%x)
+  %either: float32[2] = onnx.If(%c)
+    then @t() { %a: float32[2] = onnx.Cast(%half) {to=1} return %a }
+    else @e() { %b: float32[2] = onnx.Identity(%x) return %b }
+  %plain: float32[2] = onnx.Add(%x, %read)
+  return %read, %wide, %called, %either, %plain
+}
+func @rounded(%x: float32[2]) -> (float32[2]) opsets(onnx=18) {
+  %half: float16[2] = onnx.Cast(%x) {to=10}
+  %y: float32[2] = onnx.Cast(%half) {to=1}
+  return %y
+}
+"""
+
+
+def test_an_output_has_the_tolerance_of_the_halves_that_it_is_computed_from():
+    """Not that of other outputs, nor of inputs, which both programs read."""
+    halves = halves_of_outputs(tt.IRModule.parse(HALVES))
+    assert halves == {"wide": "bfloat16", "called": "float16", "either": "float16"}
+    tolerance = Tolerance(halves=halves)
+    assert [tolerance.for_output(name).of("float32", 1.0) for name in ("wide", "called", "plain")] == [
+        DEFAULTS[dtype] for dtype in ("bfloat16", "float16", "float32")
+    ]

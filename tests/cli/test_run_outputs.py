@@ -98,7 +98,7 @@ def test_float64_is_of_a_check(classifier, capsys):
     assert main(["run", *classifier, "-t", "numpy", "--check", "--float64"]) == 0
 
 
-def test_outputs_of_half_precision_are_compared_as_halves(tmp_path, capsys):
+def test_outputs_of_half_precision_are_compared_as_halves(tmp_path):
     half = TensorProto.FLOAT16
     nodes = [helper.make_node("Cast", ["x"], ["h0"], to=half)]
     for layer in range(8):  # numpy rounds between the operations that onnxruntime computes in float32
@@ -114,3 +114,7 @@ def test_outputs_of_half_precision_are_compared_as_halves(tmp_path, capsys):
     np.savez(inputs, x=random.standard_normal((4, 64), dtype="float32"))
     assert main(["run", path, "-i", inputs, "-t", "numpy", "--check", "--float64"]) == 0
     assert main(["run", path, "-i", inputs, "-t", "numpy", "--check", "--rtol", "1e-3", "--atol", "1e-4"]) == 1
+    file = str(tmp_path / "halves.tta")
+    assert main(["compile", path, "-t", "onnxruntime", "-o", file, "--self-test-input", inputs]) == 0
+    assert main(["run", file, "--self-test"]) == 0
+    assert main(["run", file, "--self-test", "--rtol", "1e-3", "--atol", "1e-4"]) == 1

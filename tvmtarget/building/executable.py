@@ -115,7 +115,7 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         from tvmtarget.building.self_test import SelfTest
 
         with reading(place, "self-test"):
-            loaded.self_test = SelfTest.read(files, manifest.self_test)
+            loaded.self_test = SelfTest.read(files, manifest.self_test, manifest.self_test_halves)
     return loaded
 
 
@@ -563,7 +563,8 @@ class Executable:
             stored += [system.describe()] if artifact else []
         # Files without replicas or a self-test stay as they were.
         additions: dict[str, Any] = {"replicas": self._replicas} if machines and self._replicas else {}
-        additions |= {} if self_test is None else {"self_test": self_test.reference}
+        if self_test is not None:
+            additions |= {"self_test": self_test.reference, "self_test_halves": dict(self_test.halves)}
         write_files(
             path,
             files,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,6 +30,7 @@ class Manifest(BaseModel):
     tuned: tuple[dict[str, Any], ...] = ()
     allow_interpreter: bool = False
     self_test: str = ""  # what computed the stored outputs; empty if there are none
+    self_test_halves: dict[str, Literal["float16", "bfloat16"]] = {}
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Self:

@@ -8,19 +8,25 @@ By default, `rtol` and `atol` follow from the data type of the output (`DEFAULTS
 the output, which is the largest finite expected magnitude, or 1 if that is 0. Integers of 8 bits or fewer are quantised
 values and may differ by one step; wider integers, booleans and texts have to be equal. Outputs of another type or shape
 never agree. Sequences and maps are compared item by item.
+
+Two programs that compute in half precision differ by that, also in outputs of wider types: these have the tolerance of
+the narrowest type that they are computed from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from tvmtarget.human_units import counted
+from tvmtarget.ir.function import Call, calls_in, reachable_functions
+from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.types import TensorType
 
-__all__ = ["DEFAULTS", "Comparison", "OutputDifference", "Tolerance", "compare"]
+__all__ = ["DEFAULTS", "Comparison", "OutputDifference", "Tolerance", "compare", "halves_of_outputs"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -34,6 +40,8 @@ DEFAULTS: Mapping[str, tuple[float, float]] = {
     "complex128": (1e-6, 1e-7),
     "complex64": (1e-3, 1e-4),
 }
+_FLOATS = ("float64", "float32", "float16", "bfloat16")  # narrower ones last
+_HALVES = _FLOATS[2:]
 _NARROW_FLOAT = (0.5, 0.05)  # floats of 8 bits or fewer
 _NARROW_INTEGERS = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
 _STEPS = 1.0  # by which quantised values may differ
@@ -48,12 +56,29 @@ class Tolerance:
         atol: Absolute tolerance; None to use that of the data type and the scale.
         defaults: Rows that replace those of `DEFAULTS`, by data type.
         share: The share of the elements of an integer output that may differ by more.
+        halves: What `halves_of_outputs` returns for the program.
     """
 
     rtol: float | None = None
     atol: float | None = None
     defaults: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     share: float = 0.0
+    halves: Mapping[str, str] = field(default_factory=dict)
+
+    def for_output(self, name: str) -> Tolerance:
+        """Return the tolerance of one output.
+
+        Args:
+            name: The name of the output.
+
+        Returns:
+            A tolerance; that of `halves` replaces the defaults of wider floats.
+        """
+        half = self.halves.get(name)
+        if half is None:
+            return self
+        wider = _FLOATS[: _FLOATS.index(half)]
+        return replace(self, defaults={**dict.fromkeys(wider, DEFAULTS[half]), **self.defaults})
 
     def of(self, dtype: str, scale: float) -> tuple[float, float]:
         """Return the tolerance of an output.
@@ -181,12 +206,40 @@ def compare(
     found: list[OutputDifference] = []
     for name, value in expected.items():
         if name in actual:
-            found += _differences(name, actual[name], value, tolerance or Tolerance())
+            found += _differences(name, actual[name], value, (tolerance or Tolerance()).for_output(name))
         else:
             found.append(_incomparable(name, value, "the output is missing"))
     found += (_incomparable(name, value, "the output is not expected") for name, value in actual.items()
               if name not in expected)  # fmt: skip
     return Comparison(tuple(found))
+
+
+def halves_of_outputs(module: IRModule) -> dict[str, str]:
+    """Return the types of half precision that outputs of a program are computed from.
+
+    Constants and inputs in half precision do not count: all programs read the same values.
+
+    Args:
+        module: The program.
+
+    Returns:
+        `float16`, or `bfloat16`, which has fewer bits of fraction, by the names of outputs that depend on such values.
+    """
+    ranks: dict[str, int] = {}
+    functions = {function.name: function for function in module}
+    for call in module.main.body:
+        callees = reachable_functions([call.callee], functions) if call.callee in functions else ()
+        bodies = (*(region for _, region in call.regions), *(functions[name] for name in callees))
+        nested = [one for body in bodies for one in calls_in(body)]
+        rank = max(*map(_rank, (call, *nested)), *(ranks.get(name, 0) for name in call.uses()), 0)
+        ranks |= dict.fromkeys((output.name for output in call.outputs), rank)
+    return {name: _HALVES[ranks[name] - 1] for name in module.main.results if ranks.get(name)}
+
+
+def _rank(call: Call) -> int:
+    """Return the place of the narrowest result of a call in `_HALVES`, from 1; 0 if it has none of these."""
+    types = {output.type.dtype for output in call.outputs if isinstance(output.type, TensorType)}
+    return max((number for number, half in enumerate(_HALVES, 1) if half in types), default=0)
 
 
 def _differences(name: str, actual: object, expected: object, tolerance: Tolerance) -> Iterator[OutputDifference]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,11 +28,13 @@ class SelfTest:
         inputs: Arrays by the name of the input.
         outputs: Arrays by the name of the output.
         reference: What computed the outputs, such as `numpy`.
+        halves: The types of half precision that outputs are computed from, as `halves_of_outputs` returns them.
     """
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
     reference: str
+    halves: Mapping[str, str] = field(default_factory=dict)
 
     def compare(self, outputs: Mapping[str, object], tolerance: Tolerance | None = None) -> Comparison:
         """Compare the outputs of the program for `inputs` with those of the reference.
@@ -44,7 +46,7 @@ class SelfTest:
         Returns:
             The comparison.
         """
-        return compare(outputs, self.outputs, tolerance or Tolerance())
+        return compare(outputs, self.outputs, replace(tolerance or Tolerance(), halves=self.halves))
 
     def files(self) -> dict[str, bytes]:
         """Return the members of a saved program that hold the arrays.
@@ -67,12 +69,13 @@ class SelfTest:
         return {_INPUTS: _packed(self.inputs), _OUTPUTS: _packed(self.outputs)}
 
     @classmethod
-    def read(cls, files: Mapping[str, bytes], reference: str) -> SelfTest:
+    def read(cls, files: Mapping[str, bytes], reference: str, halves: Mapping[str, str]) -> SelfTest:
         """Read what `files` returned.
 
         Args:
             files: Members of a saved program.
             reference: What computed the outputs.
+            halves: The types of half precision that they are computed from.
 
         Returns:
             The inputs and outputs.
@@ -82,7 +85,7 @@ class SelfTest:
             FileError: A member is damaged.
         """
         inputs, outputs = (read_arrays(io.BytesIO(files[name]), repr(name)) for name in (_INPUTS, _OUTPUTS))
-        return cls(inputs, outputs, reference)
+        return cls(inputs, outputs, reference, halves)
 
 
 def _packed(arrays: Mapping[str, Array]) -> bytes:

@@ -81,6 +81,7 @@ def _self_test(module: IRModule, inputs: Path | None) -> SelfTest:
     """Return inputs for a program, and the outputs of the reference evaluator for them."""
     from tvmtarget.autotune.search.timing import random_inputs
     from tvmtarget.building.compile_plan import build_plan
+    from tvmtarget.building.output_comparison import halves_of_outputs
     from tvmtarget.building.self_test import SelfTest
     from tvmtarget.partition.plan import decompose
 
@@ -88,4 +89,4 @@ def _self_test(module: IRModule, inputs: Path | None) -> SelfTest:
     arrays = random_inputs(plan) if inputs is None else read_npz(inputs)
     if arrays is None:
         raise TextError("an input of the model is no tensor of numbers; pass inputs by --self-test-input")
-    return SelfTest(arrays, build_plan(plan).run(arrays), "numpy")
+    return SelfTest(arrays, build_plan(plan).run(arrays), "numpy", halves_of_outputs(module))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tvmtarget.autotune.log.applied import Applied
     from tvmtarget.building.output_comparison import Comparison, Tolerance
     from tvmtarget.executors.protocol import Event
-    from tvmtarget.ir.module import IRModule
     from tvmtarget.target.tree import Target
 
 __all__ = ["read_npz", "run"]
@@ -250,11 +250,11 @@ def _check(
         The comparison, and the backend of the reference.
     """
     from tvmtarget.building.compile_plan import build
-    from tvmtarget.building.output_comparison import compare
+    from tvmtarget.building.output_comparison import compare, halves_of_outputs
     from tvmtarget.ir.module import IRModule
 
     module = IRModule.from_onnx(model)
-    tolerance = _of_narrowest_floats(module, tolerance)
+    tolerance = replace(tolerance, halves=halves_of_outputs(module))
     if float64:
         from tvmtarget.backends.numpy import outputs_in_float64
 
@@ -264,23 +264,6 @@ def _check(
     # The model is built anew without partitioning, so that the reference shares no decision with the checked plan.
     expected = build(module, kind).run(arrays)
     return compare(results, expected, tolerance), kind
-
-
-def _of_narrowest_floats(module: IRModule, tolerance: Tolerance) -> Tolerance:
-    """Give wider outputs of a program that computes in half precision the tolerance of that."""
-    from dataclasses import replace
-
-    from tvmtarget.building.output_comparison import DEFAULTS
-    from tvmtarget.ir.function import calls_in
-    from tvmtarget.ir.types import TensorType
-
-    types = [output.type for function in module for call in calls_in(function) for output in call.outputs]
-    computed = {type_.dtype for type_ in types if isinstance(type_, TensorType)}
-    narrow = next((dtype for dtype in ("bfloat16", "float16") if dtype in computed), None)
-    if narrow is None:
-        return tolerance
-    wider = [dtype for dtype in ("float16", "float32", "float64") if dtype != narrow]
-    return replace(tolerance, defaults=dict.fromkeys(wider, DEFAULTS[narrow]))
 
 
 def _is_installed(package: str) -> bool:
