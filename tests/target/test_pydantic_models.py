@@ -4,7 +4,7 @@ import copy
 import json
 import pickle
 
-import jsonschema
+import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -111,7 +111,7 @@ def test_other_nodes_keep_the_laws_of_models(node):
 
 @pytest.mark.parametrize("node", NODES, ids=str)
 def test_every_node_matches_its_own_schema(node):
-    jsonschema.validate(node.to_json(), type(node).model_json_schema())
+    jsonschema_rs.validate(type(node).model_json_schema(), node.to_json())
 
 
 def test_the_schema_of_a_model_with_targets_accepts_what_the_model_writes():
@@ -130,8 +130,8 @@ def test_the_schema_of_a_model_with_targets_accepts_what_the_model_writes():
     data = json.loads(whole.model_dump_json())
     for mode in ("validation", "serialization"):
         schema = Deployment.model_json_schema(mode=mode)
-        jsonschema.Draft202012Validator.check_schema(schema)
-        jsonschema.validate(data, schema)
+        jsonschema_rs.meta.validate(schema)
+        jsonschema_rs.validate(schema, data)
     template = "#/components/schemas/{model}"
     assert template.format(model="Target") in json.dumps(Deployment.model_json_schema(ref_template=template))
 

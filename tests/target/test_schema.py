@@ -2,7 +2,7 @@
 
 import json
 
-import jsonschema
+import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from trees import trees
@@ -12,11 +12,11 @@ from tvmtarget.cli.main import main
 from tvmtarget.tags.registry import default_registry
 
 SCHEMA = Target.model_json_schema()
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+VALIDATOR = jsonschema_rs.Draft202012Validator(SCHEMA)
 
 
 def test_it_is_a_schema():
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema_rs.meta.validate(SCHEMA)
 
 
 @settings(deadline=None, max_examples=15)

@@ -35,16 +35,16 @@ def tag_file_schema() -> dict[str, object]:
     """
     definitions: dict[str, Any] = Target.model_json_schema()["$defs"]
     forms: dict[str, dict[str, Any]] = forms_of(definitions["Target"])
-    rows = {f"tag of {name}": _with_metadata(forms[name]) for name in kind_names()}
+    rows = {f"row.{name}": _with_metadata(forms[name]) for name in kind_names()}
     fields = forms["composite"]["properties"]
     changes = {name: fields[name] for name in ("count", "links", "memory", "executor", "runtime")}
     definitions |= {
         **rows,
         "changes": {"type": "object", "description": "differences from a base, by path", "properties": changes},
         "based": _with_metadata({**forms["tag"], "properties": changes | {"kind": False, "tag": False}}, "base"),
-        "tag of a tag": _with_metadata(forms["tag"]),
+        "row.tag": _with_metadata(forms["tag"]),
         # A base determines the kind, so rows with and without one have different fields.
-        "row": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in ("based", "tag of a tag", *rows)]},
+        "row": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in ("based", "row.tag", *rows)]},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
