@@ -130,13 +130,18 @@ def tvm_version() -> str:
 
 
 def has_linker() -> bool:
-    """Return whether TVM finds a compiler that links shared libraries (`tvm.support.cc.get_cc`).
+    """Return whether there is a compiler that links shared libraries.
 
     Returns:
         False if native code cannot be stored.
     """
+    return _linker() is not None
+
+
+def _linker() -> str | None:
+    """Return the compiler that links: that of the environment, as for TVM, or one for C, which starts sooner."""
     stated = os.environ.get("CXX") or os.environ.get("CC")
-    return stated is not None or any(map(shutil.which, ("g++", "gcc", "clang++", "clang", "c++", "cc")))
+    return stated or next(filter(shutil.which, ("gcc", "clang", "cc", "g++", "clang++", "c++")), None)
 
 
 def required_library(files: Mapping[str, bytes], place: str) -> bytes:
@@ -300,7 +305,7 @@ class CompiledModule(Compiled):
         with object_folder() as folder, LOCK, quiet():
             path = folder / LIBRARY
             try:
-                self._executable.export_library(str(path))
+                self._executable.export_library(str(path), fcompile=_link)
             except (AttributeError, OSError, RuntimeError, TypeError, ValueError):
                 return {}
             return {LIBRARY: path.read_bytes(), **stated}
@@ -620,6 +625,23 @@ def object_folder() -> Iterator[Path]:
         )
     with temporary_folder() as folder:
         yield folder
+
+
+def _link(library: str, objects: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Link a shared library, without files in C that are empty, which take as long to compile as others."""
+    from tvm.support.cc import create_shared
+
+    full = [path for path in objects if not path.endswith(".c") or Path(path).read_text().strip()]
+    create_shared(library, full, [*options], cc=_linker())
+
+
+def _system_triple() -> str:
+    from tvm.target.codegen import llvm_get_system_triple
+
+    return str(llvm_get_system_triple())
+
+
+_link.get_target_triple = _system_triple  # type: ignore[attr-defined]  # what TVM packs other modules for
 
 
 def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
