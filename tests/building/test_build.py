@@ -66,7 +66,7 @@ def test_the_main_example_runs_by_two_code_generators():
 # These take most of a minute: many small subgraphs by TVM, or large weights. What two of them have, others have too.
 SLOW = {"bvlc_alexnet", "densenet121", "inception_v2", "vgg19", "zfnet512"}
 SMALL = {"inception_v1", "squeezenet"}
-NETWORKS = [name for name in LIGHT if name not in {"densenet121", "inception_v2"} or examples(0, 1)]
+NETWORKS = [name for name in LIGHT if name not in {"densenet121", "inception_v1", "inception_v2"} or examples(0, 1)]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in NETWORKS])

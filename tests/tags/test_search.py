@@ -87,7 +87,7 @@ def test_tags_are_ordered_by_how_well_they_match():
 
 
 def test_every_name_finds_its_tag_first(shipped):
-    for name in [*shipped][::80]:
+    for name in [*shipped][::200]:
         assert search_tags(shipped, name)[0] == name
         assert name in search_tags(shipped, name.partition("/")[2])
 

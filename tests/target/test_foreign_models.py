@@ -42,7 +42,7 @@ def places(caught):
     return [error["loc"] for error in caught.value.errors()]
 
 
-@settings(deadline=None, max_examples=examples(150, 500), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60, 500), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(trees, max_size=3))
 @pytest.mark.slow
 def test_lists_of_targets_make_round_trips(targets):
@@ -53,7 +53,7 @@ def test_lists_of_targets_make_round_trips(targets):
     assert [one.digest for one in adapter.validate_json(adapter.dump_json(targets))] == [one.digest for one in targets]
 
 
-@settings(deadline=None, max_examples=examples(150, 500), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60, 500), suppress_health_check=[HealthCheck.too_slow])
 @given(trees, trees)
 @pytest.mark.slow
 def test_models_with_targets_make_round_trips(one, other):

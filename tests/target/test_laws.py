@@ -46,7 +46,7 @@ def test_json_is_read_back(tree):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(1000, 5000), deadline=None)
+@settings(max_examples=examples(400, 5000), deadline=None)
 @given(trees)
 def test_thousands_of_trees_are_read_back(tree):
     again = Target.from_json(json.loads(json.dumps(tree.to_json())))

@@ -282,7 +282,7 @@ def test_a_command_line_that_is_written_is_read_back(flat, dialect):
         assert command_line.read(text, dialect) == as_texts(flat)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(st.sampled_from("lvm -'\\=,{}\"c/@ x"), max_size=24), st.sampled_from(DIALECTS))
 def test_any_command_line_is_read_or_rejected_by_an_error_of_this_library(text, dialect):
     for line in (text, f"llvm -model={text}", f"composite -devices={text}"):
