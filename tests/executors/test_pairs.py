@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from onnx import parser
 
 import tvmtarget as tt
@@ -165,9 +166,13 @@ NO_PAIRS = {
 SLOW = {("graph", "processes"), ("graph", "dask"), ("graph", "cpp")}
 
 
+# Starting the processes of machines takes seconds.
+IN_PROCESSES = examples(("chain", "loop", "strings", "empty-tensor", "one-value-twice"), tuple(MODELS))
+
+
 def cells():
     for pair, row in PAIRS.items():
-        for name in MODELS:
+        for name in MODELS if "processes" not in pair else IN_PROCESSES:
             is_slow = pair in SLOW and name not in row.refused
             yield pytest.param(pair, name, id="-".join((*pair, name)), marks=[pytest.mark.slow] * is_slow)
 
