@@ -104,6 +104,22 @@ def test_tiles_for_sse_are_wide_as_broadcasts_take_two_instructions(nest, vector
     assert (tile.vectors, tile.rows) == (vectors, rows)
 
 
+FEW = {
+    "14 rows leave a remainder": (convolution(1, 256, 14, 14, 256, 1), 2, 5),
+    "13 rows are not read as vectors": (convolution(1, 64, 13, 13, 64, 1), 2, 5),
+    "three vectors": (convolution(1, 96, 56, 56, 64, 1), 3, 4),
+    "no remainder in symbolic nests": (convolution(None, 64, 13, 13, 64, 1), 1, 13),
+    "one row": (product(1, 96, 512), 6, 1),
+}
+
+
+@pytest.mark.parametrize(("nest", "vectors", "rows"), FEW.values(), ids=FEW)
+def test_tiles_for_avx2_leave_a_remainder_of_rows_rather_than_wait(nest, vectors, rows):
+    tile = plan(nest, AVX2)
+    assert tile is not None
+    assert (tile.vectors, tile.rows) == (vectors, rows)
+
+
 def test_pooling_takes_vectors_along_the_last_axis():
     image = access(0, 1, (2, 4), (3, 5))
     nest = Nest("SSSSRR", (1, 64, 55, 55, 3, 3), (image,), (access(0, 1, 2, 3),))

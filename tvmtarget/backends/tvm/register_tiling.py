@@ -3,7 +3,8 @@
 A CPU has a number of registers with a number of lanes. A block of sums is better the more multiply-adds it does per
 loaded value, as long as its sums and operands fit the registers (the analytical model of Low et al., "Analytical
 Modeling Is Enough for High-Performance BLIS", 2016). The constants come from sweeps over convolutions of ResNet-50,
-ShuffleNet and SqueezeNet on one AVX-512 machine; `python -m benchmarks.tvm_schedule` measures their effect.
+ShuffleNet and SqueezeNet on one machine with AVX-512, and on one with AVX2 (Zen 3); `python -m benchmarks.tvm_schedule`
+measures their effect.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ __all__ = [
 
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
+# Of 16 registers, which AVX2 has. Blocks of 4 vectors take 1.4 times as long as those of 2 if their weights exceed the
+# nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (1.5 times as long for 13 rows).
+FEW_REGISTERS, FEW_VECTORS, FEW_ROWS = 16, 3, 8
 LONG_SUM = 25  # terms from which on a sum gains by that
 LEAST_LANES = 4  # of partial sums that are worth it
 FEW_WEIGHTS = 1 << 15  # bytes that stay in the nearest cache of a core
@@ -430,7 +434,8 @@ def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -
 
     v vectors times r rows occupy v * r registers for sums, v for weights, one for a broadcast value, and one for a
     product that is not added by the same instruction; a step of the sums loads v vectors and broadcasts r values for
-    v * r multiply-adds, which wait for each other if they are few.
+    v * r multiply-adds, which wait for each other if they are few. Where registers are few, so that rows leave
+    remainders, blocks are chosen by the cycles that all rows take.
     """
 
     def worth(size: tuple[int, int]) -> float:
@@ -442,7 +447,26 @@ def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -
     registers = unit.registers if unit.is_fused else unit.registers - 1
     vectors = [count for count in range(1, min(columns, registers) + 1) if columns % count == 0]
     heights = [count for count in range(1, min(rows, registers) + 1) if may_leave_rows or rows % count == 0]
-    return max(((v, r) for v in vectors for r in heights if v * r + v + 1 <= registers), key=worth)
+    fitting = [(v, r) for v in vectors for r in heights if v * r + v + 1 <= registers]
+    if unit.is_fused and unit.registers <= FEW_REGISTERS:
+        # One or two rows have enough independent sums in many vectors only, and 13 without a remainder in 13 rows.
+        most_vectors = FEW_VECTORS if rows > 2 else registers
+        most_rows = FEW_ROWS if may_leave_rows else registers
+        small = [(v, r) for v, r in fitting if v <= most_vectors and r <= most_rows]
+        return min(small, key=lambda size: _cycles(*size, rows))
+    return max(fitting, key=worth)
+
+
+def _cycles(vectors: int, height: int, rows: int) -> float:
+    """Return the cycles of a step of the sums of all rows, per vector.
+
+    A core begins two multiply-adds a cycle, which take `CHAINS` / 2 cycles; to broadcast a value takes an eighth, as
+    most of that is hidden. On 25 convolutions the block that this chooses took 1.02 of the best one, that of the most
+    multiply-adds per load 1.13 (Zen 3).
+    """
+    whole, rest = divmod(rows, height)
+    blocks = [(whole, height), (1, rest)] if rest else [(whole, height)]
+    return sum(count * (max(CHAINS, vectors * size) / 2 + size / 8) for count, size in blocks) / vectors
 
 
 def divisor(extent: int, most: int) -> int:
