@@ -67,6 +67,51 @@ def test_operators_that_only_their_definitions_make_run(name, target):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("target", ["numpy", "llvm", "openvino"])
+@pytest.mark.parametrize("outputs", [["y", "k2", "v2", "products"], ["y", "", "", "products"]])
+def test_products_of_attention_are_as_long_as_past_and_new_keys(outputs, target):
+    """ONNX's inference leaves a past of symbolic length out, so that the shape of products was folded wrong."""
+    nodes = [
+        helper.make_node("Attention", ["q", "k", "v", "", "past_k", "past_v"], outputs, name="att"),
+        helper.make_node("Shape", ["products"], ["shape"]),
+        helper.make_node("ReduceSum", ["products"], ["sum"]),
+    ]
+    shapes = {
+        "q": (2, 4, 3, 8),
+        "k": (2, 2, 5, 8),
+        "v": (2, 2, 5, 6),
+        "past_k": (2, 2, "p", 8),
+        "past_v": (2, 2, "p", 6),
+    }
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    types = {"y": TensorProto.FLOAT, "shape": TensorProto.INT64, "sum": TensorProto.FLOAT}
+    results = [helper.make_tensor_value_info(name, type_, None) for name, type_ in types.items()]
+    graph = helper.make_graph(nodes, "past", inputs, results)
+    program = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    random = np.random.default_rng(0)
+    for past in (2, 4):
+        sizes = {name: [past if size == "p" else size for size in shape] for name, shape in shapes.items()}
+        values = {name: random.standard_normal(shape).astype("float32") for name, shape in sizes.items()}
+        found = tt.build(program, target).run(values)
+        keys = np.concatenate([values["past_k"], values["k"]], 2).repeat(2, 1)
+        products = values["q"] @ keys.swapaxes(2, 3) / np.sqrt(8)
+        assert found["shape"].tolist() == [2, 4, 3, past + 5]
+        np.testing.assert_allclose(found["sum"], products.sum(), rtol=1e-4)
+
+
+def test_keys_and_values_of_attention_with_a_past_have_a_rank():
+    outputs = "y k2 v2 products"
+    for past, total in (("p", None), (3, 9)):
+        sizes = (("b", "s", 32), ("b", 6, 16), ("b", 6, 12), ("b", 2, past, 8), ("b", 2, past, 6))
+        made = attention(*sizes, inputs="q k v - past_k past_v", outputs=outputs, q_num_heads=4, kv_num_heads=2)
+        for one in made.graph.output[1:]:
+            one.type.tensor_type.ClearField("shape")
+        types = tt.IRModule.from_onnx(made).main.types
+        assert types["k2"].shape == ("b", 2, total, 8)
+        assert types["v2"].shape == ("b", 2, total, 6)
+        assert types["products"].shape == ("b", 4, "s", total)
+
+
 def test_open_dimensions_stay_open():
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
     shapes = {"q": ("b", 2, "n", 8), "k": ("b", 2, "m", 8), "v": ("b", 2, "m", 8)}

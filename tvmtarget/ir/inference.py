@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, log2, prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -28,6 +28,11 @@ __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
 _RESIZINGS = frozenset({"Resize", "Upsample"})
+_CORRECTED = _RESIZINGS | {"Attention"}
+_Scales: TypeAlias = (
+    "dict[tuple[int, int, int], list[float]]"  # by places of a graph, of a node in it and of an operand
+)
+_Results: TypeAlias = "dict[tuple[int, int], dict[str, Type]]"  # by places of a graph and of a node in it
 _SMALL = 1024  # constants with at most this many elements are passed by value
 
 
@@ -37,7 +42,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     Data propagation keeps a message for each element of each vector of known length, even if no element is known, so
     that a model of 100 bytes can exhaust memory. A model with long known vectors is inferred without it; one whose
     vector lengths are computed and could be long is inferred in a process with bounded memory. Sizes of what is resized
-    by constant scales are rounded as engines round them.
+    by constant scales are rounded as engines round them, and results of `Attention` are as long as past and new keys.
 
     Args:
         model: the model; large initializers should be inputs.
@@ -53,16 +58,16 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     """
     infer = partial(_infer, check_type=check_type, strict_mode=strict_mode)
     inferred = infer(model)
-    if not any(node.op_type in _RESIZINGS for graph in _graphs(model) for node in graph.node):
+    if not any(node.op_type in _CORRECTED for graph in _graphs(model) for node in graph.node):
         return inferred
-    replaced: dict[tuple[int, int, int], list[float]] = {}
+    corrections: tuple[_Scales, _Results] = ({}, {})
     for _ in range(_MOST_ROUNDS):
-        needed = dict(_exact_scales(model, inferred))
-        if needed == replaced:
+        needed = (dict(_exact_scales(model, inferred)), dict(_results_with_past(model, inferred)))
+        if needed == corrections:
             break
-        replaced = needed
-        inferred = infer(_with_scales(model, replaced))
-        _restore_scales(inferred, model)
+        corrections = needed
+        inferred = infer(_corrected(model, *corrections))
+        _restore(inferred, model)
     return inferred
 
 
@@ -131,7 +136,7 @@ def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
             waiting += attribute.graphs
 
 
-_MOST_ROUNDS = 16  # of resizings that read what others return
+_MOST_ROUNDS = 16  # of operations that read what others return
 _LARGEST_SCALE = 1 << 20
 _ADDED = "tvmtarget.scales"  # prefix of names
 
@@ -186,25 +191,80 @@ def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -
     return exact
 
 
-def _with_scales(model: onnx.ModelProto, scales: Mapping[tuple[int, int, int], Sequence[float]]) -> onnx.ModelProto:
+def _results_with_past(
+    model: onnx.ModelProto, inferred: onnx.ModelProto
+) -> Iterator[tuple[tuple[int, int], dict[str, Type]]]:
+    """Yield places of a graph and of an `Attention` with a past in it, and the types of its results."""
+    types: dict[str, Type] = {}
+    for place, graph in enumerate(_graphs(inferred)):
+        types |= {one.name: read_type(one.type) for one in (*graph.input, *graph.value_info, *graph.output)}
+        for at, node in enumerate(graph.node):
+            if node.op_type == "Attention" and node.domain in ("", "ai.onnx"):
+                heads = next((one.i for one in node.attribute if one.name == "q_num_heads"), None)
+                found = _types_with_past(node.input, node.output, types, heads)
+                if found:
+                    yield (place, at), {name: types.get(name) for name in node.output if name} | found
+
+
+def _types_with_past(
+    inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, Type], heads: object
+) -> dict[str, Type]:
+    """Return the types of the keys, values and products of an `Attention` that has a past.
+
+    ONNX (1.23) infers no rank for keys and values if the past has a symbolic length, and leaves the past out of the
+    products then, and where no keys are returned.
+    """
+    operands = [types.get(name) for name in (*inputs, *[""] * 6)]
+    queries, keys, _, _, past, past_values = (one if isinstance(one, TensorType) else None for one in operands[:6])
+    query_shape, key_shape, past_shape = (one.shape or () if one else () for one in (queries, keys, past))
+    if len(past_shape) != 4 or len(key_shape) not in (3, 4):
+        return {}
+    new, old = key_shape[-2], past_shape[2]
+    length = new + old if isinstance(new, int) and isinstance(old, int) else None
+    found: dict[str, Type] = {}
+    for name, one in zip(outputs[1:3], (past, past_values), strict=False):
+        if one is not None and one.shape is not None and len(one.shape) == 4:
+            found[name] = replace(one, shape=(*one.shape[:2], length, one.shape[3]))
+    if len(outputs) > 3 and queries is not None and len(query_shape) in (3, 4):
+        number = heads if isinstance(heads, int) else None
+        rows = query_shape[:3] if len(query_shape) == 4 else (query_shape[0], number, query_shape[1])
+        found[outputs[3]] = replace(queries, shape=(*rows, length))
+    return {name: type_ for name, type_ in found.items() if name}
+
+
+def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> onnx.ModelProto:
+    """Return a model with other scales, and with operations of an unknown domain whose results have stated types."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
+    if results and all(one.domain != _FOREIGN for one in changed.opset_import):
+        changed.opset_import.append(onnx.helper.make_opsetid(_FOREIGN, 1))
     graphs = list(_graphs(changed))
     for (place, at, operand), factors in scales.items():
         node, name = graphs[place].node[at], f"{_ADDED}_{place}_{at}"
         node.input[operand] = name
         graphs[place].initializer.append(onnx.numpy_helper.from_array(np.array(factors, "float32"), name))
+    for (place, at), types in results.items():
+        graph = graphs[place]
+        graph.node[at].domain = _FOREIGN
+        stated = {one.name: one for one in (*graph.value_info, *graph.output)}
+        for name, type_ in types.items():
+            if name not in stated:
+                stated[name] = graph.value_info.add(name=name)
+            if type_ is not None and not stated[name].type.tensor_type.HasField("shape"):
+                stated[name].type.CopyFrom(write_type(type_, what=name))
     return changed
 
 
-def _restore_scales(inferred: onnx.ModelProto, model: onnx.ModelProto) -> None:
+def _restore(inferred: onnx.ModelProto, model: onnx.ModelProto) -> None:
     for graph, source in zip(_graphs(inferred), _graphs(model), strict=True):
         for node, original in zip(graph.node, source.node, strict=True):
-            if node.op_type in _RESIZINGS:
-                node.input[:] = original.input
+            if original.op_type in _CORRECTED:
+                node.CopyFrom(original)
         kept = [one for one in graph.initializer if not one.name.startswith(_ADDED)]
         del graph.initializer[:]
         graph.initializer.extend(kept)
+    del inferred.opset_import[:]
+    inferred.opset_import.extend(model.opset_import)
 
 
 _BOUNDED = """
@@ -348,7 +408,11 @@ def infer_call(
         schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
         node = write_call(call, write_tensor)
         found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)
-        return {name: read_type(type_) for name, type_ in found.items()}
+        inferred = {name: read_type(type_) for name, type_ in found.items()}
+        if call.op == "onnx.Attention":
+            outputs = [output.name for output in call.outputs]
+            inferred |= _types_with_past(call.inputs, outputs, types, call.attr("q_num_heads"))
+        return inferred
     # An operator or type that ONNX cannot infer keeps what is stated.
     except (
         TvmTargetError,
