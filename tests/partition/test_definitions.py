@@ -67,7 +67,7 @@ def test_operators_that_only_their_definitions_make_run(name, target):
         np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("target", ["numpy", "llvm", "openvino"])
+@pytest.mark.parametrize("target", ["numpy", "onnxruntime", "llvm", "openvino"])
 @pytest.mark.parametrize("outputs", [["y", "k2", "v2", "products"], ["y", "", "", "products"]])
 def test_products_of_attention_are_as_long_as_past_and_new_keys(outputs, target):
     """ONNX's inference leaves a past of symbolic length out, so that the shape of products was folded wrong."""

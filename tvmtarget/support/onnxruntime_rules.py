@@ -113,6 +113,22 @@ def _no_broadcast_mask(op: Op) -> Reject | None:
     return None
 
 
+def _no_products_with_past(op: Op) -> Reject | None:
+    """Reject a past without results for keys and values, and products of a length that is not known (1.32).
+
+    It fails at the first run, and folds the shape of the products, which it infers without the past.
+    """
+    if not op.operand(4):
+        return None
+    names = [output.name for output in op.call.outputs[1:3]]
+    if len(names) < 2 or not all(names):
+        return reject("RULE", "it needs names for present_key and present_value where there is a past")
+    products = op.call.outputs[3].type if op.is_read(3) else None
+    if not isinstance(products, TensorType) or (products.shape and isinstance(products.shape[-1], int)):
+        return None
+    return reject("SHAPE_DYNAMIC", f"it infers a wrong size of {op.call.outputs[3].name!r}, which depends on the past")
+
+
 def _one_zero_point(op: Op) -> Reject | None:
     point = op.tensor(3)
     if point is None or point.shape in ((), (1,)):
@@ -282,7 +298,7 @@ _RECURRENT = Rule(dtypes=frozenset({"float16", "float32"}), attrs={"layout": (0,
 RULES: dict[str, Rule] = {
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
-        checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask),
+        checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask, _no_products_with_past),
     ),
     **dict.fromkeys(sorted(_POOLS), Rule(checks=(_no_other_padding,))),
     **dict.fromkeys(_REDUCTIONS, Rule(checks=(_no_negative_axes_of_nothing,))),
