@@ -193,6 +193,35 @@ def test_attention_with_a_broadcast_mask_is_replaced_by_its_definition(mask, is_
             tt.decompose(model, "onnxruntime", fold_constants=False)
 
 
+@pytest.mark.parametrize(
+    ("data", "caches", "is_taken"),
+    [
+        ((3, 2, 4, 8), (3, 4, 4), True),
+        (("b", 2, "s", 8), ("b", "s", 4), True),
+        ((1, 2, "s", 8), (1, "s", 4), True),
+        (("b", 2, "s", 8), (1, "s", 4), False),
+        ((3, 2, 4, 8), (3, 1, 4), False),
+        ((3, 4, 16), (1, 4, 4), False),
+    ],
+)
+def test_rotary_embedding_of_broadcast_cosines_is_replaced_by_its_definition(data, caches, is_taken):
+    shapes = {"x": data, "cos": caches, "sin": caches}
+    graph = helper.make_graph(
+        [helper.make_node("RotaryEmbedding", [*shapes], ["y"], num_heads=2)],
+        "rotary",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    plan = tt.decompose(model, "onnxruntime")
+    assert bool(plan.program.replaced) is not is_taken
+    random = np.random.default_rng(0)
+    sizes = [[{"b": 3, "s": 4}.get(size, size) for size in shape] for shape in shapes.values()]
+    operands = [random.standard_normal(shape).astype("float32") for shape in sizes]
+    expected = tt.build(model, "numpy")(*operands)
+    np.testing.assert_allclose(tt.build(plan)(*operands), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
 def test_the_table_of_kernels_is_the_one_of_the_package():

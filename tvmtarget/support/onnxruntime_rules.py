@@ -129,6 +129,27 @@ def _no_products_with_past(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", f"it infers a wrong size of {op.call.outputs[3].name!r}, which depends on the past")
 
 
+def _no_broadcast_caches(op: Op) -> Reject | None:
+    """Reject cosines and sines of one batch or position for all: it fails at the first run (1.32).
+
+    PyTorch exports those of one batch.
+    """
+    data = op.tensor(0)
+    if op.operand(3) or data is None or not data.shape:
+        return None
+    wanted = (data.shape[0], data.shape[-2])
+    for index in (1, 2):
+        tensor = op.tensor(index)
+        sizes = () if tensor is None or tensor.shape is None or len(tensor.shape) != 3 else tensor.shape[:2]
+        for size, needed in zip(sizes, wanted, strict=False):
+            if isinstance(size, int) and size != needed and (size == 1 or isinstance(needed, int)):
+                message = (
+                    f"it broadcasts no cosines and sines, and size {size} of {op.operand(index)!r} is for {needed}"
+                )
+                return reject("RULE", message, hint="expand them")
+    return None
+
+
 def _one_zero_point(op: Op) -> Reject | None:
     point = op.tensor(3)
     if point is None or point.shape in ((), (1,)):
@@ -317,6 +338,7 @@ RULES: dict[str, Rule] = {
     "RNN": _RECURRENT,
     "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
+    "RotaryEmbedding": Rule(checks=(_no_broadcast_caches,)),
     "Resize": Rule(
         checks=(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region)
     ),
