@@ -86,6 +86,38 @@ def test_lengths_that_only_a_value_states_become_known():
     assert (kinds(folded), folded.main.types["y"].shape) == (["Reshape"], (2, 6))
 
 
+# Of tf2onnx: the rows of each segment, whose numbers are constants.
+SEGMENTS = """g (float[n,5] x) => (float[m,5] y) <int64[4] segments = {0, 2, 0, 1}, int64[1] count = {4}> {
+    sorted, order = TopK<axis = 0, largest = 0>(segments, count)
+    values, first, place, lengths = Unique<axis = 0>(sorted)
+    length = Gather(lengths, place)
+    rows = Sub(order, length)
+    kept = Gather(order, first)
+    z = Gather(x, kept)
+    w = Gather(x, rows)
+    u = ReduceMax<axes = [0]>(w)
+    y = Add(z, u) }"""
+
+
+@pytest.mark.parametrize("target", ["numpy", "onnxruntime", "openvino"])
+def test_orders_of_integers_become_constants(target):
+    module = read(SEGMENTS)
+    assert kinds(fold_constants(module)) == ["Gather", "Gather", "ReduceMax", "Add"]
+    x = np.random.default_rng(0).standard_normal((4, 5)).astype("float32")
+    rows = [-2, 0, 2, 0]  # sorted are 0, 2, 3, 1, of segments of 2, 2, 1 and 1 rows
+    np.testing.assert_array_equal(tt.build(module, target)(x), x[[0, 3, 1]] + x[rows].max(0))
+
+
+def test_orders_of_floats_and_unsorted_ones_stay():
+    for constant, attribute in (("float[2] c = {2, 1}", ""), ("int64[2] c = {2, 1}", "<sorted = 0>")):
+        left = kinds(
+            fold_constants(
+                read(f"g () => (float[?] y) <{constant}> {{ u = Unique{attribute}(c) y = Cast<to = 1>(u) }}")
+            )
+        )
+        assert left == ["Unique", "Cast"]
+
+
 def test_constants_are_folded_in_nested_bodies_too():
     module = read("""g (float[2,3] x, bool c) => (float[k] y) <int64[1] six = {6}> {
         y = If(c) <then_branch = t () => (float[k] p) { s = Shape(x) m = Neg(s) n = Neg(m) q = ReduceProd(n)

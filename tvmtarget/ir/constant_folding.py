@@ -72,6 +72,8 @@ _COMPUTES = _kinds(
 )
 # Sums, which the reference evaluator accumulates in the element type.
 _SUMS = _kinds("CumSum MatMul ReduceMean ReduceProd ReduceSum")
+# Orders of integers: that of NaN is not defined, and the evaluator ignores that a Unique shall not sort.
+_ORDERS = _kinds("TopK Unique")
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
@@ -173,7 +175,7 @@ def _has_empty_parts(function: Function) -> bool:
 
 
 def _is_foldable(call: Call) -> bool:
-    is_known = call.kind in _MOVES or call.kind in _COMPUTES or call.kind in _SUMS
+    is_known = any(call.kind in kinds for kinds in (_MOVES, _COMPUTES, _SUMS, _ORDERS))
     return is_known and call.op == f"onnx.{call.kind}" and not call.has_effect and not call.regions
 
 
@@ -613,6 +615,8 @@ class _Folding:
         sizes = [type_.nbytes if isinstance(type_, TensorType) else None for type_ in stated]
         if call.kind == "Range" and len(call.inputs) == 3 and all(value.shape == () for value in inputs.values()):
             sizes = [_range_bytes(*(inputs[name].item() for name in call.inputs))]
+        if call.kind == "Unique":  # of each element a value, and three numbers
+            sizes = [given + 24 * sum(value.size for value in inputs.values())]
         grown = sum(size or 0 for size in sizes) - given
         if (None in sizes and not is_bounded and "string" not in dtypes) or max(grown, 0) > self._bytes_left:
             return None
@@ -749,6 +753,8 @@ def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:
     dtypes = dtypes | {type_.dtype for type_ in stated if isinstance(type_, TensorType)}
     if call.kind in _MOVES:
         return dtypes <= _NUMBERS | {"string"}
+    if call.kind in _ORDERS:
+        return call.attr("sorted") != 0 and dtypes <= {one for one in _NUMBERS if "int" in one}
     return dtypes <= _NUMBERS and not (call.kind in _SUMS and "float16" in dtypes)
 
 
