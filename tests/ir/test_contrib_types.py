@@ -1,6 +1,7 @@
 """Types of ONNX Runtime's own operators, compared with the values that it returns."""
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -195,3 +196,37 @@ def test_results_of_classical_models_have_the_types_of_their_values(kind):
     for name, value in zip(outputs, session.run(None, dict(zip(names, operands, strict=True))), strict=True):
         assert types[name].shape == value.shape
         assert types[name].dtype == ("string" if value.dtype == object else str(value.dtype))
+
+
+@pytest.mark.parametrize(("dims", "inner"), [("2,4,3,3", (2, 4, 3, 3)), ("n,4,h,w", ("n", 4, "h", "w"))])
+def test_a_group_normalization_keeps_the_shape(dims, inner):
+    """ONNX (1.23) infers nothing for it."""
+    nodes = "g = GroupNormalization<num_groups = 2>(x, s, s) y = Neg(g)"
+    text = (
+        f'<ir_version: 9, opset_import: ["": 21]> f (float[{dims}] x, float[4] s) => (float[a,b,c,d] y) {{ {nodes} }}'
+    )
+    module = tt.IRModule.from_onnx(onnx.parser.parse_model(text))
+    assert module.main.types["g"].shape == inner
+    x, s = floats(2, 4, 3, 3), floats(4)
+    pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    np.testing.assert_allclose(tt.build(module, "llvm")(x, s), tt.build(module, "numpy")(x, s), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dims", "attribute", "inner"),
+    [
+        ("b,n,1", "", ("b", None, 5, 2)),
+        ("b,n,1", "<onesided = 0>", ("b", None, 8, 2)),
+        ("3,20,1", "", (3, 7, 5, 2)),
+    ],
+)
+def test_spectra_have_as_many_frequencies_as_engines_return(dims, attribute, inner):
+    """ONNX (1.23) infers nothing where the length is symbolic, and ignores the default of `onesided`."""
+    window = ", ".join(map(str, range(1, 9)))
+    text = f"""<ir_version: 9, opset_import: ["": 17]> f (float[{dims}] x) => (float[a,b,c,d] y) <int64 step = {{2}},
+        float[8] window = {{{window}}}> {{ s = STFT{attribute}(x, step, window) y = Mul(s, s) }}"""
+    module = tt.IRModule.from_onnx(onnx.parser.parse_model(text))
+    assert module.main.types["s"].shape == inner
+    x = floats(3, 20, 1)
+    pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+    np.testing.assert_allclose(tt.build(module, "llvm")(x), tt.build(module, "numpy")(x), rtol=1e-3, atol=1e-3)

@@ -28,11 +28,10 @@ __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
 _RESIZINGS = frozenset({"Resize", "Upsample"})
-_CORRECTED = _RESIZINGS | {"Attention"}
-_Scales: TypeAlias = (
-    "dict[tuple[int, int, int], list[float]]"  # by places of a graph, of a node in it and of an operand
-)
-_Results: TypeAlias = "dict[tuple[int, int], dict[str, Type]]"  # by places of a graph and of a node in it
+_CORRECTED = _RESIZINGS | {"Attention", "STFT"}
+# By places of a graph, of a node in it and, of scales, of an operand.
+_Scales: TypeAlias = "dict[tuple[int, int, int], list[float]]"
+_Results: TypeAlias = "dict[tuple[int, int], dict[str, Type]]"
 _SMALL = 1024  # constants with at most this many elements are passed by value
 
 
@@ -57,17 +56,16 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
         onnx.shape_inference.InferenceError: as ONNX raises it.
     """
     infer = partial(_infer, check_type=check_type, strict_mode=strict_mode)
-    inferred = infer(model)
     if not any(node.op_type in _CORRECTED for graph in _graphs(model) for node in graph.node):
-        return inferred
+        return infer(model)
     corrections: tuple[_Scales, _Results] = ({}, {})
     for _ in range(_MOST_ROUNDS):
+        inferred = infer(_corrected(model, *corrections))
         needed = (dict(_exact_scales(model, inferred)), dict(_results_with_past(model, inferred)))
         if needed == corrections:
             break
         corrections = needed
-        inferred = infer(_corrected(model, *corrections))
-        _restore(inferred, model)
+    _restore(inferred, model)
     return inferred
 
 
@@ -233,9 +231,15 @@ def _types_with_past(
 
 
 def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> onnx.ModelProto:
-    """Return a model with other scales, and with operations of an unknown domain whose results have stated types."""
+    """Return a model with other scales, and with operations of an unknown domain whose results have stated types.
+
+    ONNX (1.23) takes an STFT that does not state `onesided` for one of 0; the default is 1.
+    """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
+    for node in (node for graph in _graphs(changed) for node in graph.node if node.op_type == "STFT"):
+        if all(one.name != "onesided" for one in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
     if results and all(one.domain != _FOREIGN for one in changed.opset_import):
         changed.opset_import.append(onnx.helper.make_opsetid(_FOREIGN, 1))
     graphs = list(_graphs(changed))
@@ -362,7 +366,10 @@ def _is_open(value: Value) -> bool:
     )
 
 
-_CONTRIB = ("onnx.com.microsoft::", "onnx.ai.onnx.ml::", "onnx.SimplifiedLayerNormalization")
+_CONTRIB = (
+    *("onnx.com.microsoft::", "onnx.ai.onnx.ml::", "onnx.SimplifiedLayerNormalization"),
+    *("onnx.GroupNormalization", "onnx.STFT"),
+)
 
 
 def infer_call(
@@ -382,11 +389,13 @@ def infer_call(
     Returns:
         Types by name; none for an operation that ONNX cannot infer, and for one with nested bodies.
     """
+    own: dict[str, Type] = {}
     if call.op.startswith(_CONTRIB):
         operands = [type_ if isinstance(type_ := types.get(name), TensorType) else None for name in call.inputs]
         pairs = zip(call.outputs, contrib_types(call, operands), strict=False)
-        own: dict[str, Type] = {output.name: type_ for output, type_ in pairs if output.name and type_ is not None}
-        if own or "com.microsoft" in call.op:
+        own = {output.name: type_ for output, type_ in pairs if output.name and type_ is not None}
+        # Of a signal of known length, ONNX counts the frames.
+        if (own and call.op != "onnx.STFT") or "com.microsoft" in call.op:
             return own
     if call.regions or not call.op.startswith("onnx."):
         return {}
@@ -407,12 +416,14 @@ def infer_call(
         }
         schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
         node = write_call(call, write_tensor)
+        if call.op == "onnx.STFT" and call.attr("onesided") is None:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
         found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)
         inferred = {name: read_type(type_) for name, type_ in found.items()}
         if call.op == "onnx.Attention":
             outputs = [output.name for output in call.outputs]
             inferred |= _types_with_past(call.inputs, outputs, types, call.attr("q_num_heads"))
-        return inferred
+        return inferred | own | {name: type_ for name, type_ in inferred.items() if not _is_open(Value(name, type_))}
     # An operator or type that ONNX cannot infer keeps what is stated.
     except (
         TvmTargetError,
@@ -423,7 +434,7 @@ def infer_call(
         TypeError,
         ValueError,
     ):
-        return {}
+        return own
 
 
 def _type_of(stated: Type, value: np.ndarray[Any, Any]) -> TensorType:

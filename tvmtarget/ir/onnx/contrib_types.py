@@ -1,4 +1,4 @@
-"""Result types that ONNX's shape inference does not know: of operators of com.microsoft, and of classical models.
+"""Result types that ONNX's shape inference does not know: of com.microsoft, of classical models, and a few others.
 
 Source: the operator documents of ONNX Runtime (docs/ContribOperators.md) and of ONNX (docs/Operators-ml.md); the tests
 compare with what ONNX Runtime returns.
@@ -377,8 +377,21 @@ _CLASSICAL: dict[str, _Rule] = {
     "TreeEnsemble": _trees,
 }
 
+
+def _frames(call: Call, operands: _Types) -> _Types:
+    """Type the spectra of frames, whose number follows from the length of the signal."""
+    signal, window = operands[0], _shape(operands[2])
+    length = window[0] if window else None
+    bins = length // 2 + 1 if isinstance(length, int) and _number(call, "onesided", 1) else length
+    return (TensorType(signal.dtype, (_shape(signal)[0], None, bins, 2)),) if signal and _shape(signal) else ()
+
+
 _RULES_BY_DOMAIN: Mapping[str, Mapping[str, _Rule]] = {
-    "": {"onnx.SimplifiedLayerNormalization": _like_first},  # ONNX Runtime adds it to ONNX's own domain
+    "": {
+        "onnx.GroupNormalization": _like_first,
+        "onnx.STFT": _frames,
+        "onnx.SimplifiedLayerNormalization": _like_first,  # ONNX Runtime adds it to ONNX's own domain
+    },
     "onnx.com.microsoft": _RULES,
     "onnx.ai.onnx.ml": _CLASSICAL,
 }
