@@ -97,6 +97,35 @@ def test_a_symbolic_batch_is_resized_in_all_modes():
     check(resized(modes, (2, 2), ["n", 3, 6, 5]), {"x": image(2, 3, 6, 5)}, modes)
 
 
+@pytest.mark.parametrize(
+    ("dims", "text"),
+    [
+        ("1,10,12,3", 'y = Resize<mode = "cubic">(x, , , sizes)'),
+        ("b,h,w,3", 'y = Resize<mode = "linear">(x, , scales)'),
+        ("h,w,3", 'y = Resize<mode = "linear">(x, , , sizes3)'),
+        ("10,12", "y = Resize(x, , , sizes2)"),
+        ("b,4,5,6,3", 'y = Resize<mode = "linear">(x, , scales5)'),
+        (
+            "1,h,w,3",
+            "s = Shape<start = 1, end = 3>(x) d = Add(s, s) t = Concat<axis = 0>(one, d, three) y = Resize(x, , , t)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("target", ["llvm", "c"])
+def test_channels_may_be_behind_what_is_resized(dims, text, target):
+    constants = """int64[4] sizes = {1, 7, 9, 3}, int64[3] sizes3 = {7, 9, 3}, int64[2] sizes2 = {7, 9},
+        float[4] scales = {1, 2, 0.5, 1}, float[5] scales5 = {1, 2, 2, 1, 1},
+        int64[1] one = {1}, int64[1] three = {3}"""
+    results = ",".join("pqrst"[: dims.count(",") + 1])
+    graph = f"g (float[{dims}] x) => (float[{results}] y) <{constants}> {{ {text} }}"
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> {graph}')
+    shape = [{"b": 2, "h": 8, "w": 10}.get(dim) or int(dim) for dim in dims.split(",")]
+    if target == "c":
+        proto.graph.input[0].type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, shape))
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    np.testing.assert_allclose(tt.build(proto, target)(x), tt.build(proto, "numpy")(x), rtol=1e-4, atol=1e-5)
+
+
 def test_bytes_are_resized_to_their_nearest_elements():
     x = np.arange(24, dtype="uint8").reshape(1, 1, 6, 4)
     check(resized(MODES[:2], (2, 2), ["n", 1, "a", "b"], "uint8"), {"x": x}, MODES[:2])

@@ -18,6 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
 from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, dequantized_array, operands_of
 from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
+from tvmtarget.support.tvm_rules import order_to_resize
 
 __all__ = ["EXPANSIONS", "RECURRENT_EXPANSIONS", "Expansion", "expand_operators", "kind_of", "value_types"]
 
@@ -450,6 +451,37 @@ def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.along("Squeeze", result, stated, node.output[0])
 
 
+# Images
+
+
+def _image_resize(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a Resize so that the dimensions that stay as they are, such as channels behind the others, come first."""
+    x, _, scales, sizes = operands_of(node, 4)
+    before, after = (
+        [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in builder.types[name].shape.dim]
+        for name in (x, node.output[0])
+    )
+    factors = builder.array(scales) if scales else None
+    factors = None if factors is None or not factors.size else factors
+    order, missing = order_to_resize(before, after, None if factors is None else factors.tolist())
+    if not missing and list(order) == sorted(order):
+        builder.nodes.append(node)
+        return
+    image = builder.add("Transpose", [x], perm=order)
+    image = builder.along("Unsqueeze", image, range(missing)) if missing else image
+    operands = [image, "", scales, sizes]
+    for at, dtype in ((2, "float32"), (3, "int64")):
+        given = builder.array(operands[at]) if operands[at] else None
+        if given is not None and given.size:
+            operands[at] = builder.constant(np.array([*[1] * missing, *given[list(order)]], dtype), x)
+        elif operands[at] and given is None:
+            ordered = builder.add("Gather", [operands[at], builder.constant(np.array(order), x)])
+            operands[at] = builder.add("Concat", [builder.constant(np.ones(missing, dtype), x), ordered], axis=0)
+    image = builder.add("Resize", operands, **attributes_of(node))
+    image = builder.along("Squeeze", image, range(missing)) if missing else image
+    builder.add("Transpose", [image], node.output[0], perm=[order.index(axis) for axis in range(len(order))])
+
+
 # Activations
 
 
@@ -630,6 +662,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::SkipLayerNormalization": _skip_norm,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
     "ReduceLogSumExp": _log_sum_exp,
+    "Resize": _image_resize,
     "SimplifiedLayerNormalization": _simple_norm,
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,

@@ -36,6 +36,7 @@ __all__ = [
     "check_matmul",
     "check_nonempty",
     "computed_shape",
+    "order_to_resize",
     "reduced_dims",
     "squeezed_dims",
     "unknown_fit",
@@ -567,15 +568,45 @@ def _check_grid_sample(op: Op) -> Reject | None:
     return reject("RANK", f"it does not support GridSample with mode={op.attr('mode')!r} on {rank} dimensions")
 
 
+def order_to_resize(
+    before: Sequence[Dim], after: Sequence[Dim], scales: Sequence[float] | None
+) -> tuple[tuple[int, ...], int]:
+    """Return how to arrange an image for a Resize of all dimensions but the first two.
+
+    Args:
+        before: its sizes.
+        after: the sizes of the result, as far as they are known.
+        scales: what they are scaled by, one for each dimension; None if sizes are given.
+
+    Returns:
+        The order of its dimensions, of which those that stay as they are come first, and how many of size 1 are to be
+        put before them.
+    """
+    if scales is None:
+        pairs = enumerate(zip(before, after, strict=False))
+        kept = [axis for axis, (old, new) in pairs if old is not None and old == new]
+    else:
+        kept = [axis for axis, scale in enumerate(scales) if scale == 1]
+    first = kept[:2]
+    return (*first, *(axis for axis in range(len(before)) if axis not in first)), 2 - len(first)
+
+
 def _check_resize(op: Op) -> Reject | None:
-    """Require one to three spatial dimensions; where sizes or scales are not whole numbers, also a mode for these."""
+    """Require one to three resized dimensions; where sizes or scales are not whole numbers, also a mode for these."""
     shape, scales, result = _shape(op, 0), op.constant(2), op.outputs[0]
-    if len(shape) not in (3, 4, 5):
-        return reject("RANK", f"it resizes 3 to 5 dimensions, not {len(shape)}")
-    if scales is not None and scales.size:
-        is_plain = len(scales) == len(shape) and (scales[:2] == 1).all()
-        pairs = list(zip(shape, scales.astype("float64"), strict=False))
-        after: _Shape = tuple(int(dim * factor) if isinstance(dim, int) else None for dim, factor in pairs)
+    after = result.shape or () if isinstance(result, TensorType) else ()
+    factors = None if scales is None or not scales.size else scales.astype("float64").tolist()
+    order, missing = order_to_resize(shape, after, factors)
+    if len(order) + missing not in (3, 4, 5):
+        return reject("RANK", f"it resizes 1 to 3 dimensions, not {len(order) + missing - 2}")
+    is_plain = len(after if factors is None else factors) == len(shape)
+    if is_plain:
+        shape = (*[1] * missing, *(shape[axis] for axis in order))
+        after = (*[1] * missing, *(after[axis] for axis in order if axis < len(after)))
+        factors = factors and [*[1.0] * missing, *(factors[axis] for axis in order)]
+    if factors is not None:
+        pairs = list(zip(shape, factors, strict=False))
+        after = tuple(int(dim * factor) if isinstance(dim, int) else None for dim, factor in pairs)
         # TVM computes the scale of static dimensions from the sizes; ONNX uses the scale of the model.
         is_static = all(isinstance(dim, int) and dim * factor % 1 == 0 for dim, factor in pairs[2:])
         is_whole = is_static or all(factor % 1 == 0 for _, factor in pairs)
@@ -583,12 +614,11 @@ def _check_resize(op: Op) -> Reject | None:
             # ONNX's reference evaluator divides by the size before it is rounded, ONNX Runtime by that after.
             return reject("RULE", "it aligns no corners by scales that give no whole sizes", hint="give sizes")
     else:
-        after = result.shape or () if isinstance(result, TensorType) else ()
-        is_plain = len(after) == len(shape) and None not in after and after[:2] == shape[:2]
+        is_plain = is_plain and None not in after
         # Sizes that are given when the program runs are symbols in the code, also where the result states them.
         is_static = _is_static(shape[2:]) and op.constant(3) is not None
     if not is_plain:
-        return reject("RULE", "it resizes spatial dimensions only, all of them, to known or named sizes")
+        return reject("RULE", "it resizes to known or named sizes only")
     if op.attr("coordinate_transformation_mode") == "align_corners" and 1 in after[2:]:
         return reject("RULE", "it aligns no corners where a dimension becomes 1")
     tensor = op.tensor(0)
