@@ -126,6 +126,15 @@ def test_channels_may_be_behind_what_is_resized(dims, text, target):
     np.testing.assert_allclose(tt.build(proto, target)(x), tt.build(proto, "numpy")(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_corners_are_aligned_by_scales_that_are_whole_in_float32_only(mode):
+    """TensorFlow's converter writes scales of 20 / 12 and 20 / 14."""
+    modes = [{"mode": mode, "coordinate_transformation_mode": "align_corners"}]
+    module, x = resized(modes, (20 / 12, 20 / 14), [2, 3, 12, 14]), image(2, 3, 12, 14)
+    check(module, {"x": x}, modes)
+    np.testing.assert_allclose(tt.build(module, "numpy")(x), tt.build(module, "llvm")(x), atol=1e-5)
+
+
 def test_bytes_are_resized_to_their_nearest_elements():
     x = np.arange(24, dtype="uint8").reshape(1, 1, 6, 4)
     check(resized(MODES[:2], (2, 2), ["n", 1, "a", "b"], "uint8"), {"x": x}, MODES[:2])

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tvmtarget.ir.onnx.opset_versions import since_version
 from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import TensorType
@@ -186,7 +188,11 @@ def check_aligned_corners(op: Op) -> Reject | None:
     shape = tensor.shape if tensor is not None and tensor.shape is not None else ()
     sizes = [shape[axis] for axis in integers_of(op.call, "axes", range(len(shape)))]
     pairs = zip(sizes, () if scales is None else scales.tolist(), strict=False)
-    if scales is not None and all(scale % 1 == 0 or (isinstance(n, int) and n * scale % 1 == 0) for n, scale in pairs):
+    # TensorFlow's scale of 20 / 12 gives 20 in float32 only; the element nearest to a place may be another one.
+    real = float if op.attr("mode") in (None, "nearest") else np.float32
+    if scales is not None and all(
+        scale % 1 == 0 or (isinstance(size, int) and real(size) * real(scale) % 1 == 0) for size, scale in pairs
+    ):
         return None
     message = f"its {op.kind} aligns corners otherwise than ONNX where scales give no whole sizes"
     return reject("ATTR", message, hint="give sizes")

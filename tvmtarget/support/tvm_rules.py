@@ -610,6 +610,9 @@ def _check_resize(op: Op) -> Reject | None:
         # TVM computes the scale of static dimensions from the sizes; ONNX uses the scale of the model.
         is_static = all(isinstance(dim, int) and dim * factor % 1 == 0 for dim, factor in pairs[2:])
         is_whole = is_static or all(factor % 1 == 0 for _, factor in pairs)
+        # A scale such as 20 / 12, of TensorFlow, gives 20 in float32 only; a ratio of the sizes is as near to it.
+        if op.attr("mode") in ("linear", "cubic"):
+            is_whole |= all(isinstance(dim, int) and np.float32(dim) * np.float32(by) % 1 == 0 for dim, by in pairs[2:])
         if op.attr("coordinate_transformation_mode") == "align_corners" and not is_whole:
             # ONNX's reference evaluator divides by the size before it is rounded, ONNX Runtime by that after.
             return reject("RULE", "it aligns no corners by scales that give no whole sizes", hint="give sizes")
