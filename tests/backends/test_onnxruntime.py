@@ -222,6 +222,17 @@ def test_rotary_embedding_of_broadcast_cosines_is_replaced_by_its_definition(dat
     np.testing.assert_allclose(tt.build(plan)(*operands), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_cubic_resize_between_transposes_runs_at_all_levels():
+    """ONNX Runtime moves the transposes, and has no kernel for what remains."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,12,10,3] x) => (float[1,9,7,3] y)
+        <int64[4] sizes = {1, 3, 9, 7}> { t = Transpose<perm = [0, 3, 1, 2]>(x)
+        r = Resize<mode = "cubic">(t, , , sizes) y = Transpose<perm = [0, 2, 3, 1]>(r) }"""
+    proto = onnx.parser.parse_model(text)
+    x = np.random.default_rng(0).standard_normal((1, 12, 10, 3)).astype("float32")
+    expected = tt.build(proto, "numpy")(x)
+    np.testing.assert_allclose(tt.build(proto, "onnxruntime")(x), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
 def test_the_table_of_kernels_is_the_one_of_the_package():

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
-from tvmtarget.backends.expansion_builder import bodies_of, value_names
+from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, value_names
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.operator_expansion import value_types
@@ -158,7 +158,16 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
     values = (*graph.input, *graph.value_info, *graph.output)
     types = {*(value.type.tensor_type.elem_type for value in values), *(one.data_type for one in graph.initializer)}
     # onnxruntime (1.31) ends the process where it fuses a transposition of batches into a product of float16.
-    return ("MatmulTransposeFusion",) if TensorProto.FLOAT16 in types else ()
+    skipped = ["MatmulTransposeFusion"] if TensorProto.FLOAT16 in types else []
+    # It moves transposes to where a cubic Resize has channels behind the sizes, which has no kernel (1.32).
+    graphs = [graph]
+    for one in graphs:
+        graphs += [body for node in one.node for body in bodies_of(node)]
+    if any(
+        node.op_type == "Resize" and attributes_of(node).get("mode") == "cubic" for one in graphs for node in one.node
+    ):
+        skipped.append("TransposeOptimizer_CPUExecutionProvider")
+    return skipped
 
 
 class _Session(Compiled):
