@@ -130,6 +130,8 @@ class _Maker:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         # It would replace two quantizations of a value by one of another scale, whose results differ (1.31).
         options.add_session_config_entry("session.disable_double_qdq_remover", "1")
+        # By default, a product with dequantized weights of 4 bits rounds its other operand to int8 (1.32); 1 does not.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         providers = self.providers(options)
         # Without the last argument, a session whose provider fails runs on the CPU, after a line on standard output.
         make = partial(self.ort.InferenceSession, source, options, providers=providers or None, enable_fallback=0)
