@@ -130,7 +130,7 @@ class _Maker:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         # It would replace two quantizations of a value by one of another scale, whose results differ (1.31).
         options.add_session_config_entry("session.disable_double_qdq_remover", "1")
-        # By default, a product with dequantized weights of 4 bits rounds its other operand to int8 (1.32); 1 does not.
+        # By default, a product with dequantized weights of 4 bits rounds its other operand to int8 (1.31); 1 does not.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
         providers = self.providers(options)
         # Without the last argument, a session whose provider fails runs on the CPU, after a line on standard output.
@@ -161,7 +161,7 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
     types = {*(value.type.tensor_type.elem_type for value in values), *(one.data_type for one in graph.initializer)}
     # onnxruntime (1.31) ends the process where it fuses a transposition of batches into a product of float16.
     skipped = ["MatmulTransposeFusion"] if TensorProto.FLOAT16 in types else []
-    # It moves transposes to where a cubic Resize has channels behind the sizes, which has no kernel (1.32).
+    # It moves transposes to where a cubic Resize has channels behind the sizes, which has no kernel (1.31).
     graphs = [graph]
     for one in graphs:
         graphs += [body for node in one.node for body in bodies_of(node)]

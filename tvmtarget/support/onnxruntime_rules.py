@@ -116,7 +116,7 @@ def _no_broadcast_mask(op: Op) -> Reject | None:
 
 
 def _no_products_with_past(op: Op) -> Reject | None:
-    """Reject a past without results for keys and values, and products of a length that is not known (1.32).
+    """Reject a past without results for keys and values, and products of a length that is not known (1.31).
 
     It fails at the first run, and folds the shape of the products, which it infers without the past.
     """
@@ -132,7 +132,7 @@ def _no_products_with_past(op: Op) -> Reject | None:
 
 
 def _no_broadcast_caches(op: Op) -> Reject | None:
-    """Reject cosines and sines of one batch or position for all: it fails at the first run (1.32).
+    """Reject cosines and sines of one batch or position for all: it fails at the first run (1.31).
 
     PyTorch exports those of one batch.
     """

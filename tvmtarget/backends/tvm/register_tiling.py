@@ -453,7 +453,7 @@ def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -
         most_vectors = FEW_VECTORS if rows > 2 else registers
         most_rows = FEW_ROWS if may_leave_rows else registers
         small = [(v, r) for v, r in fitting if v <= most_vectors and r <= most_rows]
-        return min(small, key=lambda size: _cycles(*size, rows))
+        return min(small, key=lambda size: _cycles(size[0], size[1], rows))
     return max(fitting, key=worth)
 
 
