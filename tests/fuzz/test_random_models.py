@@ -1,6 +1,7 @@
 """The law of targets: of a random model they compute what onnxruntime computes, or refuse to partition it."""
 
 import pytest
+from effort import examples
 
 pytest.importorskip("onnxruntime")
 
@@ -18,7 +19,7 @@ def test_random_models_of_open_sizes_are_computed_or_refused():
     assert list(failures("openvino", range(200, 230), 0.5)) == []
 
 
-@pytest.mark.parametrize(("target", "count", "symbolic"), [("llvm", 20, 0.5), ("c", 12, 0)])
+@pytest.mark.parametrize(("target", "count", "symbolic"), [("llvm", examples(12, 100), 0.5), ("c", examples(8, 50), 0)])
 @pytest.mark.slow
 def test_random_models_are_compiled_or_refused(target, count, symbolic):
     pytest.importorskip("tvm")

@@ -34,7 +34,7 @@ def test_json_round_trips(module):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(100, 400), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(50, 400), deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_many_modules_are_read_back(module):
     comes_back(module)

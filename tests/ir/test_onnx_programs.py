@@ -18,7 +18,7 @@ from tvmtarget.ir.extraction import extract_operations
 from tvmtarget.ir.rewrite import inline, outline_calls, remove_dead_code, share_constants
 from tvmtarget.ir.structure import difference, structural_hash
 
-FAST, SLOW = range(50), range(50, examples(250, 1000))
+FAST, SLOW = range(50), range(50, examples(150, 1000))
 
 
 def run(model, inputs):

@@ -31,7 +31,7 @@ def test_what_is_printed_is_read_back(module):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(60, 200), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(30, 200), deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_many_modules_are_read_back(module):
     comes_back(module)
