@@ -24,6 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.tvm.call_sites import constant_of, operator_of
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.fitting_operands import FittingOperands
 from tvmtarget.backends.tvm.image_windows import (
@@ -33,6 +34,7 @@ from tvmtarget.backends.tvm.image_windows import (
     summed_windows,
 )
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
+from tvmtarget.backends.tvm.integer_products import converted_product
 from tvmtarget.backends.tvm.interpolation import interpolation
 from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
@@ -304,6 +306,27 @@ class _SymbolicImport(FittingOperands):
         offset = emit(op.round(emit(op.clip(emit(op.subtract(none, emit(op.divide(least, scale)))), 0, 255))))
         zero = builder.emit(op.astype(offset, "uint8"))
         return relax.Tuple([emit(op.quantize(x, scale, zero, axis=0, out_dtype="uint8")), scale, zero])
+
+    def cast(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Cast to int32 of the sums of a ConvInteger, which are whole and fit; None for others.
+
+        TVM's importer wraps numbers that do not fit, by nine operations with integers of 64 bits for each element.
+        """
+        relax, (sums,) = self._tvm.relax, inputs
+
+        def producer(expr: Expr) -> Expr:
+            bound = builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+            return expr if bound is None else bound
+
+        product = producer(sums)
+        if self.attribute(node, "to", 0) != TensorProto.INT32 or operator_of(product) != "relax.nn.conv2d":
+            return None
+        data, weights = map(producer, product.args)
+        known = constant_of(weights)
+        if known is None or converted_product(data, known, producer) is None:
+            return None
+        largest = np.abs(known.astype("float64")).sum(axis=(1, 2, 3)).max(initial=0) * 255
+        return relax.op.astype(sums, "int32") if largest < 2**31 else None
 
     def sign(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Sign of floats, which is NaN of NaN, where TVM's is 0; None for integers."""
@@ -809,6 +832,7 @@ class _SymbolicImport(FittingOperands):
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
 _LOWERED: dict[str, _Lowering] = {
+    "Cast": _SymbolicImport.cast,
     "Col2Im": _SymbolicImport.col2im,
     "ConstantOfShape": _SymbolicImport.constant_of_shape,
     **dict.fromkeys(("Div", "Mod"), _SymbolicImport.divide),
