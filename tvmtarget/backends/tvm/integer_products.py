@@ -29,6 +29,7 @@ __all__ = [
     "DEQUANTIZE",
     "PAIRS",
     "converted_product",
+    "fits_int32",
     "is_plain",
     "multiply_in_pairs",
     "narrow_products",
@@ -412,7 +413,7 @@ def _product(call: Expr, producer: Producer) -> _Product | None:
         return None
     if found.weights.ndim != (len("OIHW") if is_window else _PAIR) or found.weights.dtype.kind not in "iu":
         return None
-    return found if _dtype(call) == "int32" or _fits_int32(found) else None
+    return found if _dtype(call) == "int32" or fits_int32(found) else None
 
 
 def is_plain(call: Expr) -> bool:
@@ -429,8 +430,17 @@ def is_plain(call: Expr) -> bool:
     return layouts == ("NCHW", "OIHW", "NCHW") and int(attrs.groups) == 1
 
 
-def _fits_int32(product: _Product) -> bool:
-    """Return whether 32 bits hold all sums of 8-bit integers, which differ from their zero point by 255 at most."""
+def fits_int32(product: _Product) -> bool:
+    """Return whether 32 bits hold all sums of 8-bit integers.
+
+    They differ from their zero point by 255 at most.
+
+    Args:
+        product: the product.
+
+    Returns:
+        False for data of other types, too.
+    """
     weights = product.weights.astype(np.int64)
     terms = (0,) if weights.ndim == _PAIR else (1, 2, 3)
     return _dtype(product.data) in _BYTES and int(np.abs(weights).sum(terms).max(initial=0)) * 255 < 2**31

@@ -34,7 +34,7 @@ from tvmtarget.backends.tvm.image_windows import (
     summed_windows,
 )
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
-from tvmtarget.backends.tvm.integer_products import converted_product
+from tvmtarget.backends.tvm.integer_products import converted_product, fits_int32
 from tvmtarget.backends.tvm.interpolation import interpolation
 from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
@@ -318,15 +318,13 @@ class _SymbolicImport(FittingOperands):
             bound = builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
             return expr if bound is None else bound
 
-        product = producer(sums)
-        if self.attribute(node, "to", 0) != TensorProto.INT32 or operator_of(product) != "relax.nn.conv2d":
+        call = producer(sums)
+        if self.attribute(node, "to", 0) != TensorProto.INT32 or operator_of(call) != "relax.nn.conv2d":
             return None
-        data, weights = map(producer, product.args)
+        data, weights = map(producer, call.args)
         known = constant_of(weights)
-        if known is None or converted_product(data, known, producer) is None:
-            return None
-        largest = np.abs(known.astype("float64")).sum(axis=(1, 2, 3)).max(initial=0) * 255
-        return relax.op.astype(sums, "int32") if largest < 2**31 else None
+        product = None if known is None else converted_product(data, known, producer)
+        return relax.op.astype(sums, "int32") if product is not None and fits_int32(product) else None
 
     def sign(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Sign of floats, which is NaN of NaN, where TVM's is 0; None for integers."""
