@@ -231,15 +231,12 @@ def _types_with_past(
 
 
 def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> onnx.ModelProto:
-    """Return a model with other scales, and with operations of an unknown domain whose results have stated types.
-
-    ONNX (1.23) takes an STFT that does not state `onesided` for one of 0; the default is 1.
-    """
+    """Return a model with other scales, and with operations of an unknown domain whose results have stated types."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for node in (node for graph in _graphs(changed) for node in graph.node if node.op_type == "STFT"):
-        if all(one.name != "onesided" for one in node.attribute):
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+    for graph in _graphs(changed):
+        for node in graph.node:
+            _state_sides(node)
     if results and all(one.domain != _FOREIGN for one in changed.opset_import):
         changed.opset_import.append(onnx.helper.make_opsetid(_FOREIGN, 1))
     graphs = list(_graphs(changed))
@@ -257,6 +254,12 @@ def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> on
             if type_ is not None and not stated[name].type.tensor_type.HasField("shape"):
                 stated[name].type.CopyFrom(write_type(type_, what=name))
     return changed
+
+
+def _state_sides(node: onnx.NodeProto) -> None:
+    """State the default of `onesided` of an STFT, 1; ONNX (1.23) takes 0 where it is not stated."""
+    if node.op_type == "STFT" and all(one.name != "onesided" for one in node.attribute):
+        node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _restore(inferred: onnx.ModelProto, model: onnx.ModelProto) -> None:
@@ -416,14 +419,14 @@ def infer_call(
         }
         schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
         node = write_call(call, write_tensor)
-        if call.op == "onnx.STFT" and call.attr("onesided") is None:
-            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+        _state_sides(node)
         found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)
         inferred = {name: read_type(type_) for name, type_ in found.items()}
         if call.op == "onnx.Attention":
             outputs = [output.name for output in call.outputs]
             inferred |= _types_with_past(call.inputs, outputs, types, call.attr("q_num_heads"))
-        return inferred | own | {name: type_ for name, type_ in inferred.items() if not _is_open(Value(name, type_))}
+        known = {name: type_ for name, type_ in inferred.items() if not _is_open(Value(name, type_))} if own else {}
+        return inferred | own | known
     # An operator or type that ONNX cannot infer keeps what is stated.
     except (
         TvmTargetError,

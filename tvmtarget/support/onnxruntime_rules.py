@@ -344,10 +344,10 @@ RULES: dict[str, Rule] = {
     "RNN": _RECURRENT,
     "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
-    "RotaryEmbedding": Rule(checks=(_no_broadcast_caches,)),
     "Resize": Rule(
         checks=(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region)
     ),
+    "RotaryEmbedding": Rule(checks=(_no_broadcast_caches,)),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
