@@ -34,8 +34,8 @@ __all__ = [
 
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
-# Of 16 registers, which AVX2 has. Blocks of 4 vectors take 1.4 times as long as those of 2 if their weights exceed the
-# nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (1.5 times as long for 13 rows).
+# Of 16 registers of 256 bits, as AVX2 has. Blocks of 4 vectors take 1.4 times as long as those of 2 if their weights
+# exceed the nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (13 rows take 1.5 times as long).
 FEW_REGISTERS, FEW_VECTORS, FEW_ROWS = 16, 3, 8
 LONG_SUM = 25  # terms from which on a sum gains by that
 LEAST_LANES = 4  # of partial sums that are worth it
@@ -448,7 +448,7 @@ def _block(columns: int, rows: int, unit: VectorUnit, *, may_leave_rows: bool) -
     vectors = [count for count in range(1, min(columns, registers) + 1) if columns % count == 0]
     heights = [count for count in range(1, min(rows, registers) + 1) if may_leave_rows or rows % count == 0]
     fitting = [(v, r) for v in vectors for r in heights if v * r + v + 1 <= registers]
-    if unit.is_fused and unit.registers <= FEW_REGISTERS:
+    if unit.is_fused and unit.bits >= LONG_VECTOR and unit.registers <= FEW_REGISTERS:
         # One or two rows have enough independent sums in many vectors only, and 13 without a remainder in 13 rows.
         most_vectors = FEW_VECTORS if rows > 2 else registers
         most_rows = FEW_ROWS if may_leave_rows else registers
