@@ -35,7 +35,7 @@ __all__ = [
 TAIL_WORTH = 0.7  # of a block whose rows leave a remainder, beside one whose rows do not
 CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 units
 # Of 16 registers of 256 bits, as AVX2 has. Blocks of 4 vectors take 1.4 times as long as those of 2 if their weights
-# exceed the nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (13 rows take 1.5 times as long).
+# exceed the nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (13 rows: 1.5 times as long).
 FEW_REGISTERS, FEW_VECTORS, FEW_ROWS = 16, 3, 8
 LONG_SUM = 25  # terms from which on a sum gains by that
 LEAST_LANES = 4  # of partial sums that are worth it
