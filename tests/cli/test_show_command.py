@@ -204,6 +204,10 @@ def test_the_help_says_that_a_target_can_be_a_file_and_what_wins(cli, command):
         ("Jetson_Nano(cpu/num-cores=2)", "unknown kind 'Jetson_Nano'; did you mean the tag 'nvidia/jetson-nano'?"),
         ("[gpu=jetson-nanoo]", "unknown kind 'jetson-nanoo'; did you mean the tag 'nvidia/jetson-nano'? (at 'gpu')"),
         ("c5", "unknown kind 'c5'; did you mean the tag 'aws/c5'?"),
+        (
+            "[a=native]",
+            "unknown kind 'native'; this machine is `native` alone in commands, Target.detect() in Python (at 'a')",
+        ),
         ("lvm", "unknown kind 'lvm'; did you mean 'llvm'?"),
         ("foo", "unknown kind 'foo'; `tvmtarget kinds` lists them"),
     ],

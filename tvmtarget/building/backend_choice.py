@@ -102,7 +102,7 @@ def choose_backend(topology: Topology, path: str, *, allow_interpreter: bool) ->
     if foreign is not None:
         raise BackendError(
             f"{place} cannot be compiled: {reason}; nor can numpy interpret it, as it describes another machine "
-            f"({foreign}): install a code generator for it, or build for this machine, such as 'native'"
+            f"({foreign}): install a code generator for it, or build for Target.detect() ('native' on the command line)"
         )
     if not allow_interpreter:
         raise BackendError(

@@ -348,7 +348,8 @@ class Executable:
             return ()
         return (
             f"{sites}: llvm without mcpu is code for any x86-64, with SSE2 only, for executor aot; other executors add "
-            "code with AVX2, which often takes half the time or less: write 'llvm -mcpu=x86-64-v3', or 'native'",
+            "code with AVX2, which often takes half the time or less: write 'llvm -mcpu=x86-64-v3', or build for "
+            "Target.detect() ('native' on the command line)",
         )
 
     @property

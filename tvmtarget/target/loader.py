@@ -278,6 +278,9 @@ class Reader(Generic[_N]):
         for tag in self._tags:
             by_fold.setdefault(fold(tag.rpartition("/")[2]).lower(), []).append(tag)
         folded = fold(name).lower()
+        if folded == "native":
+            tail = "; this machine is `native` alone in commands, Target.detect() in Python"
+            return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
         tail = "" if folded in by_fold else did_you_mean(name, kind_names())
         if not tail:
             import difflib  # only messages need it, and reading a target is to start fast
