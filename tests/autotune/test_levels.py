@@ -5,6 +5,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from models import DIGITS, beginning, inputs_of, light, small
@@ -327,7 +328,7 @@ def test_convolutions_are_tuned_on_all_levels_and_the_placement_is_no_slower_by_
     model = beginning(light("squeezenet"), 20)
     module = tt.IRModule.from_onnx(model)
     log = tt.TuningLog("memory:")
-    result = tt.tune(module, BOTH, log=log, trials=20)
+    result = tt.tune(module, BOTH, log=log, trials=examples(10, 20))
     record_property("ratio", result.speedup)
     plan = tt.decompose(module, BOTH)
     assert confirmed_ratio(module, log) <= 1

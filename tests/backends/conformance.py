@@ -129,29 +129,29 @@ def symbolic(case: Case) -> Case:
     return replace(case, name=f"{case.name} (symbolic)", model=model)
 
 
-def run_case(case: Case, kind: str) -> Outcome:
-    """Run a case on a leaf of a kind; operands that must be constants there become constants."""
+def run_case(case: Case, leaf: str) -> Outcome:
+    """Run a case on a leaf; operands that must be constants there become constants."""
     try:
         module = IRModule.from_onnx(case.model)
-        outcome = _run(case, module, kind, bound=0)
+        outcome = _run(case, module, Target.parse(leaf), bound=0)
         for bound in (len(case.inputs) - 1, len(case.inputs)):
             if not outcome.reason.startswith("NEED_CONST"):
                 break
-            outcome = _run(case, module, kind, bound=bound)
+            outcome = _run(case, module, Target.parse(leaf), bound=bound)
     except TvmTargetError as error:
         return Outcome(case.name, "failed", f"{type(error).__name__}: {error}")
     return outcome
 
 
-def _run(case: Case, module: IRModule, kind: str, *, bound: int) -> Outcome:
+def _run(case: Case, module: IRModule, leaf: Target, *, bound: int) -> Outcome:
     """Run a case whose last inputs, so many of them, are constants."""
     free = len(case.inputs) - bound
     names = [param.name for param in module.main.params]
     module = module.bind(dict(zip(names[free:], case.inputs[free:], strict=True)))
-    reason = _unsupported_reason(module, kind)
+    reason = _unsupported_reason(module, leaf)
     if reason is not None:
         return Outcome(case.name, "unsupported", str(reason))
-    results = build(module, kind).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
+    results = build(module, leaf).run(dict(zip(names[:free], case.inputs[:free], strict=True)))
     wrong = differences(results, case)
     return Outcome(case.name, "failed", "; ".join(wrong)) if wrong else Outcome(case.name, "passed")
 
@@ -162,11 +162,11 @@ def differences(results: Mapping[str, Any], case: Case) -> list[str]:
     return [difference for name, got, expected in pairs for difference in _differences(name, got, expected, case)]
 
 
-def _unsupported_reason(module: IRModule, kind: str) -> Reject | None:
-    """Return the first reason why a kind does not take a module, or None."""
-    strategy = strategy_for(kind)
+def _unsupported_reason(module: IRModule, leaf: Target) -> Reject | None:
+    """Return the first reason why a leaf does not take a module, or None."""
+    strategy = strategy_for(leaf.kind)
     assert strategy is not None
-    program = normalise(module, Target(kind), {})
+    program = normalise(module, leaf, {})
     verdicts = (strategy.check(program.op(index)) for index in range(len(program.body)))
     return next((verdict for verdict in verdicts if verdict is not None), None)
 

@@ -1,6 +1,7 @@
 """Programs that C++ interprets compute what the graph executor computes in Python."""
 
 import json
+import platform
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE
 from tvmtarget.errors import ArtifactError, BackendError, RunError
 from tvmtarget.executors import graph_cpp
 from tvmtarget.executors.graph_cpp import _interpreter, header_flags, library_flags
@@ -71,15 +73,36 @@ def test_digits_are_equal_in_python_in_cpp_and_in_a_program_without_python(progr
         np.testing.assert_array_equal(np.load(tmp_path / "0.npy"), executables[0](x), strict=True)
 
 
-@pytest.mark.slow
-def test_a_vm_library_runs_in_a_program_without_python(programs, tmp_path):
-    x = digits()
+@pytest.fixture(scope="module")
+def vm_library(tmp_path_factory):
+    """Return the digits network for two leaves, and a library of it, beside its inputs."""
+    folder = tmp_path_factory.mktemp("library")
     executable = tt.build(DIGITS, "[a=llvm,b=llvm](host=@a,executor=vm,runtime=cpp)", where={"op:Gemm": "@b"})
-    executable.export(tmp_path / "digits.so")
-    np.save(tmp_path / "x.npy", x)
-    done = run_program(programs / "run_vm", tmp_path / "digits.so", tmp_path / "x.npy", tmp_path / "y.npy")
+    executable.export(folder / "digits.so")
+    np.save(folder / "x.npy", digits())
+    return executable, folder
+
+
+@pytest.mark.slow
+def test_a_vm_library_runs_in_a_program_without_python(programs, vm_library, tmp_path):
+    executable, folder = vm_library
+    done = run_program(programs / "run_vm", folder / "digits.so", folder / "x.npy", tmp_path / "y.npy")
     assert (done.returncode, done.stderr) == (0, "")
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), executable(x), strict=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), executable(digits()), strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="several versions are for x86-64")
+@pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="needs qemu-x86_64 of Debian's qemu-user")
+def test_a_cpu_without_avx_runs_a_library_that_was_built_on_one_with_it(programs, vm_library, tmp_path, monkeypatch):
+    executable, folder = vm_library
+    words = ["qemu-x86_64", "-cpu", "Nehalem", programs / "run_vm", folder / "digits.so", folder / "x.npy"]
+    done = run_program(*words, tmp_path / "y.npy")
+    assert (done.returncode, done.stderr) == (0, "")
+    executable.save(tmp_path / "digits.tta")
+    monkeypatch.setenv(LEVEL_VARIABLE, "1")
+    oldest = tt.load(tmp_path / "digits.tta", trust=True)(digits())
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), oldest, strict=True)
 
 
 @pytest.mark.slow
