@@ -53,7 +53,9 @@ def test_zero_is_a_size():
     ("dims", "reason"),
     [
         ({"k": 1}, "no symbolic dimension 'k'; there is 'n'"),
-        ({"n": -1}, "'n' cannot be -1; give an integer of 0 or more"),
+        ({"n": -1}, "'n' cannot be -1; give an integer from 0 to 9223372036854775807"),
+        ({"n": 2**63}, "'n' cannot be 9223372036854775808; give an integer from 0 to 9223372036854775807"),
+        ({"n": 10**5000}, "'n' cannot be a number of 16610 bits"),
         ({"n": 1.5}, "'n' cannot be 1.5"),
         ({"n": True}, "'n' cannot be True"),
     ],

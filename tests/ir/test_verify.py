@@ -131,6 +131,13 @@ def test_constants_have_their_types():
         changed(params=(tt.Value("x", TensorType("flot32", ())),)).verify()
 
 
+@pytest.mark.parametrize(("size", "printed"), [(-1, "-1"), (2**63, "9223372036854775808"), (2**70, "a number of 71")])
+def test_dimensions_are_sizes_of_64_bits(size, printed):
+    assert changed(params=(tt.Value("x", TensorType("float32", (0, 2**63 - 1))),)).verify()
+    with pytest.raises(ModelError, match=f"value 'x' has dimension {printed}.*; it should be from 0 to 9223372036854"):
+        changed(params=(tt.Value("x", TensorType("float32", (2, size))),)).verify()
+
+
 def test_attribute_names_are_unique():
     with pytest.raises(ModelError, match="op 't' has two attributes 'a'"):
         body(RELU, replace(TANH, attrs=(("a", 1), ("a", 2)))).verify()

@@ -10,7 +10,8 @@ from tvmtarget.ir.dim_aliases import with_dims
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.types import MAX_DIM, TensorType, Type
+from tvmtarget.target.problems import shown
 
 __all__ = ["specialize"]
 
@@ -27,8 +28,8 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
         module its target and attributes.
 
     Raises:
-        ModelError: a size is negative or no integer, the program has no such dimension or several functions, or ONNX
-            finds that the sizes do not fit together.
+        ModelError: a size is no integer from 0 to 2^63 - 1, the program has no such dimension or several functions, or
+            ONNX finds that the sizes do not fit together.
     """
     if len(module.functions) != 1:
         raise ModelError(
@@ -40,8 +41,8 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
     known = {dim for param in main.params for dim in _symbols(param.type)}
     problems = [f"the inputs have no symbolic dimension {name!r}{_choice(known)}" for name in dims if name not in known]
     for name, size in dims.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            problems.append(f"dimension {name!r} cannot be {size!r}; give an integer of 0 or more")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_DIM:
+            problems.append(f"dimension {name!r} cannot be {shown(size)}; give an integer from 0 to {MAX_DIM}")
     raise_all(ModelError, problems)
     if not dims:
         return module

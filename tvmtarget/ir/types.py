@@ -12,6 +12,7 @@ from tvmtarget.ir.text.escaping import is_symbol, quote
 
 __all__ = [
     "DTYPES",
+    "MAX_DIM",
     "Dim",
     "MapType",
     "OpaqueType",
@@ -57,6 +58,9 @@ DTYPES: dict[str, tuple[int, int]] = {
 }
 
 
+MAX_DIM = 2**63 - 1  # ONNX and the runtimes store dimensions in 64 bits with a sign
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A dense tensor.
@@ -73,6 +77,11 @@ class TensorType:
         if self.shape is None:
             return f"{self.dtype}[...]"
         return f"{self.dtype}[{','.join(map(_print_dim, self.shape))}]"
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the element type is known, and each number of `shape` can be a dimension."""
+        return self.dtype in DTYPES and all(0 <= dim <= MAX_DIM for dim in self.shape or () if isinstance(dim, int))
 
     def agrees_with(self, other: TensorType) -> bool:
         """Return whether a value can be of both types.

@@ -36,7 +36,7 @@ from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
-from tvmtarget.ir.types import DTYPES, Dim, TensorType, Type, dtype_of
+from tvmtarget.ir.types import DTYPES, MAX_DIM, Dim, TensorType, Type, dtype_of
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
@@ -142,7 +142,7 @@ def _keeps_all_rules(function: Function) -> bool:
     return (
         known.issuperset(function.results)
         and "" not in function.results
-        and all(type_.dtype in DTYPES for type_ in types.values() if isinstance(type_, TensorType))
+        and all(type_.is_valid for type_ in types.values() if isinstance(type_, TensorType))
         and not [*_mistyped(function.constants if _are_plain(function.attrs) else constants_of(function))]
         and not [problem for rule in rules for problem in rule(_Body(function))]
     )
@@ -428,11 +428,16 @@ def _types_are_known(body: _Body) -> Iterator[str]:
     types = {id(output.type): output.type for call in function.body for output in call.outputs if output.name}
     types |= {id(param.type): param.type for param in function.params}
     types |= {id(constant.type): constant.type for constant in function.constants}
-    if all(type_.dtype in DTYPES for type_ in types.values() if isinstance(type_, TensorType)):
+    if all(type_.is_valid for type_ in types.values() if isinstance(type_, TensorType)):
         return
     for name, type_ in function.types.items():
-        if isinstance(type_, TensorType) and type_.dtype not in DTYPES:
+        if not isinstance(type_, TensorType) or type_.is_valid:
+            continue
+        if type_.dtype not in DTYPES:
             yield f"value {name!r} has element type {type_.dtype!r}{did_you_mean(type_.dtype, DTYPES)}"
+        else:
+            wrong = [dim for dim in type_.shape or () if isinstance(dim, int) and not 0 <= dim <= MAX_DIM]
+            yield f"value {name!r} has dimension {shown(wrong[0])}; it should be from 0 to {MAX_DIM}"
 
 
 def _constants_have_their_types(body: _Body) -> Iterator[str]:
