@@ -190,6 +190,9 @@ def test_one_report_is_printed_at_a_time(cli):
         (["--assume-dim", "batch=1"], "--assume-dim has no effect without costs; add --costs, or fix"),
         (["--dim", "batch=1,batch=2"], "--dim 'batch' is both 1 and 2; give one number"),
         (["--dim", "batch=1,"], "--dim '' is not NAME=N, such as 'batch=1'"),
+        (["--dim", f"batch={'9' * 5000}"], "--dim 'batch=999"),
+        (["--dim", "batch=٣"], "--dim 'batch=٣' is not NAME=N"),
+        (["--dim", f"batch={2**63}"], "dimension 'batch' cannot be 9223372036854775808"),
         (["--dim", "btch=1"], "the inputs have no symbolic dimension 'btch'; there is 'batch'"),
     ],
 )

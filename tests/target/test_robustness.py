@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tvmtarget import Constraint, Executor, Target
 from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.configuration import CompilationConfig
+from tvmtarget.target.constraints.reasons import Truth
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.virtual_device import VirtualDevice
 
@@ -128,3 +129,23 @@ def test_two_thousand_hosts_links_and_replicas_are_walked_once():
 def test_a_host_that_contradicts_a_written_one_is_no_silent_override_of_a_configuration():
     with pytest.raises(TvmTargetError, match="the tree has the host 'c', and the configuration is given 'llvm'"):
         CompilationConfig.from_target("cuda(host=c)", "llvm")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda number: Target.parse(f"[a=llvm(count=3)](host=@a.{number})").resolve(),
+        lambda number: BOARD.at(f"gpu.{number}"),
+        lambda number: VirtualDevice.parse(f"cuda:{number}"),
+    ],
+)
+def test_a_number_with_more_digits_than_python_reads_is_rejected(use):
+    with pytest.raises(TvmTargetError, match="999"):
+        use("9" * 5000)
+
+
+def test_a_name_with_more_digits_than_python_reads_has_no_order():
+    long = Target("cuda", {"arch": f"sm_{'9' * 5000}", "unchecked": "arch"})
+    assert long.satisfies("cuda(arch>=sm_80)").truth is Truth.UNKNOWN
+    with pytest.raises(TvmTargetError, match="has no order, so arch>= has no meaning"):
+        Target.parse("cuda").satisfies(f"cuda(arch>=sm_{'9' * 5000})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import typer
 
 from tvmtarget.cli.options import Log, Near, Where, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
+from tvmtarget.target.problems import shown
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Policy
@@ -392,8 +394,8 @@ def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, 
     for text in texts or ():
         for part in text.split(","):
             name, _, number = (word.strip() for word in part.rpartition("="))
-            if not name or not number.isdecimal():
-                problems.append(f"{flag} {part!r} is not NAME=N, such as {example!r}")
+            if not name or not re.fullmatch("[0-9]{1,400}", number):
+                problems.append(f"{flag} {shown(part)} is not NAME=N, such as {example!r}")
             elif found.setdefault(name, int(number)) != int(number):
                 problems.append(f"{flag} {name!r} is both {found[name]} and {int(number)}; give one number")
     if problems:

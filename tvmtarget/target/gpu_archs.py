@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 __all__ = ["NvidiaArch", "has_instructions", "is_ordered", "runs_machine_code"]
 
-_NVIDIA = re.compile(r"sm_([0-9]+)([0-9])([af]?)")
+_NVIDIA = re.compile(r"sm_([0-9]{1,4})([0-9])([af]?)")
 _RENAMED = {(10, 1): (11, 0)}
 
 _GENERIC = {

@@ -30,6 +30,7 @@ __all__ = ["HostChoice", "TargetNode", "hosts_by_path", "origin_at"]
 
 _N = TypeVar("_N", bound="TargetNode")
 
+_REPLICA_NUMBER = re.compile("0|[1-9][0-9]{0,4}").fullmatch  # with at most as many digits as `MAX_COUNT`
 # Most names of nodes and kinds; those with dots or other letters are looked at more closely.
 _PLAIN_NAME = re.compile(r"[A-Za-z_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?").fullmatch
 
@@ -278,9 +279,10 @@ class TargetNode(JsonNode):
         Returns:
             True if this node has that replica.
         """
+        if self.count == 1:
+            return name == self.slot
         stem, _, number = name.rpartition(".")
-        is_numbered = stem == self.slot and number.isdecimal() and str(int(number)) == number
-        return name == self.slot if self.count == 1 else is_numbered and int(number) < self.count
+        return stem == self.slot and _REPLICA_NUMBER(number) is not None and int(number) < self.count
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Self]]:
         """Yield this node and all nodes below it, parents first.

@@ -7,6 +7,7 @@ TVM compares targets by address, so that two equal ones do not.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -106,7 +107,7 @@ class VirtualDevice(JsonNode):
             return cls.from_json(parse_json(text, "the virtual device", error=TextError))
         device_type, _, rest = text.strip().partition(":")
         number, _, scope = rest.partition(":")
-        if number and not (number.isascii() and number.isdecimal()):
+        if number and not re.fullmatch("[0-9]{1,16}", number):
             column = len(device_type) + 1
             raise syntax_error(f"{shown(number)} is no number of a device; write type:number:scope", text, column)
         return cls(

@@ -44,7 +44,7 @@ Operator: TypeAlias = Literal["has", "lacks", "eq", "ne", "in", "ge", "le", "gt"
 
 ORDERED: tuple[Operator, ...] = ("ge", "le", "gt", "lt")
 
-_LEVEL = re.compile(r"x86-64-v([0-9]+)")
+_LEVEL = re.compile(r"x86-64-v([0-9]{1,4})")
 
 _UNCOMPARED = frozenset({"model", "soft", "none"})
 _GROWING = frozenset({"isa", "capacity", "scale"})

@@ -155,7 +155,7 @@ class Condition(Node):
         else:
             required = self.value if row is None else self._value_as(row)
             truth = compare_attribute(self.name, self.operator, actual, required, measured=measured)
-        return Reason(truth=truth, text=f"{self}: it is {_shown(actual)}")
+        return Reason(truth=truth, text=f"{self}: it is {_value_text(actual)}")
 
     def _check_keys(self, context: NodeContext) -> Reason:
         kind = find_kind(context.node.kind)
@@ -193,7 +193,7 @@ def _read_as(row: Attribute, value: object) -> Value:
     return row.read(str(value).lower() if isinstance(value, bool) else value)
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
@@ -253,7 +253,7 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
 
 
 def _without_order(name: str, row: Attribute | None, operator: Operator, value: Value) -> str:
-    problem = f"{_shown(value)!r} has no order, so {name}{_PRINTED[operator]} has no meaning"
+    problem = f"{shown(_value_text(value))} has no order, so {name}{_PRINTED[operator]} has no meaning"
     near = did_you_mean(str(value), cpu_names()) if name == "mcpu" else ""
     return problem + (near or f"; use {'+= or -=' if row is not None and row.is_list else '= or !='}")
 
