@@ -92,6 +92,23 @@ def test_stated_values_can_be_unset(path, expected):
     assert str(board().unset(path)) == str(Target.parse(expected))
 
 
+def test_attributes_of_an_executor_can_be_unset():
+    micro = Target.parse("[n=c](executor=aot(unpacked-api=true,interface-api=c),runtime=crt)")
+    assert str(micro.unset("executor/unpacked_api").executor) == "aot(interface-api=c)"
+    assert str(micro.override({"n/runtime": "crt(system-lib=true)"}).unset("n/runtime/system-lib").at("n")) == (
+        "c(name=n,runtime=crt)"
+    )
+    with pytest.raises(UnknownNameError, match="'executor/link-params' is not set; set are: interface-api, unpacked"):
+        micro.unset("executor/link-params")
+    with pytest.raises(UnknownNameError, match="'n/executor/link-params' is not set, because no executor is"):
+        micro.unset("n/executor/link-params")
+
+
+def test_a_child_cannot_be_unset():
+    with pytest.raises(TargetError, match="'gpu' is a node, and only values can be unset, as in gpu/ATTRIBUTE"):
+        board().unset("gpu")
+
+
 # Parts
 
 

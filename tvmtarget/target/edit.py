@@ -136,22 +136,36 @@ def unset(root: _N, path: str) -> _N:
 
     Args:
         root: the tree.
-        path: path of an attribute, or of a field such as `host`.
+        path: path of an attribute, also of an executor or runtime, or of a field such as `host`.
 
     Returns:
         The changed tree.
 
     Raises:
+        TargetError: the path is that of a node.
         UnknownNameError: the value is not set, or there is no such node.
     """
     above, _, name = checked_path(path).rpartition("/")
+    around, _, role = above.rpartition("/")
+    if role in ("executor", "runtime"):
+        found, node = root.locate(around)
+        chosen: Executor | Runtime | None = getattr(node, role)
+        if chosen is None:
+            raise UnknownNameError(f"{shown(path)} is not set, because no {role} is")
+        return _put(root, found, node.replace(**{role: type(chosen)(chosen.kind, _without(chosen.attrs, path, name))}))
     found, node = root.locate(above)
     if name in _FIELDS and node.stated(name) != _FIELDS[name]:
         return _put(root, found, node.replace(**{name: _FIELDS[name]}))
-    others = {key: value for key, value in node.attrs.items() if fold(key) != fold(name)}
-    if len(others) == len(node.attrs):
-        raise UnknownNameError(f"{shown(path)} is not set{did_you_mean(name, node.attrs, listing='set are')}")
-    return _put(root, found, node.replace(attrs=Attributes(others)))
+    if any(child.slot == name for child in node.targets):
+        raise TargetError(f"{shown(path)} is a node, and only values can be unset, as in {name}/ATTRIBUTE")
+    return _put(root, found, node.replace(attrs=_without(node.attrs, path, name)))
+
+
+def _without(attrs: Attributes, path: str, name: str) -> Attributes:
+    others = {key: value for key, value in attrs.items() if fold(key) != fold(name)}
+    if len(others) == len(attrs):
+        raise UnknownNameError(f"{shown(path)} is not set{did_you_mean(name, attrs, listing='set are')}")
+    return Attributes(others)
 
 
 def merge(base: _N, other: _N) -> _N:
