@@ -9,7 +9,7 @@ import pytest
 from clusters_of_machines import TREE, built, model
 
 import tvmtarget as tt
-from tvmtarget.errors import RunError, TargetError
+from tvmtarget.errors import ArtifactError, RunError, TargetError
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.signatures import check_outputs
 from tvmtarget.tags.registry import Registry
@@ -82,6 +82,28 @@ def test_a_program_of_an_artifact_runs_on_the_scheduler_that_its_user_names(tmp_
         exe = tt.load(tmp_path / "a.tta", scheduler=cluster.scheduler_address, insecure=True)
         np.testing.assert_array_equal(exe.run(inputs)["y"], -np.abs(inputs["x"]))
         exe.close()
+
+
+def test_the_scheduler_of_the_user_comes_before_that_of_a_trusted_file(stranger, tmp_path):
+    address, calls = stranger
+    exe, inputs = built(f"{TREE}(runtime=dask(address={address},insecure=true))")
+    exe.save(tmp_path / "a.tta")
+    with pytest.raises(RunError, match=r"'tcp://127\.0\.0\.1:1'"):
+        tt.load(tmp_path / "a.tta", trust=True, scheduler="tcp://127.0.0.1:1", insecure=True).run(inputs)
+    assert calls == []
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_a_scheduler_that_would_be_ignored_is_an_error(tmp_path, trust):
+    for runtime, options, problem in (
+        ("python", {"scheduler": "tls://host:1"}, "does not run on a Dask cluster"),
+        ("dask", {"insecure": True}, "insecure .* has no effect without a scheduler"),
+    ):
+        built(f"{TREE}(runtime={runtime})")[0].save(tmp_path / "a.tta")
+        with pytest.raises(ArtifactError, match=problem):
+            tt.load(tmp_path / "a.tta", trust=trust, **options)
+    with pytest.raises(TargetError, match=r"insecure .* has no effect without workers"):
+        tt.tune(tt.IRModule.from_onnx(model()), "llvm", log="memory:", insecure=True)
 
 
 @pytest.mark.parametrize(

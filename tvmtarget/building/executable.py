@@ -64,7 +64,7 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         The executable.
 
     Raises:
-        ArtifactError: The file is damaged, or holds code that needs trust.
+        ArtifactError: The file is damaged, or holds code that needs trust; or `scheduler` or `insecure` has no effect.
     """
     facts, files = read_files(Path(path))
     place = str(path)
@@ -96,7 +96,7 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         native = {system.function: _native_of(system, files) for system in manifest.systems} if trust else {}
         tuned = tuple(map(Applied.from_json, manifest.tuned))
         calls = tuple(map(LeafCall.read, manifest.leaves if manifest.calls is None else manifest.calls))
-        runtime = target.runtime if trust else _safe_runtime(target.runtime, place, scheduler, insecure=insecure)
+        runtime = _runtime(target.runtime, place, scheduler, trust=trust, insecure=insecure)
         loaded = Executable(
             target,
             program,
@@ -155,14 +155,20 @@ def _not_allowed_to_interpret(
             yield f"{path!r} interprets @{site or '.'}, but was not built with allow_interpreter; build it again"
 
 
-def _safe_runtime(runtime: Runtime | None, path: str, scheduler: str | None, *, insecure: bool) -> Runtime | str | None:
-    """Return the runtime of an untrusted program with the user's scheduler, or the reason why it cannot run."""
+def _runtime(
+    runtime: Runtime | None, path: str, scheduler: str | None, *, trust: bool, insecure: bool
+) -> Runtime | str | None:
+    """Return the runtime of a saved program with the user's scheduler, or the reason why it cannot run."""
+    if insecure and scheduler is None:
+        raise ArtifactError("insecure (--insecure) has no effect without a scheduler; pass scheduler (--scheduler)")
     if runtime is None or runtime.kind != "dask":
         if scheduler is not None:
             raise ArtifactError(f"{path!r} does not run on a Dask cluster, so scheduler {scheduler!r} would be ignored")
         return runtime
     if scheduler is not None:
         return Runtime("dask", {**runtime.attrs, "address": scheduler, "insecure": insecure})
+    if trust:
+        return runtime
     if runtime["address"]:
         address = str(runtime["address"])
         return (

@@ -133,6 +133,10 @@ def run(
     else:
         if self_test:
             raise TextError("--self-test needs a compiled program; --check compares the outputs of a model")
+        if trust:
+            raise TextError("--trust needs a compiled program; a model has no native code")
+        if insecure and scheduler is None:
+            raise TextError("--insecure needs --scheduler")
         if target is None:
             raise TextError("--target is missing; a model needs one, such as --target llvm")
         tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)

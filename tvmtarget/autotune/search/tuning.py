@@ -132,7 +132,9 @@ def tune(
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
     if space not in SPACES:
-        problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}; there are: {', '.join(SPACES)}")
+        problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
+    if insecure and workers is None:
+        problems.append("insecure (--insecure) has no effect without workers; pass workers (--workers)")
     if trials is not None and trials < 1:
         problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
     if seconds is not None and not seconds >= 0:
