@@ -112,7 +112,7 @@ def test_a_failed_check_names_the_nearest_tags_that_satisfy(registry):
     ("text", "problem"),
     [
         ("gpux(arch>=sm_80)", "no target kind or key 'gpux'; did you mean 'gpu'"),
-        ("acme/nex", "a constraint names a kind, a key or @path, not the tag 'acme/nex'"),
+        ("acme/nex", "unknown tag 'acme/nex'; did you mean 'acme/new'"),
         ("acme/new:npu", "no node 'npu' in target 'acme/new'"),
     ],
 )

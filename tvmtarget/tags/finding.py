@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
+from tvmtarget.tags.files import NAME_PATTERN
 from tvmtarget.tags.registry import Registry
 from tvmtarget.target.constraints.attribute_comparison import doublings
 from tvmtarget.target.constraints.constraint import Condition, Constraint, known_words
@@ -38,7 +39,7 @@ def read_constraint(registry: Registry, text: str) -> Constraint:
         The constraint.
 
     Raises:
-        UnknownNameError: A word is no registered kind or key; the message suggests the nearest words.
+        UnknownNameError: A word is no registered kind or key, or a tag does not exist; the message has the nearest.
         TargetError: The text is no constraint and no tag.
 
     >>> from tvmtarget.tags.registry import default_registry
@@ -46,7 +47,8 @@ def read_constraint(registry: Registry, text: str) -> Constraint:
     gpu(arch>=sm_70)
     """
     # A tag ends at its part, `:gpu`, or its overrides, `(...)`; no kind or key has the '/' of a tag.
-    if re.split(r"[(:]", text.strip(), maxsplit=1)[0] in registry:
+    name = re.split(r"[(:]", text.strip(), maxsplit=1)[0]
+    if name in registry or ("/" in name and re.fullmatch(NAME_PATTERN, name)):
         return Constraint.of(Target.parse(text, tags=registry))
     constraint = Constraint.parse(text)
     known = known_words()
