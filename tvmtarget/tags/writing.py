@@ -45,7 +45,8 @@ def add_tag(
         registry: The registry that determines which names are in use.
 
     Raises:
-        TargetError: The name is invalid or in use, the file has problems, or the tag would not read back.
+        TargetError: The name is invalid or in use, the file is no tag file or has problems, or the tag would not read
+            back.
     """
     import tomli_w
 
@@ -53,6 +54,8 @@ def add_tag(
     if "/" in name and not re.fullmatch(NAME_PATTERN, name):
         rule = "use lower-case letters, digits, '-', '_' and '.', with the vendor first, as in acme/my-board"
         raise TargetError(f"{shown(name)} is not a valid name of a tag; {rule}")
+    if path.suffix != ".toml" or path.is_dir():
+        raise TargetError(f"{str(path)!r} is no tag file; write tvmtarget.toml, or NAMESPACE.toml for one vendor")
     namespace = None if is_project_file(path) else namespace_of(path)
     if namespace is not None and not name.startswith(f"{namespace}/"):
         raise TargetError(f"{str(path)!r} holds tags of {namespace!r}, not {name!r}; use a name {namespace}/...")
@@ -70,6 +73,8 @@ def add_tag(
     if reserved:
         raise TargetError(f"attribute {reserved[0]!r} cannot be written in a tag, where it is metadata of the tag")
     row = {"doc": doc or name, "source": [key], "confidence": confidence, **flat}
+    if tree.kind == "composite" and not tree.targets:
+        row["abstract"] = True  # a partial configuration, which is merged into a target and cannot be resolved itself
     cite = {"cite": source, "retrieved": datetime.date.today()}
     short = name.removeprefix(f"{namespace}/")
     try:
