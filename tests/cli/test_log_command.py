@@ -248,3 +248,15 @@ def test_an_import_fails_if_every_line_is_rejected(cli, tmp_path):
     (tmp_path / "a.log").write_text("[]\n")
     code, _, err = cli("log", "import", tmp_path / "new.db", tmp_path / "a.log")
     assert (code, err.splitlines()[-1]) == (1, "error: nothing was imported: every line was rejected")
+
+
+def test_an_import_of_a_missing_file_creates_no_log(cli, tmp_path):
+    code, _, err = cli("log", "import", tmp_path / "new.db", tmp_path / "absent.json")
+    assert (code, err) == (1, f"error: no file '{tmp_path / 'absent.json'}'\n")
+    assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.parametrize("words", [["--strict"], ["--max-distance", "1"]])
+def test_the_list_of_records_takes_no_policy(cli, log, words):
+    code, _, err = cli("log", "lookup", log, MATMUL.key, "-t", "llvm", "--top", "2", *words)
+    assert (code, err) == (1, f"error: --top lists all records of this target; omit {words[0]}\n")

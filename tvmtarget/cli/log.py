@@ -14,7 +14,7 @@ import typer
 
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import TargetText, read_target
-from tvmtarget.errors import LogError, TvmTargetError
+from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json
@@ -97,8 +97,11 @@ def lookup(
         list[str] | None, typer.Option("--layer", help="Another log to search after LOG; may be repeated.")
     ] = None,
     max_distance: Annotated[
-        float, typer.Option("--max-distance", help="The largest distance between the devices of a match.")
-    ] = 8.0,
+        float | None,
+        typer.Option(
+            "--max-distance", help="The largest distance between the devices of a match; 8 by default.", metavar="D"
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Only match records measured with the installed versions.")
     ] = False,
@@ -122,8 +125,10 @@ def lookup(
     """Print the best record for a workload on a target, its tier, and why better tiers have none."""
     from tvmtarget.autotune.log.match import Policy
 
+    if top is not None and (strict or max_distance is not None):
+        raise LogError(f"--top lists all records of this target; omit {'--strict' if strict else '--max-distance'}")
     opened = read_log(log, layers=layer or ())
-    policy = Policy(max_distance=max_distance, strict=strict)
+    policy = Policy(strict=strict) if max_distance is None else Policy(max_distance, strict)
     key, tree = _workload(opened, workload), read_target(target)
     if require is not None:
         opened.lookup(key, tree, policy=policy).require(_tier(require))
@@ -174,7 +179,11 @@ def import_(
     strict: Annotated[bool, typer.Option("--strict", help="Fail if a line is rejected.")] = False,
 ) -> None:
     """Import logs of other tools, and print each rejected line with the reason."""
-    accepted, rejected, targets = 0, 0, [read_target(one) for one in target or ()]
+    # Read before LOG is, so that an error in them creates no log.
+    targets = [read_target(one) for one in target or ()]
+    missing = [f"no file {str(source)!r}" for source in sources if not source.exists()]
+    raise_all(LogError, missing)
+    accepted, rejected = 0, 0
     with read_log(log, new=True) as opened:
         for source in sources:
             outcome = _import(opened, source, targets)
