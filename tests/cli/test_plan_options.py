@@ -169,7 +169,7 @@ def test_one_report_is_printed_at_a_time(cli):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--objective", "latencyy"], "--objective is latency or throughput, not 'latencyy'; did you mean 'latency'?"),
+        (["--objective", "latencyy"], "unknown --objective 'latencyy'; did you mean 'latency'?"),
         (["--objective", "throughput"], "--objective throughput needs --costs"),
         (["--max-replicas", "2"], "max_replicas is 2, but replicas do not lower the latency of one input"),
         (["--max-replicas", "0"], "max_replicas is a number, 1 or more, not 0"),
@@ -183,7 +183,9 @@ def test_one_report_is_printed_at_a_time(cli):
         (["--max-subgraphs", "ort"], "--max-subgraphs 'ort' is not NAME=N, such as 'npu=4'"),
         (["--max-subgraphs", "ort=-1"], "--max-subgraphs 'ort=-1' is not NAME=N"),
         (["--max-subgraphs", "npu=1"], "no site of the target is or has 'npu'"),
-        (["--constants", "lifted"], "--constants is bind or lift or share, not 'lifted'; did you mean 'lift'?"),
+        (["--constants", "lifted"], "unknown --constants 'lifted'; did you mean 'lift'?"),
+        (["--constants", "x"], "unknown --constants 'x'; known: bind, lift, share"),
+        (["--near"], "--near needs --log"),
         (["--log", "none.db"], "there is no log 'none.db'"),
         (["--costs", "none.json"], "(in --costs 'none.json')"),
         (["--costs", "roofline", "--assume-dim", "batch"], "--assume-dim 'batch' is not NAME=N, such as 'batch=1'"),
@@ -221,3 +223,10 @@ def test_the_first_line_warns_if_a_prediction_is_mostly_unknown(cli):
     assert out.splitlines()[0].endswith("; prediction mostly unknown (11 of 11 times)")
     _, out, _ = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", "--json")
     assert json.loads(out)["predicted"]["warning"] == "prediction mostly unknown (11 of 11 times)"
+
+
+@pytest.mark.parametrize("report", ["--op", "--sensitivity"])
+def test_an_empty_name_is_no_operation(cli, report):
+    code, out, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", report, "")
+    assert (code, out) == (1, "")
+    assert "no op '' in the model" in err

@@ -71,6 +71,10 @@ def test_options_edit_the_target(cli, words, expected):
         (["llvm", "--target-cuda-arch=sm_80"], "no such option --target-cuda-arch; there are: --target-llvm-..."),
         (["llvm", "--executor-aot-unpacked-api=1"], "no such option --executor-aot-unpacked-api"),
         (["llvm", "--target-llvm-mcpux=1"], "no attribute 'mcpux' in kind 'llvm'; did you mean 'mcpu'?"),
+        (["llvm", "--target-llvm-num-cores="], "attribute 'num-cores' of kind 'llvm' is a whole number, not ''"),
+        (["llvm", "--json", "--text"], "--json and --text are 2 forms; choose one"),
+        (["llvm", "--toml", "--origin"], "--toml has no place for --origin; use --json for both"),
+        (["llvm", "--text", "--codegen"], "--text has no place for --codegen"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
         (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not supported; passes of TVM"),
         (

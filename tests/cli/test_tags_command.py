@@ -59,6 +59,31 @@ def test_configurations_are_found_like_other_tags(cli):
     assert "config/vm" in cli("tags")[1]
 
 
+def test_bases_of_tags_cannot_be_searched_by_constraints(cli):
+    code, _, err = cli("tags", "--abstract", "--satisfying", "cuda")
+    assert (code, "--abstract and --satisfying exclude each other" in err) == (1, True)
+
+
+def test_a_mistyped_tag_is_named_where_a_constraint_may_be_one(cli):
+    for words in (["tags", "--satisfying"], ["check", "llvm", "--satisfies"]):
+        code, _, err = cli(*words, "nvidia/jetson-nanoo")
+        assert code == 1
+        assert err.startswith("error: unknown tag 'nvidia/jetson-nanoo'; did you mean 'nvidia/jetson-nano'")
+
+
+@pytest.mark.parametrize("file", ["acme.json", "acme", "."])
+def test_tags_are_added_only_to_files_that_are_read(cli, tmp_path, file):
+    code, _, err = cli("tags", "add", "acme/x", "-t", "llvm", "--file", file)
+    assert (code, f"'{file}' is no tag file; write tvmtarget.toml" in err) == (1, True)
+    assert not [path for path in tmp_path.iterdir() if path.name != "home"]
+
+
+def test_a_configuration_is_added_as_an_abstract_tag(cli):
+    assert cli("tags", "add", "acme/micro", "-t", "composite(executor=aot,runtime=crt)")[0] == 0
+    assert cli("tags", "check", "tvmtarget.toml")[0] == 0
+    assert json.loads(cli("show", "c", "--with", "acme/micro", "--json")[1])["executor"] == {"kind": "aot"}
+
+
 def test_the_best_match_is_printed_first_with_the_tags_of_the_same_board(cli):
     code, out, _ = cli("tags", "rpi4")
     same = "same as arm/rasp4b, arm/rasp4b64, raspberry-pi/4b-aarch64"

@@ -136,14 +136,20 @@ class ReportOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        given = [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+        given = self._given
         if len(given) > 1:
             raise TextError(f"{' and '.join(given)} are {len(given)} reports; request one at a time")
 
     @property
     def is_given(self) -> bool:
         """Whether a report other than the summary is requested."""
-        return any(vars(self).values())
+        return bool(self._given)
+
+    @property
+    def _given(self) -> list[str]:
+        # An empty text is a name that no operation has, not an absent option.
+        values = vars(self).items()
+        return [f"--{name.replace('_', '-')}" for name, value in values if value not in (None, False, [])]
 
     def report(self, plan: Plan) -> Report:
         """Return the report that the options request.
@@ -174,7 +180,7 @@ class ReportOptions:
             return plan.sensitivity(self.sensitivity)
         if self.diff is not None:
             return type(plan).load(self.diff).diff(plan)
-        return plan.explain(self.op or "")
+        return plan.explain(str(self.op))
 
 
 @with_option_groups

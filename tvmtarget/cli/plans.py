@@ -239,11 +239,13 @@ class PlanOptions(PartitionArguments):
 
         Raises:
             LogError: The log does not exist or cannot be read.
-            TextError: `--placement` is given without `--log`, or with `--costs`.
+            TextError: `--placement` or `--near` is given without `--log`, or `--placement` with `--costs`.
         """
         is_auto = _one_of("--placement", self.placement, ("auto",)) is not None
         if is_auto and self.log is None:
             raise TextError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
+        if self.near and self.log is None:
+            raise TextError("--near needs --log, such as --log here.db")
         if is_auto and self.costs is not None:
             raise TextError("--placement auto measures costs itself; omit --costs, or --placement")
         if self.log is None:
@@ -368,7 +370,7 @@ def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | No
     """Return the known word that equals a text; None for no text."""
     chosen = next((each for each in known if each == text), None)
     if text is not None and chosen is None:
-        raise TextError(f"{flag} is {' or '.join(known)}, not {text!r}{did_you_mean(text, known)}")
+        raise TextError(f"unknown {flag} {text!r}{did_you_mean(text, known)}")
     return chosen
 
 

@@ -11,6 +11,7 @@ import typer
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
+from tvmtarget.errors import TextError
 from tvmtarget.human_units import bytes_text, rate_text
 from tvmtarget.untrusted import printable
 
@@ -42,6 +43,11 @@ def show(
     ] = False,
 ) -> None:
     """Print a target as a tree, or in another form."""
+    forms = [name for name, given in (("--json", as_json), ("--toml", as_toml), ("--text", as_text)) if given]
+    if len(forms) > 1:
+        raise TextError(f"{' and '.join(forms)} are {len(forms)} forms; choose one")
+    if (as_toml or as_text) and (origin or codegen):
+        raise TextError(f"{forms[0]} has no place for {'--origin' if origin else '--codegen'}; use --json for both")
     tree = read_target(target, edits, context.args)
     resolved_tree = tree.resolve()
     shown = resolved_tree if resolved else tree

@@ -248,10 +248,10 @@ def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, o
             raise UnknownNameError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
         if not word.startswith("--"):
             raise UnknownNameError(f"unexpected argument {word!r}")
-        # As in tvmc, the value may be the next word.
-        if not equals and queue and not queue[0].startswith("-"):
-            value = queue.pop(0)
-        yield from _overrides(tree, name.removeprefix("--"), value or "1")
+        if not equals:
+            # As in tvmc, the value may be the next word, and a flag has none.
+            value = queue.pop(0) if queue and not queue[0].startswith("-") else "1"
+        yield from _overrides(tree, name.removeprefix("--"), value)
 
 
 def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, object]]:
