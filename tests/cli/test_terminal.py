@@ -92,3 +92,18 @@ def test_an_output_file_is_written_whole_or_not_at_all(tmp_path):
     assert done.returncode == 0
     assert np.load(path)["logits"].shape == (450, 10)
     assert [one.name for one in tmp_path.iterdir()] == ["out.npz"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ("show llvm >&-", 0, ""),
+        ("show llvm <&- >&- 2>&-", 0, ""),
+        ("show nope >&-", 1, "error: unknown kind 'nope'"),
+        ("log stats - <&-", 0, ""),
+    ],
+)
+def test_standard_streams_may_be_closed(words, code, error):
+    line = f"exec '{sys.executable}' -m tvmtarget.cli.main {words}"
+    found = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr[: len(error) or None]) == (code, error)

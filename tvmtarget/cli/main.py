@@ -140,8 +140,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_closed_streams()
     with _printable_output():
         return _run(argv)
+
+
+def _open_closed_streams() -> None:
+    """Connect standard streams that are closed to the null device.
+
+    Python has no object for a closed stream. The next file that is opened, such as a log, would also get its descriptor
+    and receive what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
 def _run(argv: Sequence[str] | None) -> int:
