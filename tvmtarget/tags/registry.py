@@ -56,6 +56,7 @@ class Registry(Mapping[str, Target]):
         # Rows and trees never change once read, so these caches do not affect the immutability of the registry.
         self._trees: dict[str, Target] = {}
         self._deprecated: dict[str, str] = {}
+        self._warned: set[str] = set()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -122,6 +123,12 @@ class Registry(Mapping[str, Target]):
         tree = self.tree(name)
         if name in self._deprecated:
             warn(f"tag {name!r} is deprecated; use {self._deprecated[name]}")
+        # A file that cannot be read may define this tag anew. The lowest layer is shipped, and tests check its files.
+        files = (layer for layer in self._layers[1:] if isinstance(layer, FileLayer))
+        unread = {problem for layer in files for problem in layer.problems(name)}
+        for problem in sorted(unread - self._warned):
+            warn(f"{problem}; what it defines is ignored")
+        self._warned |= unread
         return tree
 
     def __repr__(self) -> str:
@@ -254,7 +261,7 @@ class Registry(Mapping[str, Target]):
             tail = did_you_mean(name, [*self, *self.abstract()]) or "; `tvmtarget tags` lists them"
             # The name may be unknown because the file that defines it cannot be read.
             broken = [problem for layer in self._layers for problem in layer.problems(name)]
-            raise UnknownNameError(f"unknown tag {name!r}{tail}", *broken)
+            raise UnknownNameError(f"unknown tag {shown(name)}{tail}", *broken)
         return row
 
     def find_row(self, name: str) -> TagRow | None:

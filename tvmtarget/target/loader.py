@@ -295,14 +295,13 @@ class Reader(Generic[_N]):
             raise TargetError(Problem(f"'tag' is the name of a tag, not {shown(label)}", ("tag",)))
         # `name:path` is a part of a tag, unless the whole text is the name of a tag.
         name, _, path = (label, "", "") if label in self._tags else label.partition(":")
-        if name not in self._tags:
-            tail = did_you_mean(name, self._tags) or "; `tvmtarget tags` lists them"
-            raise UnknownNameError(Problem(f"unknown tag {shown(name)}{tail}", ("tag",)))
-        tree = self._tags[name]
         try:
-            return part(tree, path)
-        except UnknownNameError as error:
+            return part(self._tags[name], path)
+        except UnknownNameError as error:  # a registry also names the files that it cannot read
             raise UnknownNameError(*(Problem.within(("tag",), line) for line in error.problems)) from error
+        except KeyError:
+            tail = did_you_mean(name, self._tags) or "; `tvmtarget tags` lists them"
+            raise UnknownNameError(Problem(f"unknown tag {shown(name)}{tail}", ("tag",))) from None
 
     def _composition(self, found: Composition, where: _Where) -> _N:
         """Read tvmc's list in a text."""
