@@ -104,6 +104,20 @@ def test_attributes_of_an_executor_can_be_unset():
         micro.unset("n/executor/link-params")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu/num-cores": 2, "cpu": {"num_cores": 8}},
+        {"cpu": {"num_cores": 8}, "llvm/num-cores": 2},
+        {"cpu": {"num-cores": 8, "num_cores": 2}},
+    ],
+)
+def test_a_value_is_not_given_twice_at_two_depths(changes):
+    with pytest.raises(TargetError, match="are one value, which is given twice"):
+        board().override(changes)
+    assert board().override({"cpu": {"num-cores": 8}, "cpu/model": "x"}).at("cpu")["num-cores"] == 8
+
+
 def test_a_child_cannot_be_unset():
     with pytest.raises(TargetError, match="'gpu' is a node, and only values can be unset, as in gpu/ATTRIBUTE"):
         board().unset("gpu")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeGuard, TypeVar
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean
 from tvmtarget.target.attributes import Attributes, Value, fold
@@ -52,13 +52,29 @@ def override(root: _N, changes: Mapping[str, object], read: ReadTarget[_N], orig
     # `unchecked` comes first wherever it is written: the attributes that it exempts are checked when they are set.
     for path, value in sorted(changes.items(), key=lambda change: not str(change[0]).endswith("unchecked")):
         with problems.collect(loc=(str(path),)):
-            where = _canonical(root, str(path))
-            if where in changed:
-                raise TargetError(f"{changed[where]!r} and {shown(str(path))} are one value, which is given twice")
-            changed[where] = str(path)
+            for written in _changed_paths(root, str(path), value):
+                where = _canonical(root, written)
+                if where in changed:
+                    raise TargetError(f"{changed[where]!r} and {shown(written)} are one value, which is given twice")
+                changed[where] = written
             root = _override_one(root, str(path), value, read, origin)
     problems.raise_all()
     return root
+
+
+def _changed_paths(root: TargetNode, path: str, value: object) -> Iterator[str]:
+    """Yield the path of a change; those of its parts if it is an object of overrides for a child."""
+    above, _, name = path.rpartition("/")
+    if not _is_overrides(value) or not any(child.slot == name for child in root.at(above).targets):
+        yield path
+        return
+    for inner, part_of_value in value.items():
+        yield from _changed_paths(root, f"{path}/{inner}", part_of_value)
+
+
+def _is_overrides(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether the new value of a child is an object of overrides, and not a target to merge."""
+    return isinstance(value, Mapping) and "kind" not in value and "tag" not in value
 
 
 def _canonical(root: TargetNode, path: str) -> str:
@@ -94,8 +110,7 @@ def _override_one(root: _N, path: str, value: object, read: ReadTarget[_N], orig
 
 
 def _changed(child: _N, value: object, read: ReadTarget[_N], origin: Origin) -> _N:
-    """Change a whole child: an object without a kind is overrides, anything else a target to merge."""
-    if isinstance(value, Mapping) and "kind" not in value and "tag" not in value:
+    if _is_overrides(value):
         return override(child, value, read, origin)
     return merge(child, read(value))
 
