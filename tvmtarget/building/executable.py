@@ -50,8 +50,8 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
 
     Without trust, each leaf function is compiled again from its source in the file, and only if the source holds
     nothing but operators of its code generator: TIR code, calls of functions of this process, and options of LLVM are
-    errors. With trust, the native code in the file is used, and functions without native code are compiled whatever
-    their source holds.
+    errors. With trust, the native code in the file is used, and functions without native code are compiled from
+    any source.
 
     Args:
         path: A file written by `Executable.save` or `tvmtarget compile`.

@@ -300,7 +300,7 @@ class LeafFunction:
         """Check that an ONNX source has the signature in the manifest, and needs no other files.
 
         Raises:
-            ValueError: It does not; or whatever error reading the model raises.
+            ValueError: It does not, or the model cannot be read; reading it may raise other errors too.
         """
         if self.request.is_relax:
             return

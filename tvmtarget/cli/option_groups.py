@@ -32,7 +32,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(group, type) and is_dataclass(group):
             fields = list(signature(group, eval_str=True).parameters.values())
             groups[name] = group, [field.name for field in fields]
-        # Keyword-only parameters may follow each other with and without defaults, in whatever order groups bring them.
+        # Keyword-only parameters with and without defaults may follow each other in any order.
         options += (field.replace(kind=Parameter.KEYWORD_ONLY) for field in fields)
 
     @wraps(command)

@@ -92,7 +92,7 @@ class FunctionBuilder:
             array: np.ndarray[Any, Any] = np.asarray(data)
         except ValueError as error:
             raise ModelError(f"constant {name!r} is not a tensor: {error}") from error
-        # numpy makes an array of objects of whatever it cannot convert; only texts are elements of a tensor.
+        # numpy makes an array of objects of data that it cannot convert; only texts are elements of a tensor.
         if array.dtype == object and not all(isinstance(item, str | bytes) for item in array.flat):
             raise ModelError(
                 f"constant {name!r} is not a tensor of numbers or strings, but of {type(array.flat[0]).__name__}"

@@ -648,7 +648,7 @@ class _Folding:
         try:
             with np.errstate(divide=mode, invalid=mode, over="ignore", under="ignore"):
                 found = iter(ReferenceEvaluator(model).run(None, inputs))
-        # The evaluator raises whatever numpy does; the operation then fails, or not, where it runs.
+        # The evaluator passes on any error of numpy; where the operation runs it may fail or not.
         except Exception:
             return None
         values = tuple(np.asarray(next(found)) if output.name else np.empty(0) for output in call.outputs)

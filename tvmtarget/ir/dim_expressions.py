@@ -33,7 +33,7 @@ _Sum: TypeAlias = "dict[tuple[str, ...], int]"
 
 _SYMBOL = re.compile(r"[^\W\d]\w*")
 _MOST_TERMS = 12
-_MOST_PRODUCTS = 256  # of one multiplication: texts of files could ask for exponentially many
+_MOST_PRODUCTS = 256  # of one multiplication: a text of a file could require exponentially many
 _MOST_CHARACTERS = 400
 
 

@@ -813,7 +813,7 @@ def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
 class _ParsedTexts:
     """Trees of the texts that were parsed last.
 
-    A tree is valid for the plugins that were registered and the registry that was asked when its text was parsed. Texts
+    A tree is valid for the plugins that were registered and the registry that was used when its text was parsed. Texts
     with errors or warnings are parsed again, so that these appear again.
     """
 

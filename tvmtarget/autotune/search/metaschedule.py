@@ -1,8 +1,8 @@
 """A tuning log as a database of MetaSchedule that respects the target of a query.
 
 It serves everything that takes such a database: `tune_tir(..., database=LogDatabase(log, target))`, and the pass
-`MetaScheduleApplyDatabase` within `with LogDatabase(log, target):`. Programs are identified by their structure,
-whatever the functions are called, so what `tune` found is served too. This module imports TVM, which ships no types:
+`MetaScheduleApplyDatabase` within `with LogDatabase(log, target):`. Programs are identified by their structure
+and not by the names of functions, so what `tune` found is served too. This module imports TVM, which ships no types:
 its objects are Any, under names that say what they are.
 """
 

@@ -1,7 +1,7 @@
 """Conversion of attributes of TVM's calls, functions and modules, in both directions.
 
-Numbers, booleans, strings and lists of these are plain values. Everything else, and whatever would come back as another
-type, is stored in TVM's own JSON (`opaque "tvm"`).
+Numbers, booleans, strings and lists of these are plain values. All other values, and those that TVM would return
+with another type, are stored in TVM's own JSON (`opaque "tvm"`).
 """
 
 from __future__ import annotations

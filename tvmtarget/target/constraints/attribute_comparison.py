@@ -6,7 +6,7 @@
     model, soft, none not compared
 
 `measured` marks a left value that was measured on a machine rather than written in a target. A measured chip has the
-features of its own compute capability whatever the suffix of its name, firmware reserves a part of a measured memory,
+features of its own compute capability even if its name has no suffix, firmware reserves a part of a measured memory,
 and a measured triple may omit the system or the environment. `Target.satisfies`, `why_not`, the search for tags and the
 distance between devices in the tuning log all use these functions.
 
