@@ -146,6 +146,9 @@ def lookup(
         print_json(match.to_json() | {"renamed": [paths for _, paths in renamed]})
     else:
         typer.echo(match.explain())
+        if match.tier == "default" and workload.endswith(".onnx"):
+            # A build looks up the kernels, settings and placements of a plan, which are workloads of their own.
+            typer.echo(f"  note: `tvmtarget explain {workload} --target ... --log {log}` prints what a build looks up")
         for source, paths in renamed:
             names = ", ".join(f"{old} is {new}" for old, new in paths.items() if old != new)
             typer.echo(f"  note: a build uses the records of {source}, where {names}")
@@ -320,7 +323,7 @@ def pin(
     ],
     why: Annotated[str, typer.Option("--why", help="Why this candidate is chosen.", show_default=False)],
 ) -> None:
-    """Fix the candidate for a workload on a target, whatever was or will be measured."""
+    """Fix the candidate for a workload on a target; measurements do not change it."""
     opened = read_log(log)
     chosen = _candidate(opened, candidate)
     key, tree = _workload(opened, workload), read_target(target)
