@@ -230,3 +230,14 @@ def test_an_empty_name_is_no_operation(cli, report):
     code, out, err = cli("explain", DIGITS, "-t", BOTH, "--costs", "roofline", report, "")
     assert (code, out) == (1, "")
     assert "no op '' in the model" in err
+
+
+def test_a_mistyped_option_is_named_for_models_and_programs(cli, tmp_path):
+    assert cli("compile", DIGITS, "-t", "numpy", "-o", tmp_path / "a.tta")[0] == 0
+    for words in (
+        ("run", tmp_path / "a.tta", "-i", NPZ, "--chekc"),
+        ("run", DIGITS, "-i", NPZ, "-t", "numpy", "--chekc"),
+        ("explain", DIGITS, "-t", "numpy", "--blocker"),
+    ):
+        code, _, err = cli(*words)
+        assert (code, f"no such option {words[-1]}; did you mean '--" in err) == (1, True)

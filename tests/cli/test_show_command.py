@@ -75,6 +75,9 @@ def test_options_edit_the_target(cli, words, expected):
         (["llvm", "--json", "--text"], "--json and --text are 2 forms; choose one"),
         (["llvm", "--toml", "--origin"], "--toml has no place for --origin; use --json for both"),
         (["llvm", "--text", "--codegen"], "--text has no place for --codegen"),
+        (["llvm", "--resolve"], "no such option --resolve; did you mean '--resolved'?"),
+        (["llvm", "-x"], "no such option -x; known: --codegen, --config, --executor, "),
+        (["llvm", "--executor", ""], "unknown executor kind ''; known: aot, graph, vm"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
         (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not supported; passes of TVM"),
         (

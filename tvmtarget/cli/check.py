@@ -8,7 +8,7 @@ import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
 
 __all__ = ["check"]
 
@@ -38,7 +38,7 @@ def check(
     from tvmtarget.tags.finding import check_target, read_constraint
     from tvmtarget.tags.registry import default_registry
 
-    tree, registry = read_target(target, edits, context.args), default_registry()
+    tree, registry = read_target(target, edits, tvmc_options(context)), default_registry()
     # Only its errors are of interest: an inconsistent target cannot be resolved.
     tree.resolve()
     # All constraints are parsed before one is tested, so that a typing error is reported before any answer.

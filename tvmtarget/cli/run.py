@@ -12,7 +12,7 @@ import typer
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, print_json
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
 from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
 from tvmtarget.files import atomic_write, write_arrays
 from tvmtarget.human_units import counted
@@ -109,18 +109,10 @@ def run(
         raise TextError("--float64 needs --check")
     if (inputs is None) != self_test:
         raise TextError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
+    extra = tvmc_options(context)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
-        if (
-            target is not None
-            or edits
-            or context.args
-            or options.given
-            or check
-            or allow_interpreter
-            or no_cache
-            or jobs
-        ):
+        if target is not None or edits or extra or options.given or check or allow_interpreter or no_cache or jobs:
             raise ArtifactError(
                 f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
                 "--check, --allow-interpreter, --no-cache and --jobs need a model"
@@ -139,7 +131,7 @@ def run(
             raise TextError("--insecure needs --scheduler")
         if target is None:
             raise TextError("--target is missing; a model needs one, such as --target llvm")
-        tree = _with_scheduler(read_target(target, edits, context.args), scheduler, insecure=insecure)
+        tree = _with_scheduler(read_target(target, edits, extra), scheduler, insecure=insecure)
         exe = options.build(
             program, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=as_json
         )

@@ -10,7 +10,7 @@ import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, print_json
-from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
 from tvmtarget.errors import TextError
 from tvmtarget.human_units import bytes_text, rate_text
 from tvmtarget.untrusted import printable
@@ -48,7 +48,7 @@ def show(
         raise TextError(f"{' and '.join(forms)} are {len(forms)} forms; choose one")
     if (as_toml or as_text) and (origin or codegen):
         raise TextError(f"{forms[0]} has no place for {'--origin' if origin else '--codegen'}; use --json for both")
-    tree = read_target(target, edits, context.args)
+    tree = read_target(target, edits, tvmc_options(context))
     resolved_tree = tree.resolve()
     shown = resolved_tree if resolved else tree
     if as_json:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
     from tvmtarget.target.tree import Target
 
-__all__ = ["EXTRA", "OptionalTarget", "TargetArgument", "TargetEdits", "TargetText", "read_target"]
+__all__ = ["EXTRA", "OptionalTarget", "TargetArgument", "TargetEdits", "TargetText", "read_target", "tvmc_options"]
 
-# Commands that accept tvmc's options pass unknown words on to `read_target`, which knows the kinds in the tree.
+# Commands that accept tvmc's options pass unknown words on to `read_target`, which knows the kinds in the tree; see
+# `tvmc_options`.
 EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 _HELP = (
@@ -127,7 +128,27 @@ class TargetEdits:
     config: Config = None
 
     def __bool__(self) -> bool:
-        return any(vars(self).values())
+        return any(value not in (None, []) for value in vars(self).values())
+
+
+def tvmc_options(context: typer.Context) -> list[str]:
+    """Return the words of a command line that are no options of its command, for `read_target`.
+
+    Args:
+        context: The context of a command with the settings `EXTRA`.
+
+    Returns:
+        Options of tvmc with their values, and words that `read_target` rejects.
+
+    Raises:
+        UnknownNameError: An option is none of tvmc either; the message suggests the nearest ones of the command.
+    """
+    flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("-")]
+    for word in context.args:
+        name = word.partition("=")[0]
+        if name.startswith("-") and name not in _INSTEAD and name.split("-")[2:3] not in ([role] for role in _ROLES):
+            raise UnknownNameError(f"no such option {name}{did_you_mean(name, flags)}")
+    return context.args
 
 
 def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str] = ()) -> Target:
@@ -150,16 +171,17 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     from tvmtarget.target.tree import Target
 
     edits = edits or TargetEdits()
-    if edits.config is not None and text.startswith(
-        "--"
-    ):  # the target is in the file, and its place holds tvmc's option
+    # Without a target on the command line, which the file of --config has, the argument is an option of tvmc.
+    if edits.config is not None and text.startswith("--"):
         text, extra = _configured_target(edits.config), [text, *extra]
 
     tree = Target.detect() if text == "native" else _parse(text)
     for overlay in edits.overlays or ():
         tree = tree.merge(_parse(overlay))
-    for role, kind in (("executor", edits.executor), ("runtime", edits.runtime)):
-        tree = tree if kind is None else tree.override({role: _driver(role, kind)})
+    for role, chosen in (("executor", edits.executor), ("runtime", edits.runtime)):
+        if chosen is not None:
+            is_json = chosen.lstrip().startswith("{")
+            tree = tree.override({role: parse_json(chosen, f"--{role}", error=TextError) if is_json else chosen})
     # After executor and runtime, because options such as --executor-aot-... name the kind that is chosen there.
     for path, value in _tvmc_overrides(tree, extra):
         tree = tree.override({path: value})
@@ -201,11 +223,6 @@ def _read_file(path: str) -> Target:
         problems = (f"{problem} (in target file {path!r})" for problem in error.problems)
         column = error.column if isinstance(error, TextError) else None
         raise TargetFileError(*problems, path=path, offset=column) from error
-
-
-def _driver(role: str, text: str) -> object:
-    """Parse an executor or runtime: flat JSON, or the name of its kind."""
-    return parse_json(text, f"--{role}", error=TextError) if text.lstrip().startswith("{") else text
 
 
 def _split_assignment(text: str) -> tuple[str, object]:
