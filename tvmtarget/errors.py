@@ -120,24 +120,24 @@ class TvmTargetError(Exception):
 
 
 class TextError(TvmTargetError, ValueError):
-    """A text that does not parse.
+    """A text that does not parse, or several without a place.
 
     `text` is the text, of several lines the wrong one; `column` (from 0) is the place in it, and `line` (from 1, 0 if
     there is only one) its number. `caret()` draws the place.
     """
 
-    def __init__(self, problem: str, *, text: str = "", column: int = 0, line: int = 0) -> None:
-        super().__init__(problem)
+    def __init__(self, *problems: str, text: str = "", column: int = 0, line: int = 0) -> None:
+        super().__init__(*problems)
         self.text = text
         self.column = column
         self.line = line
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_text_error, (self.problems[0], self.text, self.column, self.line))
+        return (_text_error, (self.problems, self.text, self.column, self.line))
 
     def __str__(self) -> str:
         if not self.text and not self.line:
-            return self.problems[0]
+            return super().__str__()
         line = f"line {self.line}, " if self.line else ""
         return f"{self.problems[0]}, at {line}column {self.column + 1} of {self.text!r}"
 
@@ -146,8 +146,8 @@ class TextError(TvmTargetError, ValueError):
         return f"{self.problems[0]}\n  {self.text}\n  {' ' * self.column}^"
 
 
-def _text_error(problem: str, text: str, column: int, line: int) -> TextError:
-    return TextError(problem, text=text, column=column, line=line)
+def _text_error(problems: tuple[str, ...], text: str, column: int, line: int) -> TextError:
+    return TextError(*problems, text=text, column=column, line=line)
 
 
 class UnknownNameError(TvmTargetError, ValueError, KeyError):

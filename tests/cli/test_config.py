@@ -122,3 +122,19 @@ def test_an_unknown_name_is_an_error_with_the_places(capsys, folder):
     assert (
         f"unknown configuration 'nope'; known: default; it is neither a file nor in {folder}" in capsys.readouterr().err
     )
+
+
+def test_options_that_may_be_repeated_are_lists_or_texts(capsys, folder):
+    for value in (["num-cores=3", "+avx2"], "num-cores=3"):
+        (folder / "edits.json").write_text(json.dumps({"targets": ["llvm"], "set": value}))
+        assert shown(capsys, "llvm", "--config", "edits")["num-cores"] == 3
+
+
+def test_all_problems_of_a_configuration_are_reported(capsys, folder):
+    (folder / "bad.json").write_text(json.dumps({"target": "llvm", "executr": "vm", "json": [True]}))
+    assert main(["show", "llvm", "--config", "bad"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: 'target' of configuration 'bad' is not an option of this command; did you mean 'targets' or 'text'?",
+        "error: 'executr' of configuration 'bad' is not an option of this command; did you mean 'executor'?",
+        "error: 'json' of configuration 'bad' is one value, not [True]",
+    ]

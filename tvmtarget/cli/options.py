@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tvmtarget.errors import TextError, TvmTargetError
+from tvmtarget.errors import TextError, TvmTargetError, raise_all
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -89,8 +89,7 @@ def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
             found[key] = Constraint.parse(value)
         except TvmTargetError as error:
             problems += [f"{problem} (in --where '{key}={value}')" for problem in str(error).splitlines()]
-    if problems:
-        raise TextError("\n".join(problems))
+    raise_all(TextError, problems)
     return found
 
 
@@ -119,8 +118,7 @@ def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
         # A dict keeps the place of the first insertion, but later rules take precedence.
         found.pop(key, None)
         found[key] = value
-    if problems:
-        raise TextError("\n".join(problems))
+    raise_all(TextError, problems)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from tvmtarget.cli.options import Log, Near, Where, read_where
-from tvmtarget.errors import TextError, TvmTargetError, did_you_mean
+from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.target.problems import shown
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ class PartitionArguments:
             for name, value in values.items()
             if name not in known
         ]
-        if unknown:
-            raise TextError("\n".join(unknown))
+        raise_all(TextError, unknown)
         if self.costs is None:
             if values:
                 raise TextError("--assume-dim has no effect without costs; add --costs, or fix the size by --dim")
@@ -363,7 +362,7 @@ def _costs(text: str, target: Target, log: TuningLog | None, *, allow_interprete
     try:
         return load_costs(text)
     except TvmTargetError as error:
-        raise TextError("\n".join(f"{problem} (in --costs {text!r})" for problem in error.problems)) from error
+        raise TextError(*(f"{problem} (in --costs {text!r})" for problem in error.problems)) from error
 
 
 def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | None:
@@ -384,8 +383,7 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
         if not all(names) or (len(names) == 1 and not any(letter in text for letter in "*?[:")):
             problems.append(f"{flag} {text!r} is not NAME,NAME,..., such as 'q,k' or 'op:Gemm'")
         found.append(names)
-    if problems:
-        raise TextError("\n".join(problems))
+    raise_all(TextError, problems)
     return found
 
 
@@ -400,6 +398,5 @@ def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, 
                 problems.append(f"{flag} {shown(part)} is not NAME=N, such as {example!r}")
             elif found.setdefault(name, int(number)) != int(number):
                 problems.append(f"{flag} {name!r} is both {found[name]} and {int(number)}; give one number")
-    if problems:
-        raise TextError("\n".join(problems))
+    raise_all(TextError, problems)
     return found

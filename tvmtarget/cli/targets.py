@@ -16,6 +16,7 @@ import typer
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Word
+from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json, read_text
 
 if TYPE_CHECKING:
@@ -80,20 +81,23 @@ def _configure(context: typer.Context, name: str | None) -> str | None:
     from tvmtarget.tags.configurations import load_configuration, split_configuration
 
     target, executor, runtime, options = split_configuration(load_configuration(name))
-    parameters = {flag: one.name for one in context.command.params for flag in one.opts if one.name != "config"}
+    parameters = {flag: one for one in context.command.params for flag in one.opts if one.name != "config"}
     values: dict[str, object] = {}
     problems: list[str] = []
     for option, value in options.items():
         flag = f"--{option.replace('_', '-')}"
-        if flag in parameters and not isinstance(value, dict | list):
-            values[str(parameters[flag])] = value
+        is_repeatable = getattr(parameters.get(flag), "multiple", False)
+        if flag in parameters and not isinstance(value, dict if is_repeatable else dict | list):
+            values[str(parameters[flag].name)] = [value] if is_repeatable and not isinstance(value, list) else value
+        elif flag in parameters:
+            problems.append(f"{option!r} of configuration {name!r} is one value, not {shown(value)}")
         elif flag in _INSTEAD:
             option = f"{option}: {', '.join(value)}" if isinstance(value, dict) else option
             problems.append(
                 f"{option!r} of configuration {name!r} is an option of tvmc that is not supported; {_INSTEAD[flag]}"
             )
         else:
-            tail = did_you_mean(flag, [one for one in parameters if one.startswith("--")])
+            tail = did_you_mean(option, ["targets", *(one[2:] for one in parameters if one.startswith("--"))])
             problems.append(f"{option!r} of configuration {name!r} is not an option of this command{tail}")
     raise_all(TextError, problems)
     for part, value in (("target", target), ("executor", executor), ("runtime", runtime)):
