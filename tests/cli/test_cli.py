@@ -308,3 +308,14 @@ def test_texts_are_written_without_pickles(cli, tmp_path):
     assert "compared y: 0 of 2 values differ" in out
     with np.load(tmp_path / "out.npz") as stored:
         assert stored["y"].tolist() == ["aa", "bcbc"]
+
+
+def test_labels_are_numbers_of_classes(cli, tmp_path):
+    words = "run", DIGITS, "-i", tmp_path / "x.npz", "-t", "numpy"
+    image = np.zeros((1, 1, 8, 8), "float32")
+    np.savez(tmp_path / "x.npz", input=image, labels=np.array(["3"]))
+    assert cli(*words)[::2] == (1, "error: labels are <U1; expected the numbers of the classes, from 0\n")
+    np.savez(tmp_path / "x.npz", input=image[:0], labels=np.zeros(0, "int64"))
+    code, out, _ = cli(*words, "--json")
+    assert (code, json.loads(out)["accuracy"], "NaN" in out) == (0, None, False)
+    assert "accuracy" not in cli(*words)[1]

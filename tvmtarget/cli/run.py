@@ -229,10 +229,13 @@ def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
         raise RunError(f"output file {str(path)!r} cannot be written: {error.strerror or error}") from error
 
 
-def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float:
+def _accuracy(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> float | None:
+    """Return the share of rows whose highest score is that of their label; None without rows."""
+    if labels.dtype.kind not in "iuf":
+        raise RunError(f"labels are {labels.dtype}; expected the numbers of the classes, from 0")
     if scores.ndim != 2 or labels.shape != scores.shape[:1]:
         raise RunError(f"labels have shape {labels.shape} and scores {scores.shape}; expected (n,) and (n, classes)")
-    return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else float("nan")
+    return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else None
 
 
 def _check(
@@ -287,7 +290,7 @@ def _print(
             else (f"{type(array).__name__} of {len(array)}")
         )
         typer.echo(f"output {name}: {described}")
-    if "accuracy" in report:
+    if report.get("accuracy") is not None:
         typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
     if comparison is None:
         return
