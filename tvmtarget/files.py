@@ -34,6 +34,7 @@ except ImportError:  # Windows: nothing is locked, so that leftovers look like f
 __all__ = [
     "atomic_write",
     "file_identity",
+    "locked_folder",
     "remove_leftovers",
     "sync_folder",
     "tar_archive",
@@ -174,6 +175,30 @@ def _lock(descriptor: int) -> None:
     """Lock a file until it is closed; `OSError` if another process has locked it, or it cannot be locked."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, after waiting for other processes that hold it.
+
+    On Windows, and on file systems without locks, nothing is locked.
+
+    Args:
+        folder: an existing folder.
+
+    Yields:
+        Nothing; the lock is held while the block runs.
+    """
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_leftovers(folder: Path, name: re.Pattern[str]) -> None:

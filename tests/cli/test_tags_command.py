@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tvmtarget.tags.discovery import shipped_folder
 from tvmtarget.tags.registry import default_registry
+from tvmtarget.tags.writing import add_tag
+from tvmtarget.target.tree import Target
 
 BOX = """schema = 1
 
@@ -215,3 +218,16 @@ def test_the_schema_of_a_file_is_printed(cli):
     code, out, _ = cli("tags", "schema")
     assert code == 0
     assert json.loads(out)["title"] == "tvmtarget tag file"
+
+
+def test_tags_that_are_added_at_once_are_all_kept(tmp_path):
+    registry = default_registry()
+
+    def add(number):
+        tags = f"acme/box{number}", Target("llvm")
+        add_tag(tmp_path / "acme.toml", *tags, doc="", source="a test", confidence="assumed", registry=registry)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(16)))
+    text = (tmp_path / "acme.toml").read_text()
+    assert [text.count(f"[tag.box{number}]") for number in range(16)] == [1] * 16

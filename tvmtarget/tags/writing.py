@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from tvmtarget.errors import FileError, TargetError, TargetFileError, raise_all
-from tvmtarget.files import atomic_write
+from tvmtarget.files import atomic_write, locked_folder
 from tvmtarget.tags.files import (
     METADATA,
     NAME_PATTERN,
@@ -61,41 +61,44 @@ def add_tag(
         raise TargetError(f"{str(path)!r} holds tags of {namespace!r}, not {name!r}; use a name {namespace}/...")
     if registry.find_info(name) is not None:
         raise TargetError(f"tag {name!r} exists already")
-    if path.exists():
-        raise_all(TargetError, read_tag_file(path, namespace).problems)
-    text = f"schema = {SCHEMA}\n"
-    if path.exists():
-        text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
-    base = f"added-{name.replace('/', '-')}"
-    key = next(key for number in count() if (key := f"{base}-{number}" if number else base) not in text)
-    flat = tree.replace(tag=None).to_json()
-    reserved = sorted(flat.keys() & METADATA.keys())
-    if reserved:
-        raise TargetError(f"attribute {reserved[0]!r} cannot be written in a tag, where it is metadata of the tag")
-    row = {"doc": doc or name, "source": [key], "confidence": confidence, **flat}
-    if tree.kind == "composite" and not tree.targets:
-        row["abstract"] = True  # a partial configuration, which is merged into a target and cannot be resolved itself
-    cite = {"cite": source, "retrieved": datetime.date.today()}
-    short = name.removeprefix(f"{namespace}/")
-    try:
-        tables = tomli_w.dumps({"source": {key: cite}, "tag": {short: row}})
-        tables.encode()
-    except (ValueError, TypeError) as error:
-        raise TargetError(f"tag {name!r} cannot be written as TOML: {error}") from error
-    if path.name == "pyproject.toml":
-        tables = _TABLE.sub(r"\1tool.tvmtarget.\2", tables)
-    # Text is appended, and not the parsed data written, so that comments and order of the file remain.
-    content = f"{text.rstrip()}\n\n{tables}".lstrip()
-    try:
-        data = parse_toml(content, "it")
-    except FileError as error:
-        raise TargetError(f"tag file {str(path)!r} cannot hold more tables: {error}") from error
-    if path.name == "pyproject.toml":
-        data = {"schema": SCHEMA, **data["tool"]["tvmtarget"]}
-    _check_read_back(parse_tables(data, path, namespace), name, tree, registry)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(content.encode())
+    # Another process may add a tag at the same time; the file itself is replaced, so its folder is locked.
+    existing = next(folder for folder in path.absolute().parents if folder.is_dir())
+    with locked_folder(existing):
+        if path.exists():
+            raise_all(TargetError, read_tag_file(path, namespace).problems)
+        text = f"schema = {SCHEMA}\n"
+        if path.exists():
+            text = read_text(path, "tag file", most="target-bytes", error=TargetFileError)
+        base = f"added-{name.replace('/', '-')}"
+        key = next(key for number in count() if (key := f"{base}-{number}" if number else base) not in text)
+        flat = tree.replace(tag=None).to_json()
+        reserved = sorted(flat.keys() & METADATA.keys())
+        if reserved:
+            raise TargetError(f"attribute {reserved[0]!r} cannot be written in a tag, where it is metadata of the tag")
+        row = {"doc": doc or name, "source": [key], "confidence": confidence, **flat}
+        if tree.kind == "composite" and not tree.targets:
+            row["abstract"] = True  # a partial configuration is merged into targets, and is none itself
+        cite = {"cite": source, "retrieved": datetime.date.today()}
+        short = name.removeprefix(f"{namespace}/")
+        try:
+            tables = tomli_w.dumps({"source": {key: cite}, "tag": {short: row}})
+            tables.encode()
+        except (ValueError, TypeError) as error:
+            raise TargetError(f"tag {name!r} cannot be written as TOML: {error}") from error
+        if path.name == "pyproject.toml":
+            tables = _TABLE.sub(r"\1tool.tvmtarget.\2", tables)
+        # Text is appended, and not the parsed data written, so that comments and order of the file remain.
+        content = f"{text.rstrip()}\n\n{tables}".lstrip()
+        try:
+            data = parse_toml(content, "it")
+        except FileError as error:
+            raise TargetError(f"tag file {str(path)!r} cannot hold more tables: {error}") from error
+        if path.name == "pyproject.toml":
+            data = {"schema": SCHEMA, **data["tool"]["tvmtarget"]}
+        _check_read_back(parse_tables(data, path, namespace), name, tree, registry)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(content.encode())
 
 
 def _check_read_back(file: TagFile, name: str, tree: Target, registry: Registry) -> None:
