@@ -86,6 +86,16 @@ def test_copies_are_reported_with_their_bytes(cli):
     assert [copy["bytes"] for copy in copies] == [450 * 256 * 4, 450 * 64 * 4, 450 * 64 * 4, 450 * 10 * 4]
 
 
+def test_transfers_between_processes_are_reported(cli):
+    words = "run", DIGITS, "-i", NPZ, "-t", "demo/rack", "--where", "op:Gemm=@node1/ort"
+    code, out, _ = cli(*words, "--runtime", "processes", "--json")
+    assert code == 0
+    assert [copy["value"] for copy in json.loads(out)["copies"]] == [
+        copy["value"] for copy in json.loads(cli(*words, "--json")[1])["copies"]
+    ]
+    assert "4 copies" in cli(*words, "--runtime", "processes")[1]
+
+
 def test_explain_uses_given_costs(cli, tmp_path):
     known = (("cpu", 3), ("ort", 30))
     times = [{"match": {"op": "Conv"}, "site": site, "time": us, "from": "log"} for site, us in known]

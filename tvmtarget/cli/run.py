@@ -145,11 +145,14 @@ def run(
     # Hints depend on the machine and not on the program, so that people get them, and data does not.
     notes = [note for note in exe.notes if note not in exe.hints]
     report = {"target": exe.target.tag or str(exe.target), "notes": notes, **exe.report()}
-    report["copies"] = [
-        {"value": event.value, "src": event.src, "dst": event.dst, "bytes": event.nbytes}
-        for event in events
-        if isinstance(event, CopyEvent)
-    ]
+    root = exe.target.resolve()
+    # Only the interpreter in this process records copies as it makes them; for others those of the program are listed.
+    if [node.kind for node in (root.executor, root.runtime) if node is not None] == ["graph", "python"]:
+        report["copies"] = [
+            {"value": event.value, "src": event.src, "dst": event.dst, "bytes": event.nbytes}
+            for event in events
+            if isinstance(event, CopyEvent)
+        ]
     if labels is not None:
         report["accuracy"] = _accuracy(next(iter(results.values())), labels)
     comparison = None
