@@ -260,3 +260,15 @@ def test_an_import_of_a_missing_file_creates_no_log(cli, tmp_path):
 def test_the_list_of_records_takes_no_policy(cli, log, words):
     code, _, err = cli("log", "lookup", log, MATMUL.key, "-t", "llvm", "--top", "2", *words)
     assert (code, err) == (1, f"error: --top lists all records of this target; omit {words[0]}\n")
+
+
+def test_a_line_is_not_retracted_or_pinned_without_a_reason(cli, log):
+    before = lines_of(log)
+    digest = trial(2, 900).digest
+    for words in (
+        ["retract", log, digest],
+        ["pin", log, MATMUL.key, "-t", TARGET, "--candidate", digest],
+    ):
+        code, _, err = cli("log", *words, "--why", " ")
+        assert (code, err) == (1, "error: the reason (why, --why) is empty; write one for readers of the log\n")
+    assert lines_of(log) == before

@@ -195,7 +195,11 @@ class TuningLog:
 
         Returns:
             The pin.
+
+        Raises:
+            LogError: the reason is empty.
         """
+        _check_reason(why)
         workload = _workload(workload)
         target = _target_of(workload, target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
@@ -221,8 +225,9 @@ class TuningLog:
             The retraction.
 
         Raises:
-            LogError: no line, or more than one, has such a digest.
+            LogError: no line, or more than one, has such a digest, or the reason is empty.
         """
+        _check_reason(why)
         found = self._store.digests_with_prefix(digest)
         if len(found) != 1:
             what = "no line" if not found else "more than one line"
@@ -532,6 +537,11 @@ def _records(store: Store, type_: str = "") -> Iterator[Record]:
 def _batches(items: Iterable[_Item]) -> Iterator[list[_Item]]:
     left = iter(items)
     return iter(lambda: list(islice(left, _BATCH)), [])
+
+
+def _check_reason(why: str) -> None:
+    if not why.strip():
+        raise LogError("the reason (why, --why) is empty; write one for readers of the log")
 
 
 def _workload(workload: Workload | Function) -> Workload:
