@@ -310,6 +310,66 @@ def test_what_onnxruntime_computes_otherwise_is_refused(node, shape, reason):
         tt.decompose(module, "onnxruntime", fold_constants=False)
 
 
+def resizing(dims, given, attributes, dtype="float"):
+    """Return a Resize of an input by sizes, or by scales if any is no integer."""
+    kind, operands = ("int64", "x, , , s") if all(isinstance(one, int) for one in given) else ("float", "x, , s")
+    results = ",".join("abcde"[: dims.count(",") + 1])
+    text = f"""<ir_version: 9, opset_import: ["": 19]> g ({dtype}[{dims}] x) => ({dtype}[{results}] y)
+        <{kind}[{len(given)}] s = {{{", ".join(map(str, given))}}}> {{ y = Resize<{attributes}>({operands}) }}"""
+    return tt.IRModule.from_onnx(parser.parse_model(text))
+
+
+@pytest.mark.parametrize(
+    ("dims", "given", "attributes", "reason"),
+    [
+        ("1,12,10,3", (1, 9, 7, 3), 'mode = "cubic"', "it has no cubic Resize of these dimensions"),
+        ("n,h,w,3", (1, 9, 7, 3), 'mode = "cubic"', "it has no cubic Resize of these dimensions"),
+        ("1,12,10,3", (1, 0.5, 2.0, 1), 'mode = "cubic"', "it has no cubic Resize of these dimensions"),
+        ("1,12,10,8", (9, 7), 'mode = "cubic", axes = [1, 2]', "it has no cubic Resize of these dimensions"),
+        ("3,12,10", (3, 9, 7), 'mode = "cubic"', "it has no cubic Resize of these dimensions"),
+        ("1,3,12,10", (1, 5, 9, 7), 'mode = "linear"', "it has no linear Resize of these dimensions"),
+        ("5", (3,), 'mode = "linear"', "it has no linear Resize of these dimensions"),
+        ("1,3,9,9", (1, 1, 1.05, 1.08), 'mode = "linear"', "it ignores a scale of 1.05 where it leaves a size as"),
+        ("1,3,h,w", (1, 1, 1.25, 1.25), 'mode = "linear"', "it ignores a scale of 1.25 where it leaves a size as"),
+        ("1,3,9,9", (1, 3, 7, 7), 'mode = "linear", exclude_outside = 1', "exclude_outside=1 and mode='linear'"),
+        ("1,3,9,9", (1, 3, 7, 7), 'mode = "nearest", antialias = 1', "antialias=1 to nearest elements"),
+        (
+            "1,12,10,8", (1, 12, 9, 7), 'mode = "cubic", keep_aspect_ratio_policy = "not_larger"',
+            "it has no cubic Resize of these dimensions",
+        ),
+    ],
+)  # fmt: skip
+def test_images_that_onnxruntime_does_not_resize_are_refused(dims, given, attributes, reason):
+    """It failed at the first run, or returned the image as it was."""
+    with pytest.raises(InfeasibleError, match=re.escape(reason)):
+        tt.decompose(resizing(dims, given, attributes), "onnxruntime")
+
+
+def test_bytes_are_not_resized_cubically():
+    with pytest.raises(InfeasibleError, match="it does not support cubic Resize on uint8; cast to float32"):
+        tt.decompose(resizing("1,3,9,9", (1, 3, 7, 7), 'mode = "cubic"', "uint8"), "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("dims", "given", "attributes"),
+    [
+        ("1,12,10,3", (1, 12, 17, 3), 'mode = "cubic"'),
+        ("1,12,10,3", (1, 9, 7, 3), 'mode = "cubic", antialias = 1'),
+        ("12,10", (9, 7), 'mode = "cubic"'),
+        ("1,12,h,w", (12, 5, 7), 'mode = "cubic", axes = [1, 2, 3]'),
+        ("n,3,h,w", (1, 3, 9, 7), 'mode = "linear"'),
+        ("n,h,w,3", (1, 9, 7, 3), 'mode = "linear"'),
+        ("3,12,10", (4, 9, 7), 'mode = "linear"'),
+        ("1,3,12,10", (1, 1, 1.05, 2.0), 'mode = "linear"'),
+        ("1,3,h,w", (1, 1, 1.25, 2.0), 'mode = "linear"'),
+    ],
+)
+def test_images_that_onnxruntime_resizes_are_not_refused(dims, given, attributes):
+    shape = [int(dim) if dim.isdigit() else {"n": 1, "h": 12, "w": 10}[dim] for dim in dims.split(",")]
+    module, x = resizing(dims, given, attributes), np.random.default_rng(0).random(shape).astype("float32")
+    np.testing.assert_allclose(tt.build(module, "onnxruntime")(x), tt.build(module, "numpy")(x), atol=1e-5)
+
+
 def test_bytes_that_are_dequantized_may_be_transposed():
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

@@ -8,7 +8,9 @@ runs, or computes another result than ONNX defines. Element types that have no k
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,19 @@ import numpy as np
 
 from tvmtarget.ir.onnx.opset_versions import since_version
 from tvmtarget.ir.symbolic_shapes import integers_of
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
-__all__ = ["ENDED_BY_NOTHING", "RULES", "UNSUPPORTED", "check_aligned_corners", "check_kernels"]
+__all__ = [
+    "ENDED_BY_NOTHING",
+    "RULES",
+    "UNSUPPORTED",
+    "ResizedDim",
+    "check_aligned_corners",
+    "check_kept_sizes",
+    "check_kernels",
+    "resized_dims",
+]
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
 _SIGNED = frozenset({"int8", "int16", "int32", "int64"})
@@ -198,6 +209,127 @@ def check_aligned_corners(op: Op) -> Reject | None:
     return reject("ATTR", message, hint="give sizes")
 
 
+@dataclass(frozen=True, slots=True)
+class ResizedDim:
+    """A dimension of what is resized.
+
+    Attributes:
+        old: its size before.
+        new: its size after.
+        scale: by what it is scaled; None if that is computed from sizes.
+    """
+
+    old: Dim
+    new: Dim
+    scale: float | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is known to stay as it is."""
+        return self.old is not None and self.old == self.new if self.scale is None else self.scale == 1
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is known not to stay as it is; a symbolic size that is made a number counts as changed."""
+        if self.scale is not None:
+            return self.scale != 1
+        return isinstance(self.new, int) and self.old is not None and self.old != self.new
+
+    @property
+    def may_ignore_scale(self) -> bool:
+        """Whether a scale may leave a size of more than 1 as it is, as 1.05 leaves 12: its elements are other ones."""
+        if self.scale is None or self.scale == 1:
+            return False
+        # The result of one element is that element, and products below 1.5 are those that keep 2 or more.
+        return 1 < self.scale < 1.5 if not isinstance(self.old, int) else self.old == self.new and self.old > 1
+
+
+def resized_dims(op: Op) -> tuple[ResizedDim, ...]:
+    """Return what is known of the dimensions of a Resize or Upsample.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        The dimensions, in order; none if the rank is not known.
+    """
+    tensor, result = op.tensor(0), op.outputs[0]
+    if tensor is None or tensor.shape is None:
+        return ()
+    rank = len(tensor.shape)
+    after = result.shape if isinstance(result, TensorType) and result.shape is not None else (None,) * rank
+    axes = [axis % rank for axis in integers_of(op.call, "axes", range(rank))] if rank else []
+    scales = op.constant(1 if op.kind == "Upsample" else 2)
+    factors: dict[int, float | None] = {axis: 1.0 for axis in range(rank) if axis not in axes}
+    if scales is not None and scales.size:
+        factors |= dict(zip(axes, map(float, scales.tolist()), strict=False))
+    dims = [
+        ResizedDim(old, new, factors.get(axis))
+        for axis, (old, new) in enumerate(zip(tensor.shape, after, strict=False))
+    ]
+    if op.attr("keep_aspect_ratio_policy") in (None, "stretch") or not any(dims[axis].is_changed for axis in axes):
+        return tuple(dims)
+    # All are scaled by one ratio, which is not 1, also those of size 1 that stay so.
+    return tuple(ResizedDim(one.old, None, math.nan) if axis in axes else one for axis, one in enumerate(dims))
+
+
+def check_kept_sizes(op: Op) -> Reject | None:
+    """Reject scales that leave sizes as they are, which engines ignore where ONNX does not.
+
+    Args:
+        op: a Resize or Upsample by constant scales.
+
+    Returns:
+        None if it is supported, else why not.
+    """
+    one = next((one for one in resized_dims(op) if one.may_ignore_scale), None)
+    if one is None:
+        return None
+    message = f"it ignores a scale of {one.scale:g} where it leaves a size as it is"
+    return reject("RULE", message, hint="give sizes instead of scales, or let another leaf resize")
+
+
+def _copies_kept_sizes(op: Op) -> Reject | None:
+    """Reject scales that leave all sizes as they are: it copies the image (1.31)."""
+    others = [one for one in resized_dims(op) if one.scale != 1]
+    return check_kept_sizes(op) if all(one.may_ignore_scale for one in others) else None
+
+
+def _resizes_images(op: Op) -> Reject | None:
+    """Reject what its kernels of interpolation lack: at the first run it fails, or no session can be made (1.31)."""
+    mode, dims = str(op.attr("mode") or "nearest"), resized_dims(op)
+    if op.attr("antialias") and mode == "nearest":
+        return reject("ATTR", "it does not support Resize with antialias=1 to nearest elements", hint="set it to 0")
+    if op.attr("exclude_outside") and mode != "cubic" and not (mode == "linear" and op.attr("antialias")):
+        return reject(
+            "ATTR", f"it does not support Resize with exclude_outside=1 and mode={mode!r}", hint="set it to 0"
+        )
+    if mode == "nearest" or not dims:
+        return None
+    if mode == "cubic" and (tensor := op.tensor(0)) is not None and tensor.dtype not in _FLOATS:
+        return reject("DTYPE", f"it does not support cubic Resize on {tensor.dtype}", hint="cast to float32")
+
+    def stay(axes: Iterable[int]) -> bool:
+        # Of a batch that is symbolic, sizes that were folded can be the one of the example.
+        return not any(dims[axis].is_changed and (axis or isinstance(dims[0].old, int)) for axis in axes)
+
+    is_supported = len(dims) == 2 or (len(dims) in (4, 5) and stay((0, 1)))
+    if mode == "linear":
+        is_supported |= len(dims) == 3 or (len(dims) == 4 and stay((0, 3)))
+    else:
+        shrinks = any((one.scale or 1) < 1 or not _is_at_least(one.new, one.old) for one in dims[1:3])
+        is_supported &= len(dims) != 5
+        is_supported |= len(dims) == 4 and stay((0, 3)) and (bool(op.attr("antialias")) or not shrinks)
+    if is_supported:
+        return None
+    message = f"it has no {mode} Resize of these dimensions"
+    return reject("RULE", message, hint="resize the last two dimensions of four, with channels before them")
+
+
+def _is_at_least(new: Dim, old: Dim) -> bool:
+    return not isinstance(new, int) or (isinstance(old, int) and new >= old)
+
+
 def _plain_region(op: Op) -> Reject | None:
     """Reject regions of a type that neither the data nor the kernel has: no session can be made (onnxruntime 1.31)."""
     data, region = op.tensor(0), op.tensor(1)
@@ -345,7 +477,10 @@ RULES: dict[str, Rule] = {
     "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
     "Resize": Rule(
-        checks=(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region)
+        checks=(
+            *(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region),
+            *(_resizes_images, _copies_kept_sizes),
+        )
     ),
     "RotaryEmbedding": Rule(checks=(_no_broadcast_caches,)),
     # Changing case needs a locale that the machine may not have.
