@@ -275,7 +275,7 @@ def test_values_of_any_shape_are_selected_by_a_condition(attributes):
     compared([helper.make_node("Compress", ["x", "c"], ["y"], **attributes)], inputs, {"y": "float32"})
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_sizes_of_images_may_be_computed(mode):
     nodes = [
         helper.make_node("Shape", ["like"], ["sizes"]),
@@ -284,6 +284,64 @@ def test_sizes_of_images_may_be_computed(mode):
     x = np.random.default_rng(0).random((1, 3, 8, 9), "float32")
     for size in ((5, 4), (16, 18)):
         compared(nodes, {"x": x, "like": np.zeros((1, 3, *size), "float32")}, {"y": "float32"})
+
+
+def test_computed_sizes_that_keep_channels_are_those_of_cubic_images():
+    text = """<ir_version: 9, opset_import: ["": 19]> g (float[n,c,h,w] x, int64[2] size) => (float[n,c,p,q] y) {
+        own = Shape<start = 0, end = 2>(x) s = Concat<axis = 0>(own, size) y = Resize<mode = "cubic">(x, , , s) }"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    given = {"x": np.random.default_rng(0).random((2, 3, 8, 9), "float32"), "size": np.array([5, 14])}
+    found, expected = (tt.build(module, kind).run(given)["y"] for kind in ("openvino", "numpy"))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dims", "given", "attributes", "axis"),
+    [
+        ("1,12,10,3", (1, 9, 7, 3), 'mode = "cubic"', 1),
+        ("n,h,w,3", (1, 20, 17, 3), 'mode = "cubic"', 0),
+        ("n,3,h,w", (1, 1, 2.0, 2.0), 'mode = "cubic"', None),
+        ("1,12,10,8", (9, 7), 'mode = "cubic", axes = [1, 2]', None),
+        ("12,10,3", (9, 7, 3), 'mode = "cubic"', 0),
+        ("3,12,10", (3, 9, 7), 'mode = "cubic"', None),
+        ("1,12,10,3", (1, 9, 7, 3), 'mode = "linear"', None),
+        ("n,3,h,w", (3, 3, 9, 7), 'mode = "linear"', 0),
+        ("n,3,h,w", (3, 3, 9, 7), 'mode = "nearest"', 0),
+        ("1,c,d,h,w", (1, 4, 3, 9, 7), 'mode = "linear"', 1),
+        ("1,c,3,h,w", (3, 9, 7), 'mode = "linear", axes = [2, 3, 4]', None),
+    ],
+)
+def test_dimensions_that_openvino_resizes_to_what_was_in_memory_are_refused(dims, given, attributes, axis):
+    kind, operands = ("int64", "x, , , s") if all(isinstance(one, int) for one in given) else ("float", "x, , s")
+    results = ",".join("pqrst"[: dims.count(",") + 1])
+    text = f"""<ir_version: 9, opset_import: ["": 19]> g (float[{dims}] x) => (float[{results}] y)
+        <{kind}[{len(given)}] s = {{{", ".join(map(str, given))}}}> {{ y = Resize<{attributes}>({operands}) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    if axis is not None:
+        with pytest.raises(
+            InfeasibleError, match=rf"it has no \w+ Resize of dimension {axis} of {dims.count(',') + 1}"
+        ):
+            tt.decompose(module, "openvino")
+        return
+    shape = [int(dim) if dim.isdigit() else {"n": 2, "h": 12, "w": 10}.get(dim, 4) for dim in dims.split(",")]
+    x = np.random.default_rng(0).random(shape).astype("float32")
+    np.testing.assert_allclose(tt.build(module, "openvino")(x), tt.build(module, "numpy")(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dims", "scales", "reason"),
+    [
+        ("1,3,12,10", "1, 1, 1.05, 2", "it ignores a scale of 1.05 where it leaves a size as it is"),
+        ("1,3,h,w", "1, 1, 2, 1.25", "it ignores a scale of 1.25 where it leaves a size as it is"),
+        ("1,2,3,4,5,6", "1, 1, 1, 1, 2, 2", "it supports Resize of at most 5 dimensions"),
+    ],
+)
+def test_scales_that_openvino_does_not_honour_are_refused(dims, scales, reason):
+    rank = dims.count(",") + 1
+    text = f"""<ir_version: 9, opset_import: ["": 19]> g (float[{dims}] x) => (float[{",".join("pqrstu"[:rank])}] y)
+        <float[{rank}] s = {{{scales}}}> {{ y = Resize<mode = "linear">(x, , s) }}"""
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.decompose(tt.IRModule.from_onnx(parser.parse_model(text)), "openvino")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
-from tvmtarget.support.onnxruntime_rules import check_aligned_corners
+from tvmtarget.support.onnxruntime_rules import check_aligned_corners, check_kept_sizes, resized_dims
 from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
@@ -333,6 +333,27 @@ def _rounded_down(op: Op) -> Reject | None:
     return None
 
 
+def _resizes_images(op: Op) -> Reject | None:
+    """Reject dimensions that it resizes to what was in memory, and linear ones by which the process ends (2026.4).
+
+    A cubic one changes the last two of three or four dimensions, or both before channels if `axes` are these.
+    """
+    mode, dims = str(op.attr("mode") or "nearest"), resized_dims(op)
+    if mode == "linear" and len(dims) > 5:
+        return reject("RANK", f"it supports {op.kind} of at most 5 dimensions")
+    if mode == "cubic" and len(dims) in (3, 4):
+        has_channels_last = len(dims) == 4 and op.attr("axes") == (1, 2)
+        axes = [axis for axis in range(len(dims) - 2) if not dims[axis].is_kept and not (axis and has_channels_last)]
+    elif mode == "cubic":
+        axes = []
+    else:
+        axes = [axis for axis in range(len(dims) - 3) if dims[axis].is_changed]
+    if not axes:
+        return None
+    message = f"it has no {mode} {op.kind} of dimension {axes[0]} of {len(dims)}"
+    return reject("RULE", message, hint="state the sizes, or move what is resized behind what is not, by Transpose")
+
+
 def _known_terms(op: Op) -> Reject | None:
     """Reject sums of products of bytes of which it is not known how many there are: float32 holds few exactly."""
     shapes = [None if one is None else one.shape for one in map(op.tensor, range(2))]
@@ -458,9 +479,9 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        checks=(check_aligned_corners, _rounded_down, _counted_from_the_first),
+        checks=(check_aligned_corners, _rounded_down, _counted_from_the_first, check_kept_sizes, _resizes_images),
     ),
-    "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down,)),
+    "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down, check_kept_sizes, _resizes_images)),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
