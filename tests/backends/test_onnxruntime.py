@@ -310,6 +310,30 @@ def test_what_onnxruntime_computes_otherwise_is_refused(node, shape, reason):
         tt.decompose(module, "onnxruntime", fold_constants=False)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "alpha", "beta"),
+    [("beta = 2.0", 1, 2), ("alpha = 3.0, transA = 1", 3, 1), ("beta = 0.5, transB = 1", 1, 0.5)],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_sums_of_nothing_have_what_is_added(attributes, alpha, beta, is_nested):
+    a = "k, m" if "transA" in attributes else "m, k"
+    b = "n, k" if "transB" in attributes else "k, n"
+    product = f"y = Gemm<{attributes}>(a, b, c)"
+    branches = f"""y = If(is) <then_branch = t () => (float[m,n] y) {{ {product} }},
+        else_branch = e () => (float[m,n] y) {{ y = Expand(c, s) }}>"""
+    text = f"""<ir_version: 9, opset_import: ["": 19]> g (float[{a}] a, float[{b}] b, float[n] c, bool is, int64[2] s)
+        => (float[m,n] y) {{ {branches if is_nested else product} }}"""
+    program = tt.build(tt.IRModule.from_onnx(parser.parse_model(text)), "onnxruntime")
+    for terms in (3, 0):
+        given = {name: np.ones(dims, "float32") for name, dims in (("a", (2, terms)), ("b", (terms, 4)))}
+        given["a"] = given["a"].T if "transA" in attributes else given["a"]
+        given["b"] = given["b"].T if "transB" in attributes else given["b"]
+        given |= {"c": np.arange(4, dtype="float32"), "is": np.array(True), "s": np.array([2, 4])}
+        expected = np.full((2, 4), alpha * terms, "float32") + np.float32(beta) * given["c"]
+        read = {name: given[name] for name in program.inputs}
+        np.testing.assert_array_equal(program.run(read)["y"], expected)
+
+
 def resizing(dims, given, attributes, dtype="float"):
     """Return a Resize of an input by sizes, or by scales if any is no integer."""
     kind, operands = ("int64", "x, , , s") if all(isinstance(one, int) for one in given) else ("float", "x, , s")

@@ -239,12 +239,15 @@ def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
 def _guarded(source: bytes) -> bytes:
     """Return a model whose recurrent networks of computed sizes run only if they have elements.
 
-    Without, they end the process. The sizes that follow from those of the inputs are checked before each run.
+    Without, they end the process. The sizes that follow from those of the inputs are checked before each run. The
+    factor of what is added to products, which may be sums of nothing, is an operation of its own.
     """
-    if not any(kind.encode() in source for kind in ENDED_BY_NOTHING):
+    if not any(kind.encode() in source for kind in (*ENDED_BY_NOTHING, "Gemm")):
         return source
     model = onnx.load_from_string(source)
-    if not _guard(model.graph, [], Names(value_names(model.graph)), _checked_dims(model.graph)):
+    names = Names(value_names(model.graph))
+    is_guarded = _guard(model.graph, [], names, _checked_dims(model.graph))
+    if not _scale_biases(model.graph, [], names) and not is_guarded:
         return source
     return bytes(model.SerializeToString())
 
@@ -274,12 +277,49 @@ def _guard(graph: GraphProto, outer: Sequence[GraphProto], names: Names, checked
     return is_changed
 
 
+def _scale_biases(graph: GraphProto, outer: Sequence[GraphProto], names: Names) -> bool:
+    """Multiply what a Gemm of an open number of terms adds before it; return whether there is any.
+
+    Where there are no terms, it is added without its factor `beta` (1.31).
+    """
+    nodes: list[NodeProto] = []
+    scopes = [graph, *outer]
+    types = {name: type_ for scope in reversed(scopes) for name, type_ in value_types(scope).items()}
+    is_changed = False
+    for node in graph.node:
+        for body in bodies_of(node):
+            is_changed |= _scale_biases(body, scopes, names)
+        nodes.append(node)
+        if node.op_type != "Gemm" or node.domain not in ("", "ai.onnx") or not node.input[2:] or not node.input[2]:
+            continue
+        attributes = attributes_of(node)
+        terms = [
+            types[name].shape.dim[1 - at if attributes.get(flag) else at].dim_value
+            for name, flag, at in ((node.input[0], "transA", 1), (node.input[1], "transB", 0))
+            if name in types and len(types[name].shape.dim) == 2
+        ]
+        if attributes.get("beta", 1.0) == 1 or any(terms):
+            continue
+        factor, scaled = (names.fresh(f"{node.input[2]}:{what}") for what in ("factor", "scaled"))
+        value = helper.make_tensor("", _element_type(node, scopes), [], [attributes.pop("beta")])
+        nodes[-1:] = [
+            helper.make_node("Constant", [], [factor], value=value),
+            helper.make_node("Mul", [node.input[2], factor], [scaled]),
+            helper.make_node("Gemm", [*node.input[:2], scaled], node.output, name=node.name, **attributes),
+        ]
+        is_changed = True
+    if is_changed:
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return is_changed
+
+
 def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str], outer: Sequence[GraphProto]) -> bool:
     return dim.dim_value > 0 or (not outer and bool(dim.dim_param) and symbols_of(dim.dim_param) <= checked)
 
 
 def _element_type(node: NodeProto, scopes: Sequence[GraphProto]) -> int:
-    """Return the element type of a recurrent network: that of the first of its operands whose type is known."""
+    """Return the element type of an operation: that of the first of its operands whose type is known."""
     for name in node.input[:4]:
         for graph in scopes:
             if found := value_types(graph).get(name):
