@@ -20,9 +20,11 @@ from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
+from tvmtarget.ir.dim_expressions import size_of
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.size_requirements import RunSizes
+from tvmtarget.ir.types import Dim
 from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES
 from tvmtarget.target.attributes import Value
@@ -866,6 +868,8 @@ class _Program(Compiled):
         self._outputs = [_position(results, value.name) for value in graph.output]
         self._ends = _slice_ends(graph)
         self._not_empty = not_empty
+        self._dims = [_stated_dims(value.type.tensor_type) for value in graph.input if value.name not in initialized]
+        self._results = [value.type.tensor_type for value in graph.output]
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]
         if ignored or None in self._outputs or len(compiled.inputs) != len(given):
@@ -890,6 +894,9 @@ class _Program(Compiled):
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
         for at, axis, dim, node in self._not_empty:
             if not arrays[at].shape[axis]:
+                nothing = self._results_of_nothing([array.shape for array in arrays])
+                if nothing is not None:
+                    return nothing
                 raise RunError(
                     f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
                     "of no elements as ONNX defines it; place its operations on another site"
@@ -930,6 +937,20 @@ class _Program(Compiled):
                     self._idle.append(request)
         return results
 
+    def _results_of_nothing(self, shapes: Sequence[Sequence[int]]) -> list[Array] | None:
+        """Return the results if none of them has elements, such as those of an empty batch; else None."""
+        sizes: dict[str, int] = {}
+        for dims, shape in zip(self._dims, shapes, strict=True):
+            sizes |= {dim: size for dim, size in zip(dims, shape, strict=False) if isinstance(dim, str)}
+        results = []
+        for type_ in self._results:
+            found = [size_of(dim, sizes) for dim in _stated_dims(type_)]
+            known = [size for size in found if size is not None and size >= 0]
+            if 0 not in known or len(known) < len(found):
+                return None
+            results.append(np.empty(known, onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type)))
+        return results
+
     def _checked(self, name: str, array: Array) -> Array:
         """Return an input as a contiguous array whose integers fit into the 32 bits that OpenVINO computes with."""
         if name in self._ends:  # beyond all elements in either case
@@ -944,6 +965,10 @@ class _Program(Compiled):
                 )
         # OpenVINO knows one of numpy's two names for integers of 64 bits, and ONNX Runtime returns the other.
         return np.asarray(array, order="C").view(array.dtype.str)
+
+
+def _stated_dims(type_: onnx.TypeProto.Tensor) -> list[Dim]:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in type_.shape.dim]
 
 
 def _position(names: Sequence[Collection[str]], name: str) -> int | None:
