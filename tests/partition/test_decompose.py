@@ -191,20 +191,48 @@ def test_an_op_that_no_site_supports_is_refused_with_every_reason():
         tt.decompose(tt.IRModule.from_onnx(model), FLAT)
 
 
+_STATIC, _OTHER = "give the inputs static shapes, by tt.specialize or --dim NAME=N", "give the target a leaf that"
+
+
 @pytest.mark.parametrize(
-    ("rows", "fix"),
-    [("n", "give the inputs static shapes, by tt.specialize or --dim NAME=N"), ("6", "give the target a leaf that")],
-)
-def test_static_inputs_are_advised_unless_they_are_static_and_sizes_depend_on_data(rows, fix):
+    ("rows", "boxes", "fix"),
+    [("n", "Identity(boxes)", _STATIC), ("n", "Compress<axis = 0>(boxes, kept)", _OTHER),
+     ("6", "Compress<axis = 0>(boxes, kept)", _OTHER)],
+)  # fmt: skip
+def test_static_inputs_are_advised_unless_they_are_static_or_sizes_depend_on_data(rows, boxes, fix):
     text = f"""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[1, 3, 8, 8] x, float[{rows}, 4] boxes, bool[{rows}] kept, int64[1] first) => (float y) {{
-            some = Compress<axis = 0>(boxes, kept)
+            some = {boxes}
             y = RoiAlign<output_height = 2, output_width = 2, sampling_ratio = 1>(x, some, first)
         }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")
     with pytest.raises(InfeasibleError, match=f"is float32.*, which is not static; {fix}"):
+        tt.decompose(tt.IRModule.from_onnx(model), "llvm")
+
+
+@pytest.mark.parametrize(("joined", "is_advised"), [("first", False), ("v", False), ("", True)])
+def test_static_inputs_are_advised_in_loops_unless_sizes_change_there(joined, is_advised):
+    """`v` grows by a row, or doubles; else it has the size of `x`."""
+    body = f"Concat<axis = 0>(v, {joined})" if joined else "Neg(v)"
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[n,3] x, int64 count, int64[1] zero, int64[1] one) => (float[m,3] y) {{
+            yes = Constant<value = bool {{1}}>()
+            y = Loop(count, yes, x) <body = b (int64 i, bool c, float[p,3] v) => (bool d, float[q,3] w) {{
+                d = Identity(c) first = Slice(v, zero, one) w = {body} }}>
+        }}""")
+    with pytest.raises(InfeasibleError, match="is not static, and memory is planned ahead of time") as caught:
+        tt.decompose(tt.IRModule.from_onnx(model), "c")
+    neg = next(line for line in str(caught.value).splitlines() if ("Concat" if joined else "Neg") in line)
+    assert (_STATIC in neg) == is_advised
+
+
+def test_static_inputs_are_not_advised_where_an_input_should_be_a_constant():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+        g (float[n,k] x, int64[1] axes) => (float[a,b] y) { y = ReduceMax(x, axes) }""")
+    with pytest.raises(InfeasibleError, match=r"'axes', is computed at run time; make it an initializer$"):
         tt.decompose(tt.IRModule.from_onnx(model), "llvm")
 
 

@@ -13,7 +13,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import MAX_DIM, TensorType, Type
 from tvmtarget.target.problems import shown
 
-__all__ = ["specialize"]
+__all__ = ["specialize", "values_of_open_size"]
 
 
 def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
@@ -46,12 +46,43 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
     raise_all(ModelError, problems)
     if not dims:
         return module
-    given = _with_sizes(main, dims)
+    return module.replace(functions=(_specialized(main, dims),)).verify()
+
+
+def values_of_open_size(function: Function) -> frozenset[str]:
+    """Find the values whose size depends on more than the sizes of inputs, as on elements.
+
+    Args:
+        function: the function.
+
+    Returns:
+        Names, also in nested bodies: the values whose size ONNX does not infer where all sizes of the inputs are
+        numbers. None if it infers nothing, as no size that is tried fits.
+    """
+    symbols = {dim for param in function.params for dim in _symbols(param.type)}
+    for size in _TRIED_SIZES:
+        try:
+            specialized = _specialized(function, dict.fromkeys(symbols, size))
+        except ModelError:
+            continue
+        found, functions = set[str](), [specialized]
+        for one in functions:
+            found |= {name for name, type_ in one.types.items() if _is_open(type_)}
+            functions += [region for call in one.body for _, region in call.regions]
+        return frozenset(found)
+    return frozenset()
+
+
+_TRIED_SIZES = (64, 1)
+
+
+def _specialized(function: Function, dims: Mapping[str, int]) -> Function:
+    given = _with_sizes(function, dims)
     # What ONNX cannot infer, such as results of unknown operators, keeps the stated type.
     open_calls = tuple(_without_open_types(call) for call in given.body)
     inferred = infer_types(given.replace(body=open_calls))
     body = tuple(_filled(new, stated) for new, stated in zip(inferred.body, given.body, strict=True))
-    return module.replace(functions=(given.replace(body=body),)).verify()
+    return given.replace(body=body)
 
 
 def _with_sizes(function: Function, dims: Mapping[str, int]) -> Function:
@@ -72,11 +103,12 @@ def _symbols(type_: Type) -> Iterator[str]:
         yield from (dim for dim in type_.shape or () if isinstance(dim, str))
 
 
-def _without_open_types(call: Call) -> Call:
-    def is_open(type_: Type) -> bool:
-        return isinstance(type_, TensorType) and type_.nbytes is None
+def _is_open(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.nbytes is None
 
-    return replace(call, outputs=tuple(replace(one, type=None) if is_open(one.type) else one for one in call.outputs))
+
+def _without_open_types(call: Call) -> Call:
+    return replace(call, outputs=tuple(replace(one, type=None) if _is_open(one.type) else one for one in call.outputs))
 
 
 def _filled(call: Call, stated: Call) -> Call:

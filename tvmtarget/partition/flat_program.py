@@ -21,6 +21,7 @@ from tvmtarget.ir.relax.canonical_calls import canonicalize_calls
 from tvmtarget.ir.relax.tuples import split_tuples
 from tvmtarget.ir.relax.vdevice_constraints import constrain_from_tvm
 from tvmtarget.ir.rewrite import with_op_names
+from tvmtarget.ir.specialize import values_of_open_size
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
@@ -116,6 +117,11 @@ class FlatProgram:
     def top(self) -> tuple[int, ...]:
         """Operations of the function itself, without those of nested bodies."""
         return tuple(self.scopes[0].calls)
+
+    @cached_property
+    def values_of_open_size(self) -> frozenset[str]:
+        """The values whose size depends on more than the sizes of the inputs."""
+        return values_of_open_size(self.function)
 
     def op(self, index: int) -> Op:
         """Return an operation in the form that operator support (`Strategy`) sees.

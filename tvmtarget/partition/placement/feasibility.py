@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Constant
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.types import Dim, TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
 from tvmtarget.partition.host_device.classify import host_can_compute
@@ -281,17 +282,26 @@ class Feasibility:
                 return None
             constants = _ReadTracker(self.program.constants)
             op = replace(self.program.op(index), constants=constants)
-            self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op))
+            self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op), op)
             if self._reasons[key] is None and not constants.has_read:
                 self._supporting.add(shared)
         return self._reasons[key]
 
-    def _with_true_hint(self, reason: Reject | None) -> Reject | None:
-        """Leave out the advice to make inputs static where they are: then sizes depend on data."""
+    def _with_true_hint(self, reason: Reject | None, op: Op) -> Reject | None:
+        """Leave out the advice to make inputs static where sizes depend on data, or it is an input that is needed."""
         if reason is None or STATIC_INPUTS not in reason.hint:
             return reason
-        types = [param.type for param in self.program.function.params]
-        if any(not isinstance(type_, TensorType) or type_.nbytes is None for type_ in types):
+        params = {param.name: param.type for param in self.program.function.params}
+        given = {dim for type_ in params.values() for dim in _dims(type_) if isinstance(dim, str)}
+        names = [name for name in (*op.call.inputs, *(one.name for one in op.call.outputs)) if name]
+        dims = [dim for name in names for dim in _dims(self.program.types.get(name)) if not isinstance(dim, int)]
+        # An operand that is computed is the first that the message quotes.
+        needed = reason.code == "NEED_CONST" and any(f"{name!r}, is computed" in reason.message for name in params)
+        if all(dim is not None and symbols_of(dim) <= given for dim in dims):
+            is_true = bool(dims)
+        else:
+            is_true = bool(given) and self.program.values_of_open_size.isdisjoint(names)
+        if is_true and not needed:
             return reason
         return replace(reason, hint=reason.hint.partition(STATIC_INPUTS)[0].removesuffix(", or "))
 
@@ -741,3 +751,10 @@ def has_preference(requirement: Requirement) -> bool:
 def _leaves_of(reason: object) -> Iterable[str]:
     lines = str(reason).splitlines()
     return [line.strip().removeprefix("NO ").removeprefix("UNKNOWN ") for line in lines if "YES" not in line][-1:]
+
+
+def _dims(type_: Type) -> tuple[Dim, ...]:
+    """Return the dimensions of a tensor, one of None if it is of unknown rank, or nothing is known of it."""
+    if type_ is not None and not isinstance(type_, TensorType):
+        return ()
+    return (None,) if type_ is None or type_.shape is None else type_.shape
