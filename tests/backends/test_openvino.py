@@ -343,6 +343,22 @@ def test_dimensions_that_openvino_resizes_to_what_was_in_memory_are_refused(dims
     np.testing.assert_allclose(tt.build(module, "openvino")(x), tt.build(module, "numpy")(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("dims", ["n,4,4,3", "2,4,h,w", "2,4,4,3"])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_transposed_convolutions_are_not_padded_automatically_where_dimensions_are_symbolic(dims, mode):
+    """OpenVINO returned an image of (9, 7) instead of (8, 6)."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[{dims}] x) => (float[p,q,r,s] y)
+        <int64[4] size = {{4, 2, 3, 3}}> {{ w = ConstantOfShape<value = float[1] {{1}}>(size)
+        y = ConvTranspose<auto_pad = "{mode}", strides = [2, 2]>(x, w) }}"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    if mode != "VALID" and dims != "2,4,4,3":
+        with pytest.raises(InfeasibleError, match=f"it ignores auto_pad='{mode}' of a ConvTranspose of symbolic dim"):
+            tt.decompose(module, "openvino")
+    else:
+        x = np.random.default_rng(0).random((2, 4, 4, 3), "float32")
+        np.testing.assert_allclose(tt.build(module, "openvino")(x), tt.build(module, "numpy")(x), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("dims", "scales", "reason"),
     [

@@ -273,6 +273,15 @@ def _no_weights_per_row(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
+def _no_open_padding(op: Op) -> Reject | None:
+    """Reject automatic padding of a ConvTranspose of symbolic dimensions, which it ignores (2026.4)."""
+    mode = op.attr("auto_pad")
+    if mode not in ("SAME_LOWER", "SAME_UPPER") or _is_static(op.tensor(0)):
+        return None
+    message = f"it ignores auto_pad={mode!r} of a ConvTranspose of symbolic dimensions"
+    return reject("SHAPE_DYNAMIC", message, hint=f"write pads, or {STATIC_INPUTS}")
+
+
 def _usual_network(op: Op) -> Reject | None:
     """Reject lengths of sequences, which it ignores, and activations that its cells lack."""
     if op.operand(4):
@@ -444,7 +453,7 @@ RULES: dict[str, Rule] = {
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
     "Conv": _WEIGHTED,
     "ConvInteger": Rule(checks=(_static_weights, _few_terms)),
-    "ConvTranspose": _WEIGHTED,
+    "ConvTranspose": Rule(checks=(_static_weights, _no_open_padding)),
     "DequantizeLinear": Rule(attrs={"block_size": (0,)}),
     "Dropout": Rule(constants=(1,), checks=(_no_training,)),
     "Equal": _COMPARED,
