@@ -135,3 +135,22 @@ def test_the_last_window_may_begin_in_the_data_and_end_beyond(kind):
         y = MaxPool<kernel_shape = [2, 1], strides = [2, 1], ceil_mode = 1>(x)
         z = AveragePool<kernel_shape = [3, 2], strides = [3, 2], ceil_mode = 1>(x) }""")
     agree(proto, images(2, 3, 1, 5), kind=kind)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+def test_images_of_one_row_are_not_reflected_between_aligned_corners(mode):
+    """Cubic reflection divided by zero, which ended the process."""
+    attributes = f'mode = "{mode}", padding_mode = "reflection"'
+    text = "g (float[1,1,{0},4] x, float[1,3,2,2] grid) => (float[1,1,3,2] y) {{ y = GridSample<{1}>(x, grid) }}"
+    for rows in ("1", "h"):
+        proto = model(text.format(rows, f"{attributes}, align_corners = 1"))
+        proto.opset_import[0].version = 20
+        with pytest.raises(InfeasibleError, match="it reflects between aligned corners of 2 or more elements"):
+            tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
+    for rows, aligned in ((1, 0), (3, 1)):
+        proto = model(text.format(rows, f"{attributes}, align_corners = {aligned}"))
+        proto.opset_import[0].version = 20
+        given = {"x": images(1, 1, rows, 4), "grid": np.linspace(-2.03, 2.11, 12, dtype="float32").reshape(1, 3, 2, 2)}
+        (expected,) = ort.InferenceSession(proto.SerializeToString()).run(None, given)
+        found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run(given)["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
