@@ -365,6 +365,29 @@ def test_a_symbolic_batch_runs_at_every_size():
 
 
 @needs_tvm
+def test_loops_over_sums_of_sizes_are_scheduled():
+    """As many tokens as words and 17 parts of an image, of which TVM splits no loops over two blocks of columns."""
+    from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
+
+    nodes = [
+        helper.make_node("Concat", ["token", "x"], ["all"], axis=1),
+        helper.make_node("MatMul", ["all", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
+    inputs = {"token": ["n", 17, 64], "x": ["n", "s", 64]}
+    model = graph(nodes, inputs, {"y": ["n", "t", 64]}, {"w": random(64, 64), "b": random(64)})
+    scheduled, unscheduled = schedule_functions(legal(model), AVX2)
+    assert unscheduled == {}
+    products = [str(function) for _, function in scheduled.functions_items() if "matmul_update" in str(function)]
+    assert len(products) == 1
+    assert "T.vectorized" in products[0]
+    run = runner(model, mcpu=host_cpu())
+    for batch, count in ((2, 5), (1, 0), (1, 9)):
+        arrays = random(batch, 17, 64), random(batch, count, 64)
+        np.testing.assert_allclose(run(*arrays), expected(model, *arrays), rtol=1e-3, atol=1e-4)
+
+
+@needs_tvm
 def test_a_float_that_depends_on_a_symbol_compiles():
     """In a parallel loop it is what `PASS_CONFIG` is for."""
     node = helper.make_node(

@@ -19,6 +19,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeAlias
 
@@ -373,9 +374,14 @@ def schedule_functions(
         use = uses.get(name, Use())
         for option in _options(choose, name, function, use):
             knobs = None if isinstance(option, str) else option
-            scheduler = Scheduler(function, unit, use.constants, knobs, uses_stack=uses_stack)
             try:
-                scheduled = vectorisable(applied(function, option)) if isinstance(option, str) else scheduler.run()
+                if isinstance(option, str):
+                    scheduled, layouts = vectorisable(applied(function, option)), dict[int, Layout]()
+                else:
+                    schedulers = partial(
+                        Scheduler, unit=unit, constants=use.constants, knobs=knobs, uses_stack=uses_stack
+                    )
+                    scheduled, layouts = _scheduled(function, schedulers)
                 break
             except (InternalError, ScheduleError, ValueError) as error:
                 unscheduled[name] = str(error)
@@ -383,10 +389,10 @@ def schedule_functions(
                     choose.reject(name, str(error))
         else:
             continue
-        if scheduler.layouts:
+        if layouts:
             del result[variable]
             variable = BlockBuilder().add_func(scheduled, name)  # a new variable, as its type is the function's
-            packed[name] = (variable, scheduler.layouts)
+            packed[name] = (variable, layouts)
         result[variable] = scheduled
     for variable, function in result.functions_items():
         if isinstance(function, PrimFunc):
@@ -394,6 +400,42 @@ def schedule_functions(
     pack_constants(result, packed)
     # Not before: schedules of tuning logs are found by the functions as TVM writes them.
     return propagate_nan(result), unscheduled
+
+
+def _scheduled(function: Function, make: Callable[[Function], Scheduler]) -> tuple[Function, dict[int, Layout]]:
+    """Return a scheduled function, and the layouts in which it reads constant arguments.
+
+    TVM 0.27 cannot split a loop that was fused from one over a sum of sizes, `s + 1`, so that these sums are symbols
+    where it fails.
+    """
+    from tvm import tirx
+    from tvm.error import InternalError
+    from tvm.s_tir import ScheduleError
+    from tvm_ffi import structural_equal, structural_map, structural_walk
+
+    first = make(function)
+    try:
+        return first.run(), first.layouts
+    except (InternalError, ScheduleError):
+        sums: list[tuple[Expr, Any]] = []
+
+        def note(one: Expr) -> None:
+            if not any(structural_equal(one, known) for known, _ in sums):
+                sums.append((one, tirx.Var(f"size{len(sums)}", str(one.ty))))
+
+        for param in function.params:
+            structural_walk(getattr(param.ty, "shape", ()), ((tirx.Add, tirx.Sub), note))
+        if not sums:
+            raise
+
+    def named(one: Expr) -> Expr:
+        return next((symbol for known, symbol in sums if structural_equal(one, known)), one)
+
+    def written(variable: Expr) -> Expr:
+        return next((known for known, symbol in sums if variable.same_as(symbol)), variable)
+
+    second = make(structural_map(function, [((tirx.Add, tirx.Sub), named)]))
+    return structural_map(second.run(), [(tirx.Var, written)]), second.layouts
 
 
 def _start_before_loops(function: Function) -> Function:
