@@ -138,6 +138,11 @@ def test_reports_are_those_of_the_plan(cli, fast, tmp_path):
         assert data == ([one.to_json() for one in found] if isinstance(found, tuple) else found.to_json())  # type: ignore[attr-defined]
 
 
+def test_a_plan_to_compare_with_must_exist(cli):
+    code, out, err = cli("explain", DIGITS, "-t", BOTH, "--diff", "nope")
+    assert (code, out, err) == (1, "", "error: no plan 'nope'; write one with Plan.save, or explain --save\n")
+
+
 def test_a_saved_plan_is_reported_and_compared_unchanged(cli, tmp_path):
     before, after = tmp_path / "before.plan", tmp_path / "after.plan"
     assert cli("explain", DIGITS, "-t", BOTH, "--where", "fc1=@cpu", "--save", before)[0] == 0

@@ -242,7 +242,7 @@ def test_a_decision_stands_within_its_interval(op):
 
 
 def test_intervals_need_costs():
-    with pytest.raises(TargetError, match="nothing can be said of 'fc1': sites were not chosen by costs"):
+    with pytest.raises(TargetError, match="'fc1' has no sensitivity, as sites were not chosen by costs"):
         digits().sensitivity("fc1")
     with pytest.raises(UnknownNameError, match="did you mean 'fc1'"):
         digits().sensitivity("fc11")

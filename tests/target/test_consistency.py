@@ -10,6 +10,7 @@ REFUSED = """
     nvptx(mtriple=nvptx64-nvidia-cudaa)
     nvptx(mcpu=gfx90a)
     cuda(arch=sm_999)
+    cuda(arch=8.6)
     cuda(arch=compute_80,unchecked=arch)
     rocm(mtriple=amdgcn-amd-amdpal)
     rocm(mcpu=sm_80)

@@ -45,8 +45,10 @@ def read_plan(path: str | Path, *, trust: bool = False, trust_target: bool = Fal
         The request, and the path of the leaf of every operation, by operation name.
 
     Raises:
-        ArtifactError: if the file is damaged or holds no plan.
+        ArtifactError: if there is no such file, or it is damaged or holds no plan.
     """
+    if not Path(path).exists():
+        raise ArtifactError(f"no plan {str(path)!r}; write one with Plan.save, or explain --save")
     module = IRModule.load(path, trust=trust)
     attrs = dict(module.attrs)
     text = attrs.pop(_PLAN, None)

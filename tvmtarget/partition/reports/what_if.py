@@ -167,9 +167,9 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
     index, here = plan.program.find(op), plan.site_of(op)
     time = None if plan.estimates is None else plan.estimates.time(index, plan.topology[here]).time
     if time is None or plan.prediction is None:
-        unknown = f"what it takes on @{here or '.'} is unknown"
+        unknown = f"its cost on @{here or '.'} is unknown"
         why = "sites were not chosen by costs" if plan.estimates is None else unknown
-        raise TargetError(f"nothing can be said of {op!r}: {why}; pass costs that cover it")
+        raise TargetError(f"{op!r} has no sensitivity, as {why}; pass costs that cover it")
     longer: dict[str, int] = {}
     for leaf in plan.feasibility.leaves:
         reason = plan.feasibility.unsupported_reason(index, leaf)

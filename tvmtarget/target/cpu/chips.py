@@ -18,7 +18,7 @@ from tvmtarget.target.cpu.riscv import is_isa_string
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.problems import shown
 
-__all__ = ["chip_problems", "chips_of", "is_unchecked", "llvm_cpu_name"]
+__all__ = ["chip_problems", "chips_of", "is_unchecked", "llvm_cpu_name", "with_unchecked"]
 
 # By kind, the attribute that names a chip and the table of its names; "cpu" means that of the triple's architecture.
 _TABLES = {
@@ -120,9 +120,23 @@ def _has_no_table(text: Value | None) -> bool:
 def _advice(name: str, value: str, known: frozenset[str]) -> str:
     if is_isa_string(value):
         return f"; an instruction set is features: +{value}"
-    translated = llvm_cpu_name(value)
+    compute_capability = f"sm_{value.replace('.', '')}"  # 8.0, or 80 as the compilers of CUDA write it
+    translated = compute_capability if compute_capability in known else llvm_cpu_name(value)
     near = f"; did you mean {translated!r}?" if translated in known else did_you_mean(value, known)
-    return f"{near}; if it is new, add unchecked={name}"
+    return with_unchecked(near, name)
+
+
+def with_unchecked(text: str, name: str) -> str:
+    """Return a text, followed by how to allow a value that the tables do not know yet.
+
+    Args:
+        text: what is wrong, or what may be meant instead.
+        name: the attribute.
+
+    Returns:
+        The text of a problem.
+    """
+    return f"{text}{' If' if text.endswith('?') else '; if'} it is new, add unchecked={name}"
 
 
 def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
@@ -135,7 +149,7 @@ def _triple_problems(kind: str, attrs: Mapping[str, Value]) -> Iterator[str]:
     try:
         triple = Triple.parse(text)
     except TargetError as error:
-        yield f"{error}; if it is new, add unchecked=mtriple"
+        yield with_unchecked(str(error), "mtriple")
         return
     if kind == "hexagon" and triple.family != kind:
         yield f"mtriple {shown(text)} of kind 'hexagon' is for another machine; write mtriple=hexagon"

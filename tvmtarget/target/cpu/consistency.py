@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from tvmtarget.errors import did_you_mean
 from tvmtarget.target.attributes import Attributes, Value
-from tvmtarget.target.cpu.chips import chips_of, is_unchecked
+from tvmtarget.target.cpu.chips import chips_of, is_unchecked, with_unchecked
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.isa import StatedIsa, is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
@@ -112,7 +112,7 @@ def _features_are_known(kind: str, attrs: Mapping[str, Value], stated: StatedIsa
 
 def _unknown(kind: str, name: str, where: str, known: Iterable[str]) -> str:
     near = did_you_mean(name[1:], known)
-    return f"{shown(name)} of kind {kind!r} is not a feature {where}{near}; if it is new, add unchecked=mattr"
+    return with_unchecked(f"{shown(name)} of kind {kind!r} is not a feature {where}{near}", "mattr")
 
 
 def _features_do_not_conflict(_: str, __: Mapping[str, Value], stated: StatedIsa) -> Iterator[str]:
