@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tvmtarget.errors import ModelError, raise_all
+from tvmtarget.ir.constant_folding import fold_constants
 from tvmtarget.ir.dim_aliases import with_dims
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inference import infer_types
@@ -56,21 +57,22 @@ def values_of_open_size(function: Function) -> frozenset[str]:
         function: the function.
 
     Returns:
-        Names, also in nested bodies: the values whose size ONNX does not infer where all sizes of the inputs are
-        numbers. None if it infers nothing, as no size that is tried fits.
+        Names, also in nested bodies: the values whose size cannot be inferred, by folding constants too, for any number
+        that is tried as all open sizes of the inputs. None if no such number fits.
     """
     symbols = {dim for param in function.params for dim in _symbols(param.type)}
+    open_values: list[frozenset[str]] = []
     for size in _TRIED_SIZES:
         try:
             specialized = _specialized(function, dict.fromkeys(symbols, size))
         except ModelError:
             continue
-        found, functions = set[str](), [specialized]
+        found, functions = set[str](), [fold_constants(IRModule((specialized,))).main]
         for one in functions:
             found |= {name for name, type_ in one.types.items() if _is_open(type_)}
             functions += [region for call in one.body for _, region in call.regions]
-        return frozenset(found)
-    return frozenset()
+        open_values.append(frozenset(found))
+    return frozenset.intersection(*open_values) if open_values else frozenset()
 
 
 _TRIED_SIZES = (64, 1)
