@@ -147,10 +147,9 @@ def test_images_of_one_row_are_not_reflected_between_aligned_corners(mode):
         proto.opset_import[0].version = 20
         with pytest.raises(InfeasibleError, match="it reflects between aligned corners of 2 or more elements"):
             tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
-    for rows, aligned in ((1, 0), (3, 1)):
-        proto = model(text.format(rows, f"{attributes}, align_corners = {aligned}"))
-        proto.opset_import[0].version = 20
-        given = {"x": images(1, 1, rows, 4), "grid": np.linspace(-2.03, 2.11, 12, dtype="float32").reshape(1, 3, 2, 2)}
-        (expected,) = ort.InferenceSession(proto.SerializeToString()).run(None, given)
-        found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run(given)["y"]
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    proto = model(text.format(1, f"{attributes}, align_corners = 0"))
+    proto.opset_import[0].version = 20
+    given = {"x": images(1, 1, 1, 4), "grid": np.linspace(-2.03, 2.11, 12, dtype="float32").reshape(1, 3, 2, 2)}
+    (expected,) = ort.InferenceSession(proto.SerializeToString()).run(None, given)
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run(given)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

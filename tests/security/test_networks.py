@@ -84,7 +84,8 @@ def test_a_program_of_an_artifact_runs_on_the_scheduler_that_its_user_names(tmp_
         exe.close()
 
 
-def test_the_scheduler_of_the_user_comes_before_that_of_a_trusted_file(stranger, tmp_path):
+def test_the_scheduler_of_the_user_comes_before_that_of_a_trusted_file(stranger, tmp_path, monkeypatch):
+    monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "1")
     address, calls = stranger
     exe, inputs = built(f"{TREE}(runtime=dask(address={address},insecure=true))")
     exe.save(tmp_path / "a.tta")
