@@ -44,6 +44,13 @@ _ROUNDS = frozenset({"Ceiling", "Floor", "Round"})
 _SCALES = frozenset(
     {"Add", "Clamp", "Divide", "Maximum", "Minimum", "Multiply", "Negative", "Reshape", "Select", "Squeeze", "Subtract"}
 )
+# What moves elements, which it does after operations of one value (`MoveEltwiseUpThroughDataMov`).
+_MOVES = frozenset(
+    {
+        *("BatchToSpace", "Broadcast", "DepthToSpace", "Gather", "ReorgYolo", "Reshape", "ReverseSequence"),
+        *("ShuffleChannels", "Squeeze", "Transpose", "Unsqueeze"),
+    }
+)
 # What it computes before it compiles, where its operands are so computed.
 _FOLDED = frozenset({"Broadcast", "Concat", "Reshape", "ShapeOf", "Squeeze", "Subtract", "Transpose", "Unsqueeze"})
 _SEQUENCES = frozenset({"GRUSequence", "LSTMSequence", "RNNSequence"})
@@ -253,8 +260,11 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
 
 
 def _follows_reduction(node: Any) -> bool:  # noqa: ANN401
-    """Whether an operation of one value may be fused into the reduction that makes it."""
+    """Whether an operation of one value may be fused into the reduction that makes it, also past moves of elements."""
     while not node.get_type_name().startswith("Reduce"):
+        if node.get_type_name() in _MOVES:
+            node = _sources(node)[0]
+            continue
         given = [one for one in _sources(node) if not _is_constant(one)]
         if len(given) != 1 or node.get_type_name() in _KEEPS_OPERANDS:
             return False
