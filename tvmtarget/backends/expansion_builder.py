@@ -13,7 +13,15 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from tvmtarget.ir.names import Names
 
-__all__ = ["ExpansionBuilder", "attributes_of", "bodies_of", "dequantized_array", "operands_of", "value_names"]
+__all__ = [
+    "ExpansionBuilder",
+    "attributes_of",
+    "bodies_of",
+    "dequantized_array",
+    "nodes_in",
+    "operands_of",
+    "value_names",
+]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -321,6 +329,21 @@ def bodies_of(node: NodeProto) -> list[GraphProto]:
         The graphs that are its attributes, in order.
     """
     return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+
+
+def nodes_in(graph: GraphProto) -> Iterator[NodeProto]:
+    """Yield the nodes of a graph and of the bodies in it, each before those of its bodies.
+
+    Args:
+        graph: the graph.
+
+    Yields:
+        The nodes.
+    """
+    for node in graph.node:
+        yield node
+        for body in bodies_of(node):
+            yield from nodes_in(body)
 
 
 def value_names(graph: GraphProto) -> Iterator[str]:

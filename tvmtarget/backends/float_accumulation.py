@@ -7,14 +7,14 @@ the operands, so that such an operation gets its operands in float32, and its re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
-from tvmtarget.backends.expansion_builder import bodies_of, value_names
+from tvmtarget.backends.expansion_builder import bodies_of, nodes_in, value_names
 from tvmtarget.backends.operator_expansion import kind_of
 
 __all__ = ["ACCUMULATING", "accumulate_in_float32"]
@@ -47,7 +47,7 @@ def accumulate_in_float32(model: ModelProto, kinds: Set[str] = ACCUMULATING) -> 
     Returns:
         The model itself if it has no such operation, else a changed copy.
     """
-    if not any(kind_of(node) in kinds for node in _nodes(model.graph)):
+    if not any(kind_of(node) in kinds for node in nodes_in(model.graph)):
         return model
     known = _types(model.graph, {})
     if not all(name in known for node in model.graph.node if kind_of(node) in kinds for name in node.output if name):
@@ -55,13 +55,6 @@ def accumulate_in_float32(model: ModelProto, kinds: Set[str] = ACCUMULATING) -> 
     copy = ModelProto()
     copy.CopyFrom(model)
     return copy if _widen(copy.graph, {}, set(value_names(copy.graph)), kinds) else model
-
-
-def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in bodies_of(node):
-            yield from _nodes(body)
 
 
 def _types(graph: GraphProto, outer: Mapping[str, int]) -> dict[str, int]:
@@ -123,7 +116,7 @@ def _widen(graph: GraphProto, outer: Mapping[str, int], taken: set[str], kinds: 
     del graph.node[:]
     graph.node.extend(nodes)
     if changed:
-        read = {name for node in _nodes(graph) for name in node.input} | {value.name for value in graph.output}
+        read = {name for node in nodes_in(graph) for name in node.input} | {value.name for value in graph.output}
         kept = [tensor for tensor in graph.initializer if tensor.name in read or tensor.name not in wide]
         del graph.initializer[:]
         graph.initializer.extend(kept)

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
-from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, value_names
+from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, nodes_in, value_names
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.operator_expansion import value_types
@@ -87,7 +87,9 @@ class _OnnxRuntime(Backend):
             raise BackendError(f"onnxruntime cannot take function {request.name!r} of {place}: {error}") from error
         try:
             source = request.source_with(_overwritten(request.model.graph))
-            session = _Session(partial(make, _guarded(source) if provider.is_cpu else source), request)
+            session = _Session(
+                partial(make, _guarded(source, request.model.graph) if provider.is_cpu else source), request
+            )
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise CompileError(
@@ -162,12 +164,7 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
     # onnxruntime (1.31) ends the process where it fuses a transposition of batches into a product of float16.
     skipped = ["MatmulTransposeFusion"] if TensorProto.FLOAT16 in types else []
     # It moves transposes to where a cubic Resize has channels behind the sizes, which has no kernel (1.31).
-    graphs = [graph]
-    for one in graphs:
-        graphs += [body for node in one.node for body in bodies_of(node)]
-    if any(
-        node.op_type == "Resize" and attributes_of(node).get("mode") == "cubic" for one in graphs for node in one.node
-    ):
+    if any(node.op_type == "Resize" and attributes_of(node).get("mode") == "cubic" for node in nodes_in(graph)):
         skipped.append("TransposeOptimizer_CPUExecutionProvider")
     return skipped
 
@@ -236,13 +233,13 @@ def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
     ]
 
 
-def _guarded(source: bytes) -> bytes:
-    """Return a model whose recurrent networks of computed sizes run only if they have elements.
+def _guarded(source: bytes, graph: GraphProto) -> bytes:
+    """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
-    Without, they end the process. The sizes that follow from those of the inputs are checked before each run. The
-    factor of what is added to products, which may be sums of nothing, is an operation of its own.
+    Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
+    a Gemm that may have no terms is an operation of its own.
     """
-    if not any(kind.encode() in source for kind in (*ENDED_BY_NOTHING, "Gemm")):
+    if not any(node.op_type in ENDED_BY_NOTHING or _has_factor(node) for node in nodes_in(graph)):
         return source
     model = onnx.load_from_string(source)
     names = Names(value_names(model.graph))
@@ -290,7 +287,7 @@ def _scale_biases(graph: GraphProto, outer: Sequence[GraphProto], names: Names) 
         for body in bodies_of(node):
             is_changed |= _scale_biases(body, scopes, names)
         nodes.append(node)
-        if node.op_type != "Gemm" or node.domain not in ("", "ai.onnx") or not node.input[2:] or not node.input[2]:
+        if not _has_factor(node):
             continue
         attributes = attributes_of(node)
         terms = [
@@ -298,7 +295,7 @@ def _scale_biases(graph: GraphProto, outer: Sequence[GraphProto], names: Names) 
             for name, flag, at in ((node.input[0], "transA", 1), (node.input[1], "transB", 0))
             if name in types and len(types[name].shape.dim) == 2
         ]
-        if attributes.get("beta", 1.0) == 1 or any(terms):
+        if any(terms):
             continue
         factor, scaled = (names.fresh(f"{node.input[2]}:{what}") for what in ("factor", "scaled"))
         value = helper.make_tensor("", _element_type(node, scopes), [], [attributes.pop("beta")])
@@ -312,6 +309,12 @@ def _scale_biases(graph: GraphProto, outer: Sequence[GraphProto], names: Names) 
         del graph.node[:]
         graph.node.extend(nodes)
     return is_changed
+
+
+def _has_factor(node: NodeProto) -> bool:
+    """Whether a node is a Gemm that multiplies what it adds."""
+    is_gemm = node.op_type == "Gemm" and node.domain in ("", "ai.onnx")
+    return is_gemm and any(node.input[2:]) and attributes_of(node).get("beta", 1.0) != 1
 
 
 def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str], outer: Sequence[GraphProto]) -> bool:

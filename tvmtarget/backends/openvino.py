@@ -44,7 +44,8 @@ _ROUNDS = frozenset({"Ceiling", "Floor", "Round"})
 _SCALES = frozenset(
     {"Add", "Clamp", "Divide", "Maximum", "Minimum", "Multiply", "Negative", "Reshape", "Select", "Squeeze", "Subtract"}
 )
-# What moves elements, which it does after operations of one value (`MoveEltwiseUpThroughDataMov`).
+# Operations that only move elements: OpenVINO computes operations of one value before them, and then may fuse these
+# into a reduction (`MoveEltwiseUpThroughDataMov`).
 _MOVES = frozenset(
     {
         *("BatchToSpace", "Broadcast", "DepthToSpace", "Gather", "ReorgYolo", "Reshape", "ReverseSequence"),
