@@ -128,7 +128,7 @@ def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
 
 
 BIG = """
-import resource, sys
+import os, resource, sys
 import numpy as np, onnx
 from onnx import TensorProto, helper
 import tvmtarget as tt
@@ -146,10 +146,11 @@ graph = helper.make_graph([helper.make_node("Gather", ["w", "i"], ["y"])], "g", 
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 onnx.save(model, f"{folder}/m.onnx")
 module = tt.IRModule.from_onnx(f"{folder}/m.onnx")
+os.unlink(f"{folder}/w.bin")
 module.save_onnx(f"{folder}/n.onnx")
-again = tt.IRModule.from_onnx(f"{folder}/n.onnx")
-assert again == module
-print(again.main.constants[0].data[-1, -1], module.main.constants[0].digest == again.main.constants[0].digest)
+with open(f"{folder}/n.onnx.data", "rb") as file:
+    file.seek(-4000, os.SEEK_END)
+    print(module.main.constants[0].data[-1, -1], np.frombuffer(file.read(), "float32").tolist() == list(range(1000)))
 """
 
 
