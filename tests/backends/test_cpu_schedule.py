@@ -78,7 +78,7 @@ TILES = {
     "a long sum in one image": (convolution(1, 1, 28, 28, 64, 5), Tile(3, 14, 2, 2, 4)),
     "contiguous weights stay": (product(64, 48, 256), Tile(1, 16, 3, 0, 8)),
     "constant weights are packed": (product(64, 48, 256, constant=1), Tile(1, 16, 3, 0, 8, (1, Layout(1, 48)))),
-    "a symbolic number of rows": (product(None, 48, 256), Tile(1, 16, 3, 0, 1)),
+    "a symbolic number of rows": (product(None, 48, 256), Tile(1, 16, 3, 0, 4)),
     "one row": (product(1, 4096, 512), Tile(1, 16, 8, 0, 1)),
 }
 

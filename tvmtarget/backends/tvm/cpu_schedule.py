@@ -28,6 +28,7 @@ from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
 from tvmtarget.backends.tvm.nan_propagation import propagate_nan
+from tvmtarget.backends.tvm.open_rows import TILE_ROWS, divide_tiles
 from tvmtarget.backends.tvm.quantized_constants import blocks_of_constants, compute_rows
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
 from tvmtarget.backends.tvm.register_tiling import (
@@ -551,7 +552,7 @@ class Scheduler:
                 self.run_rows(block, int(statement.annotations[ROWS]))
             elif statement.name_hint not in names:
                 self.run_parallel(block)
-        return vectorisable(self.schedule.mod["main"])
+        return vectorisable(divide_tiles(self.schedule.mod["main"]))
 
     def tile(self, nest: Nest) -> Tile | None:
         """Return the register block of a nest: that of the knobs, else that of the static model.
@@ -858,9 +859,11 @@ class Scheduler:
             block = schedule.blockize(inner[-1])
         else:
             schedule.vectorize(inner[-1])
-        if tile.row_axis is not None and (nest.extents[tile.row_axis] or 1) % tile.rows:
+        count = 1 if tile.row_axis is None else nest.extents[tile.row_axis]
+        if tile.rows > 1 and (count is None or count % tile.rows):
             split = -2 if tile.columns_first else -1
-            schedule.annotate(outer[split], "pragma_loop_partition_hint", True)
+            hint = (TILE_ROWS, tile.rows) if count is None else ("pragma_loop_partition_hint", True)
+            schedule.annotate(outer[split], *hint)
             del outer[split:]
         if not rows:
             self.parallel(outer, nest.work / tile.lanes, tile.tasks)

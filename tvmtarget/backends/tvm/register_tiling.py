@@ -37,6 +37,7 @@ CHAINS = 8  # independent sums that hide the latency of adding: 4 cycles on 2 un
 # Of 16 registers of 256 bits, as AVX2 has. Blocks of 4 vectors take 1.4 times as long as those of 2 if their weights
 # exceed the nearest cache; of more than 8 rows, LLVM reads vectors and takes them apart (13 rows: 1.5 times as long).
 FEW_REGISTERS, FEW_VECTORS, FEW_ROWS = 16, 3, 8
+OPEN_ROWS = 4  # of a tile of rows whose number only a run knows: few, as those that are left take twice as long each
 LONG_SUM = 25  # terms from which on a sum gains by that
 LEAST_LANES = 4  # of partial sums that are worth it
 FEW_WEIGHTS = 1 << 15  # bytes that stay in the nearest cache of a core
@@ -172,7 +173,7 @@ class Nest:
         """Whether a tile's rows may leave a remainder.
 
         In a function with symbolic extents TVM 0.27 cannot lower the condition that this needs, nor where one
-        instruction computes several terms.
+        instruction computes several terms. `open_rows` divides tiles of rows whose number is a symbol itself.
         """
         return None not in self.extents and not self.is_in_pairs
 
@@ -399,9 +400,10 @@ def chunk_axes(nest: Nest, tile: Tile) -> tuple[int, ...]:
 
 
 def _rows(nest: Nest, axes: Sequence[int]) -> tuple[int | None, int]:
-    """Return the last of some axes that is longer than 1, else the last, with its extent."""
+    """Return the last of some axes that is longer than 1, else the last, with the rows to choose a block for."""
     axis = max(axes, key=lambda axis: (nest.extents[axis] != 1, axis), default=None)
-    return axis, 1 if axis is None else nest.extents[axis] or 1
+    open_rows = 1 if nest.is_in_pairs else OPEN_ROWS
+    return axis, 1 if axis is None else nest.extents[axis] or open_rows
 
 
 def _plan_window(nest: Nest, unit: VectorUnit) -> Tile | None:

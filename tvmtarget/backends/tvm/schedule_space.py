@@ -11,6 +11,7 @@ tasks     iterations that parallel loops should have, 0 for one thread
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 
 from tvmtarget.backends.tvm.register_tiling import Layout, Nest, Tile, VectorUnit
@@ -59,7 +60,7 @@ def space(nest: Nest, tile: Tile, unit: VectorUnit) -> dict[str, tuple[int, ...]
     width = unit.lanes(nest.bits)
     axes = sorted({tile.axis, *(nest.spatial[-1:] if nest.slides else ())})
     runs = [run for axis in axes if (run := _run(nest, axis)) is not None]
-    rows = [axis for axis in nest.spatial if (nest.extents[axis] or 1) > 1]
+    rows = [axis for axis in nest.spatial if nest.extents[axis] != 1]
     inner = [nest.extents[axis] or 1 for axis in nest.reduced]
     lanes = {count for run in runs for count in _divisors(run, width) if 4 * count >= width}
     return {
@@ -120,7 +121,9 @@ def tile_of(nest: Nest, knobs: Knobs, unit: VectorUnit) -> Tile | None:
 
 def _rows(nest: Nest, axis: int) -> Collection[int]:
     """Return the possible numbers of rows."""
-    extent = nest.extents[axis] or 1
+    extent = nest.extents[axis]
+    if extent is None:
+        return range(1, 2 if nest.is_in_pairs else sys.maxsize)
     return range(1, extent + 1) if nest.may_leave_rows else _divisors(extent, extent)
 
 
