@@ -1,11 +1,12 @@
 """How fast the default CPU schedule makes TVM, beside TVM without it and onnxruntime.
 
 Run as `python -m benchmarks.tvm_schedule [MODEL ...] [--threads N] [--rounds N] [--mcpu NAME] [--skip-plain]
-[--clock wall|cpu]`. Models are the networks that come with onnx, at batch 1, with random weights in place of theirs,
-squeezenet and resnet50 if none is named, and the small models of other kinds of `_kinds`; `all` are the networks,
-`kinds` the others. The three run by turns in one process on the same threads. Printed are the
-best times, the ratios, the seconds to compile, and how far the result is from onnxruntime's, in standard deviations of
-that. On a busy machine `--clock cpu --threads 1` measures time of the processor, which what else runs changes little.
+[--clock wall|cpu] [--open]`. Models are the networks that come with onnx, at batch 1, with random weights in place of
+theirs, squeezenet and resnet50 if none is named, and the small models of other kinds of `_kinds`; `all` are the
+networks, `kinds` the others. With `--open`, only a run knows the height and width of a network's images. The three run
+by turns in one process on the same threads. Printed are the best times, the ratios, the seconds to compile, and how far
+the result is from onnxruntime's, in standard deviations of that. On a busy machine `--clock cpu --threads 1` measures
+time of the processor, which what else runs changes little.
 """
 
 from __future__ import annotations
@@ -73,6 +74,16 @@ def sample(model: onnx.ModelProto) -> tuple[str, np.ndarray]:
     return value.name, np.random.default_rng(1).standard_normal(shape, dtype="float32")
 
 
+def open_sizes(model: onnx.ModelProto) -> None:
+    """Let only a run know the height and width of a network's images, and the sizes that follow from them."""
+    graph = model.graph
+    del graph.value_info[:]
+    for value, names in ((graph.input[0], ("", "", "height", "width")), (graph.output[0], ("", "", "y", "x"))):
+        for dim, symbol in zip(value.type.tensor_type.shape.dim, names, strict=False):
+            if symbol:
+                dim.dim_param = symbol
+
+
 def onnxruntime(model: onnx.ModelProto, threads: int, inputs: Mapping[str, np.ndarray] | None = None) -> Run:
     """Return a function that runs a model in onnxruntime, on a network's sample unless inputs are given."""
     import onnxruntime as ort
@@ -138,6 +149,8 @@ def apart(actual: np.ndarray, expected: np.ndarray) -> float:
 def row(name: str, options: argparse.Namespace) -> str:
     """Measure a model and return its row."""
     model, inputs = given(name)
+    if options.open and name not in KINDS:
+        open_sizes(model)
     config = {"mcpu": options.mcpu} if options.mcpu else {}
     compiling, runs = [], [onnxruntime(model, options.threads, inputs)]
     for scheduled in (True,) if options.skip_plain else (True, False):
@@ -167,6 +180,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="%(default)s unless given")
     parser.add_argument("--mcpu", help="a CPU by LLVM's name, '' for a generic one; this machine's by default")
+    parser.add_argument("--open", action="store_true", help="only a run knows the height and width of images")
     parser.add_argument("--skip-plain", action="store_true", help="leave TVM without the schedule out")
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
