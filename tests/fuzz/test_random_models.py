@@ -19,7 +19,7 @@ def test_random_models_of_open_sizes_are_computed_or_refused():
     assert list(failures("openvino", range(200, 230), 0.5)) == []
 
 
-@pytest.mark.parametrize(("target", "count", "symbolic"), [("llvm", examples(12, 100), 0.5), ("c", examples(8, 50), 0)])
+@pytest.mark.parametrize(("target", "count", "symbolic"), [("llvm", examples(8, 100), 0.5), ("c", examples(5, 50), 0)])
 @pytest.mark.slow
 def test_random_models_are_compiled_or_refused(target, count, symbolic):
     pytest.importorskip("tvm")

@@ -28,4 +28,4 @@ def test_changed_files_are_read_or_refused(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many_changed_files_are_read_or_refused(name):
-    assert list(failures(name, seconds=examples(8.0, 15.0), seed=2, most=examples(150, 600))) == []
+    assert list(failures(name, seconds=examples(8.0, 15.0), seed=2, most=examples(80, 600))) == []

@@ -27,7 +27,7 @@ def comes_back(module):
     assert read.to_json() == data
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_json_round_trips(module):
     comes_back(module)

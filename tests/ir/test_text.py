@@ -24,7 +24,7 @@ def comes_back(module):
     assert str(read) == text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(modules())
 def test_what_is_printed_is_read_back(module):
     comes_back(module)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import random_graph
@@ -45,7 +46,7 @@ def sites(plan):
 graphs = given(size=st.integers(1, 60), seed=st.integers(0, 10**6))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10, 20), deadline=None)
 @graphs
 def test_scaling_all_costs_changes_nothing(size, seed):
     module = tt.IRModule.from_onnx(random_graph(size, seed))
@@ -54,7 +55,7 @@ def test_scaling_all_costs_changes_nothing(size, seed):
     assert often.prediction.total == 8 * once.prediction.total
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10, 20), deadline=None)
 @graphs
 def test_a_site_that_is_worse_for_all_changes_nothing(size, seed):
     """Slower than a for every operation, in a's memory, with calls as dear: whatever runs on it could run on a."""
@@ -67,7 +68,7 @@ def test_a_site_that_is_worse_for_all_changes_nothing(size, seed):
     assert beside.prediction.total <= 1.02 * without.prediction.total
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10, 20), deadline=None)
 @graphs
 def test_fewer_requirements_never_cost_much(size, seed):
     module, costs, rng = tt.IRModule.from_onnx(random_graph(size, seed)), costs_of(seed), random.Random(seed)

@@ -221,7 +221,7 @@ def test_a_plan_since_another_one_is_the_same_text(size, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(8, 20), deadline=None)
+@settings(max_examples=examples(4, 20), deadline=None)
 @given(size=st.integers(2, 25), seed=st.integers(0, 10**6))
 def test_many_plans_since_others_are_the_same_text(size, seed):
     check_since(size, seed, 3)
