@@ -88,6 +88,34 @@ def test_a_stream_that_is_left_ends_the_processes(running):
     assert all(process.poll() is not None for process in started.values())
 
 
+def test_runs_and_streams_take_place_within_a_stream(running):
+    batches = [images(seed=seed) for seed in range(4)]
+    inner = running.stream(batches, depth=3)
+    next(inner)
+    for batch, output in zip(batches, running.stream(batches, depth=2), strict=True):
+        assert_same(output, whole(DIGITS, batch))
+        assert_same(running.run(images()), whole(DIGITS, images()))
+    outer = running.stream(batches, depth=2)
+    next(outer)
+    started = running._engine._workers
+    inner.close()  # its results are dropped, and the machines go on with those of the other one
+    assert_same(next(outer), whole(DIGITS, batches[1]))
+    assert running._engine._workers is started
+
+
+def test_a_stream_whose_machines_were_stopped_ends(running):
+    stream = running.stream((images(seed=seed) for seed in range(4)), depth=2)
+    next(stream)
+    running.close()
+    with pytest.raises(RunError, match=r"the stream cannot go on: .* the machines were stopped"):
+        next(stream)
+    stream = running.stream((images(seed=seed) for seed in range(4)), depth=2)
+    next(stream)
+    running._engine._workers.close()  # as another thread does during a run
+    with pytest.raises(RunError, match=r"stopped by close\(\) while they ran"):
+        next(stream)
+
+
 def test_a_saved_cluster_runs_again(tmp_path, running):
     running.save(tmp_path / "digits.tt")
     again = tt.load(tmp_path / "digits.tt")

@@ -77,7 +77,8 @@ class ProcessWorkerGroup:
         self._arrived: _Arrived = queue.SimpleQueue()
         self._stopped_since: dict[str, float] = {}
         self._runs = 0
-        self._open: dict[int, _Progress] = {}
+        # Results of a run whose handle was dropped, as when a stream was left, are dropped too.
+        self._open: weakref.WeakValueDictionary[int, _Progress] = weakref.WeakValueDictionary()
         self._silence = limit("silence-seconds")
         self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._outboxes)
         try:
@@ -90,7 +91,7 @@ class ProcessWorkerGroup:
             self.close()
             raise
 
-    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> int:
+    def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> _Progress:
         """Begin a run.
 
         Args:
@@ -98,22 +99,22 @@ class ProcessWorkerGroup:
             is_recorded: whether `finish` is called with a `record`.
 
         Returns:
-            The number of the run.
+            The run.
         """
         run = self._runs
         self._runs += 1
         machines = [self._cluster.worker(machine, run) for machine in self._cluster.programs]
-        self._open[run] = _Progress(set(machines))
+        self._open[run] = progress = _Progress(set(machines))
         for machine in machines:
             message = {"run": run, "record": is_recorded}
             self._send(machine, message, inputs if machine == self._cluster.home else ())
-        return run
+        return progress
 
-    def finish(self, run: int, record: Record | None = None) -> list[Any]:
+    def finish(self, run: _Progress, record: Record | None = None) -> list[Any]:
         """Wait until all machines have finished a run.
 
         Args:
-            run: number of the run.
+            run: what `begin` returned.
             record: called with each leaf call and copy, machine by machine.
 
         Returns:
@@ -122,16 +123,15 @@ class ProcessWorkerGroup:
         Raises:
             RunError: a machine failed, died or was stopped; the message names it.
         """
-        while self._open[run].waiting and not self._open[run].problems:
+        while run.waiting and not run.problems:
             self._receive_report()
-        progress = self._open.pop(run)
-        if progress.problems:
-            raise RunError(*progress.problems)
+        if run.problems:
+            raise RunError(*run.problems)
         if record is not None:
             for machine in self._processes:
-                for event in progress.events.get(machine, ()):
+                for event in run.events.get(machine, ()):
                     record(_read_event(event))
-        return progress.results
+        return run.results
 
     def _start(self, machine: str) -> None:
         control, theirs = Pipe()
@@ -180,7 +180,9 @@ class ProcessWorkerGroup:
         if found is None:
             return
         machine, message, values = found
-        progress = self._open[message["run"]]
+        progress = self._open.get(message["run"])
+        if progress is None:
+            return
         if "failed" in message:
             progress.problems += _with_machine(machine, message)
             return
@@ -197,13 +199,16 @@ class ProcessWorkerGroup:
             self._check()
             return None
         if message is None:
+            self._check()
             self._died(machine)
         if "failed" in message and message["run"] is None:
             self._failed(machine, message)
         return machine, message, values
 
     def _check(self) -> None:
-        """Raise `RunError` if a process has been stopped (SIGSTOP) for too long; long computations are no problem."""
+        """Raise `RunError` if all are closed, or one is stopped (SIGSTOP) for too long; computing may take any time."""
+        if not self.close.alive:
+            raise RunError("the machines were stopped by close() while they ran; the next run starts anew")
         now = time.monotonic()
         for machine, process in self._processes.items():
             if not is_stopped(process.pid):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from tvmtarget import plugins
-from tvmtarget.errors import BackendError, did_you_mean
+from tvmtarget.errors import BackendError, RunError, did_you_mean
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Record, RunProgram, RunSystem
 from tvmtarget.target.node import Runtime
@@ -186,7 +186,10 @@ class LocalEngine(Engine):
 
 
 class WorkerGroup(Protocol):
-    """The started workers of a cluster; after an error of any method it is closed and not used again."""
+    """The started workers of a cluster; after an error of any method it is closed and not used again.
+
+    Several runs may be in progress. They are finished in any order, and some never are.
+    """
 
     def begin(self, inputs: Sequence[Any], *, is_recorded: bool) -> Any:  # noqa: ANN401 - only `finish` reads it
         """Begin a run.
@@ -235,6 +238,7 @@ class WorkerEngine(Engine):
         self._workers: WorkerGroup | None = None
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._streamed = 0  # runs of streams that are in progress
 
     def run(self, inputs: Sequence[Any], record: Record | None = None) -> list[Any]:
         """Run once; runs in several threads wait for each other.
@@ -250,7 +254,7 @@ class WorkerEngine(Engine):
             return workers.finish(workers.begin(inputs, is_recorded=record is not None), record)
 
     def stream(self, inputs: Iterable[Sequence[Any]], depth: int) -> Iterator[list[Any]]:
-        """Run on a sequence of inputs.
+        """Run on a sequence of inputs; other runs and streams may take place between two results.
 
         Args:
             inputs: the inputs of each run, in order.
@@ -258,15 +262,39 @@ class WorkerEngine(Engine):
 
         Yields:
             The results of each run, in the order of the inputs.
+
+        Raises:
+            RunError: a machine failed, or the workers were stopped between two results.
         """
-        with self._running_workers() as workers:
-            runs: deque[Any] = deque()
+        workers: WorkerGroup | None = None
+        runs: deque[Any] = deque()
+        try:
             for values in inputs:
-                runs.append(workers.begin(values, is_recorded=False))
+                with self._running_workers(workers) as workers:
+                    runs.append(workers.begin(values, is_recorded=False))
+                    self._streamed += 1
                 if len(runs) == depth:
-                    yield workers.finish(runs.popleft())
-            while runs:
-                yield workers.finish(runs.popleft())
+                    yield self._next_results(workers, runs)
+            while workers is not None and runs:
+                yield self._next_results(workers, runs)
+        finally:
+            if runs and self._workers is workers:
+                self._leave(len(runs))
+
+    def _next_results(self, workers: WorkerGroup, runs: deque[Any]) -> list[Any]:
+        """Wait for the first of the runs of a stream, and remove it."""
+        with self._running_workers(workers):
+            self._streamed -= 1
+            return workers.finish(runs.popleft())
+
+    def _leave(self, runs: int) -> None:
+        """Stop the workers, which compute results that nobody reads, unless another run or stream uses them."""
+        self._streamed -= runs
+        if not self._streamed and self._lock.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """Stop the workers."""
@@ -275,13 +303,21 @@ class WorkerEngine(Engine):
             workers.close()
 
     @contextmanager
-    def _running_workers(self) -> Iterator[WorkerGroup]:
-        """Start the workers if there are none, and stop them after any error, a keyboard interrupt included."""
+    def _running_workers(self, started: WorkerGroup | None = None) -> Iterator[WorkerGroup]:
+        """Start the workers if there are none, and stop them after any error, a keyboard interrupt included.
+
+        If `started` is given, only these workers will do: runs are in progress on them.
+        """
         if self._process != os.getpid():  # in a fork: the threads and processes of the workers are the parent's
             self._reset()
         with self._lock:
+            if started is not None and self._workers is not started:
+                raise RunError(
+                    "the stream cannot go on: since its last result the machines were stopped, by close() or the error "
+                    "of another run; begin a new stream"
+                )
             if self._workers is None:
-                self._workers = self._start()
+                self._workers, self._streamed = self._start(), 0
             try:
                 yield self._workers
             except BaseException:
