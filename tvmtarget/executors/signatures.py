@@ -11,7 +11,7 @@ import numpy as np
 from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.protocol import Array
-from tvmtarget.ir.types import dtype_of
+from tvmtarget.ir.types import dtype_of, numpy_dtype
 
 __all__ = ["check_inputs", "check_outputs"]
 
@@ -24,7 +24,8 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
 
     Args:
         signatures: the program's inputs, in order.
-        inputs: values by name; numbers and lists become arrays of the declared element type.
+        inputs: values by name. Numbers and lists become arrays of the declared element type if it holds their values;
+            floats may be rounded. Arrays are never converted, but for their byte order.
 
     Returns:
         The values in the order of `signatures`.
@@ -32,6 +33,8 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
     Raises:
         RunError: all inputs that are missing, unknown, or of another type or shape.
     """
+    if not isinstance(inputs, Mapping):
+        raise RunError(f"inputs are a mapping of names to values, not a {type(inputs).__name__}")
     names = [signature.name for signature in signatures]
     problems = [
         f"no input {name!r} in the program; it takes {', '.join(map(repr, names))}"
@@ -46,8 +49,11 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
             continue
         value = inputs[signature.name]
         if signature.dtype is not None:
-            value = _as_array(value, signature.dtype)
-            problems += _mismatches(signature, value, sizes)
+            try:
+                value = _as_array(value, signature.dtype)
+                problems += _mismatches(signature, value, sizes)
+            except ValueError as error:
+                problems.append(f"input {signature.name!r}, which is {signature}, {error}")
         values.append(value)
     if problems:
         raise RunError(*problems)
@@ -80,17 +86,61 @@ def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> 
 
 
 def _as_array(value: object, dtype: str) -> Array:
-    """Return arrays unchanged, and numbers and lists as an array of an element type."""
-    if isinstance(value, np.ndarray):
-        return value
-    # A scalar of numpy has an element type of its own, which is checked and never converted.
-    if isinstance(value, np.generic):
-        return np.asarray(value)
+    """Return a value as a plain array in the byte order of this machine; numbers and lists in an element type.
+
+    Raises:
+        ValueError: the value is no array, or the type does not hold all numbers of a list; the text says what it is.
+    """
+    if type(value) is np.ndarray:
+        if dtype == "string":
+            return _texts(value)
+        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("is a masked array; replace what is masked by .filled(value)")
+    # Scalars and arrays of numpy and other libraries have an element type, which is checked and never converted.
+    has_type = hasattr(value, "__array__")
     try:
-        return np.asarray(value, dtype=object if dtype == "string" else dtype)
-    except (TypeError, ValueError):
-        # No number type is called `object`, so that the check of element types rejects this by the name of the input.
-        return np.asarray(value, dtype=object)
+        found = np.asarray(value, dtype=object if dtype == "string" and not has_type else None)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"is a {type(value).__name__} that is no array: {error}") from error
+    if has_type or dtype == "string":
+        return _as_array(found, dtype)
+    if dtype == "uint64" and found.dtype.kind == "f":
+        # numpy makes floats of integers if some are above and some below 2**63.
+        items = np.asarray(value, dtype=object)
+        if all(isinstance(item, int) and 0 <= item < 2**64 for item in items.flat):
+            return items.astype(np.uint64)
+    if found.dtype.kind not in ("biufc" if "complex" in dtype else "biuf"):
+        raise ValueError(f"is a {type(value).__name__} of other values than numbers")
+    with np.errstate(all="ignore"):
+        converted = found.astype(numpy_dtype(dtype))
+        # A float may be rounded, but not to infinity.
+        is_float = "float" in dtype or "complex" in dtype
+        held = np.isfinite(converted) == np.isfinite(found) if is_float else converted.astype(found.dtype) == found
+    if not held.all():
+        raise ValueError(f"has {found[~held].tolist()[0]!r}, which {dtype} does not hold; convert it if it may change")
+    return converted
+
+
+def _texts(value: Array) -> Array:
+    """Return texts as an array of `str`, bytes decoded as UTF-8; arrays of other types unchanged.
+
+    Engines read bytes in different ways: of those of fixed length, ONNX Runtime reads some up to the end of the next.
+    """
+    if value.dtype.kind not in "OUST":
+        return value
+    items = value.astype(object, copy=False)
+    kinds = set(map(type, items.flat))
+    wrong = next((kind.__name__ for kind in kinds if not issubclass(kind, str | bytes)), None)
+    if wrong is not None:
+        raise ValueError(f"has an element of type {wrong}")
+    if not any(issubclass(kind, bytes) for kind in kinds):
+        return items
+    try:
+        decoded = [item.decode() if isinstance(item, bytes) else item for item in items.flat]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"has bytes that are not UTF-8: {error}") from error
+    return np.fromiter(decoded, object, items.size).reshape(items.shape)
 
 
 def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]] | None = None) -> list[str]:
@@ -106,6 +156,8 @@ def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, 
     """
     name = signature.name
     dtype = _dtype_name(value.dtype)
+    if value.dtype.kind == "O" and signature.dtype != "string":
+        return [f"input {name!r} is an array of Python objects, not {signature.dtype}"]
     if dtype != signature.dtype:
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None or value.shape == signature.shape:

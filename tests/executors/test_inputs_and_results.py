@@ -1,0 +1,97 @@
+"""What `Executable.run` accepts as inputs, and that its results belong to the caller."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget.errors import RunError
+from tvmtarget.executors.driver_program import Signature
+from tvmtarget.executors.signatures import check_inputs
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+FLOATS = np.float32([[1, 2, 3], [4, 5, 6]])
+
+
+def checked(value, dtype, shape=(3,)):
+    return check_inputs([Signature(name="x", dtype=dtype, shape=shape)], {"x": value})[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        FLOATS.astype(">f4"),
+        np.asfortranarray(FLOATS),
+        FLOATS.view(np.recarray),
+        FLOATS.tolist(),
+        np.ma.masked_array(FLOATS).filled(0),
+        np.frombuffer(b"." + FLOATS.tobytes(), np.uint8)[1:].view("float32").reshape(2, 3),
+    ],
+    ids=["other byte order", "column by column", "subclass", "list", "filled", "unaligned"],
+)
+@pytest.mark.parametrize("target", ["numpy", "onnxruntime", "llvm", "openvino"])
+def test_arrays_of_any_layout_are_read_by_their_values(target, given):
+    pytest.importorskip({"llvm": "tvm"}.get(target, target))
+    model = parser.parse_model(f"{HEADER} g (float[2,3] x) => (float[2,3] y) {{ y = Neg(x) }}")
+    result = tt.build(model, target)(given)
+    assert type(result) is np.ndarray
+    np.testing.assert_array_equal(result, -FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "problem"),
+    [
+        ([1.5, 2, 3], "int32", "has 1.5, which int32 does not hold"),
+        ([300, 0, 0], "int8", "has 300, which int8 does not hold"),
+        ([2**70, 0, 0], "int64", "is a list of other values than numbers"),
+        ([2, 0, 1], "bool", "has 2, which bool does not hold"),
+        ([1e300, 0, 0], "float32", r"has 1e\+300, which float32 does not hold"),
+        ([1j, 0, 0], "float32", "is a list of other values than numbers"),
+        (["1", "2", "3"], "int32", "is a list of other values than numbers"),
+        ([[1], [2, 3]], "int32", "is a list that is no array"),
+        (None, "int32", "is a NoneType of other values than numbers"),
+        (np.array([1, 2, 3], object), "int32", "is an array of Python objects, not int32"),
+        (np.ma.masked_array(np.float32([1, 2, 3])), "float32", r"is a masked array; .*\.filled\(value\)"),
+        (np.float64([1, 2, 3]), "float32", "is float64, not float32"),
+        (["a", 1, "b"], "string", "has an element of type int"),
+        (np.array(["a", None, "b"], object), "string", "has an element of type NoneType"),
+        ([b"\xff", "a", "b"], "string", "has bytes that are not UTF-8"),
+    ],
+)
+def test_values_that_would_change_are_rejected(given, dtype, problem):
+    with pytest.raises(RunError, match=f"input 'x'.* {problem}"):
+        checked(given, dtype)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        ([1.0, 2, 3], "int32"),
+        ([0.1, float("inf"), float("nan")], "float32"),
+        ([1, -8, 7], "int4"),
+        ([0.1, 1, 2], "float8e4m3fn"),
+        ([True, False, True], "bool"),
+        ([2**64 - 1, 0, 1], "uint64"),
+        (range(3), "float32"),
+        ([1j, 0, 1], "complex64"),
+    ],
+)
+def test_lists_become_arrays_of_the_declared_type(given, dtype):
+    array = checked(given, dtype)
+    assert array.dtype.name.replace("_", "") == dtype
+    np.testing.assert_allclose(array.astype("complex64"), np.asarray(given, "complex64"), rtol=0.1)
+    assert checked([], dtype, (0,)).shape == (0,)
+
+
+@pytest.mark.parametrize("given", [["a", "bb", "ccc"], ["a", b"bb", np.bytes_("ccc")]])
+@pytest.mark.parametrize("dtype", [object, "U", "S", ">U3"])
+def test_texts_of_all_kinds_are_read_whole(given, dtype):
+    # Of bytes of a fixed length, ONNX Runtime read "abbccc" here.
+    array = checked(np.array(given, dtype), "string")
+    assert array.dtype == object
+    assert array.tolist() == ["a", "bb", "ccc"]
+
+
+def test_inputs_are_a_mapping():
+    with pytest.raises(RunError, match="inputs are a mapping of names to values, not a list"):
+        check_inputs([], [np.zeros(1)])
