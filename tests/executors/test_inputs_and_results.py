@@ -95,3 +95,34 @@ def test_texts_of_all_kinds_are_read_whole(given, dtype):
 def test_inputs_are_a_mapping():
     with pytest.raises(RunError, match="inputs are a mapping of names to values, not a list"):
         check_inputs([], [np.zeros(1)])
+
+
+RETURNED = f"""{HEADER} g (float[2] x, int64 n) => (float[2] c, float[2] x, float[2] y, float[2] z)
+    <float[2] c = {{1, 1}}> {{
+        [sum] y = Add(x, c)
+        [loop] z = Loop(n, , x) <body = b (int64 i, bool go, float[2] u) => (bool on, float[2] v)
+            {{ on = Identity(go) v = Neg(u) }}>
+    }}"""
+
+
+@pytest.mark.parametrize("target", ["[a=numpy,b=numpy](host=@a)", "[a=onnxruntime,b=numpy](host=@b)"])
+def test_results_share_no_memory_with_inputs_and_constants(target):
+    if "onnxruntime" in target:
+        pytest.importorskip("onnxruntime")
+    exe = tt.build(parser.parse_model(RETURNED), target, where={"loop": "@b"})
+    given = {"x": np.float32([3, 4]), "n": np.array(0)}
+    streamed = list(exe.stream([given, given]))
+    results = exe.run(given)
+    for outputs in (*streamed, results):
+        for value in outputs.values():
+            value[:] = -1  # the caller owns it
+    assert given["x"].tolist() == [3, 4]
+    again = {name: value.tolist() for name, value in exe.run(given).items()}
+    assert again == {"c": [1, 1], "x": [3, 4], "y": [4, 5], "z": [3, 4]}
+
+
+@pytest.mark.parametrize("depth", [0, -1, None, 2.5])
+def test_a_stream_has_a_depth(depth):
+    exe = tt.build(parser.parse_model(f"{HEADER} g (float[1] x) => (float[1] y) {{ y = Neg(x) }}"), "numpy")
+    with pytest.raises(RunError, match=r"depth is .*; it is the number of inputs in the pipeline, at least 1"):
+        next(exe.stream([{"x": [1]}], depth=depth))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -431,8 +431,7 @@ class Executable:
         """
         values = check_inputs(self._program.inputs, inputs)
         raise_all(RunError, self._foreign_hosts)
-        results = self._engine.run(values, record)
-        return self._outputs(results)
+        return self._outputs(self._engine.run(values, record), values)
 
     @cached_property
     def _foreign_hosts(self) -> tuple[str, ...]:
@@ -448,11 +447,21 @@ class Executable:
             for path, reason in foreign_hosts(self._topology, sites).values()
         )
 
-    def _outputs(self, results: Sequence[Any]) -> dict[str, Array]:
-        """Return results by name, after checking results of other machines against the signature."""
+    def _outputs(self, results: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Array]:
+        """Return results by name, after checking results of other machines against the signature.
+
+        A driver returns an input, a constant or one value under two names as it is. The caller may change arrays in
+        place, so that results are copies then.
+        """
         here = list(map(_to_host, results))
         if self._machines:
             check_outputs(self._program.outputs, here)
+        arrays = set(map(id, inputs))
+        for place, value in enumerate(here):
+            if isinstance(value, np.ndarray):
+                if id(value) in arrays or not value.flags.writeable:
+                    here[place] = value.copy()
+                arrays.add(id(value))
         return dict(zip(self.outputs, here, strict=True))
 
     def stream(
@@ -471,9 +480,18 @@ class Executable:
             RunError: As for `run`.
         """
         raise_all(RunError, self._foreign_hosts)
+        if not isinstance(depth, int) or depth < 1:
+            raise RunError(f"depth is {depth!r}; it is the number of inputs in the pipeline, at least 1")
         # A generator: inputs may be endless, so each is checked only when the pipeline takes it.
-        checked = (check_inputs(self._program.inputs, given) for given in inputs)
-        yield from map(self._outputs, self._engine.stream(checked, depth))
+        running: deque[list[Any]] = deque()
+
+        def checked() -> Iterator[list[Any]]:
+            for given in inputs:
+                running.append(check_inputs(self._program.inputs, given))
+                yield running[-1]
+
+        for results in self._engine.stream(checked(), depth):
+            yield self._outputs(results, running.popleft())
 
     def close(self) -> None:
         """End the processes that runtimes and artifacts started; the next run starts new ones."""
