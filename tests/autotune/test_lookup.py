@@ -264,6 +264,18 @@ def test_a_retracted_record_does_not_count_whichever_came_first():
         assert look(log_of(*order)).candidate == knobs(mb=2)
 
 
+def test_the_pin_that_was_written_last_wins_also_where_the_clock_was_set_back(monkeypatch):
+    log = TuningLog("memory:")
+    for at, hour in enumerate([9, 9, 9, 9, 2, 9]):
+        monkeypatch.setattr("time.time", lambda hour=hour: 1_700_000_000 + 3600 * hour)
+        pin = log.pin(MATMUL, ZNVER4, knobs(mb=at % 3), "because")
+        assert look(log).candidate == knobs(mb=at % 3)
+    log.retract(pin.digest, "a mistake")
+    assert look(log).candidate == knobs(mb=1)
+    log.pin(MATMUL, ZNVER4, pin.candidate, "because")
+    assert look(log).candidate == pin.candidate
+
+
 def test_a_pin_goes_before_all_else_until_it_is_retracted():
     log = log_of(trial(1, 10))
     pin = log.pin(MATMUL, ZNVER4.override({"opt-level": 2}), knobs(mb=99), "the fast one is not stable")

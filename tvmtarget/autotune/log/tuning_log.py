@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -203,14 +203,15 @@ class TuningLog:
         workload = _workload(workload)
         target = _target_of(workload, target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
-        pin = Pin(
-            level=workload.level,
-            workload=workload.key,
-            target=known.key,
-            candidate=candidate,
-            why=why,
-            ts=int(time.time()),
-        )
+        # The latest pin wins, so that this one is later than all others: those of this second, those that were written
+        # before the clock was set back, and an equal one that was retracted.
+        latest = max((pin.ts for pin in self._store.pins(workload.key)), default=0)
+        for ts in count(max(int(time.time()), latest + 1)):
+            pin = Pin(
+                level=workload.level, workload=workload.key, target=known.key, candidate=candidate, why=why, ts=ts
+            )
+            if self._store.get(pin.digest) is None:
+                break
         self.extend([known, workload, pin])
         return pin
 
@@ -228,7 +229,7 @@ class TuningLog:
             LogError: no line, or more than one, has such a digest, or the reason is empty.
         """
         _check_reason(why)
-        found = self._store.digests_with_prefix(digest)
+        found = self._store.digests_with_prefix(digest) if isinstance(digest, str) else []
         if len(found) != 1:
             what = "no line" if not found else "more than one line"
             raise LogError(f"{what} of {self.url!r} has a digest that begins with {digest!r}")
@@ -569,6 +570,6 @@ def _target_of(workload: Workload, target: TargetLike) -> Target:
 
 
 def _at_least_one(best: int) -> int:
-    if best < 1:
+    if not isinstance(best, int) or best < 1:
         raise LogError(f"the best of a log are 1 or more candidates, not {best}")
     return best
