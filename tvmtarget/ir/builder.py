@@ -89,7 +89,7 @@ class FunctionBuilder:
             ModelError: the data is not a tensor of numbers or strings.
         """
         try:
-            array: np.ndarray[Any, Any] = np.asarray(data)
+            array: np.ndarray[Any, Any] = np.asanyarray(data)
         except ValueError as error:
             raise ModelError(f"constant {name!r} is not a tensor: {error}") from error
         # numpy makes an array of objects of data that it cannot convert; only texts are elements of a tensor.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import compress, count
 from operator import attrgetter, is_not
@@ -108,6 +108,14 @@ class Constant:
     type: TensorType
     data: np.ndarray[Any, Any]
     stored_digest: str = ""  # digest that a checked file states, so that large constants are not hashed again
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, np.ma.MaskedArray):
+            raise ModelError(f"constant {self.name!r} is a masked array; replace what is masked by .filled(value)")
+        # Engines read the elements in the byte order of this machine.
+        if type(self.data) is not np.ndarray or not self.data.dtype.isnative:
+            plain = np.asarray(self.data)
+            object.__setattr__(self, "data", plain.astype(plain.dtype.newbyteorder("="), copy=False))
 
     @cached_property
     def digest(self) -> str:
@@ -249,6 +257,10 @@ class Function:
     def __post_init__(self) -> None:
         if self.constraint is not None and type(self.constraint) is not Constraint:
             object.__setattr__(self, "constraint", _constraint(self.constraint, f"function {self.name!r}"))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without what was computed, which is not all data that can be pickled.
+        return (Function, tuple(getattr(self, one.name) for one in fields(self)))
 
     @cached_property
     def types(self) -> Mapping[str, Type]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -68,7 +68,7 @@ class IRModule:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled, so that the attributes travel as a dict.
-        return (IRModule, (self.functions, self.target, dict(self.attrs)))
+        return (partial(IRModule, is_trusted=self.is_trusted), (self.functions, self.target, dict(self.attrs)))
 
     @classmethod
     def parse(
@@ -426,7 +426,7 @@ class IRModule:
             type_ = types.get(name)
             if not isinstance(type_, TensorType):
                 raise ModelError(f"{name!r} cannot be bound; tensors that can be: {', '.join(types)}")
-            array = np.asarray(value)
+            array = np.asanyarray(value)
             bound = TensorType(dtype_of(array.dtype), array.shape)
             if not bound.agrees_with(type_):
                 raise ModelError(f"{name!r} is bound to {bound}, not {type_}")
