@@ -18,6 +18,7 @@ from tvmtarget.autotune.search.fit_costs import fit_op_costs
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
 from tvmtarget.autotune.search.result import Budget
+from tvmtarget.autotune.search.timing import random_inputs
 from tvmtarget.backends.machine import processors
 from tvmtarget.building.tuned_schedules import (
     PLACEMENT,
@@ -27,6 +28,7 @@ from tvmtarget.building.tuned_schedules import (
     program_workload,
     sites_of,
 )
+from tvmtarget.ir.types import DTYPES, dtype_of
 from tvmtarget.partition.costs.costs import structure_of
 from tvmtarget.partition.costs.estimate import Estimates
 
@@ -298,12 +300,15 @@ def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
     ("given", "problem"),
     [
         ({"trials": 0}, "0 trials are given"),
+        ({"trials": "3"}, "3 trials are given"),
+        ({"levels": []}, "no level is given to tune; there is kernel, executor, placement"),
+        ({"levels": "kernels"}, "unknown level 'kernels'; did you mean 'kernel'"),
         ({"seconds": -1.0}, "-1.0 seconds are given"),
         ({"seconds": float("nan")}, "nan seconds are given"),
         ({"workers": "garbage"}, "'garbage' is no address of a Dask scheduler"),
     ],
 )
-def test_invalid_numbers_and_addresses_are_rejected(given, problem):
+def test_invalid_arguments_are_rejected(given, problem):
     with pytest.raises(tt.TvmTargetError, match=problem):
         tt.tune(digits(), QUICK, log="memory:", **given)
 
@@ -316,6 +321,13 @@ def test_a_program_with_nothing_to_tune_is_run_and_the_result_says_why():
         "settings: numpy has none that the target leaves open",
     )
     assert result.speedup > 0
+
+
+def test_random_inputs_have_every_element_type():
+    for name in set(DTYPES) - {"string"}:
+        module = tt.IRModule.parse(f"func @main(%x: {name}[2,n]) opsets(onnx=25) {{ return %x }}")
+        inputs = random_inputs(tt.decompose(module, "numpy"))
+        assert {"x": (name, (2, 1))} == {key: (dtype_of(one.dtype), one.shape) for key, one in inputs.items()}
 
 
 def test_an_unknown_level_is_refused():

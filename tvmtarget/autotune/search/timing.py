@@ -12,7 +12,7 @@ import numpy as np
 
 from tvmtarget.building.executable import Executable
 from tvmtarget.executors.protocol import CallEvent, Event
-from tvmtarget.ir.types import TensorType
+from tvmtarget.ir.types import TensorType, numpy_dtype
 from tvmtarget.partition.plan import Plan
 
 __all__ = [
@@ -71,10 +71,9 @@ def random_inputs(plan: Plan) -> Inputs | None:
         if not isinstance(param.type, TensorType) or param.type.shape is None or param.type.dtype == "string":
             return None
         shape = [dim if isinstance(dim, int) else SYMBOLIC_SIZE for dim in param.type.shape]
-        if param.type.dtype.startswith(("int", "uint", "bool")):
-            inputs[param.name] = random.integers(0, 2, shape).astype(param.type.dtype)
-        else:
-            inputs[param.name] = random.standard_normal(shape).astype(param.type.dtype)
+        is_integer = param.type.dtype.startswith(("int", "uint", "bool"))
+        values = random.integers(0, 2, shape) if is_integer else random.standard_normal(shape)
+        inputs[param.name] = np.asarray(values).astype(numpy_dtype(param.type.dtype))
     return inputs
 
 

@@ -75,7 +75,7 @@ def tune(
     log: TuningLog | str | Path,
     trials: int | None = None,
     seconds: float | None = None,
-    levels: Sequence[str] = LEVELS,
+    levels: str | Sequence[str] = LEVELS,
     space: str = "auto",
     seed: int = 0,
     where: Mapping[str, Constraint | str | Target] | None = None,
@@ -103,7 +103,7 @@ def tune(
         log: the log or its URL; what it knows is not measured again.
         trials: how many candidates to measure at most.
         seconds: how long to tune; it ends at most 3 percent or two seconds later.
-        levels: what to tune: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
+        levels: what to tune, one or several: `kernel`, `executor` (settings of leaves), `placement` (of a composite).
         space: the candidates for kernels: `own` register blocks, traces of TVM's `metaschedule`, or `auto`, which takes
             traces for kernels without a register block.
         seed: makes the same search again.
@@ -129,15 +129,18 @@ def tune(
         TuneInterrupted: the user pressed Ctrl-C; the error has the result so far.
         TuneStoppedError: the log cannot be written any more, or all workers are lost; the error has the result so far.
     """
+    levels = (levels,) if isinstance(levels, str) else tuple(levels)
     wrong = [level for level in levels if level not in LEVELS]
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
     if space not in SPACES:
         problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
     if insecure and workers is None:
         problems.append("insecure (--insecure) has no effect without workers; pass workers (--workers)")
-    if trials is not None and trials < 1:
+    if not levels:
+        problems.append(f"no level is given to tune; there is {', '.join(LEVELS)}")
+    if trials is not None and not (isinstance(trials, int) and trials >= 1):
         problems.append(f"{trials} trials are given; at least one is needed, or None for 32 of each kernel")
-    if seconds is not None and not seconds >= 0:
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds >= 0):
         problems.append(f"{seconds} seconds are given; a number that is not negative is needed, or None")
     if costs is not None and (isinstance(module, Plan) or "placement" not in levels):
         problems.append("costs are for the level 'placement' of a module; a plan keeps its own")
