@@ -249,12 +249,14 @@ def open_cache(cache: CacheLike) -> CompileCache | None:
         The cache; None for False, and, with a warning, if the default folder may not be used.
 
     Raises:
-        FileError: A folder is named that may not be used.
+        FileError: A folder is named that may not be used, or the argument is of another type.
     """
     if isinstance(cache, CompileCache):
         return cache
     if cache is False:
         return None
+    if not isinstance(cache, bool | str | Path):
+        raise FileError(f"cache is {cache!r}; it is True, False for none, a folder, or a CompileCache")
     folder = default_folder() if cache is True else Path(cache)
     if folder is None:
         return None

@@ -17,7 +17,7 @@ import tvmtarget as tt
 from tvmtarget.backends.compile_worker import CompileWorker, compile_in_processes
 from tvmtarget.backends.protocol import CompileRequest, FixedSchedules, Kernel
 from tvmtarget.building import leaf_compilation
-from tvmtarget.errors import BackendError, TargetError
+from tvmtarget.errors import BackendError, TvmTargetError
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -63,9 +63,18 @@ def test_code_of_processes_is_stored_and_saved(tmp_path):
     np.testing.assert_array_equal(tt.load(tmp_path / "0.tta", trust=True)(X), second(X))
 
 
-def test_the_number_of_processes_is_at_least_one():
-    with pytest.raises(TargetError, match="jobs is 0"):
-        tt.build(chain(), "llvm", jobs=0)
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"jobs": 0}, "jobs is 0; it is a number of processes, at least 1"),
+        ({"jobs": "2"}, "jobs is '2'"),
+        ({"mod_name": None}, "mod_name is None; it is a text"),
+        ({"cache": None}, "cache is None; it is True, False for none, a folder"),
+    ],
+)
+def test_invalid_arguments_of_a_build_are_rejected(given, problem):
+    with pytest.raises(TvmTargetError, match=problem):
+        tt.build(chain(), "llvm", **given)
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,10 @@ def build(
         InfeasibleError: Operations fit no site; `decompose` raises further errors.
         FileError: `cache` is a folder that other users own or may write.
     """
-    if jobs is not None and jobs < 1:
+    if jobs is not None and not (isinstance(jobs, int) and jobs >= 1):
         raise TargetError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    if not isinstance(mod_name, str):
+        raise TargetError(f"mod_name is {mod_name!r}; it is a text, the name of the program in saved files")
     if is_tvm_function(module):
         module = tvm_module_of(module)
     request = PlanRequest(
