@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError
+from tvmtarget.target.kinds import Attribute, Kind
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,3 +166,35 @@ def test_a_library_that_is_not_installed_says_so(installed, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(BackendError, match="imported from a folder but not installed; run `pip install`"):
         installed()
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (lambda: Kind(name="no word"), "the name of a kind is a word, not 'no word'"),
+        (
+            lambda: Kind(name="k", attributes=(row("host"),)),
+            "kind 'k' has an attribute 'host', which is a field of every",
+        ),
+        (lambda: row("a b"), "the name of an attribute is a word in ASCII, not 'a b'"),
+        (
+            lambda: Attribute(name="n", type="int", class_="soft", default="x"),
+            "the default of attribute 'n' is a whole number, not 'x'",
+        ),
+        (lambda: Attribute(name="n", type="int", class_="soft", default=0, least=1), "the default of .* is at least 1"),
+        (lambda: Kind(name="k", attributes=(row("a-b"), row("a_b"))), "kind 'k' has two attributes 'a-b'"),
+    ],
+)
+def test_a_row_that_no_target_could_use_is_an_error_where_it_is_written(row, problem):
+    with pytest.raises(ValueError, match=problem):
+        row()
+
+
+def row(name):
+    return Attribute(name=name, type="int", class_="soft")
+
+
+@pytest.mark.parametrize("role", ["target", "executor", "runtime"])
+def test_the_rows_of_this_library_hold_to_the_rules_for_those_of_plugins(role):
+    for kind in tt.kinds(role):
+        Kind.model_validate(kind.model_dump())

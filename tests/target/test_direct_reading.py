@@ -11,7 +11,7 @@ from tvmtarget.errors import TvmTargetError
 from tvmtarget.target.kinds import find_kind, kind_names
 from tvmtarget.target.loader import _checked, _plain_fields
 from tvmtarget.target.node import JsonNode
-from tvmtarget.target.text.printing import RESERVED
+from tvmtarget.target.text.words import RESERVED
 from tvmtarget.target.tvm.legacy import BuildSettings
 
 HISTORIC = ["devices", "+", "~", "-executor", "-runtime", "target_host", "system-lib", "link-params", "target", "a/b"]

@@ -17,8 +17,7 @@ from tvmtarget.target.problems import REPORTED, Problems, shown
 from tvmtarget.target.provenance import Origin
 from tvmtarget.target.target_node import TargetNode
 from tvmtarget.target.text.forms import Composition, detect, read
-from tvmtarget.target.text.printing import RESERVED
-from tvmtarget.target.text.words import MAX_DEPTH, is_word
+from tvmtarget.target.text.words import MAX_DEPTH, RESERVED, is_word
 from tvmtarget.target.tree_paths import is_reference, join
 from tvmtarget.target.tvm import command_line
 from tvmtarget.target.tvm.legacy import BuildSettings

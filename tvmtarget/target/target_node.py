@@ -18,8 +18,7 @@ from tvmtarget.target.node import Executor, JsonNode, Link, Memory, Runtime
 from tvmtarget.target.node_facts import computed_once
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import CODE, Origin
-from tvmtarget.target.text.printing import RESERVED
-from tvmtarget.target.text.words import MAX_DEPTH, is_word
+from tvmtarget.target.text.words import MAX_DEPTH, RESERVED, is_word
 from tvmtarget.target.tree_paths import checked_path, is_numbered, join, same_replica
 from tvmtarget.target.values import MAX_COUNT, is_utf8
 

@@ -6,25 +6,9 @@ import json
 from collections.abc import Iterator, Mapping
 
 from tvmtarget.target.kinds import find_kind
-from tvmtarget.target.text.words import is_plain
+from tvmtarget.target.text.words import RESERVED, is_plain
 
-__all__ = ["RESERVED", "write", "write_indented", "write_toml", "write_value"]
-
-# The keys of flat JSON that are fields of a node, and no attributes of its kind.
-RESERVED = (
-    "kind",
-    "name",
-    "keys",
-    "tag",
-    "host",
-    "targets",
-    "count",
-    "links",
-    "memory",
-    "executor",
-    "runtime",
-    "schema",
-)
+__all__ = ["write", "write_indented", "write_toml", "write_value"]
 
 
 def write(flat: Mapping[str, object]) -> str:

@@ -1,12 +1,28 @@
-"""Words of the one-line grammar, and how deep it nests; `grammar.py` parses the rest."""
+"""Words of the one-line grammar, those that are reserved, and how deep it nests; `grammar.py` parses the rest."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["MAX_DEPTH", "VALUE_WORD", "WORD", "is_plain", "is_word"]
+__all__ = ["MAX_DEPTH", "RESERVED", "VALUE_WORD", "WORD", "is_plain", "is_word"]
 
 MAX_DEPTH = 64
+
+# The keys of flat JSON that are fields of a node, and no attributes of its kind.
+RESERVED = (
+    "kind",
+    "name",
+    "keys",
+    "tag",
+    "host",
+    "targets",
+    "count",
+    "links",
+    "memory",
+    "executor",
+    "runtime",
+    "schema",
+)
 
 # A word has no mark of the grammar and no character that cannot be printed; '+' and '-' neither begin nor end it.
 _EXCLUDED = r"\s\x00-\x1f\x7f\ud800-\udfff,()\[\]{}|&\"=<>!?~@"
