@@ -1,14 +1,17 @@
 """Atomic writes of files, and removal of what killed processes left."""
 
+import io
 import os
 import stat
 import subprocess
 import sys
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tvmtarget import IRModule
 from tvmtarget.files import atomic_write, temporary_folder, write_folder
 
 
@@ -87,6 +90,27 @@ def test_a_pipe_is_written_to(tmp_path):
     reader.join()
     assert found == [b"new"]
     assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_what_is_no_file_is_written_in_one_piece(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
+    reader.start()
+    with atomic_write(path) as stream, zipfile.ZipFile(stream, "w") as archive:  # which goes back to its headers
+        archive.writestr("name", b"data")
+    reader.join()
+    assert zipfile.ZipFile(io.BytesIO(received[0])).read("name") == b"data"
+    IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { return %x }").save("/dev/null")
+
+
+@pytest.mark.parametrize("name", ["loop", "null\0"])
+def test_a_path_that_leads_nowhere_is_an_error_of_the_system(tmp_path, name):
+    if name == "loop":
+        (tmp_path / name).symlink_to(name)
+    with pytest.raises(OSError, match=r"Invalid|loop|null byte|Too many"), atomic_write(tmp_path / name):
+        pass
 
 
 def test_a_folder_is_rejected(tmp_path):

@@ -50,7 +50,8 @@ def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that replaces a path once it is complete and on the disk.
 
     An existing file keeps its permissions, and a link stays a link: the file that it points to is replaced. Anything
-    else, such as a terminal or a pipe, is written directly. New files that killed processes left are removed.
+    else, such as a terminal or a pipe, is written at once at the end, as it has no positions to return to. New files
+    that killed processes left are removed.
 
     Args:
         path: the file to replace.
@@ -62,11 +63,16 @@ def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     Raises:
         OSError: the file cannot be written.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except (RuntimeError, ValueError) as error:  # links in a circle before Python 3.13, and a null character
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
     old = path.stat() if path.exists() else None
     if old is not None and not stat.S_ISREG(old.st_mode):
         with path.open("wb") as stream:
-            yield stream
+            buffer = io.BytesIO()
+            yield buffer
+            stream.write(buffer.getbuffer())
         return
     staging, opened = _new_file(path, mode)
     try:
