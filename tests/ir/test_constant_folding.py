@@ -324,3 +324,19 @@ def test_sizes_of_a_fused_convolution_are_those_of_a_convolution():
         y = com.microsoft.FusedConv<activation = "Relu", pads = [1, 1, 1, 1], strides = [2, 2]>(x, w, z) }}"""
     module = tt.IRModule.from_onnx(parser.parse_model(text))
     assert fold_constants(module).main.types["y"].shape == ("n", 3, "((k - 1)//2) + 1", "((k - 1)//2) + 1")
+
+
+def test_types_that_a_module_leaves_out_are_inferred():
+    text = """func @main(%x: float32[n,4]) opsets(com.own=1, onnx=17) {
+      %a = onnx.Relu(%x) as a
+      %h = @halves(%a)
+      %o = onnx.com.own::Own(%h) as own
+      return %h, %o }
+    func @halves(%z: float32[n,4]) opsets(onnx=17) { %c = onnx.Cast(%z) {to=10} as cast return %c }"""
+    module = tt.IRModule.parse(text)
+    folded = fold_constants(module)
+    assert [str(folded["main"].types["a"]), str(folded["halves"].types["c"])] == ["float32[n,4]", "float16[n,4]"]
+    assert folded["main"].types["o"] is None  # what ONNX does not know
+    text = "func @main(%x: float32[n,4]) opsets(onnx=17) { %a = onnx.Relu(%x) %y = onnx.Neg(%a) return %y }"
+    plan = tt.decompose(tt.IRModule.parse(text), "llvm")
+    assert [str(call.outputs[0].type) for call in plan.program.body] == ["float32[n,4]"] * 2

@@ -294,7 +294,7 @@ class _Folding:
             is_kept = call.constraint is not None or self._keep(call)
             # What a function returns is computed by an operation, which has a site.
             is_result = any(output.name in results for output in call.outputs)
-            is_open = not all(self._is_settled(output.type) for output in call.outputs)
+            is_open = not all(self._is_settled(output.type) for output in call.outputs if output.name)
             if is_result or is_open or not scope.changed.isdisjoint(call.inputs) or _is_constant(call, scope):
                 self._fit_slices(call, scope)
                 call = self._with_types(call, scope)
@@ -542,9 +542,9 @@ class _Folding:
         return {**inferred, output.name: self._more_static(inferred.get(output.name) or known, computed)}
 
     def _is_settled(self, type_: Type) -> bool:
-        """Return whether all dimensions of a type are numbers, or expressions of dimensions of the parameters."""
+        """Return whether a type is known, and all its dimensions are numbers or expressions of those of parameters."""
         if not isinstance(type_, TensorType):
-            return True
+            return type_ is not None
         return type_.shape is not None and all(isinstance(dim, int) or self._is_derived(dim) for dim in type_.shape)
 
     def _is_derived(self, dim: Dim) -> bool:
