@@ -49,3 +49,8 @@ def test_constants_of_arrays_of_any_layout_are_equal():
 def test_masked_arrays_are_no_constants(take):
     with pytest.raises(ModelError, match=r"is a masked array; replace what is masked by \.filled\(value\)"):
         take(np.ma.masked_array(FLOATS, mask=FLOATS > 3))
+
+
+def test_a_module_without_types_is_written_as_a_model():
+    model = IRModule.parse(TEXT).to_onnx()
+    assert IRModule.from_onnx(model).main.types["y"] == IRModule.parse(TEXT).main.types["x"]

@@ -181,6 +181,9 @@ class IRModule:
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function as a checked ONNX model that computes the same.
 
+        Constraints, memory scopes, the target and attributes of the module are left out; text, JSON and `save` keep
+        them.
+
         Args:
             function: name of the function; all functions that it calls are inlined.
 

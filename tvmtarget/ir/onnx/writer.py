@@ -9,9 +9,10 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
-from tvmtarget.errors import ModelError, TvmTargetError
+from tvmtarget.errors import ModelError, TvmTargetError, first_line
 from tvmtarget.files import temporary_folder
 from tvmtarget.ir.function import Constant, Function, constants_of
+from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx.graph import WriteTensor, write_graph
 from tvmtarget.ir.onnx.metadata import write_model_metadata
@@ -40,7 +41,7 @@ def write_function(function: Function, functions: Mapping[str, Function]) -> Mod
     Raises:
         ModelError: the function has no valid form in ONNX, or its constants exceed one message.
     """
-    flat = inline_calls(function, functions).function
+    flat = _inlined(function, functions)
     if _bytes_of(flat) > _MAX_BYTES:
         size = f"{_bytes_of(flat) / 1e9:.1f} GB of constants"
         raise ModelError(f"function {function.name!r} has {size}, more than one message holds; write it with save_onnx")
@@ -63,7 +64,7 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
     Raises:
         ModelError: the function has no valid form in ONNX, or a file cannot be written.
     """
-    flat = inline_calls(function, functions).function
+    flat = _inlined(function, functions)
     try:
         with temporary_folder(path.parent, f".{path.name[:40]}.") as folder:
             new, data = folder / path.name, folder / f"{path.name}.data"
@@ -87,9 +88,14 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
         raise _invalid(function, error) from error
 
 
+def _inlined(function: Function, functions: Mapping[str, Function]) -> Function:
+    """Return a function with all that it calls, and with types of its results, which an ONNX model states."""
+    flat = inline_calls(function, functions).function
+    return infer_types(flat) if any(flat.types.get(name) is None for name in flat.results) else flat
+
+
 def _invalid(function: Function, error: Exception) -> ModelError:
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
-    return ModelError(f"function {function.name!r} does not make a valid ONNX model: {reason}")
+    return ModelError(f"function {function.name!r} does not make a valid ONNX model: {first_line(error)}")
 
 
 def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
