@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeAlias
 
 from tvmtarget.executors.driver_program import Driver, DriverProgram, Step
@@ -21,7 +21,8 @@ def split_segments(program: DriverProgram) -> Iterator[Segment]:
 
     Yields:
         In order: each transfer, and for the steps between two transfers a driver. Its parameters are the values that it
-        reads from earlier segments, its results those that later ones read.
+        reads from earlier segments, its results those that later ones read. A first driver without steps returns the
+        constants that are sent or returned as they are.
     """
     driver = _entry(program)
     groups: list[list[Step]] = [[]]
@@ -29,14 +30,17 @@ def split_segments(program: DriverProgram) -> Iterator[Segment]:
         groups += [[step], []] if step.order is not None else []
         if step.order is None:
             groups[-1].append(step)
-    groups = [group for group in groups if group]
-    needed = set(driver.results)
-    after: list[set[str]] = []
-    for group in reversed(groups):
-        after.append(set(needed))
+    needed, constants = set(driver.results), frozenset(driver.constants)
+    segments: list[Segment] = []
+    for group in filter(None, reversed(groups)):
+        is_transfer = group[0].order is not None
+        segments.append(group[0] if is_transfer else _segment(driver.path, constants, group, needed))
         needed.update(name for step in group for name in _reads(step))
-    for group, read_later in zip(groups, reversed(after), strict=True):
-        yield group[0] if group[0].order is not None else _segment(driver, group, read_later)
+    sent = [name for step in driver.steps if step.order is not None for name in step.inputs]
+    as_they_are = tuple(name for name in dict.fromkeys((*sent, *driver.results)) if name in constants)
+    if as_they_are:
+        yield Driver(path=driver.path, params=(), results=as_they_are, steps=(), constants=as_they_are)
+    yield from reversed(segments)
 
 
 def _reads(step: Step) -> list[str]:
@@ -58,13 +62,13 @@ def _entry(program: DriverProgram) -> Driver:
     return Driver(path="", params=params, results=results, steps=(only,))
 
 
-def _segment(driver: Driver, steps: list[Step], read_later: set[str]) -> Driver:
+def _segment(path: str, constants: Collection[str], steps: list[Step], read_later: Collection[str]) -> Driver:
     made = dict.fromkeys(name for step in steps for name in step.outputs)
-    inside = {*made, *driver.constants}
+    read = dict.fromkeys(name for step in steps for name in _reads(step) if name not in made)
     return Driver(
-        path=driver.path,
-        params=tuple(dict.fromkeys(name for step in steps for name in _reads(step) if name not in inside)),
+        path=path,
+        params=tuple(name for name in read if name not in constants),
         results=tuple(name for name in made if name in read_later),
         steps=tuple(step.model_validate(step.model_dump() | {"free": ()}) for step in steps),
-        constants=driver.constants,
+        constants=tuple(name for name in read if name in constants),
     )
