@@ -306,9 +306,10 @@ def first_line(error: Exception) -> str:
         error: an error of another library, whose text may have many lines.
 
     Returns:
-        The line without spaces around it; the name of the class if there is none.
+        The line without spaces around it; the name of the class if there is none, and before a key that is missing.
     """
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = f"KeyError: {error}" if type(error) is KeyError else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def raise_all(error: type[TvmTargetError], problems: Sequence[str]) -> None:

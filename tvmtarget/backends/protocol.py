@@ -220,13 +220,15 @@ class Compiled(ABC):
 
     @abstractmethod
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """Run once.
+        """Run once; runs in several threads may overlap.
 
         Args:
-            inputs: values of the parameters, in order.
+            inputs: values of the parameters, in order: arrays in the byte order of this machine, of any strides. They
+                belong to the caller and are not changed.
 
         Returns:
-            The results, in order.
+            A list or tuple of the results, in order: arrays of the element types that the function states. The next run
+            does not change them.
         """
 
     def run_on(self, device: int, inputs: Sequence[Any]) -> Sequence[Any]:

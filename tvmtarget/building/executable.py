@@ -25,7 +25,7 @@ from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, did_you_mean, first_line, raise_all
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
-from tvmtarget.executors.signatures import check_inputs, check_outputs
+from tvmtarget.executors.signatures import check_inputs, check_outputs, check_results, dtypes_of
 from tvmtarget.executors.verify_driver import verify_program
 from tvmtarget.files import temporary_folder, write_arrays
 from tvmtarget.partition.machines.machine import Machines, is_distributed
@@ -259,6 +259,9 @@ class Executable:
         self.root = next(reversed(self.systems.values()))
         self._engine = self._engine_of(runtime or target.runtime or Runtime("python"), topology)
         self._domains = {name: topology[leaf.request.site].domain for name, leaf in self._leaves.items()}
+        self._stated_results = {
+            name: (one.outputs, dtypes_of(one.outputs)) for name, one in program.signatures.items() if name in leaves
+        }
         self._in_memory = {self._domains[name]: self._leaves[name] for name in self.called_leaves}
         # Memories of CPUs: values there are arrays that every function of this process can read.
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
@@ -447,21 +450,29 @@ class Executable:
             for path, reason in foreign_hosts(self._topology, sites).values()
         )
 
-    def _outputs(self, results: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Array]:
-        """Return results by name, after checking results of other machines against the signature.
+    @cached_property
+    def _makes_results(self) -> bool:
+        """Whether each result is a new array: no driver returns an input, a constant, or one value twice as it is."""
+        driver = self._program.drivers.get(self._program.entry)
+        if driver is None:
+            return True
+        steps = [one for one in driver.steps if one.call in self._leaves or (one.src is not None and not one.once)]
+        made = {name for step in steps for name in step.outputs}
+        return made.issuperset(driver.results) and len(set(driver.results)) == len(driver.results)
 
-        A driver returns an input, a constant or one value under two names as it is. The caller may change arrays in
-        place, so that results are copies then.
-        """
+    def _outputs(self, results: Sequence[Any], inputs: Sequence[Any]) -> dict[str, Array]:
+        """Return results by name, after checking results of other machines against the signature."""
         here = list(map(_to_host, results))
         if self._machines:
             check_outputs(self._program.outputs, here)
-        arrays = set(map(id, inputs))
-        for place, value in enumerate(here):
-            if isinstance(value, np.ndarray):
-                if id(value) in arrays or not value.flags.writeable:
-                    here[place] = value.copy()
-                arrays.add(id(value))
+        # The caller may change arrays in place.
+        if not self._makes_results:
+            arrays = set(map(id, inputs))
+            for place, value in enumerate(here):
+                if isinstance(value, np.ndarray):
+                    if id(value) in arrays or not value.flags.writeable:
+                        here[place] = value.copy()
+                    arrays.add(id(value))
         return dict(zip(self.outputs, here, strict=True))
 
     def stream(
@@ -612,6 +623,8 @@ class Executable:
         leaf.check()
         try:
             results = leaf.compiled.run_on(leaf.device, inputs)
+            if (stated := self._stated_results.get(name)) is not None:
+                results = check_results(stated[0], results, stated[1])
             # Results in a memory that CPUs share are read by functions of other backends, which know arrays only.
             if "device-memory" in leaf.backend.supports and self._domains[name] in self._shared:
                 return [*map(_to_host, results)]

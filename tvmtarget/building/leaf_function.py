@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, FixedSchedules, backend_named, scratch_in
 from tvmtarget.backends.sharing import device_index
-from tvmtarget.errors import RunError
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.ir.onnx.reader import decode_model
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
@@ -103,7 +103,7 @@ class LeafCode:
     ) -> None:
         self._backend = backend
         self._request = request
-        self._compiled = compiled
+        self._compiled = None if compiled is None else self._checked(compiled)
         self._discard = discard
         self._lock = threading.Lock()
 
@@ -113,7 +113,7 @@ class LeafCode:
         if self._compiled is None:
             with self._lock:
                 if self._compiled is None:
-                    self._compiled = self._made()
+                    self._compiled = self._checked(self._made())
         return self._compiled
 
     @property
@@ -130,6 +130,15 @@ class LeafCode:
         if self._request.native:
             return scratch_in(self._request.native)
         return self._compiled.scratch() if self._compiled is not None else {}
+
+    def _checked(self, compiled: object) -> Compiled:
+        if not isinstance(compiled, Compiled):
+            base = f"{Compiled.__module__}.{Compiled.__name__}"
+            raise BackendError(
+                f"backend {self._backend.name!r} compiled function {self._request.name!r} to {compiled!r}, which does "
+                f"not derive from {base}"
+            )
+        return compiled
 
     def _made(self) -> Compiled:
         try:

@@ -11,9 +11,10 @@ import numpy as np
 from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.protocol import Array
+from tvmtarget.human_units import counted
 from tvmtarget.ir.types import dtype_of, numpy_dtype
 
-__all__ = ["check_inputs", "check_outputs"]
+__all__ = ["check_inputs", "check_outputs", "check_results", "dtypes_of"]
 
 # Naming an element type takes longer than all other checks of an input.
 _dtype_name = lru_cache(maxsize=256)(dtype_of)
@@ -33,7 +34,7 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
     Raises:
         RunError: all inputs that are missing, unknown, or of another type or shape.
     """
-    if not isinstance(inputs, Mapping):
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):
         raise RunError(f"inputs are a mapping of names to values, not a {type(inputs).__name__}")
     names = [signature.name for signature in signatures]
     problems = [
@@ -85,6 +86,61 @@ def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> 
     raise_all(RunError, problems)
 
 
+def check_results(signatures: Sequence[Signature], values: object, dtypes: Sequence[object]) -> Sequence[Any]:
+    """Check what a code generator returned for a function; its shapes are not compared.
+
+    Args:
+        signatures: the results of the function, in order.
+        values: what it returned: arrays, or values of a device's memory, which are not looked into.
+        dtypes: the element types in `signatures`, as `dtypes_of` returns them.
+
+    Returns:
+        The results, in order, as plain arrays where they are arrays.
+
+    Raises:
+        ValueError: there are more or fewer of them, or one is no tensor or has another element type.
+    """
+    # Nearly always; looking up names of element types takes longer than all else here.
+    if type(values) in (list, tuple) and len(values) == len(dtypes):  # type: ignore[arg-type]
+        for place, dtype in enumerate(dtypes):
+            value = values[place]  # type: ignore[index]
+            if type(value) is not np.ndarray or value.dtype is not dtype:
+                break
+        else:
+            return values  # type: ignore[return-value]
+    if not isinstance(values, list | tuple) or len(values) != len(signatures):
+        found = counted(len(values), "result") if isinstance(values, list | tuple) else f"a {type(values).__name__}"
+        raise ValueError(f"its code returned {found}, not a list of {counted(len(signatures), 'result')}")
+    results = list(values)
+    for place, (signature, value) in enumerate(zip(signatures, values, strict=True)):
+        if signature.dtype is None or (type(value) is not np.ndarray and hasattr(value, "numpy")):
+            continue
+        if not isinstance(value, np.ndarray | np.generic):
+            problem = f"of type {type(value).__name__}"
+        else:
+            try:
+                results[place] = value = _as_array(value, signature.dtype)
+            except ValueError as error:
+                raise ValueError(f"result {signature.name!r} of its code {error}") from error
+            problem = _dtype_name(value.dtype)
+            if problem == signature.dtype:
+                continue
+        raise ValueError(f"result {signature.name!r} of its code is {problem}, not {signature}")
+    return results
+
+
+def dtypes_of(signatures: Sequence[Signature]) -> tuple[object, ...]:
+    """Return the element types of signatures.
+
+    Args:
+        signatures: the signatures.
+
+    Returns:
+        Element types of numpy; None for values other than tensors.
+    """
+    return tuple(None if one.dtype is None else numpy_dtype(one.dtype) for one in signatures)
+
+
 def _as_array(value: object, dtype: str) -> Array:
     """Return a value as a plain array in the byte order of this machine; numbers and lists in an element type.
 
@@ -130,7 +186,7 @@ def _texts(value: Array) -> Array:
     if value.dtype.kind not in "OUST":
         return value
     items = value.astype(object, copy=False)
-    kinds = set(map(type, items.flat))
+    kinds = set(map(type, items.ravel().tolist()))
     wrong = next((kind.__name__ for kind in kinds if not issubclass(kind, str | bytes)), None)
     if wrong is not None:
         raise ValueError(f"has an element of type {wrong}")
@@ -156,9 +212,9 @@ def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, 
     """
     name = signature.name
     dtype = _dtype_name(value.dtype)
-    if value.dtype.kind == "O" and signature.dtype != "string":
-        return [f"input {name!r} is an array of Python objects, not {signature.dtype}"]
     if dtype != signature.dtype:
+        if value.dtype.kind == "O":
+            return [f"input {name!r} is an array of Python objects, not {signature.dtype}"]
         return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
     if signature.shape is None or value.shape == signature.shape:
         return []

@@ -1,0 +1,94 @@
+"""What a code generator of a plugin returns is checked before anything reads it."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tvmtarget as tt
+from tvmtarget import plugins
+from tvmtarget.backends.protocol import Backend, Compiled
+from tvmtarget.errors import BackendError, RunError
+from tvmtarget.target.kinds import Kind
+
+MODEL = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[2] y, float[2] b) {
+    [halve] a, b = Split <num_outputs = 2> (x)
+    [negate] y = Neg(a)
+}""")
+HALVES = [np.float32([1, 2]), np.float32([3, 4])]
+
+
+class Returns(Compiled):
+    def __init__(self, value):
+        self.value = value
+
+    def run(self, inputs):
+        return self.value
+
+
+class Returning(Backend):
+    """Compiles every function to code that returns the same."""
+
+    name = "returning"
+    kinds = ("returning",)
+    compiled: object = None
+
+    def version(self):
+        return "1"
+
+    def compile(self, request):
+        return self.compiled
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = Returning()
+    plugins.register("tvmtarget.kinds", "returning", (Kind(name="returning", role="target"),))
+    plugins.register("tvmtarget.strategies", "returning", type("Splits", (tt.Strategy,), {"ops": {"Split"}}))
+    plugins.register("tvmtarget.backends", "returning", backend)
+    return backend
+
+
+def run(backend, value):
+    backend.compiled = Returns(value)
+    return tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False).run({"x": np.float32([1, 2, 3, 4])})
+
+
+@pytest.mark.parametrize("value", [HALVES, tuple(HALVES), [one.astype(">f4") for one in HALVES]])
+def test_results_are_arrays_in_order(backend, value):
+    results = run(backend, value)
+    assert {name: (one.dtype, one.tolist()) for name, one in results.items()} == {
+        "y": (np.float32, [-1, -2]),
+        "b": (np.float32, [3, 4]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (HALVES[:1], "its code returned 1 result, not a list of 2 results"),
+        (None, "its code returned a NoneType, not a list of 2 results"),
+        (np.stack(HALVES), "its code returned a ndarray, not a list of 2 results"),
+        ({"a": 1, "b": 2}, "its code returned a dict"),
+        ([HALVES[0], HALVES[1].astype("float64")], r"result 'b' of its code is float64, not float32\[2\]"),
+        ([HALVES[0].tolist(), HALVES[1]], r"result 'a' of its code is of type list, not float32\[2\]"),
+        ([np.ma.masked_array(HALVES[0]), HALVES[1]], "result 'a' of its code is a masked array"),
+    ],
+)
+def test_other_results_are_errors_that_name_function_site_and_operation(backend, value, problem):
+    with pytest.raises(RunError, match=rf"function 'a_split_\w+' of @a \(halve\) failed: {problem}"):
+        run(backend, value)
+
+
+def test_a_key_error_of_a_backend_is_one(backend):
+    backend.compiled = type("Fails", (Compiled,), {"run": lambda self, inputs: {}["weights"]})()
+    exe = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False)
+    with pytest.raises(RunError, match=r"failed: KeyError: 'weights'"):
+        exe(np.float32([1, 2, 3, 4]))
+
+
+def test_code_derives_from_the_class_for_it(backend):
+    backend.compiled = object()
+    with pytest.raises(
+        BackendError, match=r"backend 'returning' compiled function .* which does not derive from .*Comp"
+    ):
+        tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False)
