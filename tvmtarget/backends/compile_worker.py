@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from tvmtarget.backends.protocol import CompileRequest, Kernel, Schedules, backend_named
-from tvmtarget.errors import CompileError, TvmTargetError
+from tvmtarget.errors import CompileError, TvmTargetError, first_line
 from tvmtarget.python_process import end_with_parent, python_command, python_environment
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import limit
@@ -241,8 +241,7 @@ def main() -> int:
             is_defect = isinstance(error, CompileError)
             _write(answers, {"problem": str(error).splitlines()[0], "is_defect": is_defect})
         except Exception as error:
-            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            problem = f"function {head['name']!r}: {type(error).__name__}: {reason}"
+            problem = f"function {head['name']!r}: {type(error).__name__}: {first_line(error)}"
             _write(answers, {"problem": problem, "is_defect": True})
         else:
             sizes = {name: len(data) for name, data in files.items()}

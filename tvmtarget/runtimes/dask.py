@@ -453,8 +453,8 @@ def _safe_path() -> Iterator[None]:
 def _named(client: Any) -> dict[str, str]:  # noqa: ANN401
     """Return the names of all workers by address.
 
-    A client caches its scheduler's description, and every two seconds replaces it by one without workers; then this
-    asks again.
+    A client caches its scheduler's description, and every two seconds replaces it by one without workers; the call is
+    repeated then.
     """
     while True:
         facts = client.scheduler_info(n_workers=-1)["workers"]

@@ -184,9 +184,9 @@ class KernelTuner:
         except BackendError as error:
             self.left_out += error.problems
             return None
-        refusal = backend.unsupported_reason(codegen_target(plan.topology, site)) if self._remotes is None else None
-        if refusal is not None:
-            self.left_out.append(f"{place} cannot run on this machine: {refusal}")
+        reason = backend.unsupported_reason(codegen_target(plan.topology, site)) if self._remotes is None else None
+        if reason is not None:
+            self.left_out.append(f"{place} cannot run on this machine: {reason}")
         elif "tuning" not in backend.supports:
             self.left_out.append(f"{place}: {backend.name} has none of its own to tune")
         else:

@@ -148,12 +148,12 @@ def measure_rates(
         alone = codegen_target(topology, leaf.path)
         try:
             backend, _ = choose_backend(topology, leaf.path, allow_interpreter=allow_interpreter)
-            refusal = backend.unsupported_reason(alone)
+            reason = backend.unsupported_reason(alone)
         except (BackendError, RunError) as error:
             left_out += error.problems
             continue
-        if refusal is not None:
-            left_out.append(f"@{leaf.path or '.'} cannot run on this machine: {refusal}")
+        if reason is not None:
+            left_out.append(f"@{leaf.path or '.'} cannot run on this machine: {reason}")
             continue
         paths[leaf.path] = key = f"{backend.name} {alone.digest}"
         known.setdefault(key, _Leaf(alone, f"measured, {backend.version()}"))

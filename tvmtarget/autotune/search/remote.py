@@ -26,9 +26,8 @@ from tvmtarget.autotune.search.dask_worker import (
 )
 from tvmtarget.autotune.search.measuring import Choices, Outcome, Worker
 from tvmtarget.autotune.search.process import Limits, LostError
-from tvmtarget.autotune.search.worker_protocol import first_line
 from tvmtarget.backends.protocol import CompileRequest
-from tvmtarget.errors import BackendError, MissingExtraError, RunError
+from tvmtarget.errors import BackendError, MissingExtraError, RunError, first_line
 from tvmtarget.runtimes.dask import connected
 
 __all__ = ["RemoteWorker", "Remotes"]

@@ -190,20 +190,20 @@ def tune(
 
 def _not_here(plan: Plan, *, allow_interpreter: bool) -> list[str]:
     """Return why no leaf of a target can run on this machine; empty if one can."""
-    refusals: list[str] = []
+    reasons: list[str] = []
     for leaf in plan.topology.leaves():
         try:
             backend, _ = choose_backend(plan.topology, leaf.path, allow_interpreter=allow_interpreter)
         except BackendError:
             continue
-        refusal = backend.unsupported_reason(codegen_target(plan.topology, leaf.path))
-        if refusal is None:
+        reason = backend.unsupported_reason(codegen_target(plan.topology, leaf.path))
+        if reason is None:
             return []
-        refusals.append(
-            f"{str(leaf.target)!r} (@{leaf.path or '.'}) cannot be tuned on this machine: {refusal}; tune it where it "
+        reasons.append(
+            f"{str(leaf.target)!r} (@{leaf.path or '.'}) cannot be tuned on this machine: {reason}; tune it where it "
             "can run, or kernels on the workers of a Dask scheduler there (workers=)"
         )
-    return refusals
+    return reasons
 
 
 def _costs(

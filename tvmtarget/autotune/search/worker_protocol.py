@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tvmtarget.autotune.search.device import half_of_memory, holding
+from tvmtarget.errors import first_line
 from tvmtarget.python_process import end_with_parent
 
-__all__ = ["Server", "failed", "first_line", "is_serving", "serve"]
+__all__ = ["Server", "failed", "is_serving", "serve"]
 
 # Seconds beyond a limit after which this process ends itself: its parent may be gone, and a candidate may hang.
 _GRACE = 5
+
+_MOST_LETTERS = 300  # of the reason of a failure
 
 # Messages of native code that ran out of memory.
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
@@ -136,20 +139,7 @@ def failed(status: str, error: Exception) -> dict[str, object]:
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     is_memory = any(isinstance(one, MemoryError) or any(word in str(one) for word in _OUT_OF_MEMORY) for one in causes)
-    return {"status": "over_limit" if is_memory else status, "why": first_line(error)}
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message.
-
-    Args:
-        error: the error.
-
-    Returns:
-        At most 300 letters; the name of its class if it has no message.
-    """
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)[:300]
+    return {"status": "over_limit" if is_memory else status, "why": first_line(error)[:_MOST_LETTERS]}
 
 
 def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int:
@@ -179,6 +169,6 @@ def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int
         try:
             server.write(server.answer(request))
         except Exception as error:
-            server.write({"status": "failed", "why": first_line(error)})
+            server.write({"status": "failed", "why": first_line(error)[:_MOST_LETTERS]})
         signal.alarm(0)
     return 0

@@ -26,7 +26,7 @@ from onnx import (
     TypeProto,
 )
 
-from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError, warn
+from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError, first_line, warn
 from tvmtarget.ir.dim_aliases import dim_aliases, with_dim_aliases
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value, calls_in
 from tvmtarget.ir.inference import infer_call, infer_shapes, with_contrib_types
@@ -78,7 +78,7 @@ def read_model(source: str | Path | bytes | ModelProto, *, keep_functions: bool 
     except TvmTargetError:
         raise
     except _INVALID as error:
-        raise ModelError(f"{name} is not a valid ONNX model: {_first_line(error)}") from error
+        raise ModelError(f"{name} is not a valid ONNX model: {first_line(error)}") from error
 
 
 def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: bool) -> tuple[Function, ...]:
@@ -191,10 +191,6 @@ def read_body(graph: GraphProto) -> Function:
     return _Reader(None, "the model").function(graph, graph.name, {one.name: one for one in graph.initializer})
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "unknown reason")
-
-
 def _opsets(proto: ModelProto | FunctionProto) -> tuple[tuple[str, int], ...]:
     return tuple(sorted({_domain(opset.domain): opset.version for opset in proto.opset_import}.items()))
 
@@ -297,7 +293,7 @@ def _check(slim: ModelProto, name: str, *, apart: bool) -> None:
         try:
             onnx.checker.check_function(function)
         except onnx.checker.ValidationError as error:
-            raise ModelError(f"function {function.name!r} of {name} is not valid: {_first_line(error)}") from error
+            raise ModelError(f"function {function.name!r} of {name} is not valid: {first_line(error)}") from error
 
 
 def _load(source: str | Path | bytes | ModelProto) -> tuple[ModelProto, Path | None, str]:
@@ -492,7 +488,7 @@ class _Reader:
         try:
             graph = infer_shapes(model).graph
         except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-            raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {_first_line(error)}") from error
+            raise ModelError(f"function {proto.name!r} of {self._name} is not valid: {first_line(error)}") from error
         local = {domain for domain, _, _ in self._local}
         opsets = tuple((domain, version) for domain, version in _opsets(proto) if domain not in local)
         given = _dims_of(value.type for value in graph.input)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, cast
 
-from tvmtarget.errors import MissingExtraError, TargetError
+from tvmtarget.errors import MissingExtraError, TargetError, first_line
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.cpu.chips import chip_problems
@@ -182,8 +182,7 @@ class TvmTarget:
         try:
             return Target(self.config)
         except (ValueError, TypeError, RuntimeError) as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise TargetError(f"TVM rejects {shown(self.text)}: {reason.strip()}") from error
+            raise TargetError(f"TVM rejects {shown(self.text)}: {first_line(error)}") from error
 
 
 def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
