@@ -54,7 +54,7 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
                 value = _as_array(value, signature.dtype)
                 problems += _mismatches(signature, value, sizes)
             except ValueError as error:
-                problems.append(f"input {signature.name!r}, which is {signature}, {error}")
+                problems.append(f"input {signature.name!r} {error} (the program takes {signature})")
         values.append(value)
     if problems:
         raise RunError(*problems)
