@@ -97,6 +97,16 @@ def test_inputs_are_a_mapping():
         check_inputs([], [np.zeros(1)])
 
 
+class OnDevice:
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("it is on a device")
+
+
+def test_arrays_of_other_libraries_that_cannot_be_read_say_why():
+    with pytest.raises(RunError, match="input 'x' is a OnDevice that is no array: it is on a device"):
+        checked(OnDevice(), "float32")
+
+
 RETURNED = f"""{HEADER} g (float[2] x, int64 n) => (float[2] c, float[2] x, float[2] y, float[2] z)
     <float[2] c = {{1, 1}}> {{
         [sum] y = Add(x, c)

@@ -12,7 +12,7 @@ from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.protocol import Array
 from tvmtarget.human_units import counted
-from tvmtarget.ir.types import dtype_of, numpy_dtype
+from tvmtarget.ir.types import DTYPES, dtype_of, numpy_dtype
 
 __all__ = ["check_inputs", "check_outputs", "check_results", "dtypes_of"]
 
@@ -136,9 +136,9 @@ def dtypes_of(signatures: Sequence[Signature]) -> tuple[object, ...]:
         signatures: the signatures.
 
     Returns:
-        Element types of numpy; None for values other than tensors.
+        Element types of numpy; None for values other than tensors, and for types that only a dialect knows.
     """
-    return tuple(None if one.dtype is None else numpy_dtype(one.dtype) for one in signatures)
+    return tuple(numpy_dtype(one.dtype) if one.dtype in DTYPES else None for one in signatures)
 
 
 def _as_array(value: object, dtype: str) -> Array:
@@ -157,7 +157,7 @@ def _as_array(value: object, dtype: str) -> Array:
     has_type = hasattr(value, "__array__")
     try:
         found = np.asarray(value, dtype=object if dtype == "string" and not has_type else None)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # PyTorch raises the last one
         raise ValueError(f"is a {type(value).__name__} that is no array: {error}") from error
     if has_type or dtype == "string":
         return _as_array(found, dtype)
