@@ -265,6 +265,7 @@ TYPES_OF_OPERATORS = [
     ("Add", 6, {"broadcast": 0}, [("float32", [2]), ("float32", [2])], False),
     ("QuantizeLinear", 23, {}, [("float32", [2]), ("float32", [])], True),
     ("QuantizeLinear", 23, {}, [("float32", [2]), ("float16", [])], False),
+    ("Identity", 17, {}, [("complex64", [2])], False),
 ]
 
 

@@ -274,7 +274,7 @@ class ONNXRUNTIME(Strategy):
 
     unsupported = onnxruntime_rules.UNSUPPORTED
     rules = onnxruntime_rules.RULES
-    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", "complex64", "complex128", *FOUR_BITS}
+    dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", *FOUR_BITS}
     opsets = range(1, 27)
     supports_control_flow = True
     supports_non_tensors = True
