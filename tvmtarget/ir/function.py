@@ -110,12 +110,13 @@ class Constant:
     stored_digest: str = ""  # digest that a checked file states, so that large constants are not hashed again
 
     def __post_init__(self) -> None:
+        if type(self.data) is np.ndarray and self.data.dtype.isnative:
+            return
         if isinstance(self.data, np.ma.MaskedArray):
             raise ModelError(f"constant {self.name!r} is a masked array; replace what is masked by .filled(value)")
         # Engines read the elements in the byte order of this machine.
-        if type(self.data) is not np.ndarray or not self.data.dtype.isnative:
-            plain = np.asarray(self.data)
-            object.__setattr__(self, "data", plain.astype(plain.dtype.newbyteorder("="), copy=False))
+        plain = np.asarray(self.data)
+        object.__setattr__(self, "data", plain.astype(plain.dtype.newbyteorder("="), copy=False))
 
     @cached_property
     def digest(self) -> str:
