@@ -43,3 +43,16 @@ def test_at_most_as_many_elements_as_there_are():
     program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
     for count in (1, 4, 9):
         agree(program, proto, {"x": np.random.default_rng(count).random((2, count), dtype="float32")})
+
+
+@pytest.mark.parametrize("k", ["int64[1] k = {3}", "int64[1] k"])
+def test_elements_in_any_order_are_sorted(k):
+    given, fixed = ("", f"<{k}>") if "=" in k else (f", {k}", "")
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 9] x{given}) => (float[a, b] y, int64[c, d] i) {fixed}
+        {{ y, i = TopK <sorted: int = 0> (x, k) }}""")
+    x = np.random.default_rng(0).random((2, 9), dtype="float32")
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": x} | ({"k": np.array([3])} if given else {}))
+    np.testing.assert_array_equal(found["y"], -np.sort(-x)[:, :3])
+    np.testing.assert_array_equal(np.take_along_axis(x, found["i"], 1), found["y"])

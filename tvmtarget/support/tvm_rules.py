@@ -805,11 +805,7 @@ RULES: dict[str, Rule] = {
     **_each("ArgMax ArgMin", Rule(dtypes=_NUMBERS, checks=(_check_reduction,))),
     "CumSum": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, constants=(1,)),
     "Hardmax": Rule(dtypes=_FLOATS, checks=(_check_hardmax,)),
-    "TopK": Rule(
-        dtypes=_FLOATS | {"int8", "int32", "int64", "uint8"},
-        attrs={"sorted": (1,)},
-        checks=(_check_top_k, _require_static(1)),
-    ),
+    "TopK": Rule(dtypes=_FLOATS | {"int8", "int32", "int64", "uint8"}, checks=(_check_top_k, _require_static(1))),
     # Products.
     "Einsum": Rule(dtypes=_NUMBERS),
     "Gemm": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_gemm,)),

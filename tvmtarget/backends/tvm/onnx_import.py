@@ -746,8 +746,8 @@ class _SymbolicImport(FittingOperands):
         # TVM's fusion would move it before the number that it reads.
         return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
-    def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a TopK of a computed number of elements: sort all; None for a known number."""
+    def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a TopK, of a computed number of elements by sorting all; those of `sorted=0` are sorted, too."""
         tirx, relax = self._tvm.tirx, self._tvm.relax
         data, shape = inputs[0], self.shape(inputs[0])
         axis = self.attribute(node, "axis", -1) % len(shape)
@@ -755,10 +755,9 @@ class _SymbolicImport(FittingOperands):
         count = (known or self.read_sizes(builder, inputs[1]))[0]
         if not self.is_proven(count <= shape[axis]):
             self._require_equal(builder, count, tirx.max(tirx.min(count, shape[axis]), self.number(0)))
-        if self.value(count) is not None:
-            inputs[1:] = [relax.const(np.array([self.value(count)], "int64"), "int64")][: len(inputs) - 1]
-            return None
-        largest = bool(self.attribute(node, "largest", 1))
+        largest, number = bool(self.attribute(node, "largest", 1)), self.value(count)
+        if number is not None:
+            return relax.op.topk(data, number, axis, ret_type="both", largest=largest, dtype="int64")
         found = builder.emit(relax.op.topk(data, -1, axis, ret_type="both", largest=largest, dtype="int64"))
         parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]
         return relax.Tuple([self._first(builder, part, count, axis) for part in parts])
