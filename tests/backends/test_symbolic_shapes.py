@@ -207,6 +207,30 @@ def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
         program(np.ones((2, 1, 5), "float32"))
 
 
+QUANTIZED_SUM = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+    g (uint8[b,2,s,t] x, uint8[b,1,s,u] z) => (uint8[b,2,s,v] y) <float k = {0.1}, uint8 o = {7}> {
+    y = com.microsoft.QLinearAdd(x, k, o, z, k, o, k, o) }"""
+
+
+def test_quantized_operands_that_only_a_run_can_tell_to_fit_are_combined():
+    program = tt.build(tt.IRModule.from_onnx(parser.parse_model(QUANTIZED_SUM)), "llvm")
+    x, z = np.full((2, 2, 3, 5), 9, np.uint8), np.arange(30, dtype=np.uint8).reshape(2, 1, 3, 5)
+    np.testing.assert_array_equal(program.run({"x": x, "z": z})["y"], np.broadcast_to(z + 2, x.shape))
+    assert program.run({"x": x[..., :1], "z": z})["y"].shape == x.shape
+    with pytest.raises(RunError, match="a value has 4 elements along axis 3, and what it is combined with needs 5"):
+        program.run({"x": x[..., :4], "z": z})
+
+
+def test_as_many_channels_as_parameters_are_normalized():
+    module = model("""g (float[b,c,h] x) => (float[b,c,h] y) <float[3] k = {1, 2, 3}> {
+        y = BatchNormalization(x, k, k, k, k) }""")
+    program, x = tt.build(module, "llvm"), np.random.default_rng(5).random((2, 3, 4), np.float32)
+    expected = tt.build(module, "numpy").run({"x": x})["y"]
+    np.testing.assert_allclose(program.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(RunError, match="a value has 2 elements along axis 1"):
+        program.run({"x": x[:, :2]})
+
+
 @pytest.mark.parametrize("dims", ["b,4,8", "b,s,8"])
 def test_rows_that_a_reshape_counts_are_normalized(dims):
     """The number of rows is an expression, in which weights that are computed for each column are repeated."""

@@ -435,7 +435,8 @@ RULES: dict[str, Rule] = {
     # The backend writes these as operators of ONNX.
     **{
         kind: replace(rule, checks=(*rule.checks, _small_trees)) if "::TreeEnsemble" in kind else rule
-        for kind, rule in tvm_rules.EXPANDED_WITH_BROADCASTS.items()
+        for kind, rule in tvm_rules.EXPANDED.items()
+        if "::" in kind or kind == "SimplifiedLayerNormalization"
     },
     # Computed ones would not be checked.
     "ai.onnx.ml::ArrayFeatureExtractor": replace(

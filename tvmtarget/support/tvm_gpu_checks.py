@@ -25,6 +25,8 @@ from tvmtarget.support.tvm_rules import (
 __all__ = ["UNSUPPORTED", "check_gpu"]
 
 _MOST_STEPS = 256
+# The second operand of products.
+_PRODUCTS = {"MatMul": 1, "QLinearMatMul": 3, "com.microsoft::FusedMatMul": 1}
 
 UNSUPPORTED = {
     **dict.fromkeys(("Compress", "NonMaxSuppression"), "its code for it runs on the host, on values of the GPU"),
@@ -90,11 +92,16 @@ def _check_fit(op: Op) -> Reject | None:
         return reject("SHAPE_DYNAMIC", "its code on a GPU removes known dimensions only", hint=STATIC_INPUTS)
     if op.kind == "Concat":
         return None if _has_equal_dims(op) else unknown_fit(op)
+    if op.kind in ("BatchNormalization", "InstanceNormalization"):
+        shapes = [type_.shape or () for type_ in (op.tensor(0), op.tensor(1)) if type_ is not None]
+        return None if len(shapes) == 2 and shapes[0][1:2] == shapes[1] else unknown_fit(op)
     if op.kind == "ScatterND":
         return None if _has_all_updates(op) else unknown_fit(op)
-    if op.kind == "MatMul":
-        return check_matmul(op)
-    return check_broadcast(op) if op.kind in BROADCASTING else None
+    if op.kind in _PRODUCTS:
+        return check_matmul(op, _PRODUCTS[op.kind])
+    if op.kind in ("com.microsoft::QLinearAdd", "com.microsoft::QLinearMul"):
+        return check_broadcast(op, (0, 3))
+    return check_broadcast(op) if op.kind in BROADCASTING or op.kind == "com.microsoft::BiasGelu" else None
 
 
 def _gives_whole_sizes(op: Op) -> bool:

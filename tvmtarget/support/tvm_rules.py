@@ -26,7 +26,6 @@ __all__ = [
     "ACTIVATIONS",
     "DTYPES",
     "EXPANDED",
-    "EXPANDED_WITH_BROADCASTS",
     "OF_TENSORFLOW",
     "OPSETS",
     "RULES",
@@ -140,16 +139,17 @@ def _require_absent(index: int) -> Callable[[Op], Reject | None]:
     return check
 
 
-def check_broadcast(op: Op) -> Reject | None:
+def check_broadcast(op: Op, places: Iterable[int] = ()) -> Reject | None:
     """Reject operands of which it is not known which dimensions are broadcast.
 
     Args:
         op: the operation.
+        places: the operands that are broadcast; all if none is given.
 
     Returns:
         None if it is known, else why the operation is rejected.
     """
-    return _check_broadcast_dims(op, [_shape(op, index) for index in range(len(op.call.inputs))])
+    return _check_broadcast_dims(op, [_shape(op, index) for index in places or range(len(op.call.inputs))])
 
 
 def _check_prelu(op: Op) -> Reject | None:
@@ -162,16 +162,17 @@ def _check_prelu(op: Op) -> Reject | None:
     )
 
 
-def check_matmul(op: Op) -> Reject | None:
+def check_matmul(op: Op, second_operand: int = 1) -> Reject | None:
     """Reject a matrix product of which it is not known which outer dimensions are broadcast.
 
     Args:
         op: the operation.
+        second_operand: the index of the second matrix.
 
     Returns:
         None if it is known, else why the operation is rejected.
     """
-    first, second = _shape(op, 0), _shape(op, 1)
+    first, second = _shape(op, 0), _shape(op, second_operand)
     return _check_broadcast_dims(op, [first[:-2], second[:-2]])
 
 
@@ -440,9 +441,11 @@ def _check_conv_transpose(op: Op) -> Reject | None:
 
 
 def _check_channels(op: Op) -> Reject | None:
-    """Require a value of each parameter per channel."""
-    channels = _shape(op, 0)[1:2]
-    return None if all(_shape(op, index) == channels for index in range(1, len(op.call.inputs))) else unknown_fit(op)
+    """Require a value of each parameter per channel; a symbolic number of channels is checked at run time."""
+    channels, parameters = _shape(op, 0)[1:2], _shape(op, 1)
+    is_checked = _is_static(parameters) and not _is_static(channels)
+    are_equal = all(_shape(op, index) == parameters for index in range(2, len(op.call.inputs)))
+    return None if are_equal and (is_checked or parameters == channels) else unknown_fit(op)
 
 
 def _check_scales(op: Op) -> Reject | None:
@@ -1029,12 +1032,8 @@ _RECURRENT = Rule(
 )
 _SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
 _SIMPLE_NORM = Rule(dtypes=_FLOAT32, attrs={"axis": (-1,)}, results=1)
-_GELU = Rule(dtypes=frozenset({"float16", "float32"}), checks=(check_broadcast,))
+_GELU = Rule(dtypes=frozenset({"float16", "float32"}))
 _QUANTIZED_PAIR = Rule(dtypes=_BYTES, checks=(_check_quantized(0, 3),))
-_QUANTIZED_BINARY = Rule(
-    dtypes=_BYTES,
-    checks=(*_QUANTIZED_PAIR.checks, lambda op: _check_broadcast_dims(op, [_shape(op, 0), _shape(op, 3)])),
-)
 _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 
 # Operators that the importer does not know: the backend writes them as others (`backends/operator_expansion.py`), or
@@ -1050,10 +1049,7 @@ EXPANDED: dict[str, Rule] = {
     "OneHot": Rule(dtypes=_NUMBERS, constants=(1,), checks=(_require_rank,)),
     "ReverseSequence": _ANY,
     "QLinearConv": Rule(dtypes=_BYTES, constants=(3, 8), checks=(_check_quantized(0), _check_conv)),
-    "QLinearMatMul": Rule(
-        dtypes=_BYTES,
-        checks=(_check_quantized(0, 3), lambda op: _check_broadcast_dims(op, [_shape(op, 0)[:-2], _shape(op, 3)[:-2]])),
-    ),
+    "QLinearMatMul": _QUANTIZED_PAIR,
     "STFT": Rule(dtypes=_FLOATS, constants=(1, 2, 3), opsets=range(17, 29), checks=(_check_frames,)),
     **_each("com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu", _GELU),
     "com.microsoft::CDist": Rule(dtypes=_WIDE_FLOATS, attrs={"metric": ("euclidean", "sqeuclidean")}),
@@ -1069,9 +1065,7 @@ EXPANDED: dict[str, Rule] = {
     "com.microsoft::FusedConv": Rule(
         dtypes=_FLOAT32, attrs={"activation": ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")}, checks=(_check_conv,)
     ),
-    "com.microsoft::FusedMatMul": Rule(
-        dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}, checks=(check_matmul,)
-    ),
+    "com.microsoft::FusedMatMul": Rule(dtypes=_FLOATS, attrs={"transBatchA": (0,), "transBatchB": (0,)}),
     "com.microsoft::DynamicQuantizeMatMul": Rule(dtypes=_FLOAT32, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulIntegerToFloat": Rule(dtypes=_BYTES, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulNBits": Rule(
@@ -1081,7 +1075,7 @@ EXPANDED: dict[str, Rule] = {
         checks=(_check_blocks,),
     ),
     "com.microsoft::QGemm": Rule(dtypes=_BYTES, constants=(3,), checks=(_check_quantized(0),)),
-    **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_BINARY),
+    **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_PAIR),
     "com.microsoft::QLinearConcat": Rule(dtypes=_BYTES, typed=2, checks=(_check_quantized(first=2, step=3),)),
     "com.microsoft::QLinearGlobalAveragePool": replace(_QUANTIZED_UNARY, attrs={"channels_last": (0,)}),
     **_each("com.microsoft::QLinearLeakyRelu com.microsoft::QLinearSigmoid", _QUANTIZED_UNARY),
@@ -1091,18 +1085,6 @@ EXPANDED: dict[str, Rule] = {
     "SimplifiedLayerNormalization": _SIMPLE_NORM,
     **_each("com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization", _SKIP_NORM),
     **CLASSICAL,
-}
-
-# Where the dimensions that are broadcast need not be known.
-EXPANDED_WITH_BROADCASTS: dict[str, Rule] = {
-    **{kind: rule for kind, rule in EXPANDED.items() if "::" in kind},
-    "SimplifiedLayerNormalization": _SIMPLE_NORM,
-    **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_PAIR),
-    **_each(
-        "com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu com.microsoft::QuickGelu",
-        replace(_GELU, checks=()),
-    ),
-    "com.microsoft::FusedMatMul": replace(EXPANDED["com.microsoft::FusedMatMul"], checks=()),
 }
 
 _OTHER_DOMAIN = "its rule for this name is that of an operator of com.microsoft"
