@@ -207,6 +207,23 @@ def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
         program(np.ones((2, 1, 5), "float32"))
 
 
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+def test_any_number_of_regions_is_aligned(mode):
+    text = f"""g (float[1,2,9,9] x, float[n,4] r, int64[m] i) => (float[n,2,2,2] y) {{
+        y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2, spatial_scale=0.5,
+            coordinate_transformation_mode="{mode}">(x, r, i) }}"""
+    program, expected = (tt.build(model(text), target) for target in ("llvm", "numpy"))
+    random = np.random.default_rng(5)
+    x, regions = random.random((1, 2, 9, 9), np.float32), np.float32([[0, 0, 18, 9], [4, 3, 9, 16], [2, 2, 30, 30]])
+    for count in (3, 0):
+        given = {"x": x, "r": regions[:count], "i": np.zeros(count, "int64")}
+        np.testing.assert_allclose(program.run(given)["y"], expected.run(given)["y"], rtol=1e-5, atol=1e-6)
+    with pytest.raises(RunError, match="3 elements along axis 0"):
+        program.run({"x": x, "r": regions[:2], "i": np.zeros(3, "int64")})
+    with pytest.raises(RunError, match="out of bounds for 1 elements"):
+        program.run({"x": x, "r": regions[:2], "i": np.arange(2)})
+
+
 QUANTIZED_SUM = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (uint8[b,2,s,t] x, uint8[b,1,s,u] z) => (uint8[b,2,s,v] y) <float k = {0.1}, uint8 o = {7}> {
     y = com.microsoft.QLinearAdd(x, k, o, z, k, o, k, o) }"""

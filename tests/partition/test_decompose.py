@@ -195,16 +195,15 @@ _STATIC, _OTHER = "give the inputs static shapes, by tt.specialize or --dim NAME
 
 
 @pytest.mark.parametrize(
-    ("rows", "boxes", "fix"),
-    [("n", "Identity(boxes)", _STATIC), ("n", "Compress<axis = 0>(boxes, kept)", _OTHER),
-     ("6", "Compress<axis = 0>(boxes, kept)", _OTHER)],
+    ("rows", "weights", "fix"),
+    [("n", "Identity(weights)", _STATIC), ("n", "Compress<axis = 0>(weights, kept)", _OTHER),
+     ("6", "Compress<axis = 0>(weights, kept)", _OTHER)],
 )  # fmt: skip
-def test_static_inputs_are_advised_unless_they_are_static_or_sizes_depend_on_data(rows, boxes, fix):
+def test_static_inputs_are_advised_unless_they_are_static_or_sizes_depend_on_data(rows, weights, fix):
     text = f"""
         <ir_version: 8, opset_import: ["" : 17]>
-        g (float[1, 3, 8, 8] x, float[{rows}, 4] boxes, bool[{rows}] kept, int64[1] first) => (float y) {{
-            some = {boxes}
-            y = RoiAlign<output_height = 2, output_width = 2, sampling_ratio = 1>(x, some, first)
+        g (float[1, 6, 5] x, float[{rows}, 4, 2] weights, bool[{rows}] kept) => (float y) {{
+            some = {weights} y = ConvTranspose(x, some)
         }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[0].type.tensor_type.ClearField("shape")

@@ -553,16 +553,6 @@ def _check_quantize(op: Op) -> Reject | None:
     return reject("DTYPE", f"it quantizes no float16 to {result.dtype}", hint="cast to float32")
 
 
-def _check_roi_align(op: Op) -> Reject | None:
-    """Reject half-pixel coordinates with a scale: the importer shifts before it scales."""
-    mode = op.attr("coordinate_transformation_mode") or ("half_pixel" if op.opset >= 16 else "output_half_pixel")
-    if mode == "half_pixel" and op.attr("spatial_scale") not in (None, 1.0):
-        return reject(
-            "ATTR", "it scales RoiAlign of half_pixel coordinates wrongly", hint="scale the regions of interest before"
-        )
-    return None
-
-
 def _check_grid_sample(op: Op) -> Reject | None:
     """Require two spatial dimensions, or three without cubic interpolation.
 
@@ -895,7 +885,7 @@ RULES: dict[str, Rule] = {
         opsets=range(11, 29),
         checks=(_check_resize,),
     ),
-    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}, checks=(_require_static(1), _check_roi_align)),
+    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}),
 }
 
 _BYTES = frozenset({"int8", "uint8"})

@@ -91,8 +91,7 @@ def import_onnx(model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) ->
             symbolic.bind(self._inputs)
             return symbolic.converted(self.bb, int(number), list(inputs), default)
 
-    opset = next((one.version for one in copy.opset_import if one.domain in ("", "ai.onnx")), 1)
-    return Importer({}, "float32", sanitize=False).from_onnx(copy.graph, opset)
+    return Importer({}, "float32", sanitize=False).from_onnx(copy.graph, symbolic.opset)
 
 
 class _SymbolicImport(FittingOperands):
@@ -100,6 +99,7 @@ class _SymbolicImport(FittingOperands):
 
     def __init__(self, model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) -> None:
         super().__init__(model, shapes, dtypes)
+        self.opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
         self._nodes = model.graph.node
         self._read = {name for node in model.graph.node for name in node.input}
 
@@ -762,6 +762,29 @@ class _SymbolicImport(FittingOperands):
         parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]
         return relax.Tuple([self._first(builder, part, count, axis) for part in parts])
 
+    def roi_align(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a RoiAlign: TVM's importer shifts half-pixel coordinates before it scales them."""
+        relax = self._tvm.relax
+        op, emit = relax.op, builder.emit
+        data, regions = inputs[:2]
+        dtype, count = str(regions.ty.dtype), self.shape(regions)[0]
+        self._require(builder, inputs, 2, [count])
+        mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel" if self.opset >= 16 else b"")
+        is_aligned = mode == b"half_pixel"
+        scaled = emit(op.multiply(regions, relax.const(self.attribute(node, "spatial_scale", 1.0), dtype)))
+        scaled = emit(op.subtract(scaled, relax.const(0.5, dtype))) if is_aligned else scaled
+        numbers = emit(op.astype(emit(op.expand_dims(inputs[2], 1)), dtype))
+        return op.vision.roi_align(
+            data,
+            emit(op.concat([numbers, scaled], 1)),
+            pooled_size=tuple(self.attribute(node, name, 1) for name in ("output_height", "output_width")),
+            spatial_scale=1.0,
+            sample_ratio=self.attribute(node, "sampling_ratio", 0),
+            aligned=is_aligned,
+            layout="NCHW",
+            mode="avg",
+        )
+
     # Recurrent networks
 
     def recurrent(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
@@ -843,6 +866,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,
     "ReverseSequence": _SymbolicImport.reverse_sequence,
+    "RoiAlign": _SymbolicImport.roi_align,
     "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,
