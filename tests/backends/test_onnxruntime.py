@@ -311,6 +311,16 @@ def test_what_onnxruntime_computes_otherwise_is_refused(node, shape, reason):
         tt.decompose(module, "onnxruntime", fold_constants=False)
 
 
+@pytest.mark.parametrize(("rank", "is_taken"), [(3, True), (2, False)])
+def test_ellipses_of_different_numbers_of_dimensions_go_to_another_leaf(rank, is_taken):
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,3,4] a, float[{"2,4,5" if rank == 3 else "4,5"}] b) => (float[2,3,5] y) {{
+        y = Einsum<equation = "...ij,...jk->...ik">(a, b) }}"""
+    module, target = tt.IRModule.from_onnx(parser.parse_model(text)), "[ort=onnxruntime,np=numpy](host=@np)"
+    plan = tt.decompose(module, target, where={"op:Einsum": "@ort?"})
+    assert [str(one.site) for one in plan.subgraphs] == ["ort" if is_taken else "np"]
+
+
 @pytest.mark.parametrize(
     ("attributes", "alpha", "beta"),
     [("beta = 2.0", 1, 2), ("alpha = 3.0, transA = 1", 3, 1), ("beta = 0.5, transB = 1", 1, 0.5)],

@@ -386,6 +386,20 @@ def _some_terms(op: Op) -> Reject | None:
     return reject("RULE", f"its {op.kind} of no elements is not that of ONNX")
 
 
+def _ellipses_of_one_rank(op: Op) -> Reject | None:
+    """Reject an Einsum whose ellipses stand for different numbers of dimensions, which is no model to it (1.31)."""
+    terms = str(op.attr("equation") or "").replace(" ", "").partition("->")[0].split(",")
+    ranks = {
+        len(tensor.shape) - len(term.replace("...", ""))
+        for index, term in enumerate(terms)
+        if "..." in term and (tensor := op.tensor(index)) is not None and tensor.shape is not None
+    }
+    if len(ranks) < 2:
+        return None
+    message = f"it supports no ellipses of different numbers of dimensions, as in {op.attr('equation')!r}"
+    return reject("RANK", message, hint="unsqueeze the operands to one rank")
+
+
 def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
     def check(op: Op) -> Reject | None:
         tensor = op.tensor(0)
@@ -465,6 +479,7 @@ RULES: dict[str, Rule] = {
     "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
     "ConvTranspose": Rule(checks=(_no_other_padding,)),
     **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), Rule(checks=(_some_terms,))),
+    "Einsum": Rule(checks=(_ellipses_of_one_rank,)),
     "GRU": _RECURRENT,
     "GlobalAveragePool": Rule(checks=(_ranks(3),)),
     "GlobalMaxPool": Rule(checks=(_ranks(3),)),
