@@ -90,6 +90,30 @@ def test_elements_are_gathered_along_axes_of_any_size(size, axis):
     np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
 
 
+def test_grids_are_reflected_between_the_corners_of_one_element():
+    text = """<ir_version: 8, opset_import: ["": 20]> g (float[1,1,1,4] x, float[1,1,3,2] at) => (float[1,1,1,3] y) {
+        y = GridSample<align_corners = 1, padding_mode = "reflection">(x, at) }"""
+    module = tt.IRModule.from_onnx(parser.parse_model(text))
+    given = {"x": np.float32([[[[1, 2, 3, 4]]]]), "at": np.float32([[[[0.3, -2], [-1.7, 0], [2.9, 0.5]]]])}
+    found, expected = (tt.build(module, target).run(given)["y"] for target in ("numpy", "onnxruntime"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+SCAN = """<ir_version: 8, opset_import: ["": 17]> g (float[2] s, float[n,2] x) => (float[2] t, float[n,3] y) {
+    t, y = Scan<num_scan_inputs = 1, body = b (float[2] a, float[2] c) => (float[2] d, float[3] e)
+        <float[1] one = {1}> { d = Add(a, c) e = Concat<axis = 0>(c, one) }>(s, x) }"""
+
+
+def test_a_scan_of_no_steps_returns_its_state():
+    module = tt.IRModule.from_onnx(parser.parse_model(SCAN))
+    given = {"s": np.float32([3, 4]), "x": np.zeros((0, 2), "float32")}
+    found = tt.build(module, "numpy").run(given)
+    np.testing.assert_array_equal(found["t"], given["s"])
+    assert (found["y"].shape, found["y"].dtype) == ((0, 3), np.float32)
+    with pytest.raises(RunError, match="onnxruntime does not compute 'Scan_0'"):
+        tt.build(module, "onnxruntime").run(given)
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
 def test_grids_are_sampled_by_the_modes_of_version_16(mode):
     rng = np.random.default_rng(0)

@@ -221,16 +221,18 @@ def _dims(type_: TypeProto.Tensor) -> list[str]:
 
 
 def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
-    """Return the symbolic dimensions that must not be 0, each with the operation that ends the process then."""
-    nodes = [node for node in graph.node if node.op_type in ENDED_BY_NOTHING]
+    """Return the symbolic dimensions that must not be 0, each with the operation that fails or ends the process."""
+    nodes = [node for node in graph.node if node.op_type in ENDED_BY_NOTHING or node.op_type == "Scan"]
     types = value_types(graph) if nodes else {}
-    return [
-        (dims[axis], f"{node.name!r} ({node.op_type})")
-        for node in nodes
-        if len(dims := _dims(types[node.input[0]]) if node.input[0] in types else []) == 3
-        for axis in ENDED_BY_NOTHING[node.op_type]
-        if dims[axis]
-    ]
+    found = []
+    for node in nodes:
+        # The last operand of a Scan is one that it reads step by step.
+        operand = node.input[-1 if node.op_type == "Scan" else 0]
+        dims = _dims(types[operand]) if operand in types else []
+        axes = ENDED_BY_NOTHING.get(node.op_type, attributes_of(node).get("scan_input_axes", (0,))[-1:])
+        if len(dims) == 3 or node.op_type == "Scan":
+            found += [(dims[axis], f"{node.name!r} ({node.op_type})") for axis in axes if dims and dims[axis]]
+    return found
 
 
 def _guarded(source: bytes, graph: GraphProto) -> bytes:

@@ -39,6 +39,7 @@ from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_in
 from onnx.reference.ops.op_resize import Resize as ReferenceResize
 from onnx.reference.ops.op_rms_normalization import RMSNormalization as ReferenceRMSNormalization
 from onnx.reference.ops.op_rnn import CommonRNN as ReferenceRNN
+from onnx.reference.ops.op_scan import Scan as ReferenceScan
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 
 from tvmtarget.backends.protocol import Array
@@ -187,6 +188,21 @@ class GridSample(ReferenceGridSample):  # type: ignore[misc]
         name = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
         result: tuple[Array] = super()._run(x, grid, mode=name, **attributes)
         return result
+
+    def _gs_reflect(self, x: float, x_min: float, x_max: float) -> float:
+        """Reflect a place between corners, for which the evaluator divides by 0 if they are one element."""
+        return x_min if x_min == x_max else float(super()._gs_reflect(x, x_min, x_max))
+
+
+class Scan(ReferenceScan):  # type: ignore[misc]
+    """Steps of a Scan; without any, which the evaluator does not support, unknown dimensions are 0 (onnx 1.23)."""
+
+    def _run(self, *args: Any, **attributes: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        states = len(args) - self.num_scan_inputs
+        if len(args[states]):
+            results: tuple[Any, ...] = super()._run(*args, **attributes)
+            return results
+        return (*args[:states], *(_nothing(value) for value in self.body.proto_.output[states:]))
 
 
 class ScatterND(ReferenceScatterND):  # type: ignore[misc]
@@ -908,6 +924,7 @@ FIXES = [
     Optional,
     GatherElements,
     GridSample,
+    Scan,
     ScatterND,
     MatMulInteger,
     Flatten,
