@@ -224,6 +224,22 @@ def test_any_number_of_regions_is_aligned(mode):
         program.run({"x": x, "r": regions[:2], "i": np.arange(2)})
 
 
+def test_a_tensor_is_split_into_parts_of_computed_sizes():
+    program = tt.build(
+        model("""g (float[2,n] x, int64[3] s) => (float[2,i] p, float[2,j] q, float[2,k] r) {
+        p, b, c = Split<axis=1>(x, s) q = Relu(b) r = Neg(c) }"""),
+        "llvm",
+    )
+    x = np.arange(12, dtype="float32").reshape(2, 6)
+    for sizes in ([1, 2, 3], [6, 0, 0], [0, 0, 6]):
+        found, (p, q, r) = program.run({"x": x, "s": np.array(sizes)}), np.split(x, np.cumsum(sizes)[:2], 1)
+        for name, array in {"p": p, "q": q, "r": -r}.items():
+            np.testing.assert_array_equal(found[name], array)
+    for sizes in ([1, 2, 4], [1, -1, 6]):
+        with pytest.raises(RunError, match="a value has 6 elements along axis 1, and what it is combined with needs 7"):
+            program.run({"x": x, "s": np.array(sizes)})
+
+
 QUANTIZED_SUM = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (uint8[b,2,s,t] x, uint8[b,1,s,u] z) => (uint8[b,2,s,v] y) <float k = {0.1}, uint8 o = {7}> {
     y = com.microsoft.QLinearAdd(x, k, o, z, k, o, k, o) }"""

@@ -56,6 +56,7 @@ _SHAPE_OPERANDS = {
     "Reshape": (1,),
     "Resize": (3,),
     "Slice": (1, 2, 3, 4),
+    "Split": (1,),
     "Tile": (1,),
     "TopK": (1,),
 }
@@ -396,7 +397,7 @@ def _check_split(op: Op) -> Reject | None:
     listed = _numbers(op, "split") if sizes is None else tuple(map(int, sizes))
     if 0 in listed:
         return reject("RULE", f"it makes no empty parts, and those of Split are {listed}")
-    return None if listed or isinstance(_dim(shape, _axis(op, 0)), int) else _symbolic(op, 0)
+    return None if listed or op.operand(1) or isinstance(_dim(shape, _axis(op, 0)), int) else _symbolic(op, 0)
 
 
 def _check_hardmax(op: Op) -> Reject | None:
@@ -847,7 +848,7 @@ RULES: dict[str, Rule] = {
     "Range": Rule(checks=(_check_range,)),
     "Reshape": Rule(checks=(_require_rank, _require_static(1), _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
-    "Split": Rule(constants=(1,), checks=(_check_split,)),
+    "Split": Rule(checks=(_check_split, _require_static(1))),
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
     "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),

@@ -746,6 +746,31 @@ class _SymbolicImport(FittingOperands):
         # TVM's fusion would move it before the number that it reads.
         return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
+    def split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Split into parts of computed sizes; None for constant ones."""
+        te, relax, shape = self._tvm.te, self._tvm.relax, self.shape(inputs[0])
+        if len(node.input) < 2 or not node.input[1] or node.input[1] in self._constants:
+            return None
+        axis, sizes = self.attribute(node, "axis", 0) % len(shape), self.known(node.input[1])
+        if sizes is None:
+            # A negative size becomes 0, so that the sum is more than there is.
+            given = builder.emit(relax.op.maximum(inputs[1], relax.const(0, str(inputs[1].ty.dtype))))
+            sizes = self.read_sizes(builder, given)
+            self._require(builder, inputs, 0, [*shape[:axis], self.simple(sum(sizes)), *shape[axis + 1 :]])
+        start, parts = self.number(0), []
+        for size in sizes:
+            self._require_equal(builder, size, self._tvm.tirx.max(size, 0))
+
+            def part(operand: Any, first: Any, size: Size = size) -> Any:  # noqa: ANN401
+                def element(*at: Any) -> Any:  # noqa: ANN401
+                    return operand(*at[:axis], first[0] + at[axis], *at[axis + 1 :])
+
+                return te.compute([*shape[:axis], size, *shape[axis + 1 :]], element, name="part")
+
+            parts.append(self.emitted(builder, part, inputs[0], [start]))
+            start = self.simple(start + size)
+        return relax.Tuple(parts)
+
     def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a TopK, of a computed number of elements by sorting all; those of `sorted=0` are sorted, too."""
         tirx, relax = self._tvm.tirx, self._tvm.relax
@@ -870,6 +895,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,
+    "Split": _SymbolicImport.split,
     "Tile": _SymbolicImport.tile,
     "TopK": _SymbolicImport.top_k,
     **dict.fromkeys(("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"), _SymbolicImport.tree_ensemble),
