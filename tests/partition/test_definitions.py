@@ -267,7 +267,8 @@ def test_only_operators_with_a_function_have_a_definition():
         False,
     ]
     assert not has_definition("onnx.Attention", 22)
-    assert not has_definition("onnx.com.microsoft::Attention", 23)
+    assert has_definition("onnx.com.microsoft::Attention", 17)
+    assert not has_definition("onnx.com.microsoft::QAttention", 23)
 
 
 @pytest.mark.parametrize("target", ["llvm", "c", "openvino"])

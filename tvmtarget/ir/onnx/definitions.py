@@ -14,6 +14,7 @@ from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.inline import rename_values
+from tvmtarget.ir.onnx.contrib_definitions import CONTRIB_DEFINITIONS
 from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.opset_versions import convert_opsets
@@ -26,7 +27,7 @@ __all__ = ["definition", "has_definition"]
 
 
 def has_definition(op: str, opset: int) -> bool:
-    """Return whether ONNX defines an operator by a function.
+    """Return whether ONNX, or this package for ONNX Runtime, defines an operator by a function.
 
     Args:
         op: the operator with its dialect, such as `onnx.Attention`.
@@ -36,7 +37,7 @@ def has_definition(op: str, opset: int) -> bool:
         True if it does, for the types of some operands at least.
     """
     schema = _schema(op, opset)
-    return schema is not None and bool(_versions(schema, opset))
+    return op in CONTRIB_DEFINITIONS or (schema is not None and bool(_versions(schema, opset)))
 
 
 def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callable[[str], str]) -> Function | None:
@@ -52,14 +53,17 @@ def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callabl
         A body that reads the values around it, and returns the results in order; None if ONNX has no definition for
         the types of the operands.
     """
-    schema = _schema(call.op, opset)
-    versions = [] if schema is None else _versions(schema, opset)
-    if schema is None or not versions or call.regions:
+    if not has_definition(call.op, opset) or call.regions:
         return None
     operands = [_named(types.get(name), fresh) if name else None for name in call.inputs]
     if any(name and one is None for name, one in zip(call.inputs, operands, strict=True)):
         return None
-    found = _function(call, operands, schema, versions[-1])
+    contributed = CONTRIB_DEFINITIONS.get(call.op)
+    if contributed is None:
+        found = _function(call, operands, opset)
+    else:
+        function = contributed(call, operands, opset)
+        found = None if function is None else (function, write_call(call, write_tensor))
     if found is None:
         return None
     proto, node = found
@@ -102,9 +106,13 @@ def _outside(type_: Type, symbols: frozenset[str]) -> Type:
 
 
 def _function(
-    call: Call, operands: Sequence[TensorType | None], schema: onnx.defs.OpSchema, version: int
+    call: Call, operands: Sequence[TensorType | None], opset: int
 ) -> tuple[FunctionProto, onnx.NodeProto] | None:
     """Return ONNX's function for an operation, and the operation with all attributes; None if there is none."""
+    schema = _schema(call.op, opset)
+    if schema is None:
+        return None
+    version = _versions(schema, opset)[-1]
     node = write_call(call, write_tensor)
     stated = {attribute.name for attribute in node.attribute}
     # Functions refer to attributes that have defaults.
