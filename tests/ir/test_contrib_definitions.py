@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, RunError
 
 RANDOM = np.random.default_rng(0)
 
@@ -54,6 +54,23 @@ CASES = {
         [Q, np.int64([3]), COSINES[:, :2], SINES[:, :2]], ["y"], {"num_heads": 4, "rotary_embedding_dim": 4}, 17,
     ),
 }  # fmt: skip
+SHARED, CACHE = [floats(2, 3, size) for size in (64, 32, 32)], [floats(2, 2, 7, 16) for _ in range(2)]
+TURNS = [floats(16, 8) for _ in range(2)]
+ONE_STEP = [value[:, :1] for value in SHARED]
+CASES |= {
+    f"shared keys, {name}": ("GroupQueryAttention", operands, ["y", "k", "v"], attributes, 17)
+    for name, operands, attributes in (
+        ("a prompt", [*SHARED, None, None, np.int32([2, 2]), np.int32(3)], {}),
+        ("rotated in a large cache", [*SHARED, *CACHE, np.int32([2, 2]), np.int32(3), *TURNS], {"do_rotary": 1}),
+        ("a step", [*ONE_STEP, *CACHE, np.int32([7, 5]), np.int32(8), *TURNS], {"do_rotary": 1, "softcap": 2.0}),
+        ("a window", [*ONE_STEP, *CACHE, np.int32([7, 7]), np.int32(8)], {"local_window_size": 3, "scale": 0.5}),
+        (
+            "joined",
+            [np.concatenate(ONE_STEP, 2), None, None, *CACHE, np.int32([3, 6]), np.int32(7), *TURNS],
+            {"do_rotary": 1, "rotary_interleaved": 1},
+        ),
+    )
+}
 
 
 def model(name):
@@ -61,12 +78,14 @@ def model(name):
     kind, operands, results, attributes, opset = CASES[name]
     if kind in ("Attention", "MultiHeadAttention"):
         attributes = attributes | {"num_heads": HEADS}
+    if kind == "GroupQueryAttention":
+        attributes = attributes | {"num_heads": 4, "kv_num_heads": 2}
     values = {f"v{at}": value for at, value in enumerate(operands) if value is not None}
     node = helper.make_node(
         kind, ["" if value is None else f"v{at}" for at, value in enumerate(operands)], results, "node",
         domain="com.microsoft", **attributes,
     )  # fmt: skip
-    is_data = {key: value.shape[0] == 2 for key, value in values.items()}
+    is_data = {key: value.shape[:1] == (2,) for key, value in values.items()}
     inputs = [
         helper.make_tensor_value_info(key, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for key, value in values.items()
@@ -95,17 +114,22 @@ def test_the_definition_computes_what_onnxruntime_does(name):
 
 
 @pytest.mark.parametrize("target", ["llvm", "openvino"])
-def test_attention_of_symbolic_sizes_runs_by_its_definition(target):
-    proto, given = model("a cache")
+@pytest.mark.parametrize(
+    ("name", "caches", "sizes"),
+    [("a cache", ["v6", "v7"], (3, 0)), ("shared keys, a step", ["v3", "v4"], (7,))],
+    ids=["heads", "shared"],
+)
+def test_attention_of_symbolic_sizes_runs_by_its_definition(name, caches, sizes, target):
+    proto, given = model(name)
     for value in proto.graph.input:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
-        if value.name in ("v6", "v7"):
+        if value.name in caches:
             value.type.tensor_type.shape.dim[2].dim_param = "past"
     program = tt.build(tt.IRModule.from_onnx(proto), target)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
-    for past in (3, 0):
-        for name in ("v6", "v7"):
-            given[name] = given[name][:, :, :past]
+    for past in sizes:
+        for cache in caches:
+            given[cache] = given[cache][:, :, :past]
         for value, wanted in zip(program.run(given).values(), session.run(None, given), strict=True):
             np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
 
@@ -116,3 +140,9 @@ def test_masks_without_a_definition_are_refused():
     proto.graph.input[3].type.tensor_type.shape.dim[0].dim_value = 8
     with pytest.raises(InfeasibleError, match="know the domain"):
         tt.decompose(tt.IRModule.from_onnx(proto), "numpy")
+
+
+def test_lengths_beyond_a_cache_are_errors():
+    proto, given = model("shared keys, a step")
+    with pytest.raises(RunError, match="out of bounds"):
+        tt.build(tt.IRModule.from_onnx(proto), "numpy").run(given | {"v5": np.int32([7, 9])})

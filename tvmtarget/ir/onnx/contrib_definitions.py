@@ -23,6 +23,9 @@ _DOMAIN = "onnx.com.microsoft::"
 _FLOATS = ("float16", "float32")
 # Range and Slice with operands.
 _FIRST_OPSET = 11
+_NO_PLACE = 1 << 30
+# GatherND of batches.
+_FIRST_WITH_BATCHES = 12
 
 
 class _Body:
@@ -124,12 +127,32 @@ def _mask(body: _Body, mask: str, rank: int, keys: str, value: float) -> str:
 
 
 def _attend(
-    body: _Body, call: Call, query: str, keys: tuple[str, str], masks: Sequence[str], scale: float, *, hidden: int
+    body: _Body,
+    call: Call,
+    query: str,
+    keys: tuple[str, str],
+    masks: Sequence[str],
+    scale: float,
+    *,
+    hidden: int,
+    limit: float = 0,
 ) -> None:
-    """Add the weighted sum of values, from heads; the result has the heads side by side again."""
+    """Add the weighted sum of values, from heads; the result has the heads side by side again.
+
+    Args:
+        body: takes the operations.
+        call: the attention.
+        query: the queries, of heads.
+        keys: the keys and the values, of heads.
+        masks: what is added to the products.
+        scale: the factor of the products.
+        hidden: the size of all heads of the result.
+        limit: bound of the products, which a hyperbolic tangent keeps; 0 for none.
+    """
     key, value = keys
     products = body.add("MatMul", query, body.add("Transpose", key, perm=[0, 1, 3, 2]))
-    products = body.add("Mul", products, body.scalar(scale))
+    products = body.add("Mul", products, body.scalar(scale / (limit or 1)))
+    products = body.add("Mul", body.add("Tanh", products), body.scalar(limit)) if limit else products
     masks = [*masks]
     if call.attr("unidirectional"):
         rows, columns = body.size(query, 2), body.size(key, 2)
@@ -212,6 +235,96 @@ def _attention(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, st
     return body, "input weights bias mask_index past attention_bias past_length", "output present"
 
 
+def _group_query_attention(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
+    """Define an attention whose heads share keys, which are written behind those of a cache.
+
+    The cache may have more places than are in use: `seqlens_k` says for each batch which is the last that the new keys
+    fill. Those behind it are 0.
+    """
+    query, cosines = operands[0], operands[7]
+    heads, shared = int(_number(call, "num_heads", 0)), int(_number(call, "kv_num_heads", 0))
+    is_packed, has_past = _is_optional(call, 1), not _is_optional(call, 3)
+    if query is None or _rank(query) != 3 or heads < 1 or shared < 1 or opset < _FIRST_WITH_BATCHES:
+        return None
+    size = _last(query) // (heads + 2 * shared if is_packed else heads)
+    half = _last(cosines) if call.attr("do_rotary") else 0
+    is_plain = all(_is_optional(call, at) for at in range(11, len(call.inputs)))
+    modes = (
+        "smooth_softmax",
+        "qk_output",
+        "k_quant_type",
+        "v_quant_type",
+        "kv_cache_bit_width",
+        "sliding_window_cache",
+    )
+    if (
+        not size
+        or not is_plain
+        or call.attr("causal") == 0
+        or any(call.attr(name) not in (None, 0, "NONE") for name in modes)
+    ):
+        return None
+    body = _Body(query.dtype, opset)
+    if is_packed:
+        bounds = (0, heads * size, (heads + shared) * size, (heads + 2 * shared) * size)
+        names = [body.slice("query", bounds[at], bounds[at + 1], 2) for at in range(3)]
+    else:
+        names = ["query", "key", "value"]
+    q, k, v = (
+        body.reshape(name, 0, 0, count, size) for name, count in zip(names, (heads, shared, shared), strict=True)
+    )
+    count = body.size("query", 1)
+    steps = body.range(count)
+    total = body.reshape(body.integers("total_sequence_length"))
+    lengths = body.reshape(body.integers("seqlens_k"), -1, 1)
+    # The number of places before the new ones: the first prompt has none, even if it is padded.
+    before = body.add("Sub", body.add("Add", lengths, body.number(1)), count)
+    before = body.add("Where", body.add("Equal", total, count), body.number(0), before)
+    places = body.add("Add", steps, before)
+    if half:
+        at = places if _is_optional(call, 9) else "position_ids"
+        cosine, sine = (body.along("Unsqueeze", body.add("Gather", one, at), 2) for one in ("cos_cache", "sin_cache"))
+        interleaved = bool(call.attr("rotary_interleaved"))
+        q, k = (_rotated(body, one, cosine, sine, 2 * half, size, interleaved=interleaved) for one in (q, k))
+    if has_past:
+        room = body.size("past_key", 2)
+        columns = body.range(body.add("Where", body.add("Greater", total, room), total, room))
+        new = body.add("Sub", columns, before)
+        is_used, is_old = body.add("Less", new, count), body.add("Less", new, body.number(0))
+        # Places that are said to be in use, and that the cache does not have, are errors.
+        old = body.add("Where", body.add("Less", columns, room), columns, body.number(_NO_PLACE))
+        at = body.add("Where", is_old, old, body.add("Add", new, room))
+        rows = body.along("Unsqueeze", body.add("Where", is_used, at, body.number(0)), 2)
+        is_used = body.along("Unsqueeze", body.along("Unsqueeze", is_used, 2), 3)
+        k, v = (
+            body.add("Concat", body.add("Transpose", past, perm=[0, 2, 1, 3]), one, axis=1)
+            for past, one in (("past_key", k), ("past_value", v))
+        )
+        k, v = (
+            body.add("Where", is_used, body.add("GatherND", one, rows, batch_dims=1), body.scalar(0)) for one in (k, v)
+        )
+    else:
+        columns = body.range(count)
+    k = body.add("Transpose", k, perm=[0, 2, 1, 3], result="present_key")
+    v = body.add("Transpose", v, perm=[0, 2, 1, 3], result="present_value")
+    repeated = body.numbers(*(head * shared // heads for head in range(heads)))
+    k, v = (body.add("Gather", one, repeated, axis=1) for one in (k, v))
+    limits = body.along("Unsqueeze", places, 2)
+    is_kept = body.add("Not", body.add("Greater", columns, limits))
+    window = int(_number(call, "local_window_size", -1))
+    if window >= 0:
+        is_near = body.add("Greater", columns, body.add("Sub", limits, body.number(window)))
+        is_kept = body.add("And", is_kept, is_near)
+    masks = [body.along("Unsqueeze", body.penalty(is_kept, float("-inf")), 1)]
+    if not _is_optional(call, 10):
+        masks.append("attention_bias")
+    scale, limit = _number(call, "scale", 0.0) or size**-0.5, _number(call, "softcap", 0.0)
+    q = body.add("Transpose", q, perm=[0, 2, 1, 3])
+    _attend(body, call, q, (k, v), masks, scale, hidden=heads * size, limit=limit)
+    inputs = "query key value past_key past_value seqlens_k total_sequence_length cos_cache sin_cache position_ids"
+    return body, f"{inputs} attention_bias head_sink k_scale v_scale q_norm k_norm", "output present_key present_value"
+
+
 def _embedding(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
     """Define the normalized sum of embeddings of words, of their positions and of segments."""
     words = operands[2]
@@ -283,6 +396,7 @@ _Definition: TypeAlias = Callable[[Call, _Types, int], "tuple[_Body, str, str] |
 _DEFINED: Mapping[str, _Definition] = {
     "Attention": _attention,
     "EmbedLayerNormalization": _embedding,
+    "GroupQueryAttention": _group_query_attention,
     "MultiHeadAttention": _multi_head_attention,
     "RotaryEmbedding": _rotary_embedding,
 }
