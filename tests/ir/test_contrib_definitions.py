@@ -53,6 +53,14 @@ CASES = {
         "RotaryEmbedding",
         [Q, np.int64([3]), COSINES[:, :2], SINES[:, :2]], ["y"], {"num_heads": 4, "rotary_embedding_dim": 4}, 17,
     ),
+    "unit": ("Gelu", [X], ["y"], {}, 17),
+    "unit with a bias": ("BiasGelu", [X, floats(16)], ["y"], {}, 17),
+    "approximate unit": ("FastGelu", [X, floats(16)], ["y"], {}, 12),
+    "quick unit": ("QuickGelu", [X], ["y"], {"alpha": 1.5}, 17),
+    "transposed product": ("FusedMatMul", [Q, Q], ["y"], {"transB": 1, "alpha": 0.25}, 17),
+    "norm": ("SkipLayerNormalization", [X, X, *floats(3, 16)], ["y", "", "", "sum"], {"epsilon": 1e-5}, 12),
+    "norm without a bias": ("SkipLayerNormalization", [X, X, floats(16)], ["y"], {"epsilon": 1e-5}, 18),
+    "norm of squares": ("SkipSimplifiedLayerNormalization", [X, X, *floats(2, 16)], ["y", "", "", "sum"], {}, 17),
 }  # fmt: skip
 SHARED, CACHE = [floats(2, 3, size) for size in (64, 32, 32)], [floats(2, 2, 7, 16) for _ in range(2)]
 TURNS = [floats(16, 8) for _ in range(2)]
@@ -94,7 +102,7 @@ def model(name):
     constants = [numpy_helper.from_array(value, key) for key, value in values.items() if not is_data[key]]
     outputs = [
         helper.make_tensor_value_info(one, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
-        for one, dtype in ((one, "int32" if one == "lengths" else "float32") for one in results)
+        for one, dtype in ((one, "int32" if one == "lengths" else "float32") for one in results if one)
     ]
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     proto = helper.make_model(

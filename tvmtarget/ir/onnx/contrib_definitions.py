@@ -392,13 +392,75 @@ def _rotary_embedding(call: Call, operands: _Types, opset: int) -> tuple[_Body, 
     return body, "input position_ids cos_cache sin_cache", "output"
 
 
+def _gelu(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
+    """Define x * (1 + erf(x / sqrt(2))) / 2, its approximation by tanh, or x * sigmoid(alpha * x), with a bias."""
+    x = operands[0]
+    if x is None:
+        return None
+    body = _Body(x.dtype, opset)
+    data = "input" if _is_optional(call, 1) else body.add("Add", "input", "bias")
+    if call.kind == "QuickGelu":
+        scaled = body.add("Mul", data, body.scalar(_number(call, "alpha", 1.702)))
+        body.add("Mul", data, body.add("Sigmoid", scaled), result="output")
+        return body, "input bias", "output"
+    if call.kind == "FastGelu":
+        cube = body.add("Mul", body.add("Mul", data, data), data)
+        inner = body.add("Add", data, body.add("Mul", cube, body.scalar(0.044715)))
+        gate = body.add("Tanh", body.add("Mul", inner, body.scalar((2 / np.pi) ** 0.5)))
+    else:
+        gate = body.add("Erf", body.add("Mul", data, body.scalar(0.5**0.5)))
+    half = body.add("Mul", data, body.scalar(0.5))
+    body.add("Mul", half, body.add("Add", gate, body.scalar(1)), result="output")
+    return body, "input bias", "output"
+
+
+def _skip_norm(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
+    """Define the normalization of a sum over the last axis, with or without the mean; the fourth result is the sum."""
+    x, is_simple = operands[0], call.kind == "SkipSimplifiedLayerNormalization"
+    if x is None or any(output.name for output in call.outputs[1:3]):
+        return None
+    body = _Body(x.dtype, opset)
+    total = body.add("Add", "input", "skip")
+    total = total if _is_optional(call, 3 if is_simple else 4) else body.add("Add", total, "bias")
+    total = body.add("Identity", total, result="sum")
+    mean = body.add("Identity", body.along("ReduceMean", total, -1), result="mean")
+    centered = total if is_simple else body.add("Sub", total, mean)
+    variance = body.along("ReduceMean", body.add("Mul", centered, centered), -1)
+    root = body.add("Sqrt", body.add("Add", variance, body.scalar(_number(call, "epsilon", 1e-12))))
+    body.add("Reciprocal", root, result="inverse")
+    scaled = body.add("Mul", body.add("Div", centered, root), "gamma")
+    if is_simple or _is_optional(call, 3):
+        body.add("Identity", scaled, result="output")
+    else:
+        body.add("Add", scaled, "beta", result="output")
+    return body, f"input skip gamma {'' if is_simple else 'beta '}bias", "output mean inverse sum"
+
+
+def _product(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
+    """Define a product of matrices that may be transposed, times a factor."""
+    a, b = operands[:2]
+    if a is None or _rank(a) < 2 or _rank(b) < 2 or call.attr("transBatchA") or call.attr("transBatchB"):
+        return None
+    body = _Body(a.dtype, opset)
+    names = ["a", "b"]
+    for at, (name, type_) in enumerate((("transA", a), ("transB", b))):
+        if call.attr(name):
+            rank = _rank(type_)
+            names[at] = body.add("Transpose", names[at], perm=[*range(rank - 2), rank - 1, rank - 2])
+    body.add("Mul", body.add("MatMul", *names), body.scalar(_number(call, "alpha", 1.0)), result="output")
+    return body, "a b", "output"
+
+
 _Definition: TypeAlias = Callable[[Call, _Types, int], "tuple[_Body, str, str] | None"]
 _DEFINED: Mapping[str, _Definition] = {
     "Attention": _attention,
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), _gelu),
     "EmbedLayerNormalization": _embedding,
+    "FusedMatMul": _product,
     "GroupQueryAttention": _group_query_attention,
     "MultiHeadAttention": _multi_head_attention,
     "RotaryEmbedding": _rotary_embedding,
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _skip_norm),
 }
 
 
