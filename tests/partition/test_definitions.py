@@ -112,6 +112,23 @@ def test_keys_and_values_of_attention_with_a_past_have_a_rank():
         assert types["products"].shape == ("b", 4, "s", total)
 
 
+@pytest.mark.parametrize("target", ["llvm", "openvino"])
+@pytest.mark.parametrize(
+    ("attributes", "sizes"),
+    [
+        ({"mode": "linear"}, [2, 3, 5, 9]),
+        ({"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}, [2, 3, 13, 4]),
+        ({"mode": "cubic"}, [2, 3, 5, 10]),
+    ],
+)
+def test_images_are_resized_with_antialiasing(attributes, sizes, target):
+    node = helper.make_node("Resize", ["x", "", "", "to"], ["y"], antialias=1, **attributes)
+    made = model(node, {"x": (2, 3, 12, 10)}, 18, to=sizes)
+    x = np.random.default_rng(0).standard_normal((2, 3, 12, 10)).astype("float32")
+    expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(tt.build(made, target)(x), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_open_dimensions_stay_open():
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
     shapes = {"q": ("b", 2, "n", 8), "k": ("b", 2, "m", 8), "v": ("b", 2, "m", 8)}

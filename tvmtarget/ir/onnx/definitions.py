@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by functions of other operators, written as these."""
+"""Operators that ONNX or this package defines by functions of other operators, written as these."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Function
 from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.inline import rename_values
+from tvmtarget.ir.onnx.antialiased_resize import antialiased_resize
 from tvmtarget.ir.onnx.contrib_definitions import CONTRIB_DEFINITIONS
 from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.graph import write_call
@@ -25,9 +26,12 @@ from tvmtarget.ir.types import TensorType, Type
 
 __all__ = ["definition", "has_definition"]
 
+# Definitions of this package.
+_OWN = {**CONTRIB_DEFINITIONS, "onnx.Resize": antialiased_resize}
+
 
 def has_definition(op: str, opset: int) -> bool:
-    """Return whether ONNX, or this package for ONNX Runtime, defines an operator by a function.
+    """Return whether ONNX, or this package, defines an operator by a function.
 
     Args:
         op: the operator with its dialect, such as `onnx.Attention`.
@@ -37,7 +41,7 @@ def has_definition(op: str, opset: int) -> bool:
         True if it does, for the types of some operands at least.
     """
     schema = _schema(op, opset)
-    return op in CONTRIB_DEFINITIONS or (schema is not None and bool(_versions(schema, opset)))
+    return op in _OWN or (schema is not None and bool(_versions(schema, opset)))
 
 
 def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callable[[str], str]) -> Function | None:
@@ -58,11 +62,11 @@ def definition(call: Call, types: Mapping[str, Type], opset: int, fresh: Callabl
     operands = [_named(types.get(name), fresh) if name else None for name in call.inputs]
     if any(name and one is None for name, one in zip(call.inputs, operands, strict=True)):
         return None
-    contributed = CONTRIB_DEFINITIONS.get(call.op)
-    if contributed is None:
+    define = _OWN.get(call.op)
+    if define is None:
         found = _function(call, operands, opset)
     else:
-        function = contributed(call, operands, opset)
+        function = define(call, operands, opset)
         found = None if function is None else (function, write_call(call, write_tensor))
     if found is None:
         return None
