@@ -340,3 +340,9 @@ def test_types_that_a_module_leaves_out_are_inferred():
     text = "func @main(%x: float32[n,4]) opsets(onnx=17) { %a = onnx.Relu(%x) %y = onnx.Neg(%a) return %y }"
     plan = tt.decompose(tt.IRModule.parse(text), "llvm")
     assert [str(call.outputs[0].type) for call in plan.program.body] == ["float32[n,4]"] * 2
+
+
+def test_the_mask_of_a_dropout_has_the_shape_of_its_data():
+    module = read("g (float[2,4] x) => (float[2,4] y) { y, mask = Dropout<ratio = 0.5>(x) }", opset=9)
+    assert str(fold_constants(module).main.types["mask"]) == "float32[2,4]"
+    assert tt.decompose(module, "[core=c](host=@core,executor=aot,runtime=crt)").subgraphs
