@@ -378,6 +378,42 @@ def test_a_norm_that_only_onnxruntime_has_in_the_domain_of_onnx(target):
     np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
 
 
+# Convolutions of more padding than data
+
+PADDED = {
+    "all but the center": ((1, 4, 4, 4), (6, 4, 3, 3), {"dilations": [12, 12], "pads": [12] * 4}, [1, 1]),
+    "the end of one axis": ((1, 4, 5, 9), (6, 4, 3, 5), {"dilations": [3, 1], "pads": [0, 2, 6, 2]}, [2, 5]),
+    "the beginning, with strides": ((2, 4, 7), (6, 2, 4), {"strides": [3], "pads": [4, 0], "group": 2}, [4]),
+    "as much as padding is left": ((1, 4, 3), (6, 4, 5), {"strides": [9], "pads": [2, 9]}, [3]),
+    "of windows in padding": ((1, 4, 2), (6, 4, 3), {"strides": [8], "pads": [8, 1]}, [2]),
+    "none": ((1, 4, 8, 8), (6, 4, 3, 3), {"dilations": [6, 6], "pads": [6] * 4}, [3, 3]),
+}
+
+
+@pytest.mark.parametrize(("shape", "weights", "attributes", "kernel"), PADDED.values(), ids=PADDED)
+def test_weights_that_read_padding_only_are_left_out(shape, weights, attributes, kernel):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    inputs, constants = {"x": floats(*shape)}, {"w": floats(*weights), "b": floats(6)}
+    made = shape_inference.infer_shapes(model("Conv", inputs, constants, **attributes))
+    graph = _prepared(made)[0].graph
+    read = {tensor.name: list(tensor.dims[2:]) for tensor in graph.initializer}
+    assert read[graph.node[0].input[1]] == kernel
+    (wanted,) = tt.build(made, "onnxruntime").run(inputs).values()
+    (found,) = tt.build(made, "llvm").run(inputs).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_infinite_weights_that_read_padding_stay():
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    weights = floats(6, 4, 3)
+    weights[0, 0, 0] = np.inf
+    made = model("Conv", {"x": floats(1, 4, 2)}, {"w": weights}, dilations=[2], pads=[2, 2])
+    (tensor,) = _prepared(shape_inference.infer_shapes(made))[0].graph.initializer
+    assert list(tensor.dims) == [6, 4, 3]
+
+
 # Normalizations by constants
 
 NORM = {

@@ -202,6 +202,49 @@ def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
 
 
+def _convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Leave out the ends of a kernel that read padding only, as those of wide dilations over small images do."""
+    attributes = attributes_of(node)
+    sizes, kernel = (
+        [dim.dim_value for dim in builder.types[name].shape.dim[2:]] if name in builder.types else []
+        for name in node.input[:2]
+    )
+    axes, pads = len(kernel), attributes.get("pads", [])
+    steps = [attributes.get(name) or [1] * axes for name in ("strides", "dilations")]
+    is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0 and 0 not in sizes
+    kept = [*map(_kept_weights, sizes, kernel, pads, pads[axes:], *steps)] if is_known else []
+    is_shorter = any(len(one) < count for one, count in zip(kept, kernel, strict=False))
+    weights = builder.array(node.input[1]) if is_shorter and attributes.get("auto_pad", "NOTSET") == "NOTSET" else None
+    if weights is None or not np.isfinite(weights).all():  # infinite ones make NaN of padding
+        builder.nodes.append(node)
+        return
+    used = weights[(slice(None), slice(None), *(slice(one.start, one.stop) for one in kept))]
+    first = [pad - one.start * step for pad, one, step in zip(pads, kept, steps[1], strict=False)]
+    last = [
+        pad - (count - one.stop) * step
+        for pad, count, one, step in zip(pads[axes:], kernel, kept, steps[1], strict=True)
+    ]
+    changed = {**attributes, "kernel_shape": [*map(len, kept)], "pads": [*first, *last]}
+    if builder.is_read_once(node.input[1]):
+        builder.replaced.add(node.input[1])
+    inputs = [node.input[0], builder.constant(used, node.input[1]), *node.input[2:]]
+    builder.add("Conv", inputs, node.output[0], **changed)
+
+
+def _kept_weights(size: int, count: int, before: int, after: int, stride: int, dilation: int) -> range:
+    """Return the weights of a kernel along an axis without those at its ends that read padding only."""
+    last = size + before + after - dilation * (count - 1) - 1  # the first place of the last window, if padding counts
+    used = [
+        at
+        for at in range(count)
+        if any(before <= place + at * dilation < before + size for place in range(0, last + 1, stride))
+    ]
+    if not used:
+        return range(count)
+    # So many that no padding becomes negative.
+    return range(min(used[0], before // dilation), max(used[-1] + 1, count - after // dilation))
+
+
 def _constant_batch_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a normalization by constants as a product and a sum, or into the weights of the convolution before it.
 
@@ -629,6 +672,7 @@ class _Cell:
 EXPANSIONS: dict[str, Expansion] = {
     "BatchNormalization": _constant_batch_norm,
     "Celu": _celu,
+    "Conv": _convolution,
     "ConvInteger": _integer_convolution,
     "DequantizeLinear": _dequantized_constant,
     "Equal": _equal,
