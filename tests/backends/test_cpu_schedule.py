@@ -388,6 +388,14 @@ def test_loops_over_sums_of_sizes_are_scheduled():
 
 
 @needs_tvm
+def test_a_transposed_convolution_of_one_channel_and_any_size_compiles():
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], pads=[1] * 4, strides=[2, 2])
+    model = graph([node], {"x": ["n", 1, "h", "w"]}, {"y": [None] * 4}, {"w": random(1, 8, 3, 3)})
+    x = random(2, 1, 5, 6)
+    np.testing.assert_allclose(runner(model)(x), expected(model, x), rtol=1e-4, atol=1e-5)
+
+
+@needs_tvm
 def test_a_float_that_depends_on_a_symbol_compiles():
     """In a parallel loop it is what `PASS_CONFIG` is for."""
     node = helper.make_node(

@@ -1122,7 +1122,13 @@ class Scheduler:
             self.schedule.reorder(*reduced, *spatial[cut:])
             self.schedule.decompose_reduction(block, reduced[0])
             return
-        taken = self.parallel(spatial[:-1] or spatial, nest.work)
+        # TVM 0.27 cannot divide the remainder of a fused loop and a symbol once more, as transposed convolutions do.
+        divided = [
+            at
+            for at, axis in enumerate(nest.spatial)
+            if at and nest.extents[axis] is None and any(read.run(axis) > 1 for read in nest.reads)
+        ]
+        taken = self.parallel(spatial[: min([len(spatial) - 1 or 1, *divided])], nest.work)
         # An index of a fused loop is divided by the sizes of the axes but the first, for each element if these are
         # symbolic.
         open_axes = [at for at, axis in enumerate(nest.spatial) if nest.extents[axis] is None]
