@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, Writer, forked, known, numbers, trial, write_file
@@ -90,7 +91,7 @@ def test_p1_eight_writers_of_which_seven_are_killed_lose_nothing_five_times_in_a
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [100_000])
+@pytest.mark.parametrize("count", [examples(30_000, 100_000)])
 def test_a_large_log_is_read_and_searched(tmp_path, count):
     path = tmp_path / "log.jsonl"
     write_file(path, [*known(ZNVER4), *(trial(at, 10**9 + at * 7 % count) for at in range(count))])

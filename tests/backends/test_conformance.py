@@ -28,9 +28,9 @@ KNOWN = {
 # The default run takes every STEP-th case, the slow one every SLOW_STEP-th but these, and fewer of those with symbolic
 # shapes; at least LEAST of all cases must be supported. All cases, with --hypothesis-profile=explore, take ten minutes
 # of kind c, for which a C compiler runs, and eight of llvm.
-STEP = {"c": 32, "llvm": 16, "numpy": 8, "onnxruntime": 8, "openvino": 32}
+STEP = {"c": 48, "llvm": 24, "numpy": 8, "onnxruntime": 8, "openvino": 32}
 SLOW_STEP = {
-    kind: examples(step, 1) for kind, step in {"c": 16, "llvm": 8, "numpy": 4, "onnxruntime": 2, "openvino": 8}.items()
+    kind: examples(step, 1) for kind, step in {"c": 24, "llvm": 12, "numpy": 4, "onnxruntime": 2, "openvino": 8}.items()
 }
 # Compiled once, for this machine; plain llvm also compiles for any processor of its architecture.
 LEAF = {"llvm": f"llvm(mcpu={tt.Target.detect().attrs['mcpu']})"}
