@@ -319,6 +319,7 @@ def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
         "BatchNormalization",
+        "Conv",
         "DequantizeLinear",
         "Equal",
         "MatMulInteger",

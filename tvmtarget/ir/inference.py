@@ -426,10 +426,10 @@ def infer_call(
             outputs = [output.name for output in call.outputs]
             inferred |= _types_with_past(call.inputs, outputs, types, call.attr("q_num_heads"))
         if call.op == "onnx.Dropout" and call.outputs[1:]:
-            data, mask = (inferred.get(output.name) for output in call.outputs)
+            kept, mask = (inferred.get(output.name) for output in call.outputs)
             # Before version 12, ONNX infers no shape of the mask.
-            if isinstance(data, TensorType) and isinstance(mask, TensorType):
-                inferred[call.outputs[1].name] = TensorType(mask.dtype, data.shape)
+            if isinstance(kept, TensorType) and isinstance(mask, TensorType):
+                inferred[call.outputs[1].name] = TensorType(mask.dtype, kept.shape)
         known = {name: type_ for name, type_ in inferred.items() if not _is_open(Value(name, type_))} if own else {}
         return inferred | own | known
     # An operator or type that ONNX cannot infer keeps what is stated.
