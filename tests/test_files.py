@@ -8,6 +8,7 @@ import sys
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -80,27 +81,28 @@ def test_long_names_in_any_script_leave_space_for_the_staging_name(tmp_path):
     assert path.read_bytes() == b"new"
 
 
-def test_a_pipe_is_written_to(tmp_path):
-    path = tmp_path / "pipe"
+@contextmanager
+def pipe(folder):
+    """Yield the path of a pipe, and a list of what was read from it at the end."""
+    path, received = folder / "pipe", []
     os.mkfifo(path)
-    found = []
-    reader = threading.Thread(target=lambda: found.append(path.read_bytes()))
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
     reader.start()
-    write(path)
+    yield path, received
     reader.join()
-    assert found == [b"new"]
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    with pipe(tmp_path) as (path, received):
+        write(path)
+    assert received == [b"new"]
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
 def test_what_is_no_file_is_written_in_one_piece(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    received = []
-    reader = threading.Thread(target=lambda: received.append(path.read_bytes()))
-    reader.start()
-    with atomic_write(path) as stream, zipfile.ZipFile(stream, "w") as archive:  # which goes back to its headers
+    # An archive goes back to its headers.
+    with pipe(tmp_path) as (path, received), atomic_write(path) as stream, zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("name", b"data")
-    reader.join()
     assert zipfile.ZipFile(io.BytesIO(received[0])).read("name") == b"data"
     IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { return %x }").save("/dev/null")
 

@@ -51,9 +51,9 @@ def divide_tiles(function: Function) -> Function:
         if TILE_ROWS not in loop.annotations:
             return loop
         own = [buffer for buffer in buffers if _uses(loop, buffer) == _uses(root.body, buffer)]
-        whole, whole_buffers, rest, rest_buffers = _divided(loop, own)
-        buffers[:] = [*(one for one in buffers if one not in own), *whole_buffers, *rest_buffers]
-        return tirx.SeqStmt([whole, rest])
+        parts, copies = _divided(loop, own)
+        buffers[:] = [*(one for one in buffers if one not in own), *copies]
+        return tirx.SeqStmt(parts)
 
     body = structural_map(root.body, (tirx.For, divided))
     parts = root.iter_vars, root.reads, root.writes, root.name_hint, body, root.init, buffers
@@ -71,8 +71,8 @@ def _uses(statement: Stmt, variable: Variable) -> int:
     return len(found)
 
 
-def _divided(loop: Loop, own: Sequence[Variable]) -> tuple[Loop, list[Variable], Loop, list[Variable]]:
-    """Return the loop over whole tiles and that over the rows that they leave, each with its buffers.
+def _divided(loop: Loop, own: Sequence[Variable]) -> tuple[list[Loop], list[Variable]]:
+    """Return the loop over whole tiles and that over the rows that they leave, and the buffers of both.
 
     Args:
         loop: a loop over tiles.
@@ -137,12 +137,11 @@ def _divided(loop: Loop, own: Sequence[Variable]) -> tuple[Loop, list[Variable],
     rest_buffers = {buffer: local(buffer, "_rest") for buffer in own}
     changes = [(SBlockRealize, lambda each: unchecked(each, row)), (tirx.For, of_one_row)]
     single = with_variables(structural_map(loop.body, changes), {**rest, **rest_buffers})
-    return (
+    parts = [
         tirx.For(tile, loop.min, whole_tiles, loop.kind, whole),
-        [*whole_buffers.values()],
         tirx.For(rest[tile], loop.min, count - first, loop.kind, single),
-        [*rest_buffers.values()],
-    )
+    ]
+    return parts, [*whole_buffers.values(), *rest_buffers.values()]
 
 
 def _conjuncts(check: Expr) -> Iterator[Expr]:
