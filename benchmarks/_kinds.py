@@ -104,6 +104,14 @@ def _grouped(model: Model) -> str:
     return x
 
 
+def _pyramid(model: Model) -> tuple[str, ...]:
+    """A spatial pyramid, as in the heads of DeepLab: wide dilations, and one weight, over the same data."""
+    x = model.op("Relu", _convolution(model, model.input(1, 256, 33, 33), (256, 256), 3, dilation=2))
+    return _convolution(model, x, (256, 128), 1), *(
+        _convolution(model, x, (256, 128), 3, dilation=dilation) for dilation in (12, 24, 36)
+    )
+
+
 def _generator(model: Model) -> str:
     """Transposed convolutions, as in generators of images."""
     x = model.input(1, 64, 16, 16)
@@ -232,6 +240,7 @@ _MAKERS: dict[str, Callable[[Model], str | tuple[str, ...]]] = {
     "depthwise": _depthwise,
     "excited": _excited,
     "grouped": _grouped,
+    "pyramid": _pyramid,
     "generator": _generator,
     "sound": _sound,
     "volume": _volume,

@@ -97,19 +97,22 @@ def onnxruntime(model: onnx.ModelProto, threads: int, inputs: Mapping[str, np.nd
 
 
 def tvm(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], config: dict[str, object], *, scheduled: bool) -> Run:
-    """Return a function that runs a model in TVM, with our pipeline or TVM's own for CPUs, to its first result."""
+    """Return a function that runs a model in TVM, as we import and compile it or as TVM does, to its first result."""
     import tvm
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
+    from tvmtarget.backends.tvm.backend import _prepared
     from tvmtarget.backends.tvm.cpu_schedule import PASS_CONFIG, cpu_pipeline
+    from tvmtarget.backends.tvm.onnx_import import import_onnx
 
     target = tvm.target.Target({"kind": "llvm", **config})
     pipeline = cpu_pipeline(target) if scheduled else relax.get_default_pipeline(target)
     context = tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG if scheduled else {})
     with warnings.catch_warnings(), context:
         warnings.simplefilter("ignore")
-        executable = tvm.compile(from_onnx(model), target=target, relax_pipeline=pipeline)
+        imported = import_onnx(*_prepared(onnx.shape_inference.infer_shapes(model))) if scheduled else from_onnx(model)
+        executable = tvm.compile(imported, target=target, relax_pipeline=pipeline)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     arrays = [tvm.runtime.tensor(inputs[value.name]) for value in model.graph.input]
 

@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
@@ -387,7 +388,15 @@ PADDED = {
     "the beginning, with strides": ((2, 4, 7), (6, 2, 4), {"strides": [3], "pads": [4, 0], "group": 2}, [4]),
     "as much as padding is left": ((1, 4, 3), (6, 4, 5), {"strides": [9], "pads": [2, 9]}, [3]),
     "of windows in padding": ((1, 4, 2), (6, 4, 3), {"strides": [8], "pads": [8, 1]}, [2]),
-    "none": ((1, 4, 8, 8), (6, 4, 3, 3), {"dilations": [6, 6], "pads": [6] * 4}, [3, 3]),
+    "none": ((1, 4, 8, 8), (6, 4, 3, 3), {"dilations": [5, 5], "pads": [5] * 4}, [3, 3]),
+}
+FAR_APART = {
+    "of both axes": ((1, 4, 8, 9), (6, 4, 3, 3), {"dilations": [6, 6], "pads": [6] * 4}, 9),
+    "of one axis": ((2, 4, 12, 4), (6, 2, 3, 3), {"dilations": [1, 3], "pads": [1, 3, 1, 3], "group": 2}, 3),
+    "with strides": ((1, 4, 9), (6, 4, 3), {"dilations": [7], "strides": [2], "pads": [6, 7]}, 3),
+    "without the end of a kernel": ((1, 4, 9), (6, 4, 5), {"dilations": [7], "pads": [14, 14]}, 3),
+    "of a kernel of even size": ((1, 4, 9), (6, 4, 2), {"dilations": [7], "pads": [3, 4]}, 3),
+    "of three axes": ((1, 2, 3, 3, 3), (2, 2, 3, 3, 3), {"dilations": [2] * 3, "pads": [2] * 6}, 27),
 }
 
 
@@ -403,6 +412,19 @@ def test_weights_that_read_padding_only_are_left_out(shape, weights, attributes,
     (wanted,) = tt.build(made, "onnxruntime").run(inputs).values()
     (found,) = tt.build(made, "llvm").run(inputs).values()
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "weights", "attributes", "parts"), FAR_APART.values(), ids=FAR_APART)
+def test_results_that_read_data_with_the_same_weights_far_apart_are_a_convolution(shape, weights, attributes, parts):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    inputs, constants = {"x": floats(*shape)}, {"w": floats(*weights), "b": floats(weights[0])}
+    made = shape_inference.infer_shapes(model("Conv", inputs, constants, **attributes))
+    expanded = _prepared(made)[0]
+    assert [node.op_type for node in expanded.graph.node].count("Conv") == parts
+    session = onnxruntime.InferenceSession(expanded.SerializeToString())
+    (wanted,) = tt.build(made, "onnxruntime").run(inputs).values()
+    np.testing.assert_allclose(session.run(None, inputs)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_infinite_weights_that_read_padding_stay():

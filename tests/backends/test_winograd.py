@@ -17,15 +17,16 @@ RANDOM = np.random.default_rng(18)
 UNIT = VectorUnit(128, 16)
 
 
-def convolved(x, w, pads):
+def convolved(x, w, pads, dilations=(1, 1)):
     """Return a convolution in float64, as a sum over the window of the weights."""
     result = np.zeros(())
     top, left, bottom, right = pads
     x = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (top, bottom), (left, right)])
-    height, width = x.shape[2] - 2, x.shape[3] - 2
+    height, width = x.shape[2] - 2 * dilations[0], x.shape[3] - 2 * dilations[1]
     for i in range(3):
         for j in range(3):
-            window = x[:, :, i : i + height, j : j + width]
+            line, column = i * dilations[0], j * dilations[1]
+            window = x[:, :, line : line + height, column : column + width]
             result = result + np.einsum("nchw,kc->nkhw", window, w[:, :, i, j].astype(np.float64))
     return result
 
@@ -86,6 +87,28 @@ def test_results_are_those_of_float64(name, target):
     assert np.abs(actual - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
+# The input, padding and dilations. Lines or columns of some phases are fewer than those of others.
+DILATED = {
+    "phases of one size": ((1, 64, 16, 24), (2, 2, 2, 2), (2, 2)),
+    "phases that tiles do not fill": ((2, 64, 15, 22), (3, 2, 3, 2), (3, 2)),
+    "dilated columns": ((1, 64, 9, 30), (1, 5, 1, 5), (1, 5)),
+    "dilated lines without padding": ((1, 64, 30, 9), (0, 0, 0, 0), (4, 1)),
+    "padding that differs by side": ((1, 64, 17, 19), (4, 1, 0, 7), (3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", DILATED)
+def test_results_of_dilated_weights_are_those_of_float64(name):
+    shape, pads, dilations = DILATED[name]
+    x, w, r = random(*shape), random(64, shape[1], 3, 3), random(64)
+    nodes = "c = Conv<pads={pads}, dilations=%s>(x, w, r)  y = Relu(c)" % [*dilations]
+    proto = model(x, w, nodes=nodes, pads=pads, r=r)
+    assert is_used(proto)
+    expected = np.maximum(convolved(x, w, pads, dilations) + r[:, None, None], 0)
+    actual = tt.build(tt.IRModule.from_onnx(proto), "llvm")(x)
+    assert np.abs(actual - expected).max() <= 4e-6 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("size", [14, 62])
 def test_what_follows_is_computed_with_the_result(size):
     x, w, r = random(1, 32, size, 32), random(32, 32, 3, 3), random(1, 32, size, 32)
@@ -137,7 +160,7 @@ def test_what_is_far_from_an_infinity_stays_finite():
 
 DIRECT = {
     "stride 2": (16, 16, "y = Conv<pads={pads}, strides=[2, 2]>(x, w)"),
-    "dilation 2": (16, 16, "y = Conv<pads={pads}, dilations=[2, 2]>(x, w)"),
+    "few channels of dilated weights": (16, 16, "y = Conv<pads={pads}, dilations=[2, 2]>(x, w)"),
     "groups": (32, 16, "y = Conv<pads={pads}, group=2>(x, w)"),
     "few channels": (3, 3, "y = Conv<pads={pads}>(x, w)"),
     "channels that fill no vectors": (13, 13, "y = Conv<pads={pads}>(x, w)"),
@@ -164,9 +187,15 @@ def test_convolutions_of_symbolic_sizes_are_summed_directly():
         (Convolution(1, 64, 56, 56, 64, (1, 1, 1, 1), is_quantized=True), 2),
         (Convolution(1, 8, 3, 3, 8), None),
         (Convolution(1, 64, 56, 56, 7), None),
+        (Convolution(1, 64, 28, 28, 64, (2, 2, 2, 2), (2, 2)), 4),
+        (Convolution(1, 64, 65, 65, 64, (36, 36, 36, 36), (36, 36)), 2),
+        (Convolution(1, 64, 33, 33, 64, (2, 2, 2, 2), (2, 2), is_quantized=True), 2),
+        (Convolution(1, 64, 33, 33, 64, (24, 24, 24, 24), (24, 24)), None),
+        (Convolution(1, 64, 1024, 1024, 64, (2, 2, 2, 2), (2, 2)), None),
+        (Convolution(1, 32, 28, 28, 64, (2, 2, 2, 2), (2, 2)), None),
     ],
 )
-def test_large_images_of_floats_have_tiles_of_4_x_4(convolution, m):
+def test_tiles_are_as_large_as_is_fast(convolution, m):
     assert convolution.tile(UNIT) == m
 
 

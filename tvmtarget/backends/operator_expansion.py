@@ -7,9 +7,10 @@ DequantizeLinear and QuantizeLinear; constants are dequantized here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -202,47 +203,88 @@ def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
 
 
+class _Part(NamedTuple):
+    """A part of a convolution along an axis: the data and weights that it reads, and the padding around the data."""
+
+    data: range
+    weights: range
+    before: int = 0
+    after: int = 0
+
+
 def _convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
-    """Leave out the ends of a kernel that read padding only, as those of wide dilations over small images do."""
+    """Leave out weights that read padding only, as those of wide dilations over small images do.
+
+    Those at the ends of a kernel are left out for all results. If the others lie far apart, results that read data with
+    the same weights are a convolution without padding.
+    """
     attributes = attributes_of(node)
     sizes, kernel = (
         [dim.dim_value for dim in builder.types[name].shape.dim[2:]] if name in builder.types else []
         for name in node.input[:2]
     )
     axes, pads = len(kernel), attributes.get("pads", [])
-    steps = [attributes.get(name) or [1] * axes for name in ("strides", "dilations")]
+    strides, dilations = (attributes.get(name) or [1] * axes for name in ("strides", "dilations"))
     is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0 and 0 not in sizes
-    kept = [*map(_kept_weights, sizes, kernel, pads, pads[axes:], *steps)] if is_known else []
-    is_shorter = any(len(one) < count for one, count in zip(kept, kernel, strict=False))
-    weights = builder.array(node.input[1]) if is_shorter and attributes.get("auto_pad", "NOTSET") == "NOTSET" else None
+    parts = [*map(_parts, sizes, kernel, pads, pads[axes:], strides, dilations)] if is_known else []
+    is_shorter = [len(some[0].weights) for some in parts] != kernel or any(len(some) > 1 for some in parts)
+    is_possible = bool(parts) and is_shorter and attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    weights = builder.array(node.input[1]) if is_possible else None
     if weights is None or not np.isfinite(weights).all():  # infinite ones make NaN of padding
         builder.nodes.append(node)
         return
-    used = weights[(slice(None), slice(None), *(slice(one.start, one.stop) for one in kept))]
-    first = [pad - one.start * step for pad, one, step in zip(pads, kept, steps[1], strict=False)]
-    last = [
-        pad - (count - one.stop) * step
-        for pad, count, one, step in zip(pads[axes:], kernel, kept, steps[1], strict=True)
-    ]
-    changed = {**attributes, "kernel_shape": [*map(len, kept)], "pads": [*first, *last]}
     if builder.is_read_once(node.input[1]):
         builder.replaced.add(node.input[1])
-    inputs = [node.input[0], builder.constant(used, node.input[1]), *node.input[2:]]
-    builder.add("Conv", inputs, node.output[0], **changed)
+
+    def add(chosen: tuple[_Part, ...], result: str | None) -> str:
+        used = weights[np.ix_(*map(range, weights.shape[:2]), *(one.weights for one in chosen))]
+        changed = {
+            "kernel_shape": [len(one.weights) for one in chosen],
+            "pads": [*(one.before for one in chosen), *(one.after for one in chosen)],
+        }
+        data = node.input[0]
+        for axis, (one, size) in enumerate(zip(chosen, sizes, strict=True), 2):
+            data = data if one.data == range(size) else builder.slice(data, one.data.start, one.data.stop, axis)
+        inputs = [data, builder.constant(used, node.input[1]), *node.input[2:]]
+        return builder.add("Conv", inputs, result, **attributes | changed)
+
+    def join(chosen: tuple[_Part, ...], result: str | None) -> str:
+        if len(chosen) == axes:
+            return add(chosen, result)
+        first, *others = parts[len(chosen)]
+        if not others:
+            return join((*chosen, first), result)
+        made = [join((*chosen, part), None) for part in (first, *others)]
+        return builder.add("Concat", made, result, axis=len(chosen) + 2)
+
+    join((), node.output[0])
 
 
-def _kept_weights(size: int, count: int, before: int, after: int, stride: int, dilation: int) -> range:
-    """Return the weights of a kernel along an axis without those at its ends that read padding only."""
-    last = size + before + after - dilation * (count - 1) - 1  # the first place of the last window, if padding counts
-    used = [
-        at
-        for at in range(count)
-        if any(before <= place + at * dilation < before + size for place in range(0, last + 1, stride))
-    ]
-    if not used:
-        return range(count)
+def _parts(size: int, count: int, before: int, after: int, stride: int, dilation: int) -> list[_Part]:
+    """Divide a convolution along an axis into parts whose results read data with the same weights.
+
+    It is one part, without the weights at the ends of the kernel that read padding only, unless weights lie so far
+    apart that few read data.
+    """
+    places = range(-before, size + after - dilation * (count - 1), stride)  # of the first weight
+    used = [[at for at in range(count) if 0 <= place + at * dilation < size] for place in places]
+    if 3 * dilation >= 2 * size and all(used):
+        groups = [[*group] for _, group in groupby(zip(places, used, strict=True), key=lambda one: one[1])]
+        return [
+            _Part(range(group[0][0] + read[0] * dilation, group[-1][0] + read[-1] * dilation + 1), _span(read))
+            for group in groups
+            for read in (group[0][1],)
+        ]
+    kept = sorted({at for some in used for at in some})
+    if not kept:
+        return [_Part(range(size), range(count), before, after)]
     # So many that no padding becomes negative.
-    return range(min(used[0], before // dilation), max(used[-1] + 1, count - after // dilation))
+    span = range(min(kept[0], before // dilation), max(kept[-1] + 1, count - after // dilation))
+    return [_Part(range(size), span, before - span.start * dilation, after - (count - span.stop) * dilation)]
+
+
+def _span(numbers: Sequence[int]) -> range:
+    return range(numbers[0], numbers[-1] + 1)
 
 
 def _constant_batch_norm(builder: ExpansionBuilder, node: NodeProto) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions of 3 x 3 with stride 1 by Winograd's minimal filtering, for the CPU schedule.
+"""Convolutions of 3 x 3 with stride 1, dilated or not, by Winograd's minimal filtering, for the CPU schedule.
 
 F(m x m, 3 x 3) computes m x m results of a channel from a tile of (m+2) x (m+2) values (Lavin and Gray, "Fast
 Algorithms for Convolutional Neural Networks", CVPR 2016). With d the tile and g the filter,
@@ -56,6 +56,10 @@ LEAST_CHANNELS = 8  # of the input and the result: 4 to 16 channels of 32 x 32 a
 PAIRED_BITS = 512  # of registers from which on `multiply_in_pairs` is faster: 64 channels of 56 x 56 take 1.28 ms, not
 # 1.42 ms; with 256 bits 1.77 ms, not 1.40 ms
 LEAST_BITS = 128  # of vector registers, without which the matrix products have no register block
+DILATED_CHANNELS = 64  # of dilated convolutions: 64 of 112 x 112 take 0.72 of the time, 32 of 128 x 128 1.1 times as
+# long; 2048 of 65 x 65 with weights 24 apart a fourth
+DILATED_PRODUCTS = 0.75  # at most, of those of the convolution itself: of short phases, tiles compute too much
+DILATED_BYTES = 2**28  # of transformed values, as they are not made in strips
 LARGE = 8  # the greatest height and width that has tiles of 2 x 2: it fills few of 4 x 4, and weights of small images
 # are many, which these make 4 times as large, those of 2 x 2 only 1.8 times
 STRIP_BYTES = 2**19  # of transformed values, which a core's cache holds
@@ -105,6 +109,8 @@ class Convolution:
         width: width of the input.
         results: channels of the result.
         padding: zeros above, left of, below and right of the input.
+        dilation: lines and columns from a weight to the next. The results whose numbers have the same remainders by
+            these are a convolution without dilation, of the values of the input that they read: a phase.
         is_quantized: whether the input is dequantized, so that the result is quantized again.
     """
 
@@ -114,16 +120,23 @@ class Convolution:
     width: int
     results: int
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
     is_quantized: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the result."""
-        top, left, bottom, right = self.padding
-        return self.height + top + bottom - FILTER + 1, self.width + left + right - FILTER + 1
+        (top, left, bottom, right), (down, across) = self.padding, self.dilation
+        return self.height + top + bottom - (FILTER - 1) * down, self.width + left + right - (FILTER - 1) * across
+
+    @property
+    def phase(self) -> tuple[int, int]:
+        """Height and width of the result of the first phase, the largest."""
+        height, width = (-(-size // step) for size, step in zip(self.size, self.dilation, strict=True))
+        return height, width
 
     def tiles(self, m: int) -> tuple[int, int]:
-        """Return how many tiles of m x m results lie below and beside each other.
+        """Return how many tiles of m x m results of a phase lie below and beside each other.
 
         Args:
             m: height and width of a tile's result.
@@ -131,8 +144,19 @@ class Convolution:
         Returns:
             The numbers of rows and of columns.
         """
-        height, width = self.size
+        height, width = self.phase
         return -(-height // m), -(-width // m)
+
+    def products(self, m: int) -> int:
+        """Return the number of products for each pair of channels.
+
+        Args:
+            m: height and width of a tile's result.
+
+        Returns:
+            Those of all tiles.
+        """
+        return prod(self.tiles(m)) * prod(self.dilation) * (m + FILTER - 1) ** 2
 
     def tile(self, unit: VectorUnit) -> int | None:
         """Return m for the fastest F(m x m, 3 x 3).
@@ -150,21 +174,28 @@ class Convolution:
             return None
         if self.is_quantized and unit.multiplies_pairs and unit.bits >= PAIRED_BITS:
             return None
-        return 4 if min(self.size) > LARGE and not self.is_quantized else 2
+        if self.dilation == (1, 1):
+            return 4 if min(self.size) > LARGE and not self.is_quantized else 2
+        m = 2 if self.is_quantized else min((4, 2), key=self.products)
+        products, own = self.products(m), FILTER**2 * prod(self.size)
+        is_small = 4 * self.batch * products * max(counts) <= DILATED_BYTES
+        return m if min(counts) >= DILATED_CHANNELS and products < DILATED_PRODUCTS * own and is_small else None
 
     def strip(self, m: int) -> int:
         """Return how many rows of tiles are transformed, multiplied and transformed back at once.
 
         All of an image, unless its transformed values are much more than a cache holds, and than the transformed
-        weights, which each strip reads.
+        weights, which each strip reads. All if weights are dilated: TVM 0.27 does not see which phases a strip needs.
 
         Args:
             m: height and width of a tile's result.
 
         Returns:
-            A divisor of the number of rows.
+            A divisor of the number of rows, or the number of rows of all phases.
         """
         rows, columns = self.tiles(m)
+        if self.dilation != (1, 1):
+            return rows * self.dilation[0]
         products = 4 * (m + FILTER - 1) ** 2
         weights, row = products * self.channels * self.results, products * columns * (self.channels + self.results)
         some = divisor(rows, max(1, min(rows, -(-max(STRIP_BYTES, weights // 2) // row))))
@@ -201,27 +232,32 @@ class Convolution:
         from tvm import te, tirx
 
         (b, _, a), size = minimal_filtering(m), m + FILTER - 1
-        (rows, columns), strip = self.tiles(m), self.strip(m)
-        (top, left, _, _), step, count = self.padding, m * strip, strip * columns
+        (rows, columns), strip, (down, across) = self.tiles(m), self.strip(m), self.dilation
+        (top, left, _, _), in_row, count = self.padding, columns * across, strip * columns * across
+        high, wide = m * min(rows, strip) + FILTER - 1, m * columns + FILTER - 1  # what a strip reads of a phase
         padded_count = -(-count // ROW_STEP) * ROW_STEP  # repeats of the last tile, which nothing reads
-        outer, zero = (self.batch, rows // strip), tirx.const(0.0, x.dtype)
+        outer, zero = (self.batch, rows * down // strip), tirx.const(0.0, x.dtype)
 
         def pad(n: Expr, s: Expr, y: Expr, z: Expr, c: Expr) -> Expr:
-            line, column = s * step + y - top, z - left
+            (below, y), (right, z) = _divided(y, high, down), _divided(z, wide, across)
+            line, column = (s * strip * m + y) * down + below - top, z * across + right - left
             inside = tirx.all(line >= 0, line < self.height, column >= 0, column < self.width)
             return tirx.if_then_else(inside, x[n, c, line, column], zero)
 
-        padded = te.compute((*outer, step + FILTER - 1, m * columns + FILTER - 1, self.channels), pad, "winograd_pad")
+        padded = te.compute((*outer, down * high, across * wide, self.channels), pad, "winograd_pad")
+
+        def input_row(n: Expr, s: Expr, t: Expr, i: Expr, z: Expr, c: Expr) -> Expr:
+            below, row = _divided(t, rows, down)
+            return _row(b, i, lambda k: padded[n, s, below * high + row * m + k, z, c])
+
         input_rows = te.compute(
-            (*outer, strip, size, m * columns + FILTER - 1, self.channels),
-            lambda n, s, t, i, z, c: _row(b, i, lambda k: padded[n, s, t * m + k, z, c]),
-            "winograd_input_rows",
-            attrs={ROWS: 3},
+            (*outer, strip, size, across * wide, self.channels), input_row, "winograd_input_rows", attrs={ROWS: 3}
         )
 
         def input_column(n: Expr, s: Expr, i: Expr, j: Expr, p: Expr, c: Expr) -> Expr:
             at = p if padded_count == count else te.min(p, count - 1)
-            return _row(b, j, lambda k: input_rows[n, s, at // columns, i, at % columns * m + k, c])
+            right, column = _divided(at % in_row, columns, across)
+            return _row(b, j, lambda k: input_rows[n, s, at // in_row, i, right * wide + column * m + k, c])
 
         transformed = te.compute(
             (*outer, size, size, padded_count, self.channels), input_column, "winograd_input", attrs={ROWS: 3}
@@ -239,16 +275,23 @@ class Convolution:
             attrs={ROWS: 2},
         )
         tiles = te.compute(
-            (*outer, strip, m, columns, m, self.results),
-            lambda n, s, t, i, z, j, k: _row(a, j, lambda q: result_rows[n, s, i, q, t * columns + z, k]),
+            (*outer, strip, m, in_row, m, self.results),
+            lambda n, s, t, i, z, j, k: _row(a, j, lambda q: result_rows[n, s, i, q, t * in_row + z, k]),
             "winograd_tiles",
             attrs={ROWS: 5},
         )
-        return te.compute(
-            (self.batch, self.results, *self.size),
-            lambda n, k, y, z: tiles[n, y // step, y // m % strip, y % m, z // m, z % m, k],
-            "winograd_result",
-        )
+
+        def result(n: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
+            (y, below), (z, right) = (y // down, y % down), (z // across, z % across)
+            t, column = below * rows + y // m % min(rows, strip), right * columns + z // m
+            return tiles[n, y // (m * strip), t, y % m, column, z % m, k]
+
+        return te.compute((self.batch, self.results, *self.size), result, "winograd_result")
+
+
+def _divided(index: Expr, width: int, count: int) -> tuple[Expr, Expr]:
+    """Return the number of a part and the place in it, for an index over parts side by side; plainly for one part."""
+    return (0, index) if count == 1 else (index // width, index % width)
 
 
 def _row(matrix: Array, row: Expr, vector: Callable[[int], Expr]) -> Expr:
@@ -328,8 +371,8 @@ def _convolution(call: Expr, weights: Array) -> Convolution | None:
     from tvm import tirx
 
     (data, _), attrs = call.args, call.attrs
-    sizes, steps = [*(data.ty.shape or ())], [int(step) for step in (*attrs.strides, *attrs.dilation)]
-    if not is_plain(call) or any(step != 1 for step in steps):
+    sizes, strides, dilation = [*(data.ty.shape or ())], map(int, attrs.strides), map(int, attrs.dilation)
+    if not is_plain(call) or any(stride != 1 for stride in strides):
         return None
     types = {str(one.ty.dtype.dtype) for one in (data, call)} | {str(weights.dtype)}
     if weights.shape[2:] != (FILTER, FILTER) or types != {"float32"}:
@@ -338,7 +381,10 @@ def _convolution(call: Expr, weights: Array) -> Convolution | None:
         return None
     top, left, bottom, right = (int(size) for size in attrs.padding)
     batch, channels, height, width = map(int, sizes)
-    return Convolution(batch, channels, height, width, weights.shape[0], (top, left, bottom, right))
+    down, across = dilation
+    return Convolution(
+        batch, channels, height, width, weights.shape[0], (top, left, bottom, right), dilation=(down, across)
+    )
 
 
 def run_in_strips(schedule: Schedule, root: Block) -> Block | None:
