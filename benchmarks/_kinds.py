@@ -112,6 +112,11 @@ def _pyramid(model: Model) -> tuple[str, ...]:
     )
 
 
+def _pointwise(model: Model) -> str:
+    """Convolutions of 1 x 1 that take many channels of large images to fewer, as a detector's neck does."""
+    return _convolution(model, model.op("Relu", model.input(1, 2048, 25, 42)), (2048, 256), 1)
+
+
 def _generator(model: Model) -> str:
     """Transposed convolutions, as in generators of images."""
     x = model.input(1, 64, 16, 16)
@@ -241,6 +246,7 @@ _MAKERS: dict[str, Callable[[Model], str | tuple[str, ...]]] = {
     "excited": _excited,
     "grouped": _grouped,
     "pyramid": _pyramid,
+    "pointwise": _pointwise,
     "generator": _generator,
     "sound": _sound,
     "volume": _volume,

@@ -18,7 +18,8 @@ from models import LIGHT, beginning
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.tvm_schedule import network, onnxruntime, sample
-from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, chunk_axes, plan
+from tvmtarget.backends.tvm import cpu_schedule, register_tiling
+from tvmtarget.backends.tvm.register_tiling import Access, Layout, Nest, Tile, VectorUnit, chunk_axes, panel, plan
 
 AVX512, AVX2 = VectorUnit(512, 32, multiplies_pairs=True), VectorUnit(256, 16, multiplies_pairs=True)
 NEON = VectorUnit(128, 32)
@@ -153,6 +154,33 @@ CHUNKS = {
 def test_math_functions_run_over_many_tiles_of_a_window(nest, tile, axes):
     nest = replace(nest, writes=(access(0, 1, 2, 3, shape=nest.extents[:4]),))
     assert chunk_axes(nest, tile) == axes
+
+
+def of_one_weight(channels, height, width, filters, *, group=1):
+    """Return the nest of a 1 x 1 convolution of images of known sizes, and its tile for AVX2."""
+    nest = convolution(1, filters, height, width, channels, 1, group=group)
+    read = replace(nest.reads[0], shape=(1, channels, height, width))
+    nest = replace(nest, reads=(read, nest.reads[1]))
+    return nest, plan(nest, AVX2)
+
+
+PANELS = {
+    "a row": (of_one_weight(2048, 25, 42, 256), (2, 1)),
+    "several rows": (of_one_weight(256, 100, 168, 256), (2, 2)),
+    "no small images": (of_one_weight(256, 28, 28, 256), None),
+    "not for few terms": (of_one_weight(64, 200, 336, 128), None),
+    "not for more weights": (of_one_weight(1024, 28, 28, 2048), None),
+    "not in groups": (of_one_weight(2048, 25, 42, 256, group=2), None),
+    "not of windows": (
+        (convolution(1, 512, 100, 100, 512, 3), plan(convolution(1, 512, 100, 100, 512, 3), AVX2)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "copied"), PANELS.values(), ids=PANELS)
+def test_data_of_which_terms_are_far_apart_are_copied_in_panels(given, copied):
+    assert panel(*given) == copied
 
 
 @pytest.mark.parametrize(("size", "lanes"), [(58, 8), (114, 14)], ids=["step by step", "every other value"])
@@ -324,6 +352,28 @@ def test_convolutions_compute_what_onnx_says(config, dtype):
     model = convolutions(dtype=dtype)
     x = random(1, 48, 19, 19, dtype=helper.tensor_dtype_to_np_dtype(dtype))
     np.testing.assert_allclose(runner(model, mcpu=host_cpu(), **config)(x), expected(model, x), rtol=1e-3, atol=1e-4)
+
+
+@needs_tvm
+@pytest.mark.parametrize(
+    ("shape", "follows", "rows"),
+    [
+        ((2, 130, 12, 9), "Relu", 3),
+        ((1, 128, 9, 13), "Sigmoid", 1),
+        ((3, 128, 1, 100), "Relu", 1),
+        ((1, 128, 20, 7), "Tanh", 4),
+    ],
+)
+def test_convolutions_of_copied_panels_compute_what_onnx_says(shape, follows, rows, monkeypatch):
+    copied = []
+    monkeypatch.setattr(cpu_schedule, "panel", lambda *given: copied.append(panel(*given)) or copied[-1])
+    monkeypatch.setattr(register_tiling, "FAR_DATA", 0)
+    monkeypatch.setattr(register_tiling, "PANEL_BYTES", 1 << 14)
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node(follows, ["c"], ["y"])]
+    weights = {"w": random(96, shape[1], 1, 1) / 10, "b": random(96)}
+    model, x = graph(nodes, {"x": shape}, {"y": (shape[0], 96, *shape[2:])}, weights), random(*shape)
+    np.testing.assert_allclose(runner(model, mcpu="x86-64-v3")(x), expected(model, x), rtol=1e-4, atol=1e-5)
+    assert [count for _, count in filter(None, copied)] == [rows]
 
 
 @needs_tvm

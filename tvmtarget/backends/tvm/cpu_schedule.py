@@ -40,6 +40,7 @@ from tvmtarget.backends.tvm.register_tiling import (
     VectorUnit,
     chunk_axes,
     divisor,
+    panel,
     plan,
     strip,
 )
@@ -836,12 +837,20 @@ class Scheduler:
         chunk = chunk_axes(nest, tile) if self.has_math_reader(block, nest) and not rows else ()
         if chunk:
             return self.keep_in_chunks(block, nest, tile, chunk)
+        copied = panel(nest, tile) if self.uses_stack and not rows else None
         outer, inner = self.split(loops, nest, tile)
         reduced = self.reduced(loops, nest, tile)
         first = self.loops_of_reads(outer, nest, tile, rows)
+        copies = []
+        if copied is not None and tile.pack is not None:
+            first, outer = self.split_panels(loops, outer, nest, tile, copied)
+            copies = [schedule.cache_read(block, 1 - tile.pack[0], "global")]
         outer = [*first, *(loop for loop in outer if loop not in first)]
         pair = [loops[-1]] if nest.is_in_pairs else []
         schedule.reorder(*outer, *reduced, *inner, *pair)
+        for copy in copies:
+            schedule.compute_at(copy, first[-1], preserve_unit_loops=True)
+            self.vectorise(copy, tile.lanes)
         for row in rows.values():
             self.compute_row(row, first[-1] if first else outer[0], tile.lanes)
         if tile.unroll > 1:
@@ -866,7 +875,7 @@ class Scheduler:
             schedule.annotate(outer[split], *hint)
             del outer[split:]
         if not rows:
-            self.parallel(outer, nest.work / tile.lanes, tile.tasks)
+            self.parallel(first if copies else outer, nest.work / tile.lanes, tile.tasks)
         start = schedule.decompose_reduction(block, reduced[0])
         if pair:
             self.vectorise(schedule.get_child_blocks(start)[0], tile.lanes)
@@ -876,7 +885,7 @@ class Scheduler:
         if dim is not None and (pair or library_calls(schedule.get(result))):
             self.turn_to_columns(result, dim, tile.lanes)
         self.vectorise(result, tile.lanes)
-        return [start, block, result]
+        return [*copies, start, block, result]
 
     def has_math_reader(self, block: Block, nest: Nest) -> bool:
         """Return whether all that reads a block is one that computes math functions of its elements.
@@ -964,6 +973,27 @@ class Scheduler:
             outer.remove(columns)
             return [*outer, rows, columns], [row, *inner]
         return [*outer, rows], [row, *inner]
+
+    def split_panels(
+        self, loops: Sequence[Loop], outer: Sequence[Loop], nest: Nest, tile: Tile, panel: tuple[int, int]
+    ) -> tuple[list[Loop], list[Loop]]:
+        """Split the loop over the axis of a panel.
+
+        Args:
+            loops: loops of the block, one for each axis.
+            outer: the loops over tiles, as `split` returns them.
+            nest: its loop nest.
+            tile: its tile.
+            panel: the axis, and how many steps along it a panel is for.
+
+        Returns:
+            The loops over panels, and those over tiles with the steps of a panel in place of all.
+        """
+        axis, count = panel
+        panels, within = self.schedule.split(loops[axis], [None, count])
+        axes = [one for one in nest.spatial if one != tile.row_axis]
+        around = [loop for one, loop in zip(axes, outer, strict=False) if one not in (axis, tile.axis)]
+        return [*around, panels], [within if loop.same_as(loops[axis]) else loop for loop in outer]
 
     def reduced(self, loops: Sequence[Loop], nest: Nest, tile: Tile) -> list[Loop]:
         """Return the loops of a reduction in their order.
