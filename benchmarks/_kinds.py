@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -124,6 +124,14 @@ def _generator(model: Model) -> str:
         weights = model.weights(before, after, 4, 4)
         x = model.op("Tanh", model.op("ConvTranspose", x, weights, strides=[2, 2], pads=[1] * 4))
     return x
+
+
+def _transposed(model: Model, channels: tuple[int, int], sizes: Sequence[int], kernel: int, step: int) -> str:
+    """A transposed convolution that makes each of its sizes as many times as long as its steps are."""
+    axes, pad = len(sizes), (kernel - step) // 2
+    weights = model.weights(*channels, *[kernel] * axes)
+    x = model.input(1, channels[0], *sizes)
+    return model.op("ConvTranspose", x, weights, strides=[step] * axes, pads=[pad] * 2 * axes)
 
 
 def _sound(model: Model) -> str:
@@ -248,6 +256,9 @@ _MAKERS: dict[str, Callable[[Model], str | tuple[str, ...]]] = {
     "pyramid": _pyramid,
     "pointwise": _pointwise,
     "generator": _generator,
+    "transposed_2": lambda model: _transposed(model, (512, 256), (28, 28), 2, 2),
+    "transposed_8": lambda model: _transposed(model, (512, 256), (100,), 16, 8),
+    "transposed_32": lambda model: _transposed(model, (21, 21), (14, 14), 64, 32),
     "sound": _sound,
     "volume": _volume,
     "encoder": _encoder,

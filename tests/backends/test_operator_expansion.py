@@ -321,6 +321,7 @@ def test_every_expanded_operator_has_a_rule():
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
         "BatchNormalization",
         "Conv",
+        "ConvTranspose",
         "DequantizeLinear",
         "Equal",
         "MatMulInteger",
@@ -425,6 +426,64 @@ def test_results_that_read_data_with_the_same_weights_far_apart_are_a_convolutio
     session = onnxruntime.InferenceSession(expanded.SerializeToString())
     (wanted,) = tt.build(made, "onnxruntime").run(inputs).values()
     np.testing.assert_allclose(session.run(None, inputs)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+# Transposed convolutions: of the image, weights, attributes, and so many Conv, 0 where it stays.
+SQUARES = {"strides": [2, 2]}
+TRANSPOSED = {
+    "weights as long as steps": ((2, 4, 3, 5), (4, 3, 2, 2), SQUARES, 1),
+    "padding that cuts": ((1, 4, 3, 5), (4, 3, 4, 4), SQUARES | {"pads": [1, 1, 1, 1]}, 4),
+    "phases of fewer weights": ((1, 4, 3, 5), (4, 3, 3, 3), SQUARES | {"pads": [1] * 4, "output_padding": [1, 1]}, 4),
+    "no steps": ((1, 4, 3, 3), (4, 3, 3, 3), {"pads": [1, 0, 2, 1]}, 1),
+    "steps that differ, in groups": (
+        (2, 4, 3, 5),
+        (4, 3, 5, 7),
+        {"strides": [2, 3], "group": 2, "pads": [1, 2, 0, 3]},
+        1,
+    ),
+    "a long kernel over time": ((1, 4, 9), (4, 3, 16), {"strides": [8], "pads": [4, 4]}, 1),
+    "volumes": ((1, 4, 2, 3, 3), (4, 2, 2, 3, 3), {"strides": [2, 1, 2], "group": 2}, 4),
+    "steps without weights": ((1, 4, 3), (4, 3, 2), {"strides": [3], "output_padding": [1]}, 1),
+    "large steps": ((1, 2, 3, 3), (2, 2, 16, 16), {"strides": [8, 8], "pads": [4] * 4}, 1),
+    "more padding than weights": ((1, 4, 5), (4, 3, 2), {"pads": [3, 1]}, 0),
+    "dilated weights": ((1, 4, 5), (4, 3, 2), {"dilations": [2]}, 0),
+    "automatic padding": ((1, 4, 5), (4, 3, 3), {"strides": [2], "auto_pad": "SAME_UPPER"}, 0),
+}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["static", "symbolic"])
+@pytest.mark.parametrize(("shape", "weights", "attributes", "parts"), TRANSPOSED.values(), ids=TRANSPOSED)
+def test_transposed_convolutions_are_convolutions_of_their_image(shape, weights, attributes, parts, is_open):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    inputs, constants = (
+        {"x": floats(*shape)},
+        {"w": floats(*weights), "b": floats(weights[1] * attributes.get("group", 1))},
+    )
+    made = model("ConvTranspose", inputs, constants, **attributes)
+    if is_open:
+        for axis in (0, *range(2, len(shape))):
+            made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
+        steps = attributes.get("strides", [1])
+        parts = 0 if len(steps) > 2 or len({*steps}) > 1 else parts
+    expanded = _prepared(shape_inference.infer_shapes(made))[0]
+    kinds = [node.op_type for node in expanded.graph.node]
+    assert (kinds.count("Conv"), kinds.count("ConvTranspose")) == (parts, int(not parts))
+    wanted, found = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(None, {one.graph.input[0].name: inputs["x"]})[0]
+        for one in (made, expanded)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_llvm_computes_transposed_convolutions_of_any_size():
+    inputs, constants = {"x": floats(2, 8, 5, 7)}, {"w": floats(8, 6, 4, 4), "b": floats(6)}
+    made = model("ConvTranspose", inputs, constants, strides=[2, 2], pads=[1] * 4)
+    for axis in (0, 2, 3):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
+    (found,) = tt.build(tt.IRModule.from_onnx(made), "llvm").run(inputs).values()
+    wanted = onnxruntime.InferenceSession(made.SerializeToString()).run(None, inputs)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_infinite_weights_that_read_padding_stay():

@@ -7,16 +7,16 @@ DequantizeLinear and QuantizeLinear; constants are dequantized here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
 from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
+from tvmtarget.backends.convolution_expansion import CONVOLUTION_EXPANSIONS
 from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, dequantized_array, operands_of
 from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 from tvmtarget.support.tvm_rules import order_to_resize
@@ -201,90 +201,6 @@ def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     floats = dequantized_array(array, scales, builder.known(zero) if zero else None, axis, block)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes.get("output_dtype") or builder.types[scale].elem_type)
     builder.add("Identity", [builder.constant(floats.astype(dtype), x)], node.output[0])
-
-
-class _Part(NamedTuple):
-    """A part of a convolution along an axis: the data and weights that it reads, and the padding around the data."""
-
-    data: range
-    weights: range
-    before: int = 0
-    after: int = 0
-
-
-def _convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
-    """Leave out weights that read padding only, as those of wide dilations over small images do.
-
-    Those at the ends of a kernel are left out for all results. If the others lie far apart, results that read data with
-    the same weights are a convolution without padding.
-    """
-    attributes = attributes_of(node)
-    sizes, kernel = (
-        [dim.dim_value for dim in builder.types[name].shape.dim[2:]] if name in builder.types else []
-        for name in node.input[:2]
-    )
-    axes, pads = len(kernel), attributes.get("pads", [])
-    strides, dilations = (attributes.get(name) or [1] * axes for name in ("strides", "dilations"))
-    is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0 and 0 not in sizes
-    parts = [*map(_parts, sizes, kernel, pads, pads[axes:], strides, dilations)] if is_known else []
-    is_shorter = [len(some[0].weights) for some in parts] != kernel or any(len(some) > 1 for some in parts)
-    is_possible = bool(parts) and is_shorter and attributes.get("auto_pad", "NOTSET") == "NOTSET"
-    weights = builder.array(node.input[1]) if is_possible else None
-    if weights is None or not np.isfinite(weights).all():  # infinite ones make NaN of padding
-        builder.nodes.append(node)
-        return
-    if builder.is_read_once(node.input[1]):
-        builder.replaced.add(node.input[1])
-
-    def add(chosen: tuple[_Part, ...], result: str | None) -> str:
-        used = weights[np.ix_(*map(range, weights.shape[:2]), *(one.weights for one in chosen))]
-        changed = {
-            "kernel_shape": [len(one.weights) for one in chosen],
-            "pads": [*(one.before for one in chosen), *(one.after for one in chosen)],
-        }
-        data = node.input[0]
-        for axis, (one, size) in enumerate(zip(chosen, sizes, strict=True), 2):
-            data = data if one.data == range(size) else builder.slice(data, one.data.start, one.data.stop, axis)
-        inputs = [data, builder.constant(used, node.input[1]), *node.input[2:]]
-        return builder.add("Conv", inputs, result, **attributes | changed)
-
-    def join(chosen: tuple[_Part, ...], result: str | None) -> str:
-        if len(chosen) == axes:
-            return add(chosen, result)
-        first, *others = parts[len(chosen)]
-        if not others:
-            return join((*chosen, first), result)
-        made = [join((*chosen, part), None) for part in (first, *others)]
-        return builder.add("Concat", made, result, axis=len(chosen) + 2)
-
-    join((), node.output[0])
-
-
-def _parts(size: int, count: int, before: int, after: int, stride: int, dilation: int) -> list[_Part]:
-    """Divide a convolution along an axis into parts whose results read data with the same weights.
-
-    It is one part, without the weights at the ends of the kernel that read padding only, unless weights lie so far
-    apart that few read data.
-    """
-    places = range(-before, size + after - dilation * (count - 1), stride)  # of the first weight
-    used = [[at for at in range(count) if 0 <= place + at * dilation < size] for place in places]
-    if 3 * dilation >= 2 * size and all(used):
-        groups = [[*group] for _, group in groupby(zip(places, used, strict=True), key=lambda one: one[1])]
-        return [
-            _Part(range(group[0][0] + read[0] * dilation, group[-1][0] + read[-1] * dilation + 1), _span(read))
-            for group in groups
-            for read in (group[0][1],)
-        ]
-    kept = sorted({at for some in used for at in some})
-    if not kept:
-        return [_Part(range(size), range(count), before, after)]
-    # So many that no padding becomes negative.
-    span = range(min(kept[0], before // dilation), max(kept[-1] + 1, count - after // dilation))
-    return [_Part(range(size), span, before - span.start * dilation, after - (count - span.stop) * dilation)]
-
-
-def _span(numbers: Sequence[int]) -> range:
-    return range(numbers[0], numbers[-1] + 1)
 
 
 def _constant_batch_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
@@ -714,7 +630,6 @@ class _Cell:
 EXPANSIONS: dict[str, Expansion] = {
     "BatchNormalization": _constant_batch_norm,
     "Celu": _celu,
-    "Conv": _convolution,
     "ConvInteger": _integer_convolution,
     "DequantizeLinear": _dequantized_constant,
     "Equal": _equal,
@@ -753,6 +668,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,
     **CLASSICAL_EXPANSIONS,
+    **CONVOLUTION_EXPANSIONS,
     **FOURIER_EXPANSIONS,
 }
 # Recurrent networks step by step, where they are no loops.
