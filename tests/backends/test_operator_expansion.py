@@ -486,6 +486,23 @@ def test_llvm_computes_transposed_convolutions_of_any_size():
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_weights_that_read_padding_only_are_left_out_along_axes_of_known_size():
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    inputs, constants = {"x": floats(1, 4, 4, 9)}, {"w": floats(6, 4, 3, 3)}
+    made = model("Conv", inputs, constants, dilations=[12, 12], pads=[12] * 4)
+    for axis in (0, 3):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
+    expanded = _prepared(shape_inference.infer_shapes(made))[0]
+    (kernel,) = (tensor for tensor in expanded.graph.initializer if tensor.name == expanded.graph.node[0].input[1])
+    assert list(kernel.dims) == [6, 4, 1, 3]
+    wanted, found = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(None, {one.graph.input[0].name: inputs["x"]})[0]
+        for one in (made, expanded)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_infinite_weights_that_read_padding_stay():
     from tvmtarget.backends.tvm.backend import _prepared
 

@@ -45,7 +45,7 @@ def _convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
     )
     axes, pads = len(kernel), attributes.get("pads", [])
     strides, dilations = (attributes.get(name) or [1] * axes for name in ("strides", "dilations"))
-    is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0 and 0 not in sizes
+    is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0
     parts = [*map(_parts, sizes, kernel, pads, pads[axes:], strides, dilations)] if is_known else []
     is_shorter = [len(some[0].weights) for some in parts] != kernel or any(len(some) > 1 for some in parts)
     is_possible = bool(parts) and is_shorter and attributes.get("auto_pad", "NOTSET") == "NOTSET"
@@ -84,8 +84,10 @@ def _parts(size: int, count: int, before: int, after: int, stride: int, dilation
     """Divide a convolution along an axis into parts whose results read data with the same weights.
 
     It is one part, without the weights at the ends of the kernel that read padding only, unless weights lie so far
-    apart that few read data.
+    apart that few read data. A size that is not known is 0, and all weights are used.
     """
+    if not size:
+        return [_Part(range(size), range(count), before, after)]
     places = range(-before, size + after - dilation * (count - 1), stride)  # of the first weight
     used = [[at for at in range(count) if 0 <= place + at * dilation < size] for place in places]
     if 3 * dilation >= 2 * size and all(used):
