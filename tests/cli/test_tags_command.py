@@ -140,6 +140,14 @@ def test_the_shipped_files_have_no_problems(cli, name):
     assert cli("tags", "check", shipped_folder() / name) == (0, "1 file, no problems found\n", "")
 
 
+def test_an_alias_that_is_the_name_of_a_shipped_tag_is_a_problem(cli, tmp_path):
+    (tmp_path / "tvmtarget.toml").write_text(BOX.replace("source =", 'aliases = ["acme/b", "aws/c5"]\nsource ='))
+    code, _, err = cli("tags", "check", "tvmtarget.toml")
+    assert code == 1
+    assert err.startswith("error: tag 'aws/c5' is defined twice: in ")
+    assert err.endswith("set override = true in the second (tag 'acme/box' in 'tvmtarget.toml', line 6)\n")
+
+
 def test_all_problems_of_a_file_are_printed_with_their_places(cli, tmp_path):
     file = tmp_path / "acme.toml"
     file.write_text(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tvmtarget.errors import TvmTargetError, did_you_mean
 from tvmtarget.tags.discovery import shipped_folder
-from tvmtarget.tags.files import is_project_file, locations
+from tvmtarget.tags.files import TagInfo, is_project_file, locations
 from tvmtarget.tags.layers import FileLayer
 from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.tree import Target
@@ -38,10 +38,18 @@ def check_file(path: Path | str) -> list[str]:
     for name in layer.names():
         info = registry.find_info(name)
         if info is not None and info.name == name:
-            found += _problems(
-                registry, name, f" (tag {name!r} in {location(info.file)(info)})", is_abstract=info.is_abstract
-            )
+            where = f" (tag {name!r} in {location(info.file)(info)})"
+            found += _problems(registry, name, where, is_abstract=info.is_abstract)
+            found += [f"{problem}{where}" for problem in _problems_of_aliases(registry, info)]
     return list(dict.fromkeys(found))
+
+
+def _problems_of_aliases(registry: Registry, info: TagInfo) -> Iterator[str]:
+    """Yield the problems of looking a tag up by its aliases, which may be names of tags of the library."""
+    own = registry.find_row(info.name)
+    for alias in info.aliases:
+        row = registry.find_row(alias)
+        yield from (problem for problem in (row.problems if row else ()) if own is None or problem not in own.problems)
 
 
 def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -> Iterator[str]:
