@@ -68,6 +68,15 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
     assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)
 
 
+def test_an_export_that_is_refused_leaves_an_earlier_program_as_it_was(cli, tmp_path):
+    program = tmp_path / "program.tta"
+    program.write_text("an earlier program")
+    code, _, err = cli("compile", DIGITS, "--target", "numpy", "-o", program, "--export", tmp_path / "project")
+    assert (code, "exports shared libraries only" in err) == (1, True), err
+    assert program.read_text() == "an earlier program"
+    assert not (tmp_path / "project").exists()
+
+
 def test_run_reads_a_program_that_compile_wrote(cli, tmp_path):
     code, out, _ = cli("compile", DIGITS, "--target", "demo/rack", "-o", tmp_path / "digits.tta")
     assert code == 0

@@ -66,9 +66,10 @@ def compile_model(
     exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
     if self_test or self_test_input is not None:
         exe.self_test = _self_test(options.read(model), self_test_input)
-    exe.save(output)
+    # Before the program is saved: an export that is refused leaves an earlier program as it was.
     if export is not None:
         exe.export(export, export_system)
+    exe.save(output)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
     for applied in exe.tuned:
