@@ -211,11 +211,15 @@ def test_memory_scopes_are_those_of_the_target():
         module = parse(scope)
         assert module.main.params[0].scope == scope
         assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module
-    known = "'gpu', which the target does not have; memories of the target: :cpu, :cuda"
-    for value, text in (("x", ("gpu",)), ("z", (":cpu", "gpu"))):
+    known = "which the target does not have; memories of the target: :cpu, :cuda"
+    cases = (("x", ("gpu",)), ("z", (":cpu", "gpu")), ("x", (":gpu",)), ("x", ("@gpu",)))
+    for value, text in cases:
         with pytest.raises(ModelError) as caught:
             parse(*text)
-        assert f"value {value!r} is in memory {known} (function 'main')" in str(caught.value)
+        problem = f"value {value!r} is in memory {text[-1]!r}, {known}; that of @gpu is :cuda (function 'main')"
+        assert problem in str(caught.value)
+    with pytest.raises(ModelError, match=f"value 'x' is in memory ':gpus', {known} "):
+        parse(":gpus")
     assert parse("gpu", text=PLACED.split("\n", 1)[1])
     with pytest.raises(ModelError, match="value 'x' is in memory ':cuda', which the target does not have"):
         parse(":cuda").with_target("llvm").verify()

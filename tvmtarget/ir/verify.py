@@ -518,15 +518,15 @@ def _effects_of_callees_are_marked(bodies: Mapping[str, _Body], body: _Body) -> 
 
 @dataclass(frozen=True)
 class _TargetView:
-    """A target tree with its memory domains, computed at most once per verification."""
+    """A target tree with its sites, computed at most once per verification."""
 
     target: Target
 
     @cached_property
-    def memories(self) -> frozenset[str] | None:
-        """Names of the memory domains; None if the tree is inconsistent."""
+    def topology(self) -> Topology | None:
+        """The sites with their memory domains; None if the tree is inconsistent."""
         try:
-            return Topology(self.target.resolve()).domains()
+            return Topology(self.target.resolve())
         except TargetError:
             return None  # the error is raised where the tree is used; it is not a fault of the module
 
@@ -560,12 +560,16 @@ def _memories_exist(body: _Body, tree: _TargetView) -> Iterator[str]:
     # A scope may have a suffix: `shared.dyn` and `vdevice:0` belong to the memories `shared` and `vdevice`.
     scopes = {value.scope for value in values}
     named = {scope for scope in scopes if scope.replace(":", ".").split(".")[0] not in _MEMORIES}
-    memories = tree.memories if named else None
-    if memories is None:
+    topology = tree.topology if named else None
+    if topology is None:
         return
+    memories = topology.domains()
     for value in [value for value in values if value.scope in named and value.scope not in memories]:
-        there = did_you_mean(value.scope, memories, listing="memories of the target")
-        yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have{there}"
+        site = value.scope.lstrip(":@")
+        # The nearest name is often that of another device, as `:cpu` is near to `:gpu`, so that all are listed.
+        own = f"; that of @{site} is {topology[site].domain}" if site in topology else ""
+        there = f"memories of the target: {', '.join(sorted(memories))}{own}"
+        yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have; {there}"
 
 
 # Memories within any domain that TVM's code generators use (StorageRank in TVM's runtime/thread_storage_scope.h), and
