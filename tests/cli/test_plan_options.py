@@ -245,4 +245,4 @@ def test_a_mistyped_option_is_named_for_models_and_programs(cli, tmp_path):
         ("explain", DIGITS, "-t", "numpy", "--blocker"),
     ):
         code, _, err = cli(*words)
-        assert (code, f"no such option {words[-1]}; did you mean '--" in err) == (1, True)
+        assert (code, f"no such option {words[-1]}; did you mean '--" in err) == (2, True)

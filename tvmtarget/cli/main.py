@@ -17,6 +17,7 @@ from typing import Annotated, BinaryIO, TextIO, cast
 import typer
 
 from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect, kinds, log, run, show, tags, tune
+from tvmtarget.cli.options import UsageError
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.untrusted import printable
@@ -169,7 +170,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except TvmTargetError as error:
         for problem in str(error).splitlines():
             print(f"error: {_shortened(problem)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         # Shells report a process that a signal ended as 128 plus its number; SIGINT is 2.
         print("error: interrupted", file=sys.stderr)

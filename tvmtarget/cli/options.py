@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tvmtarget.errors import TextError, TvmTargetError, raise_all
+from tvmtarget.errors import TextError, TvmTargetError, UnknownNameError, raise_all
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -23,11 +23,17 @@ __all__ = [
     "Model",
     "Near",
     "NoCache",
+    "UsageError",
     "Where",
     "print_json",
     "read_where",
     "split_rules",
 ]
+
+
+class UsageError(UnknownNameError):
+    """An option or argument that the command does not have; the exit code is 2."""
+
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Where: TypeAlias = Annotated[

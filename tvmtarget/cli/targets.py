@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tvmtarget.cli.completion import complete_target
+from tvmtarget.cli.options import UsageError
 from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.problems import shown
@@ -151,7 +152,7 @@ def tvmc_options(context: typer.Context) -> list[str]:
     for word in context.args:
         name = word.partition("=")[0]
         if name.startswith("-") and name not in _INSTEAD and name.split("-")[2:3] not in ([role] for role in _ROLES):
-            raise UnknownNameError(f"no such option {name}{did_you_mean(name, flags)}")
+            raise UsageError(f"no such option {name}{did_you_mean(name, flags)}")
     return context.args
 
 
@@ -248,7 +249,7 @@ _INSTEAD = {
     **dict.fromkeys(("--cross-compiler", "--cross-compiler-options"), "write --target-llvm-mtriple=aarch64-linux-gnu"),
     **dict.fromkeys(("--desired-layout", "--desired-layout-ops"), "code generators choose layouts"),
     **dict.fromkeys(("--dump-code", "--dump-offloads"), "`tvmtarget explain` reports what runs on which site"),
-    "--input-shapes": "the model holds the shapes",
+    "--input-shapes": "the model holds the shapes; write --dim NAME=N for a symbolic dimension",
     "--model-format": "models are ONNX files",
     "--target-host": "write it after the device: --target 'cuda, llvm'",
     "--tuning-records": "write --log FILE; `tvmtarget log import` imports records of TVM",
@@ -266,30 +267,39 @@ def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, o
         word = queue.pop(0)
         name, equals, value = word.partition("=")
         if name in _INSTEAD:
-            raise UnknownNameError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
+            raise UsageError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
         if not word.startswith("--"):
-            raise UnknownNameError(f"unexpected argument {word!r}")
-        if not equals:
-            # As in tvmc, the value may be the next word, and a flag has none.
-            value = queue.pop(0) if queue and not queue[0].startswith("-") else "1"
-        yield from _overrides(tree, name.removeprefix("--"), value)
+            raise UsageError(f"unexpected argument {word!r}")
+        # As in tvmc, the value may be the next word, and a flag has none.
+        given = value if equals else queue.pop(0) if queue and not queue[0].startswith("-") else None
+        yield from _overrides(tree, name.removeprefix("--"), given)
 
 
-def _overrides(tree: Target, option: str, value: str) -> Iterator[tuple[str, object]]:
+def _overrides(tree: Target, option: str, value: str | None) -> Iterator[tuple[str, object]]:
     role, _, rest = option.partition("-")
     paths = dict(_kinds_of(tree, role))
     # The longest kind first, because one kind may be the beginning of another up to a hyphen.
     kind = next((kind for kind in sorted(paths.values(), key=len, reverse=True) if rest.startswith(f"{kind}-")), None)
     if kind is None:
-        known = [f"--{role}-{kind}-..." for kind in dict.fromkeys(paths.values())]
-        raise UnknownNameError(f"no such option --{option}{did_you_mean(option, known, listing='there are')}")
+        raise UsageError(f"no such option --{option}{_instead_of(role, rest, paths.values())}")
     for path, found in paths.items():
         if found == kind:
             name = rest.removeprefix(f"{kind}-")
             yield f"{path}/{name}".lstrip("/"), _value(_ROLES[role], kind, name, value)
 
 
-def _value(role: Role, kind: str, name: str, value: str) -> object:
+def _instead_of(role: str, rest: str, kinds: Iterable[str]) -> str:
+    """Return the end of the message about an option for a kind that the target does not have."""
+    from tvmtarget.target.kinds import kind_names
+
+    known = list(dict.fromkeys(kinds))
+    other = [kind for kind in kind_names(_ROLES[role]) if rest.startswith(f"{kind}-")] if role in _ROLES else []
+    if other and role != "target":
+        return f"; it needs --{role} {max(other, key=len)}" + (f", and the {role} is {known[0]!r}" if known else "")
+    return did_you_mean(f"--{role}-{rest}", [f"--{role}-{kind}-..." for kind in known], listing="there are")
+
+
+def _value(role: Role, kind: str, name: str, value: str | None) -> object:
     """Split the value of a list at its commas, as TVM does; other values have the syntax of a target's text."""
     from tvmtarget.target.kinds import find_kind
     from tvmtarget.target.tvm.quoting import split
@@ -297,6 +307,9 @@ def _value(role: Role, kind: str, name: str, value: str) -> object:
 
     row = find_kind(kind, role)
     attribute = row.attribute(name) if row is not None else None
+    if value is None and attribute is not None and attribute.type != "bool":
+        raise UsageError(f"--{role}-{kind}-{name} needs a value, as in --{role}-{kind}-{name}=VALUE")
+    value = "1" if value is None else value
     if attribute is None or not attribute.is_list:
         return Word(value)
     items = [item.strip() for _, item in split(value, ",", "plain")]
