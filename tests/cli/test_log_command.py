@@ -206,6 +206,10 @@ def test_lines_are_read_from_and_written_to_pipes(cli, log, tmp_path, monkeypatc
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         assert cli("log", *words)[0] == 0
     assert not TuningLog(str(tmp_path / "new.db")).diff(TuningLog(str(log)))
+    for piped, answer in ((lines, (0, "-\n", "")), ("no log", (1, "", "error: '-' is not a tuning log: line 1"))):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped.encode())))
+        code, out, err = cli("log", "stats", "-")
+        assert (code, out[:2], err[: len(answer[2])]) == answer
 
 
 def test_a_kernel_is_looked_up_and_pinned_on_the_only_leaf_of_a_system(cli, log):

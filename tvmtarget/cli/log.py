@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
@@ -60,22 +57,11 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
     from tvmtarget.autotune.log.store import path_of
     from tvmtarget.autotune.log.tuning_log import TuningLog
 
-    if url == "-" and not new:
-        return _from_stdin(layers)
     # Opening a log can create it, and a mistyped name would then look like an empty log.
-    for name in (*layers, *(() if new else (url,))):
+    for name in (*layers, *(() if new or url == "-" else (url,))):
         if (path := path_of(name)) is not None and not os.path.lexists(path):
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
-
-
-def _from_stdin(layers: Sequence[str]) -> TuningLog:
-    from tvmtarget.autotune.log.tuning_log import TuningLog
-
-    with NamedTemporaryFile(suffix=".jsonl") as file:  # the log stays readable after its name is deleted
-        shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        return TuningLog(file.name, layers=layers)
 
 
 @app.command("stats")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ from tvmtarget.errors import LogError, ReadOnlyLogError
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.untrusted import open_regular, unpack_gzip
 
-__all__ = ["JsonLinesStore"]
+__all__ = ["STDIN", "JsonLinesStore"]
 
 _BATCH = 1000
+STDIN = "-"  # the URL of the lines on standard input
 _MOST_FOREIGN = 100  # unreadable lines after which a file that began with one is given up
 
 
@@ -32,7 +34,7 @@ class JsonLinesStore(Index):
     """The lines of a file in a temporary database, with every query of a log.
 
     Args:
-        path: a `.jsonl` or `.jsonl.gz` file.
+        path: a `.jsonl` or `.jsonl.gz` file, or `-` for standard input.
 
     Raises:
         LogError: the file does not exist, cannot be read, or is something else than a log.
@@ -91,6 +93,9 @@ class JsonLinesStore(Index):
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
+        if self.url == STDIN:
+            yield sys.stdin.buffer
+            return
         if not os.path.lexists(self._path):
             raise LogError(
                 f"there is no log {self.url!r}; a new log is a database such as NAME.db, and `tvmtarget log export` "

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from tvmtarget import plugins
 from tvmtarget.autotune.log.index import RankedCandidate
-from tvmtarget.autotune.log.jsonl_store import JsonLinesStore
+from tvmtarget.autotune.log.jsonl_store import STDIN, JsonLinesStore
 from tvmtarget.autotune.log.lines import Line
 from tvmtarget.autotune.log.records import Level, Pin, Record
 from tvmtarget.autotune.log.sqlite_store import SqliteStore
@@ -268,7 +268,8 @@ def open_store(url: str, *, durable: bool = False) -> Store:
 
     Args:
         url: `NAME.db` or `sqlite:NAME` for a database; `NAME.jsonl` or `NAME.jsonl.gz` for a file of lines, which is
-            only read; `file:` before such a name; `memory:`; or the scheme of a plugin of group `tvmtarget.logs`.
+            only read; `file:` before such a name; `-` for lines on standard input; `memory:`; or the scheme of a plugin
+            of group `tvmtarget.logs`.
         durable: wait for the disk at each commit.
 
     Returns:
@@ -281,6 +282,8 @@ def open_store(url: str, *, durable: bool = False) -> Store:
         raise LogError(f"the URL of a log is text that a file can be named by, not {shown(url)}")
     if url == "memory:":
         return SqliteStore.in_memory()
+    if url == STDIN:
+        return JsonLinesStore(Path(url))
     scheme, path = url.partition(":")[0], path_of(url)
     if path is None and "://" in url and scheme != "sqlite":
         schemes = plugins.names("tvmtarget.logs")

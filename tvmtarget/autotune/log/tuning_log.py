@@ -50,7 +50,8 @@ class TuningLog:
     """A log at a URL, which threads and processes may share.
 
     Args:
-        url: `NAME.db`, `sqlite:NAME`, `memory:`, the scheme of a plugin, or `NAME.jsonl`, which is only read.
+        url: `NAME.db`, `sqlite:NAME`, `memory:`, the scheme of a plugin, or `NAME.jsonl`, which is only read, as is `-`
+            (lines on standard input).
         layers: logs that lookups search as well, tier by tier: those of a site, or of a package.
         durable: wait for the disk at each commit.
 
