@@ -11,7 +11,7 @@ import pytest
 
 import tvmtarget as tt
 from tvmtarget import plugins
-from tvmtarget.errors import BackendError
+from tvmtarget.errors import BackendError, TargetError
 from tvmtarget.target.kinds import Attribute, Kind
 
 ROOT = Path(__file__).parents[1]
@@ -183,11 +183,29 @@ def test_a_library_that_is_not_installed_says_so(installed, tmp_path, monkeypatc
         ),
         (lambda: Attribute(name="n", type="int", class_="soft", default=0, least=1), "the default of .* is at least 1"),
         (lambda: Kind(name="k", attributes=(row("a-b"), row("a_b"))), "kind 'k' has two attributes 'a-b'"),
+        (lambda: Kind(name="k", device=5), "'device' of a kind is text, not 5"),
+        (lambda: Kind(name="k", atributes=()), "a kind has no field 'atributes'; did you mean 'attributes'"),
+        (lambda: Attribute(name="n", type="int", class_=None), "'class_' of an attribute is not right .*, not None"),
     ],
 )
 def test_a_row_that_no_target_could_use_is_an_error_where_it_is_written(row, problem):
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(TargetError, match=problem):
         row()
+
+
+def test_why_rows_of_a_plugin_cannot_be_used_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "rows_of_mine.py").write_text(
+        "from tvmtarget import Kind\nKINDS = (Kind(name='k', keys='x', device=3),)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    point = plugins._EntryPoint("tvmtarget.kinds", "mine", "rows_of_mine:KINDS", "mine")
+    monkeypatch.setattr(plugins, "_group", lambda _group: {"mine": [point]})
+    with pytest.raises(BackendError) as caught:
+        plugins.load("tvmtarget.kinds", "mine")
+    assert str(caught.value) == (
+        "plugin 'mine' of mine (rows_of_mine:KINDS) does not load: 'device' of a kind is text, not 3; "
+        "'keys' of a kind is a list, not 'x'"
+    )
 
 
 def row(name):

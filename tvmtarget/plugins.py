@@ -26,7 +26,7 @@ from importlib import import_module
 from importlib.machinery import PathFinder
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tvmtarget.errors import BackendError, PluginWarning, TargetError, warn
+from tvmtarget.errors import BackendError, PluginWarning, TargetError, TvmTargetError, first_line, warn
 
 __all__ = [
     "cached",
@@ -316,4 +316,5 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - each group has its own
     try:
         return point.load()
     except Exception as error:  # a foreign module can raise anything when it is imported
-        raise BackendError(f"plugin {name!r} of {_package_of(point)} does not load: {error}") from error
+        why = "; ".join(error.problems) if isinstance(error, TvmTargetError) else first_line(error)
+        raise BackendError(f"plugin {name!r} of {_package_of(point)} does not load: {why}") from error

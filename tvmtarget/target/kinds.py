@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, Problem, TargetError, UnknownNameError, did_you_mean, raise_all
@@ -20,6 +20,7 @@ from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.words import RESERVED, is_word
+from tvmtarget.target.validation_errors import own_error
 from tvmtarget.target.values import READERS, AttributeType, read_integer, read_quantity
 
 __all__ = [
@@ -43,6 +44,12 @@ class _Row(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", defer_build=True)
 
     _defaults: ClassVar[Mapping[str, object]] = {}
+
+    def __init__(self, /, **values: object) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise own_error(type(self), error) from error
 
     @classmethod
     def of_library(cls, **values: object) -> Self:
@@ -94,14 +101,14 @@ class Attribute(_Row):
     def _check(self) -> Self:
         """Reject a name that no target could state, and a default that is not a legal value."""
         if not (is_word(self.name) and self.name.isascii()):
-            raise ValueError(f"the name of an attribute is a word in ASCII, not {self.name!r}")
+            raise TargetError(f"the name of an attribute is a word in ASCII, not {self.name!r}")
         if self.default is not None:
             try:
                 wrong = self.out_of_range(self.read(self.default))
             except ValueError as error:
                 wrong = str(error)
             if wrong:
-                raise ValueError(f"the default of attribute {self.name!r} {wrong}")
+                raise TargetError(f"the default of attribute {self.name!r} {wrong}")
         return self
 
     def read(self, value: object) -> Value:
@@ -192,14 +199,14 @@ class Kind(_Row):
     def _check(self) -> Self:
         """Reject a name that no target could state, and attributes that have one name or that of a field."""
         if not is_word(self.name):
-            raise ValueError(f"the name of a kind is a word, not {self.name!r}")
+            raise TargetError(f"the name of a kind is a word, not {self.name!r}")
         names = [fold(row.name) for row in self.attributes]
         reserved = next((name for name in names if name in RESERVED), None)
         if reserved is not None:
-            raise ValueError(f"kind {self.name!r} has an attribute {reserved!r}, which is a field of every target")
+            raise TargetError(f"kind {self.name!r} has an attribute {reserved!r}, which is a field of every target")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"kind {self.name!r} has two attributes {twice!r}")
+            raise TargetError(f"kind {self.name!r} has two attributes {twice!r}")
         return self
 
     def attribute(self, name: str) -> Attribute | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self, cast
 
@@ -20,12 +19,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tvmtarget.errors import (
-    Problem,
     TargetError,
     TextError,
-    TvmTargetError,
     UnknownNameError,
-    did_you_mean,
     raise_all,
     warn,
 )
@@ -34,6 +30,7 @@ from tvmtarget.target.json_value import JsonValue
 from tvmtarget.target.kinds import Kind, Role, kind_of
 from tvmtarget.target.problems import Problems, shown
 from tvmtarget.target.text.printing import write_value
+from tvmtarget.target.validation_errors import no_field, own_error, words_of
 from tvmtarget.target.values import MAX_INT, is_utf8
 from tvmtarget.untrusted import parse_json
 
@@ -53,17 +50,6 @@ __all__ = [
 # Runtimes of TVM v0.8 and before by their names since.
 HISTORIC_RUNTIMES = {"c": "crt", "c++": "cpp"}
 
-# Messages of this library for the types of pydantic's errors.
-_EXPECTED = {
-    "string_type": "is text",
-    "string_unicode": "is text without halves of surrogate pairs",
-    "int_type": "is a whole number",
-    "bool_type": "is true or false",
-    "tuple_type": "is a list",
-    "greater_than_equal": "is at least {ge}",
-    "less_than_equal": "is at most {le}",
-}
-
 
 class Node(BaseModel):
     """Base of the frozen values: strict types, no extra fields, changed only by `replace`."""
@@ -76,7 +62,7 @@ class Node(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             # Users see one class of errors; pydantic's is its cause.
-            raise _own_error(type(self), error) from error
+            raise own_error(type(self), error) from error
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with some fields changed, checked like a new value.
@@ -93,19 +79,8 @@ class Node(BaseModel):
         written = {name: info.alias or name for name, info in type(self).model_fields.items()}
         fields = {alias: getattr(self, name) for name, alias in written.items()}
         names = {alias: alias for alias in fields} | (written if self.model_config.get("populate_by_name") else {})
-        raise_all(TargetError, [_no_field(type(self), name) for name in changes if name not in names])
+        raise_all(TargetError, [no_field(type(self), name) for name in changes if name not in names])
         return type(self)(**(fields | {names[name]: value for name, value in changes.items()}))
-
-
-def _own_error(node: type[Node], error: ValidationError) -> TvmTargetError:
-    """Return the error of this library that a check raised, which pydantic keeps in the context of its own error.
-
-    Errors that pydantic found itself are described in the words of this library.
-    """
-    problems = error.errors(include_url=False)
-    raised = (problem.get("ctx", {}).get("error") for problem in problems)
-    own = next((one for one in raised if isinstance(one, TvmTargetError)), None)
-    return own or TargetError(*(Problem.within(problem["loc"], _describe(node, problem)) for problem in problems))
 
 
 _set = object.__setattr__  # that of pydantic refuses, as nodes are frozen
@@ -125,7 +100,7 @@ class JsonNode(JsonValue, Node):
         try:
             self.__pydantic_validator__.validate_python(_Fields(values), self_instance=self)
         except ValidationError as error:
-            raise _own_error(type(self), error) from error
+            raise own_error(type(self), error) from error
 
     def _fill(self, fields: dict[str, Any], private: dict[str, Any] | None = None) -> None:
         """Set all fields to values of their types; pydantic would check the types of each once more.
@@ -198,27 +173,6 @@ class JsonNode(JsonValue, Node):
         return handler(value) if type(value) is _Fields else cls._read_field(value)
 
 
-def _describe(node: type[Node], problem: Mapping[str, Any]) -> str:
-    what, field = _words_of(node), ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "missing":
-        return f"a {what} needs {shown(field)}, and {shown(problem['input'])} has none"
-    if problem["type"] == "extra_forbidden":
-        return _no_field(node, field)
-    expected = _EXPECTED.get(problem["type"], "is not right ({})").format(problem["msg"], **problem.get("ctx", {}))
-    return f"{shown(field)} of a {what} {expected}, not {shown(problem['input'])}"
-
-
-def _no_field(node: type[Node], field: str) -> str:
-    names = [info.alias or name for name, info in node.model_fields.items()]
-    tail = did_you_mean(field, names, listing="it has")
-    return f"a {_words_of(node)} has no field {shown(field)}{tail}"
-
-
-def _words_of(node: type[Node]) -> str:
-    """Return the name of a class in words, as in `virtual device`."""
-    return re.sub("(?<=[a-z])(?=[A-Z])", " ", node.__name__).lower()
-
-
 # By the type of a field, whether a value is certainly valid; pydantic judges and describes all others. Importing
 # pydantic's validators takes longer than reading a whole system of the tags.
 _IS_PLAIN: dict[object, Callable[[Any], bool]] = {
@@ -260,7 +214,7 @@ class _Fact(JsonNode):
             value = getattr(self, name)
             for text in value if isinstance(value, tuple) else (value,):
                 if isinstance(text, str) and not is_utf8(text):
-                    yield f"{name!r} of a {_words_of(type(self))} has half of a surrogate pair in it: {shown(text)}"
+                    yield f"{name!r} of {words_of(type(self))} has half of a surrogate pair in it: {shown(text)}"
 
     @classmethod
     def from_json(cls, data: object) -> Self:
