@@ -103,8 +103,10 @@ def view_of(node: TargetNode, view: View) -> dict[str, object]:
         Flat JSON.
 
     Raises:
-        TargetError: a composite has no kernel view, because a kernel runs on a leaf.
+        TargetError: there is no such view, or a composite has no kernel view, because a kernel runs on a leaf.
     """
+    if str(view) not in _CLASSES:
+        raise TargetError(f"unknown view {shown(view)}{did_you_mean(str(view), _CLASSES, listing='there are')}")
     if view == "kernel" and node.is_composite:
         raise TargetError(f"a kernel runs on a leaf, and {node.slot!r} is a system; use level 'graph', or a part")
     node = share_equal_hosts(node, digest_of)

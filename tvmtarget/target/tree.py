@@ -486,7 +486,7 @@ class Target(TargetNode):
             Flat JSON.
 
         Raises:
-            TargetError: a composite has no kernel view.
+            TargetError: there is no such view, or a composite has no kernel view.
         """
         from tvmtarget.target.keys import view_of
 
