@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from tvmtarget import Target, errors
 from tvmtarget.errors import (
+    ArgumentError,
     ArtifactError,
     BackendError,
     CompileError,
@@ -31,6 +32,7 @@ from tvmtarget.target.node import Link, Node
 
 ALSO = {
     TvmTargetError: (Exception,),
+    ArgumentError: (ValueError, TypeError),
     TextError: (ValueError,),
     UnknownNameError: (ValueError, KeyError),
     TargetError: (ValueError,),

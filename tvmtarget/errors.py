@@ -1,6 +1,7 @@
 """Errors and warnings that this library raises on purpose.
 
     TvmTargetError
+    ├── ArgumentError        an argument of another type than a function takes
     ├── TextError            a text that is not a target, a constraint or a path
     ├── UnknownNameError     an unknown tag, kind, attribute, path, operator or backend
     ├── TargetError          a target tree that contradicts itself
@@ -24,8 +25,8 @@
     CacheWarning             a compile cache that cannot be used or written
 
 Errors about a bad value are also `ValueError`, because pydantic reports only those raised by a check. In addition,
-`UnknownNameError` is a `KeyError`, which mappings such as the tag registry must raise, `BackendError` and `RunError`
-are `RuntimeError`, and `MissingExtraError` is an `ImportError`.
+`ArgumentError` is a `TypeError`, `UnknownNameError` is a `KeyError`, which mappings such as the tag registry must
+raise, `BackendError` and `RunError` are `RuntimeError`, and `MissingExtraError` is an `ImportError`.
 
 A message is in lower case, names the value with `!r`, and says what would be right, and where. An error about several
 problems keeps each of them in `problems`; its text has one line per problem.
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import Self
 
 __all__ = [
+    "ArgumentError",
     "ArtifactError",
     "BackendError",
     "CacheWarning",
@@ -117,6 +119,10 @@ class TvmTargetError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(self.problems)
+
+
+class ArgumentError(TvmTargetError, ValueError, TypeError):
+    """An argument of another type than a function takes."""
 
 
 class TextError(TvmTargetError, ValueError):

@@ -300,7 +300,7 @@ def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
     ("given", "problem"),
     [
         ({"trials": 0}, "0 trials are given"),
-        ({"trials": "3"}, "3 trials are given"),
+        ({"trials": "3"}, "trials of tune is a whole number or None, not '3'"),
         ({"levels": []}, "no level is given to tune; there is kernel, executor, placement"),
         ({"levels": "kernels"}, "unknown level 'kernels'; did you mean 'kernel'"),
         ({"seconds": -1.0}, "-1.0 seconds are given"),

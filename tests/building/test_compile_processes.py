@@ -67,8 +67,8 @@ def test_code_of_processes_is_stored_and_saved(tmp_path):
     ("given", "problem"),
     [
         ({"jobs": 0}, "jobs is 0; it is a number of processes, at least 1"),
-        ({"jobs": "2"}, "jobs is '2'"),
-        ({"mod_name": None}, "mod_name is None; it is a text"),
+        ({"jobs": "2"}, "jobs of build is a whole number or None, not '2'"),
+        ({"mod_name": None}, "mod_name of build is a text, not None"),
         ({"cache": None}, "cache is None; it is True, False for none, a folder"),
     ],
 )

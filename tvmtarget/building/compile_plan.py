@@ -30,6 +30,8 @@ from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.pipeline import plan_request, prepare
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.argument_types import check_arguments
+from tvmtarget.target.attributes import Value
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.topology import Topology
@@ -54,6 +56,7 @@ class _Options(TypedDict):
     jobs: int | None
 
 
+@check_arguments
 def build(
     module: ProgramLike,
     target: TargetLike | None = None,
@@ -68,7 +71,7 @@ def build(
     progress: Progress | None = None,
     log: TuningLog | str | Path | None = None,
     policy: Policy | None = None,
-    settings: Settings | None = None,
+    settings: Mapping[str, Mapping[str, Value]] | None = None,
     since: Executable | None = None,
     entry: str | None = None,
     cache: CacheLike = True,
@@ -109,13 +112,12 @@ def build(
         BackendError: Leaves have no installed code generator, or attributes of the target would be ignored.
         TargetError: A plan is given with arguments that would change it, or an argument would be ignored, or `jobs` is
             below 1.
+        ArgumentError: An argument is of another type.
         InfeasibleError: Operations fit no site; `decompose` raises further errors.
         FileError: `cache` is a folder that other users own or may write.
     """
-    if jobs is not None and not (isinstance(jobs, int) and jobs >= 1):
+    if jobs is not None and jobs < 1:
         raise TargetError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
-    if not isinstance(mod_name, str):
-        raise TargetError(f"mod_name is {mod_name!r}; it is a text, the name of the program in saved files")
     if is_tvm_function(module):
         module = tvm_module_of(module)
     request = PlanRequest(

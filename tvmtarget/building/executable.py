@@ -22,7 +22,16 @@ from tvmtarget.building.leaf_function import LeafCall, LeafFunction
 from tvmtarget.building.manifest import Manifest, reading
 from tvmtarget.building.systems import SystemFacts, SystemFunction, Systems
 from tvmtarget.compile_cache import CompileCache
-from tvmtarget.errors import ArtifactError, RunError, TargetError, TvmTargetError, did_you_mean, first_line, raise_all
+from tvmtarget.errors import (
+    ArgumentError,
+    ArtifactError,
+    RunError,
+    TargetError,
+    TvmTargetError,
+    did_you_mean,
+    first_line,
+    raise_all,
+)
 from tvmtarget.executors.driver_program import DriverProgram
 from tvmtarget.executors.protocol import Event, Record, RunProgram, System, executor_named
 from tvmtarget.executors.signatures import check_inputs, check_outputs, check_results, dtypes_of
@@ -32,7 +41,9 @@ from tvmtarget.partition.machines.machine import Machines, is_distributed
 from tvmtarget.partition.machines.stream_simulation import STREAM_DEPTH
 from tvmtarget.partition.plan import Plan
 from tvmtarget.runtimes.protocol import Cluster, Engine, WorkerEngine, WorkerGroup, runtime_named, unmatched_transfers
+from tvmtarget.target.argument_types import check_arguments, check_methods
 from tvmtarget.target.node import Runtime
+from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import parse_json, read_arrays
@@ -45,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Executable", "load", "open_machine"]
 
 
+@check_arguments
 def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None, insecure: bool = False) -> Executable:
     """Read a saved program; nothing of it is executed before the first run.
 
@@ -193,6 +205,7 @@ def open_machine(data: bytes) -> RunProgram:
         return load(path, trust=True).root.compiled.run_machine
 
 
+@check_methods("__init__", "run")
 class Executable:
     """A compiled program: `exe.run({"input": x})`, or `exe(x)` with inputs in order.
 
@@ -432,6 +445,8 @@ class Executable:
         Raises:
             RunError: Inputs have another name, type or shape, a leaf cannot run on this machine, or a function failed.
         """
+        if record is not None and not callable(record):  # `check_arguments` would double the time of a short run
+            raise ArgumentError(f"record of Executable.run is a function or None, not {shown(record)}")
         values = check_inputs(self._program.inputs, inputs)
         raise_all(RunError, self._foreign_hosts)
         return self._outputs(self._engine.run(values, record), values)

@@ -28,6 +28,7 @@ from tvmtarget.building.manifest import Manifest, reading
 from tvmtarget.building.systems import SystemFacts, executor_of_path, system_of_path
 from tvmtarget.errors import BackendError, MissingExtraError, RunError, TargetError
 from tvmtarget.executors.protocol import ProgramExecutor, executor_named
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.runners import is_local, runner_for
@@ -108,6 +109,7 @@ class SavedProgram:
         }
 
 
+@check_arguments
 def inspect(path: str | Path) -> SavedProgram:
     """Describe a saved program, and whether this machine can run it.
 

@@ -15,6 +15,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.specialize import specialize
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
+from tvmtarget.target.argument_types import check_arguments
 
 __all__ = ["with_buckets"]
 
@@ -22,6 +23,7 @@ __all__ = ["with_buckets"]
 _FIRST_OPSET = 7
 
 
+@check_arguments
 def with_buckets(module: IRModule, buckets: Sequence[Mapping[str, int]]) -> IRModule:
     """Add a body for each of some sizes to a program with symbolic dimensions.
 

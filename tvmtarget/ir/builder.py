@@ -12,11 +12,13 @@ from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 
 __all__ = ["FunctionBuilder"]
 
 
+@check_methods()
 class FunctionBuilder:
     """Collects parameters, constants and calls; `build` infers types and returns the function.
 

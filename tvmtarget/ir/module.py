@@ -23,6 +23,7 @@ from tvmtarget.ir.text.parser import parse_functions
 from tvmtarget.ir.text.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import verify_functions
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["IRModule"]
 
 
+@check_methods()
 @dataclass(frozen=True)
 class IRModule:
     """A program: functions, the target tree that their constraints refer to, and free attributes.

@@ -12,11 +12,13 @@ from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.types import MAX_DIM, TensorType, Type
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.problems import shown
 
 __all__ = ["specialize", "values_of_open_size"]
 
 
+@check_arguments
 def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
     """Give symbolic dimensions of the inputs a size, and infer what follows from it.
 

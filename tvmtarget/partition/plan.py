@@ -22,6 +22,7 @@ from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.plan_file import read_plan, write_plan
 from tvmtarget.partition.verify import verify_plan
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target, TargetLike, as_target
@@ -111,6 +112,7 @@ def _system_of(leaf: Target) -> Target:
     return Target("composite", targets=(child,), host=host, executor=leaf.executor, runtime=leaf.runtime)
 
 
+@check_methods("__init__")
 class Plan(Decomposition):
     """The result of `decompose`: the decomposition, and questions to it."""
 

@@ -14,10 +14,12 @@ from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support.strategy import FoundMatch, Reject, Strategy, reject
+from tvmtarget.target.argument_types import check_arguments
 
 __all__ = ["from_tvm_patterns"]
 
 
+@check_arguments
 def from_tvm_patterns(prefix: str) -> type[Strategy]:
     """Return a strategy that supports what TVM's patterns of a code generator match.
 

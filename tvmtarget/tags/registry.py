@@ -18,6 +18,7 @@ from tvmtarget.tags import discovery
 from tvmtarget.tags.compiled import CompiledLayer
 from tvmtarget.tags.files import TagInfo, TagRow, is_project_file, location
 from tvmtarget.tags.layers import CodeLayer, FileLayer, Layer, defined_twice
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.provenance import Origin
@@ -35,6 +36,7 @@ MAX_BASES = 8
 _FIELDS = frozenset({"executor", "runtime", "links", "memory", "host", "targets"})
 
 
+@check_methods("find_info", "find_row")
 class Registry(Mapping[str, Target]):
     """Immutable, lazily loaded mapping from the names of tags to their trees.
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from tvmtarget.errors import TargetError
 from tvmtarget.tags.files import TagInfo
 from tvmtarget.tags.registry import Registry
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.problems import shown
 
 __all__ = ["closest_tags", "same_boards", "search_tags"]
@@ -58,6 +59,7 @@ _RUNS = re.compile(r"[^\W\d_]+|\d+")
 _PARTS = re.compile(r"[^\W_]+")
 
 
+@check_arguments
 def search_tags(
     registry: Registry, words: str | Iterable[str], *, among: Iterable[str] | None = None
 ) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget.errors import Problem, TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.executor_compatibility import default_runtime
 from tvmtarget.target.kinds import find_kind
@@ -35,6 +36,7 @@ _CPU = "cpu"
 _HOSTS = (_CPU, "hexagon")
 
 
+@check_methods("__init__")
 class CompilationConfig(JsonNode):
     """A host, the targets that it drives, an executor and a runtime.
 

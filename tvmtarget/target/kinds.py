@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tvmtarget import plugins
 from tvmtarget.errors import BackendError, Problem, TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.problems import shown
@@ -347,6 +348,7 @@ def kind_names(role: Role = "target") -> tuple[str, ...]:
     return tuple(sorted(_table(role)))
 
 
+@check_arguments
 def kinds(role: Role = "target") -> tuple[Kind, ...]:
     """Return the kinds of a role, with their attributes.
 

@@ -22,6 +22,7 @@ from tvmtarget.errors import (
     raise_all,
 )
 from tvmtarget.target import edit
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import digest_of
@@ -389,6 +390,7 @@ class Target(TargetNode):
         return printing.write_indented(self.to_json())
 
     @classmethod
+    @check_arguments
     def detect(cls, machine: Machine | None = None) -> Target:
         """Return the target that describes a machine; no other function measures anything.
 

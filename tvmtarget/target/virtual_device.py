@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget.errors import Problem, TargetError, TextError, did_you_mean, raise_all
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Condition, Constraint
 from tvmtarget.target.device_types import read_device_type
 from tvmtarget.target.node import JsonNode
@@ -28,6 +29,7 @@ from tvmtarget.untrusted import parse_json
 __all__ = ["VirtualDevice"]
 
 
+@check_methods("__init__")
 class VirtualDevice(JsonNode):
     """A device type, the number of a device of that type, a target, and a memory scope; each may be unknown.
 

@@ -32,6 +32,7 @@ from tvmtarget.autotune.log.report import LogDifference, Stats, about, compare, 
 from tvmtarget.autotune.log.store import DATABASES, Store, open_store, path_of
 from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Function
+from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
@@ -46,6 +47,7 @@ _POLICY = Policy()
 _Item = TypeVar("_Item")
 
 
+@check_methods()
 class TuningLog:
     """A log at a URL, which threads and processes may share.
 

@@ -22,6 +22,7 @@ from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import RunError, TargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target, TargetLike
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["place"]
 
 
+@check_arguments
 def place(
     module: IRModule | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
     target: TargetLike | None = None,

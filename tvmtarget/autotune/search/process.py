@@ -12,13 +12,15 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import IO, Any, ClassVar, Self
 
 from tvmtarget import plugins
 from tvmtarget.autotune.log.records import Status
 from tvmtarget.autotune.search.device import device_lock
+from tvmtarget.errors import ArgumentError, raise_all
 from tvmtarget.python_process import path_without_current_folder, python_command, python_environment
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
 __all__ = ["USUAL_LIMITS", "Limits", "LostError", "Process"]
@@ -45,6 +47,17 @@ class Limits:
     run: int = 20
     wait: int = 600
     memory: int = 0
+
+    def __post_init__(self) -> None:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        raise_all(
+            ArgumentError,
+            [
+                f"{name} of Limits is a whole number that is not negative, not {shown(value)}"
+                for name, value in given.items()
+                if type(value) is not int or value < 0
+            ],
+        )
 
 
 USUAL_LIMITS = Limits()

@@ -39,6 +39,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.costs.cost_file import load_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.partition.plan import Plan
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.tree import Target, TargetLike
@@ -64,6 +65,7 @@ LEAST_LATE, LATE = 2.0, 0.03  # seconds, and share of those allowed, by which tu
 UNTUNED = Variant(is_tuned=False)
 
 
+@check_arguments
 def tune(
     module: IRModule | Plan | onnx.ModelProto | tvm.IRModule | str | Path | bytes,
     target: TargetLike | None = None,

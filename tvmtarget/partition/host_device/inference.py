@@ -9,6 +9,7 @@ from tvmtarget.ir.function import Call, Function, callees_of
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.host_device.attributes import CALLING_CONVENTION, DEVICE_KERNEL, as_device
 from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import TargetLike
@@ -29,6 +30,7 @@ class _Context:
     is_device: bool = False
 
 
+@check_arguments
 def infer_targets(module: IRModule, target: TargetLike | None = None) -> IRModule:
     """Constrain every function without a constraint like the code that calls it, at any depth.
 

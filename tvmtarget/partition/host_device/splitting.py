@@ -7,12 +7,14 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.host_device.code import split_code
 from tvmtarget.partition.pipeline import plan_request, prepare
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import TargetLike, as_target
 
 __all__ = ["split_host_device"]
 
 
+@check_arguments
 def split_host_device(module: IRModule, target: TargetLike | None = None) -> IRModule:
     """Separate host and device code of all mixed functions (TVM: SplitHostDevice).
 

@@ -22,6 +22,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget.errors import Problem, TargetError, TextError, raise_all
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.constraints import from_target
 from tvmtarget.target.constraints import json as constraint_json
 from tvmtarget.target.constraints import text as constraint_text
@@ -125,6 +126,7 @@ class Constraint(JsonNode):
         return constraint_text.read(cls, text)
 
     @classmethod
+    @check_arguments
     def of(cls, target: TargetNode) -> Constraint:
         """Convert a target to the constraint "at least this target".
 
@@ -156,6 +158,7 @@ class Constraint(JsonNode):
         return cls(path=path)
 
     @classmethod
+    @check_arguments
     def at_any(cls, paths: Iterable[str]) -> Constraint:
         """Make a constraint that any of several nodes meets, without the order of `a|b`.
 
@@ -303,6 +306,7 @@ class Constraint(JsonNode):
         for nested in self.nested():
             yield from nested.words()
 
+    @check_arguments
     def check(self, target: TargetNode, path: str = "", root: TargetNode | None = None) -> Reason:
         """Decide whether one node meets the constraint.
 
