@@ -2,7 +2,9 @@
 
 import ast
 import builtins
+import copy
 import inspect
+import pickle
 import sys
 import typing
 from pathlib import Path
@@ -74,6 +76,26 @@ def test_numbers_of_numpy_and_paths_are_accepted(tmp_path):
 def test_a_callback_of_a_run_is_a_function():
     with pytest.raises(ArgumentError, match=r"record of Executable\.run is a function or None, not 5"):
         tt.build(MODULE, "numpy").run({"x": np.zeros(1, "float32")}, record=5)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (tt.build(MODULE, "numpy"), r"write it with exe\.save\(path\), and read it with tvmtarget\.load\(path\)"),
+        (LOG, r"a tuning log is not copied or pickled; open it again: TuningLog\('memory:'\)"),
+    ],
+)
+def test_what_holds_files_and_code_is_not_pickled_and_the_error_has_the_fix(copied, value, fix):
+    with pytest.raises(ArgumentError, match=fix):
+        copied(value)
+
+
+def test_a_plan_is_its_own_copy_and_its_pickling_error_has_the_fix():
+    assert copy.copy(PLAN) is PLAN
+    assert copy.deepcopy([PLAN])[0] is PLAN
+    with pytest.raises(ArgumentError, match=r"write it with plan\.save\(path\), and read it with Plan\.load\(path\)"):
+        pickle.dumps(PLAN)
 
 
 def checked_functions():

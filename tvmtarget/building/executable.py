@@ -279,6 +279,12 @@ class Executable:
         # Memories of CPUs: values there are arrays that every function of this process can read.
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
 
+    def __getstate__(self) -> object:
+        raise ArgumentError(
+            "an executable is not copied or pickled; write it with exe.save(path), and read it with "
+            "tvmtarget.load(path)"
+        )
+
     @cached_property
     def called_leaves(self) -> tuple[str, ...]:
         """The leaf functions that executors call; the code of others is part of the artifacts of their systems."""

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import ArgumentError, InfeasibleError, ModelError, TargetError, UnknownNameError, did_you_mean
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.module import IRModule
@@ -127,6 +127,15 @@ class Plan(Decomposition):
             The plan.
         """
         return cls(**{field.name: getattr(decomposition, field.name) for field in fields(decomposition)})
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self
+
+    def __getstate__(self) -> object:
+        raise ArgumentError("a plan is not pickled; write it with plan.save(path), and read it with Plan.load(path)")
 
     # --- What was decided
 

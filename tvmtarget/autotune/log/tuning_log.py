@@ -30,7 +30,7 @@ from tvmtarget.autotune.log.records import (
 )
 from tvmtarget.autotune.log.report import LogDifference, Stats, about, compare, write_lines
 from tvmtarget.autotune.log.store import DATABASES, Store, open_store, path_of
-from tvmtarget.errors import LogError, TvmTargetError, raise_all
+from tvmtarget.errors import ArgumentError, LogError, TvmTargetError, raise_all
 from tvmtarget.ir.function import Function
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
@@ -90,6 +90,9 @@ class TuningLog:
         self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> object:
+        raise ArgumentError(f"a tuning log is not copied or pickled; open it again: TuningLog({self.url!r})")
 
     def __iter__(self) -> Iterator[Record]:
         """Yield the records of the log, without its layers, in the order in which they were added."""
