@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
@@ -235,6 +235,9 @@ def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
     return found
 
 
+_Types: TypeAlias = Mapping[str, TypeProto.Tensor]
+
+
 def _guarded(source: bytes, graph: GraphProto) -> bytes:
     """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
@@ -245,72 +248,63 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
         return source
     model = onnx.load_from_string(source)
     names = Names(value_names(model.graph))
-    is_guarded = _guard(model.graph, [], names, _checked_dims(model.graph))
-    if not _scale_biases(model.graph, [], names) and not is_guarded:
-        return source
-    return bytes(model.SerializeToString())
+    is_changed = _rewrite(model.graph, {}, names, _checked_dims(model.graph))
+    return bytes(model.SerializeToString()) if is_changed else source
 
 
 def _checked_dims(graph: GraphProto) -> frozenset[str]:
     return frozenset(dim for value in graph.input for dim in _dims(value.type.tensor_type))
 
 
-def _guard(graph: GraphProto, outer: Sequence[GraphProto], names: Names, checked: frozenset[str]) -> bool:
-    """Put networks of computed sizes, and those in nested bodies, in branches of If; return whether there are any."""
+def _rewrite(graph: GraphProto, outer: _Types, names: Names, checked: frozenset[str]) -> bool:
+    """Replace nodes of a graph and of its nested bodies by what ONNX Runtime computes right; return whether any are."""
+    types = {**outer, **value_types(graph)}
     nodes: list[NodeProto] = []
-    scopes, types = [graph, *outer], value_types(graph)
     is_changed = False
     for node in graph.node:
         for body in bodies_of(node):
-            is_changed |= _guard(body, scopes, names, checked)
-        axes = () if node.domain not in ("", "ai.onnx") else ENDED_BY_NOTHING.get(node.op_type, ())
-        dims = types[node.input[0]].shape.dim if axes and node.input[0] in types else ()
-        if axes and not (len(dims) == 3 and all(_is_checked(dims[axis], checked, outer) for axis in axes)):
-            nodes += _if_not_empty(node, axes, _element_type(node, scopes), names)
-            is_changed = True
-        else:
-            nodes.append(node)
+            # Sizes of what a body computes are not checked before a run.
+            is_changed |= _rewrite(body, types, names, frozenset())
+        instead = _guarded_network(node, types, names, checked) or _scaled_bias(node, types, names)
+        is_changed |= bool(instead)
+        nodes += instead or [node]
     if is_changed:
         del graph.node[:]
         graph.node.extend(nodes)
     return is_changed
 
 
-def _scale_biases(graph: GraphProto, outer: Sequence[GraphProto], names: Names) -> bool:
-    """Multiply what a Gemm of an open number of terms adds before it; return whether there is any.
+def _guarded_network(node: NodeProto, types: _Types, names: Names, checked: frozenset[str]) -> list[NodeProto]:
+    """Return nodes that run a recurrent network of computed sizes only if it has elements; none for other nodes."""
+    axes = ENDED_BY_NOTHING.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+    dims = types[node.input[0]].shape.dim if axes and node.input[0] in types else ()
+    if not axes or (len(dims) == 3 and all(_is_checked(dims[axis], checked) for axis in axes)):
+        return []
+    return _if_not_empty(node, axes, _element_type(node, types), names)
+
+
+def _scaled_bias(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
+    """Return nodes that multiply what a Gemm of an open number of terms adds before it; none for other nodes.
 
     Where there are no terms, it is added without its factor `beta` (1.31).
     """
-    nodes: list[NodeProto] = []
-    scopes = [graph, *outer]
-    types = {name: type_ for scope in reversed(scopes) for name, type_ in value_types(scope).items()}
-    is_changed = False
-    for node in graph.node:
-        for body in bodies_of(node):
-            is_changed |= _scale_biases(body, scopes, names)
-        nodes.append(node)
-        if not _has_factor(node):
-            continue
-        attributes = attributes_of(node)
-        terms = [
-            types[name].shape.dim[1 - at if attributes.get(flag) else at].dim_value
-            for name, flag, at in ((node.input[0], "transA", 1), (node.input[1], "transB", 0))
-            if name in types and len(types[name].shape.dim) == 2
-        ]
-        if any(terms):
-            continue
-        factor, scaled = (names.fresh(f"{node.input[2]}:{what}") for what in ("factor", "scaled"))
-        value = helper.make_tensor("", _element_type(node, scopes), [], [attributes.pop("beta")])
-        nodes[-1:] = [
-            helper.make_node("Constant", [], [factor], value=value),
-            helper.make_node("Mul", [node.input[2], factor], [scaled]),
-            helper.make_node("Gemm", [*node.input[:2], scaled], node.output, name=node.name, **attributes),
-        ]
-        is_changed = True
-    if is_changed:
-        del graph.node[:]
-        graph.node.extend(nodes)
-    return is_changed
+    if not _has_factor(node):
+        return []
+    attributes = attributes_of(node)
+    terms = [
+        types[name].shape.dim[1 - at if attributes.get(flag) else at].dim_value
+        for name, flag, at in ((node.input[0], "transA", 1), (node.input[1], "transB", 0))
+        if name in types and len(types[name].shape.dim) == 2
+    ]
+    if any(terms):
+        return []
+    factor, scaled = (names.fresh(f"{node.input[2]}:{what}") for what in ("factor", "scaled"))
+    value = helper.make_tensor("", _element_type(node, types), [], [attributes.pop("beta")])
+    return [
+        helper.make_node("Constant", [], [factor], value=value),
+        helper.make_node("Mul", [node.input[2], factor], [scaled]),
+        helper.make_node("Gemm", [*node.input[:2], scaled], node.output, name=node.name, **attributes),
+    ]
 
 
 def _has_factor(node: NodeProto) -> bool:
@@ -319,17 +313,14 @@ def _has_factor(node: NodeProto) -> bool:
     return is_gemm and any(node.input[2:]) and attributes_of(node).get("beta", 1.0) != 1
 
 
-def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str], outer: Sequence[GraphProto]) -> bool:
-    return dim.dim_value > 0 or (not outer and bool(dim.dim_param) and symbols_of(dim.dim_param) <= checked)
+def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str]) -> bool:
+    symbols = symbols_of(dim.dim_param) if dim.dim_param else frozenset()
+    return dim.dim_value > 0 or (bool(symbols) and symbols <= checked)
 
 
-def _element_type(node: NodeProto, scopes: Sequence[GraphProto]) -> int:
+def _element_type(node: NodeProto, types: _Types) -> int:
     """Return the element type of an operation: that of the first of its operands whose type is known."""
-    for name in node.input[:4]:
-        for graph in scopes:
-            if found := value_types(graph).get(name):
-                return int(found.elem_type)
-    return int(TensorProto.FLOAT)
+    return next((int(types[name].elem_type) for name in node.input[:4] if name in types), int(TensorProto.FLOAT))
 
 
 def _if_not_empty(node: NodeProto, axes: Sequence[int], element_type: int, names: Names) -> list[NodeProto]:
