@@ -11,7 +11,9 @@ import json
 import os
 import struct
 import zipfile
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
@@ -19,7 +21,7 @@ from tvmtarget.errors import ArtifactError, FileError
 from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, private_copy, read_member
 
-__all__ = ["MODULE", "PROGRAM", "is_artifact", "map_files", "read_files", "write_files"]
+__all__ = ["MODULE", "PROGRAM", "folder_reader", "is_artifact", "map_files", "read_files", "write_files"]
 
 PROGRAM = "tvmtarget.artifact"
 MODULE = "tvmtarget.module"
@@ -87,6 +89,25 @@ def read_files(path: Path, form: str = PROGRAM) -> tuple[dict[str, Any], dict[st
         ArtifactError: the archive is missing, damaged, altered, or exceeds a limit of docs/limits.md.
     """
     return _checked(path, form, lambda archive, info, place: read_member(archive, info, place))
+
+
+def folder_reader(files: Mapping[str, bytes]) -> Callable[[str], dict[str, bytes]]:
+    """Return a function that looks up the files of a folder without a walk over all files.
+
+    Args:
+        files: contents by name, as `read_files` returns them.
+
+    Returns:
+        A function from the name of a folder, with `/` at its end, to contents by names within it.
+    """
+    names = sorted(files)
+
+    def read(folder: str) -> dict[str, bytes]:
+        first = bisect_left(names, folder)
+        found = takewhile(lambda name: name.startswith(folder), (names[at] for at in range(first, len(names))))
+        return {name.removeprefix(folder): files[name] for name in found}
+
+    return read
 
 
 def map_files(path: Path, form: str = MODULE) -> tuple[dict[str, Any], dict[str, memoryview]]:

@@ -12,7 +12,7 @@ from models import small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.artifact import read_files, write_files
+from tvmtarget.artifact import folder_reader, read_files, write_files
 from tvmtarget.backends.protocol import backend_named
 from tvmtarget.errors import ArtifactError
 
@@ -213,3 +213,11 @@ def test_a_program_of_a_later_schema_says_what_this_version_reads(tmp_path, monk
     monkeypatch.undo()
     with pytest.raises(ArtifactError, match=r"schema 2; this version reads 'tvmtarget.artifact' schema 1"):
         tt.load(tmp_path / "later.tta")
+
+
+def test_a_folder_of_a_saved_program_has_the_files_below_it_alone():
+    names = ("a", "leaves/f/native/x.so", "leaves/f/source.onnx", "leaves/f.g/source.onnx", "leaves/f/g/y", "z")
+    folder = folder_reader({name: name.encode() for name in names})
+    assert sorted(folder("leaves/f/")) == ["g/y", "native/x.so", "source.onnx"]
+    assert folder("leaves/f.g/") == {"source.onnx": b"leaves/f.g/source.onnx"}
+    assert folder("leaves/g/") == folder("zz/") == {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvmtarget.artifact import read_files, write_files
+from tvmtarget.artifact import folder_reader, read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
 from tvmtarget.backends.machine import foreign_hosts, is_any_x86
@@ -87,9 +87,10 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
     with reading(place, "constants.npz"):
         constants = read_arrays(io.BytesIO(files["constants.npz"]), "'constants.npz'")
     leaves: dict[str, LeafFunction] = {}
+    folder = folder_reader(files)
     for leaf in manifest.leaves:
         with reading(place, "manifest.json"):
-            leaves[leaf.function] = LeafFunction.read(leaf, files, trust=trust)
+            leaves[leaf.function] = LeafFunction.read(leaf, folder(f"leaves/{leaf.function}/"), trust=trust)
         with reading(place, f"leaves/{leaf.function}/source.onnx"):
             leaves[leaf.function].check_source()
     raise_all(ArtifactError, [*_not_allowed_to_interpret(place, leaves, manifest.allow_interpreter)])
@@ -105,7 +106,7 @@ def load(path: str | Path, *, trust: bool = False, scheduler: str | None = None,
         with reading(place, f"machines/{name}.json" if name else "program.json"):
             verify_program(part, arities, constants.keys(), tuple(programs), whose)
     with reading(place, "manifest.json"):
-        native = {system.function: _native_of(system, files) for system in manifest.systems} if trust else {}
+        native = {system.function: _native_of(system, folder) for system in manifest.systems} if trust else {}
         tuned = tuple(map(Applied.from_json, manifest.tuned))
         calls = tuple(map(LeafCall.read, manifest.leaves if manifest.calls is None else manifest.calls))
         runtime = _runtime(target.runtime, place, scheduler, trust=trust, insecure=insecure)
@@ -150,12 +151,10 @@ def _replicas_of(manifest: Manifest, target: Target, place: str) -> dict[str, tu
     return dict(manifest.replicas)
 
 
-def _native_of(facts: SystemFacts, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _native_of(facts: SystemFacts, folder: Callable[[str], dict[str, bytes]]) -> dict[str, bytes]:
     """Return the stored files of a system, if the installed executor is of the version that wrote them."""
-    folder = f"systems/{facts.function}/"
-    if executor_named(facts.executor).version() != facts.version:
-        return {}
-    return {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
+    is_usable = executor_named(facts.executor).version() == facts.version
+    return folder(f"systems/{facts.function}/") if is_usable else {}
 
 
 def _not_allowed_to_interpret(

@@ -262,7 +262,7 @@ class LeafFunction:
 
         Args:
             facts: The function's entry in the manifest.
-            files: The files of the program by name.
+            files: Its files by their names in its folder.
             trust: Whether the author of the file may run code on this machine.
 
         Returns:
@@ -271,11 +271,10 @@ class LeafFunction:
         Raises:
             ValueError: The file has no source for it, or a schedule or an option that is not safe to apply.
         """
-        folder = f"leaves/{facts.function}/"
-        native = {name.removeprefix(folder): data for name, data in files.items() if name.startswith(folder)}
+        native = dict(files)
         source = native.pop("source.onnx", None)
         if source is None:
-            raise ValueError(f"'{folder}source.onnx' is missing")
+            raise ValueError(f"'leaves/{facts.function}/source.onnx' is missing")
         scratch = scratch_in(native)
         backend = backend_named(facts.backend)
         tuned = tuple(map(Applied.from_json, facts.tuned))
