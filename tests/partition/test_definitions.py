@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, UnknownNameError
 from tvmtarget.ir.onnx.definitions import has_definition
+from tvmtarget.support.op import STATIC_INPUTS
 
 
 def model(node, shapes, opset=23, **constants):
@@ -127,6 +128,25 @@ def test_images_are_resized_with_antialiasing(attributes, sizes, target):
     x = np.random.default_rng(0).standard_normal((2, 3, 12, 10)).astype("float32")
     expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
     np.testing.assert_allclose(tt.build(made, target)(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["llvm", "openvino"])
+@pytest.mark.parametrize(
+    ("shape", "inputs", "attributes", "hint"),
+    [
+        ((1, 2, "h", 9), ("", "to"), {"mode": "linear"}, STATIC_INPUTS),
+        ((1, 2, 8, 9), ("by", ""), {"mode": "cubic"}, "give sizes instead of scales"),
+        (("b", 2, 8, "w"), ("by", ""), {"mode": "linear"}, f"{STATIC_INPUTS} and give sizes instead of scales"),
+        ((1, 2, 8, 9), ("", "to"), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}, ""),
+    ],
+)
+def test_what_antialiasing_needs_is_its_hint(shape, inputs, attributes, hint, target):
+    node = helper.make_node("Resize", ["x", "", *inputs], ["y"], antialias=1, **attributes)
+    given = {"to": [1, 2, 4, 5], "by": np.float32([1, 1, 0.5, 0.5])}
+    made = model(node, {"x": shape}, 18, **{name: given[name] for name in inputs if name})
+    hint = f"{hint}, or set it to 0" if hint else "set it to 0"
+    with pytest.raises(InfeasibleError, match=f"ATTR: it does not support Resize with antialias=1; {hint}$"):
+        tt.decompose(made, target)
 
 
 def test_open_dimensions_stay_open():

@@ -12,14 +12,17 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tvmtarget.ir.onnx import antialiased_resize
 from tvmtarget.ir.onnx.opset_versions import since_version
 from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import Dim, TensorType
+from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
 __all__ = [
@@ -28,6 +31,7 @@ __all__ = [
     "UNSUPPORTED",
     "ResizedDim",
     "check_aligned_corners",
+    "check_antialias",
     "check_kept_sizes",
     "check_kernels",
     "resized_dims",
@@ -180,6 +184,28 @@ def _no_empty_booleans(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     is_full = tensor is None or tensor.dtype != "bool" or (tensor.shape is not None and 0 not in tensor.shape)
     return None if is_full else reject("DTYPE", f"it does not support {op.kind} of an empty bool tensor")
+
+
+def check_antialias(op: Op) -> Reject | None:
+    """Reject antialiasing that has no definition by products (`ir/onnx/antialiased_resize.py`).
+
+    Args:
+        op: a Resize of a code generator that has none of its own.
+
+    Returns:
+        None if there is no antialiasing, else why it is not supported.
+    """
+    if not op.attr("antialias"):
+        return None
+    data, result = op.tensor(0), op.outputs[0]
+    old, new = (each.shape or () if isinstance(each, TensorType) else () for each in (data, result))
+    pairs = zip_longest(old, new)
+    is_known = bool(old) and all(one == other or {type(one), type(other)} == {int} for one, other in pairs)
+    steps = ["" if is_known else STATIC_INPUTS, "" if op.operand(3) else "give sizes instead of scales"]
+    hint = "set it to 0"
+    if antialiased_resize.is_defined(op.call, data):
+        hint = f"{' and '.join(filter(None, steps))}, or {hint}"
+    return reject("ATTR", "it does not support Resize with antialias=1", hint=hint)
 
 
 def check_aligned_corners(op: Op) -> Reject | None:

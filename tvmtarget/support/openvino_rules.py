@@ -16,7 +16,7 @@ from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
-from tvmtarget.support.onnxruntime_rules import check_aligned_corners, check_kept_sizes, resized_dims
+from tvmtarget.support.onnxruntime_rules import check_aligned_corners, check_antialias, check_kept_sizes, resized_dims
 from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
@@ -478,7 +478,6 @@ RULES: dict[str, Rule] = {
     "Resize": Rule(
         dtypes=_RESIZED,
         attrs={
-            "antialias": (0,),
             "coordinate_transformation_mode": (
                 "align_corners",
                 "asymmetric",
@@ -489,7 +488,14 @@ RULES: dict[str, Rule] = {
             "exclude_outside": (0,),
             "keep_aspect_ratio_policy": ("stretch",),
         },
-        checks=(check_aligned_corners, _rounded_down, _counted_from_the_first, check_kept_sizes, _resizes_images),
+        checks=(
+            check_antialias,
+            check_aligned_corners,
+            _rounded_down,
+            _counted_from_the_first,
+            check_kept_sizes,
+            _resizes_images,
+        ),
     ),
     "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down, check_kept_sizes, _resizes_images)),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),

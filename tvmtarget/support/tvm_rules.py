@@ -19,6 +19,7 @@ from tvmtarget.ir.dim_expressions import least_dim, symbols_of
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.classical_rules import CLASSICAL
 from tvmtarget.support.four_bits import FOUR_BITS
+from tvmtarget.support.onnxruntime_rules import check_antialias
 from tvmtarget.support.op import STATIC_INPUTS, Op, Reject, reject
 from tvmtarget.support.strategy import Rule
 
@@ -875,7 +876,6 @@ RULES: dict[str, Rule] = {
         dtypes=_NUMBERS,
         constants=(1, 2),
         attrs={
-            "antialias": (0,),
             "axes": (),
             "coordinate_transformation_mode": (
                 *("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel"),
@@ -884,7 +884,7 @@ RULES: dict[str, Rule] = {
             "keep_aspect_ratio_policy": ("stretch",),
         },
         opsets=range(11, 29),
-        checks=(_check_resize,),
+        checks=(check_antialias, _check_resize),
     ),
     "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}),
 }

@@ -13,13 +13,27 @@ from onnx import FunctionProto, NodeProto, numpy_helper
 from tvmtarget.ir.function import Call
 from tvmtarget.ir.types import TensorType
 
-__all__ = ["antialiased_resize"]
+__all__ = ["antialiased_resize", "is_defined"]
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 # Elements at each side that a filter reads where a size grows.
 _RADII = {"linear": 1, "cubic": 2}
 # Attributes with the only values that have a definition.
 _USUAL = {"coordinate_transformation_mode": "half_pixel", "keep_aspect_ratio_policy": "stretch"}
+
+
+def is_defined(call: Call, data: TensorType | None) -> bool:
+    """Return whether a Resize with antialiasing has a definition once its sizes are known.
+
+    Args:
+        call: the operation.
+        data: the type of the image.
+
+    Returns:
+        True for the usual coordinates of linear and cubic interpolation of float32.
+    """
+    is_usual = all(call.attr(name) in (None, value) for name, value in _USUAL.items())
+    return is_usual and str(call.attr("mode")) in _RADII and data is not None and data.dtype == "float32"
 
 
 def antialiased_resize(call: Call, operands: Sequence[TensorType | None], opset: int) -> FunctionProto | None:
@@ -35,11 +49,9 @@ def antialiased_resize(call: Call, operands: Sequence[TensorType | None], opset:
     """
     data, result, mode = operands[0], call.outputs[0].type, str(call.attr("mode"))
     has_sizes = len(call.inputs) > 3 and bool(call.inputs[3])
-    if not call.attr("antialias") or not has_sizes or mode not in _RADII:
+    if not call.attr("antialias") or not has_sizes or not is_defined(call, data):
         return None
-    if any(call.attr(name) not in (None, value) for name, value in _USUAL.items()):
-        return None
-    if data is None or data.shape is None or data.dtype != "float32" or not isinstance(result, TensorType):
+    if data is None or data.shape is None or not isinstance(result, TensorType):
         return None
     rank, coefficient = len(data.shape), call.attr("cubic_coeff_a")
     nodes: list[NodeProto] = []
