@@ -43,6 +43,7 @@ LOG = tt.TuningLog("memory:")
         (lambda: PLAN.explain([]), r"op of Plan.explain is a text, not \[\]"),
         (lambda: PLAN.with_sites("numpy"), "sites of Plan.with_sites is a sequence of texts, not 'numpy'"),
         (lambda: tt.TuningLog(5), "url of TuningLog is a text or a path, not 5"),
+        (lambda: tt.TuningLog("memory:", layers=[5]), r"layers\[0\] of TuningLog is a text or a path, not 5"),
         (lambda: LOG.export(None), "path of TuningLog.export is a text or a path, not None"),
         (lambda: tt.specialize(MODULE, {"n": "2"}), r"dims\['n'\] of specialize is a whole number, not '2'"),
         (lambda: tt.with_buckets(MODULE, [{"n": 2}, 3]), r"buckets\[1\] of with_buckets is a mapping of .*, not 3"),

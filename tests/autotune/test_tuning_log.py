@@ -313,7 +313,6 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, name, data
         ("", "is no log"),
         ("a\0.db", "the URL of a log is text that a file can be named by"),
         ("\ud800.jsonl", "the URL of a log is text that a file can be named by"),
-        (3, "the URL of a log is text that a file can be named by, not 3"),
         ("x" * 300 + ".db", "cannot be read: File name too long"),
         ("x" * 300 + ".jsonl", "there is no log"),
     ],
@@ -380,8 +379,9 @@ def test_what_is_no_record_target_or_workload_is_refused_in_one_line(tmp_path):
     assert log.add(MATMUL, "llvm(mcpu=znver4)", Candidate(format="k/1", body={}), ran).target
     assert log.lookup(MATMUL, "llvm(mcpu=znver4,opt-level=2)").require("equal")
     for refused, message in [
-        (lambda: log.append("a line"), "a log holds records, not 'a line'"),
-        (lambda: log.lookup({"op": "x"}, ZNVER4), "a workload is a Workload or a Function"),
+        (lambda: log.append("a line"), "record of TuningLog.append is a Record, not 'a line'"),
+        (lambda: log.extend(iter(["a line"])), "a log holds records, not 'a line'"),
+        (lambda: log.lookup({"op": "x"}, ZNVER4), "workload of TuningLog.lookup is a Workload or a Function, not "),
         (lambda: log.lookup(MATMUL, None), "a target is a text, an object or a Target, not None"),
         (lambda: Candidate(format="k/1", body=None), "the body of a candidate is not null"),
         (lambda: log.compact(best=0), "the best of a log are 1 or more candidates, not 0"),

@@ -40,7 +40,7 @@ _BASIC: Mapping[type, tuple[Callable[[object], bool], str, str]] = {
 }
 _GENERIC = {"tuple": tuple, "list": list, "dict": dict}
 _TEXTS = (str, bytes)  # sequences of Python, but not meant by an annotation that says sequence
-_BASIC_NAMES = {one for _, one, _ in _BASIC.values()}
+_BASIC_NAMES = {"a path", *(one for _, one, _ in _BASIC.values())}
 _BUILTINS = {"str": str, "bytes": bytes, "bool": bool, "int": int, "float": float}
 
 

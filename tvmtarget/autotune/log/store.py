@@ -278,7 +278,7 @@ def open_store(url: str, *, durable: bool = False) -> Store:
     Raises:
         LogError: the URL names no log, or the log cannot be opened.
     """
-    if not isinstance(url, str) or "\0" in url or any("\ud800" <= letter <= "\udfff" for letter in url):
+    if "\0" in url or any("\ud800" <= letter <= "\udfff" for letter in url):
         raise LogError(f"the URL of a log is text that a file can be named by, not {shown(url)}")
     if url == "memory:":
         return SqliteStore.in_memory()
