@@ -62,6 +62,21 @@ def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_prefe
     assert by_cost.prediction.total <= by_preference.prediction.total
 
 
+@pytest.mark.parametrize("times", [["x"], [-5], [True], "a", [1, 2]])
+def test_times_of_functions_that_no_tuner_writes_are_not_used(times):
+    module = tt.IRModule.parse("func @main(%x: float32[2]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
+    plan, log = tt.decompose(module, "composite[cpu=numpy]"), tt.TuningLog("memory:")
+    beside = Baseline(name="preference", costs=(200,), identity=placement_key(plan))
+    ran = Measurement(status="ok", kind="search", costs=(100,), baseline=beside)
+    placed = Candidate(format=PLACEMENT, body=placement_body(plan))
+    tuner = PlacementTuner(plan, log, Budget(1, None), None, None)
+    for functions, is_used in ((times, False), ([7], True)):
+        search = {"functions": functions}
+        trial = log.add(program_workload(plan, "graph"), plan.topology.root, placed, ran, search=search)
+        tuner._trials = {placed.key: trial}
+        assert tuner._use_known(plan) is is_used
+
+
 def test_a_placement_and_settings_outlive_the_renaming_of_children(tmp_path):
     plan = tt.decompose(digits(), QUICK)
     sites = ["ort" if number else "cpu" for number in range(len(sites_of(plan)))]

@@ -8,8 +8,9 @@ from models import DIGITS, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.autotune.log.records import Candidate
 from tvmtarget.autotune.search.rate_programs import CALL, NEEDED
-from tvmtarget.autotune.search.rates import LONG, measure_rates
+from tvmtarget.autotune.search.rates import LONG, RATES, _problem, measure_rates
 from tvmtarget.building.leaf_function import LeafCode
 from tvmtarget.building.tuned_schedules import program_workload
 from tvmtarget.errors import TargetError
@@ -39,6 +40,12 @@ def log(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rates(log):
     return measure_rates(TARGET, log=log)
+
+
+@pytest.mark.parametrize(("taken", "is_used"), [(5, True), (0, False), (-5, False), (True, False), ("5", False)])
+def test_a_log_serves_only_times_that_programs_can_take(taken, is_used):
+    known = Candidate(format=RATES, body={"times": {**dict.fromkeys(NEEDED, 10**6), CALL: taken}})
+    assert (_problem(known) is None) is is_used
 
 
 def test_each_leaf_gets_rates_and_shares_of_them_by_operator(rates):

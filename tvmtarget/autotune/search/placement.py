@@ -185,11 +185,11 @@ class PlacementTuner(ProgramTuner):
         times = None if trial is None or trial.search is None else trial.search.get("functions")
         if trial is None or base is None or not isinstance(times, list | tuple) or len(times) != len(plan.subgraphs):
             return False
+        if not all(type(taken) is int and taken >= 0 for taken in times):  # a log may come from someone else
+            return False
         first = self._measured.get(sites_of(self._plan))
         scale = first.cost / max(1, median_low(base.costs)) if first is not None else 1.0
-        functions = {
-            subgraph.function: scale * int(taken) for subgraph, taken in zip(plan.subgraphs, times, strict=True)
-        }
+        functions = {subgraph.function: scale * taken for subgraph, taken in zip(plan.subgraphs, times, strict=True)}
         self._measured[sites_of(plan)] = _Measured(plan, scale * min(trial.measured.costs), functions)
         self.reused += 1
         return True

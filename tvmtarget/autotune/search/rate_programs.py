@@ -32,6 +32,7 @@ __all__ = [
 DTYPE = "float32"
 OPSET = 17
 CHANNELS, SIZE, LARGE = 64, 28, 112
+DRAWN = 1 << 16  # random weights
 POOL = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 
 # Programs by name: a call of next to nothing, reading and writing, one and two convolutions, and the same on more.
@@ -180,8 +181,9 @@ def _products(op: str, count: int, rows: int, side: int) -> onnx.ModelProto:
 
 
 def _weights(name: str, *shape: int) -> onnx.TensorProto:
-    values = np.random.default_rng(0).standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-    return numpy_helper.from_array(values.astype(DTYPE), name)
+    """Return random weights, which repeat: to draw all those of the programs would take seconds."""
+    values = np.random.default_rng(0).standard_normal(DRAWN) / np.sqrt(np.prod(shape[1:]))
+    return numpy_helper.from_array(np.resize(values.astype(DTYPE), shape), name)
 
 
 def _model(

@@ -206,13 +206,14 @@ def _times_of(candidate: Candidate) -> Iterator[tuple[str, int]]:
     body = candidate.body if isinstance(candidate.body, Mapping) else {}
     times = body.get("times")
     for name, taken in times.items() if isinstance(times, Mapping) else ():
-        if isinstance(taken, int):
+        # A log may come from someone else, and every program takes some time.
+        if type(taken) is int and taken > 0:
             yield str(name), taken
 
 
 def _problem(candidate: Candidate) -> str | None:
     is_complete = candidate.format == RATES and {name for name, _ in _times_of(candidate)} >= NEEDED
-    return None if is_complete else f"the candidate is not of format {RATES!r}, or lacks programs"
+    return None if is_complete else f"the candidate is not of format {RATES!r}, or lacks times of programs"
 
 
 def _write_times(log: TuningLog, leaves: Iterable[_Leaf]) -> None:
