@@ -62,6 +62,13 @@ def test_the_plan_by_measured_costs_is_predicted_no_slower_than_the_one_by_prefe
     assert by_cost.prediction.total <= by_preference.prediction.total
 
 
+def test_a_placement_is_not_measured_without_a_trial_left():
+    plan, log = tt.decompose(digits(), QUICK), tt.TuningLog("memory:")
+    tuner = PlacementTuner(plan, log, Budget(3, None, done=3), None, None)
+    tuner.run()
+    assert (list(tuner.findings()), tuner.left_out) == ([], ["placement: the trials were up before it"])
+
+
 @pytest.mark.parametrize("times", [["x"], [-5], [True], "a", [1, 2]])
 def test_times_of_functions_that_no_tuner_writes_are_not_used(times):
     module = tt.IRModule.parse("func @main(%x: float32[2]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")

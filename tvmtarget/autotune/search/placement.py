@@ -102,6 +102,8 @@ class PlacementTuner(ProgramTuner):
                 self._trials.setdefault(trial.candidate.key, trial)
         self._measure_all([self._plan])
         if not self._measured:
+            if not self.statuses:
+                self.left_out.append("placement: the trials were up before it")
             return
         if self._given is not None:
             self._measure_all([self._plan_by_costs(self._estimates.costs)])
@@ -168,6 +170,8 @@ class PlacementTuner(ProgramTuner):
         for plan in plans:
             if sites_of(plan) in self._measured or self._use_known(plan):
                 continue
+            if self._budget.at_most(1) < 1:
+                return
             if self._measured:
                 if not self._can_go_on():
                     return

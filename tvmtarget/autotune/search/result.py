@@ -197,7 +197,7 @@ class TuneResult:
         failed = {status: count for status, count in sorted(self.statuses.items()) if status != "ok"}
         failures = "".join(f", {count} {status}" for status, count in failed.items())
         hinted = f", {self.hinted} of them on a hint of the log" if self.hinted else ""
-        counts = f"{self.measured} candidates measured{hinted}, {self.reused} known{failures}"
+        counts = f"{counted(self.measured, 'candidate')} measured{hinted}, {self.reused} known{failures}"
         yield f"{counts}, in {self.seconds:.0f} s; log {self.log}"
         if self.load > MAX_LOAD:
             yield (

@@ -427,7 +427,7 @@ class _Tuning:
         trials, done = self.budget.trials, self.budget.done
         now = time.monotonic()
         return Budget(
-            None if trials is None else done + max(1, round(share * (trials - done))),
+            None if trials is None else min(trials, done + max(1, round(share * (trials - done)))),
             None if end is None else now + share * (end - now),
             done,
         )
