@@ -75,17 +75,19 @@ def test_a_journal_notices_that_the_log_was_replaced(tmp_path):
 
 
 def test_where_the_folder_of_the_log_is_gone_too_trials_are_written_where_temporary_files_are(tmp_path, monkeypatch):
-    (tmp_path / "logs").mkdir()
+    (tmp_path / "my logs").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    log = tt.TuningLog(tmp_path / "logs" / "log.db")
+    log = tt.TuningLog(tmp_path / "my logs" / "log.db")
     journal = Journal(log)
     assert journal.rescue() == "nothing was measured before"
     with journal.recording():
         measured(log, 1)
     measured(log, 2)
     log.close()
-    shutil.rmtree(tmp_path / "logs")
-    assert f"1 trial, is in '{tmp_path}/log-unsaved-{os.getpid()}.jsonl' too" in journal.rescue()
+    shutil.rmtree(tmp_path / "my logs")
+    saved, sentence = f"{tmp_path}/log-unsaved-{os.getpid()}.jsonl", journal.rescue()
+    assert f"1 trial, is in '{saved}' too" in sentence
+    assert sentence.endswith(f"tvmtarget log merge '{tmp_path}/my logs/log.db' {saved}")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     assert journal.rescue() == "what was measured, 1 trial, could not be written elsewhere either"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 import time
 from collections import Counter
@@ -267,7 +268,7 @@ class Journal:
                 write_lines(path, lines)
             except LogError:
                 continue
-            merge = f"tvmtarget log merge {self._log.url} {path}"
+            merge = shlex.join(["tvmtarget", "log", "merge", self._log.url, str(path)])
             return (
                 f"all that was measured, {counted(trials, 'trial')}, is in {str(path)!r} too; take it in with: {merge}"
             )
