@@ -13,10 +13,13 @@ from processes import is_gone, processes, wait
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
+from tvmtarget.autotune.search.device import LockError, holding
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.autotune.search.programs import Programs, Variant
+from tvmtarget.autotune.search.worker_protocol import failed
 from tvmtarget.building.compile_plan import build_plan
 from tvmtarget.building.tuned_schedules import TunedChoices, sites_of
+from tvmtarget.errors import RunError
 
 pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
 
@@ -162,3 +165,11 @@ def test_a_program_that_hangs_ends_with_the_tuner_that_is_killed(hostile, tmp_pa
     with tt.TuningLog(str(log)) as opened:
         assert not opened.verify()
         assert [record.measured.status for record in opened if isinstance(record, Trial)] == ["ok"]
+
+
+def test_a_device_that_cannot_be_locked_is_no_failure_of_what_is_measured(tmp_path):
+    problem = r"cannot be locked by .*: Is a directory; remove it, or set TMPDIR"
+    with pytest.raises(LockError, match=problem) as caught, holding(tmp_path):
+        pass
+    assert failed("run_error", caught.value)["status"] == "failed"
+    assert failed("run_error", RunError("it failed"))["status"] == "run_error"

@@ -9,12 +9,19 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ["device_lock", "half_of_memory", "holding"]
+from tvmtarget.errors import RunError
+
+__all__ = ["LockError", "device_lock", "half_of_memory", "holding"]
 
 
 # Files of Linux with the memory limit of a container; 'max' is no limit.
 _CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class LockError(RunError):
+    """A device that cannot be locked, which says nothing about what was to be measured on it."""
 
 
 def device_lock(device: str = "cpu") -> Path:
@@ -53,9 +60,20 @@ def holding(lock: Path, waiting: Callable[[], None] | None = None) -> Iterator[N
 
     Yields:
         Nothing.
+
+    Raises:
+        LockError: the file cannot be opened.
     """
-    with lock.open("a") as file:
+    with _opened(lock) as file:
         if waiting is not None:
             waiting()
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _opened(lock: Path) -> TextIO:
+    try:
+        return lock.open("a")
+    except OSError as error:
+        what = f"the device cannot be locked by {str(lock)!r}: {error.strerror or error}"
+        raise LockError(f"{what}; remove it, or set TMPDIR to another folder") from error

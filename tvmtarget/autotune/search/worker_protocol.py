@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from tvmtarget.autotune.search.device import half_of_memory, holding
+from tvmtarget.autotune.search.device import LockError, half_of_memory, holding
 from tvmtarget.errors import first_line
 from tvmtarget.python_process import end_with_parent
 
@@ -133,8 +133,10 @@ def failed(status: str, error: Exception) -> dict[str, object]:
         error: the error.
 
     Returns:
-        The status and the reason.
+        The status and the reason; `failed` if the candidate is not to blame.
     """
+    if isinstance(error, LockError):
+        status = "failed"
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
