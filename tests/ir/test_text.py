@@ -53,6 +53,36 @@ def test_every_feature_has_a_text_form(golden):
     assert module.main.body[2].has_effect
 
 
+def test_a_number_that_float64_cannot_hold_is_no_infinity():
+    text = "func @main() { const %c: float64[2] = [1E5, NUMBER] return %c }"
+    assert tt.IRModule.parse(text.replace("NUMBER", "inf")).main.constants[0].data.tolist() == [1e5, float("inf")]
+    with pytest.raises(TextError, match="1e400 is beyond the numbers of float64; write inf, at line 1, column 45"):
+        tt.IRModule.parse(text.replace("NUMBER", "1e400"))
+
+
+@pytest.mark.parametrize("version", [-1, 0, 9999])
+def test_versions_of_operators_that_onnx_does_not_know_are_refused(version):
+    text = f"func @main(%x: float32[3]) opsets(onnx={version}) {{ %y: float32[3] = onnx.Relu(%x) return %y }}"
+    with pytest.raises(ModelError, match=f"^version {version} of ONNX's operators is stated; the installed onnx knows"):
+        tt.IRModule.parse(text)
+
+
+def test_an_operator_that_onnx_does_not_know_is_named_with_the_nearest_ones():
+    module = tt.IRModule.parse("func @main(%x: float32[3]) opsets(onnx=17) { %y = onnx.Reluu(%x) return %y }")
+    with pytest.raises(
+        ModelError, match=r"version 17 of ONNX has no operator 'Reluu' \(op 'Reluu'\); did you mean 'Relu'"
+    ):
+        tt.build(module, "numpy")
+
+
+def test_attributes_of_a_module_survive_a_file_or_are_refused(tmp_path):
+    module = tt.IRModule.parse("func @main(%x: float32[3]) { return %x }")
+    numbers = module.with_attrs(count=np.int64(3), rate=np.float32(0.5))
+    comes_back(numbers)
+    with pytest.raises(ModelError, match="attribute 'sizes' has key 1, and a file holds only texts as keys"):
+        module.with_attrs(sizes={1: 2, "1": 3}).save(tmp_path / "m.irm")
+
+
 def test_types_that_can_be_inferred_may_be_left_out():
     module = tt.IRModule.parse(
         """# a comment

@@ -21,6 +21,7 @@ from tvmtarget.ir.text.escaping import canonical_nan, print_float
 from tvmtarget.ir.text.parser import MAX_DEPTH, parse_type
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import check_json_size
 
@@ -167,9 +168,12 @@ def write_value(value: object, name: str) -> object:
             return {"tensor": _write_constant(value)}
         case Opaque():
             return {"opaque": value.kind, "bytes": value.data.hex()}
-        case Mapping():
+        case Mapping() if all(isinstance(key, str) for key in value):
             # Pairs keep the order, and a key such as "float" cannot be taken for a form of this schema.
-            return {"map": [[str(key), write_value(item, name)] for key, item in value.items()]}
+            return {"map": [[key, write_value(item, name)] for key, item in value.items()]}
+        case Mapping():
+            key = next(key for key in value if not isinstance(key, str))
+            raise ModelError(f"attribute {name!r} has key {shown(key)}, and a file holds only texts as keys")
         case _:
             raise ModelError(f"attribute {name!r} is a {type(value).__name__}, which no file can hold")
 

@@ -532,5 +532,7 @@ class IRModule:
 
 
 def _frozen(value: object) -> object:
-    """Convert lists to tuples, as reading the value from a file would give it."""
+    """Convert lists to tuples and numbers of numpy to those of Python, as reading them from a file would."""
+    if isinstance(value, np.generic):
+        return value.item()
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, repeat
 from operator import attrgetter
 from typing import TypeAlias
@@ -135,6 +135,7 @@ def _keeps_all_rules(function: Function) -> bool:
         _transfers_have_ends,
         _opaque_code_is_alone,
         _opsets_are_stated,
+        _versions_are_known,
         _scales_are_positive,
         _slopes_fit,
         _windows_fit,
@@ -588,6 +589,21 @@ def _opsets_are_stated(body: _Body) -> Iterator[str]:
         yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
 
 
+def _versions_are_known(body: _Body) -> Iterator[str]:
+    """Check that ONNX's own operators are of a version that the installed package defines."""
+    version = dict(body.function.opsets).get("", 1)
+    if not 1 <= version <= _newest_version():
+        known = f"the installed onnx knows versions 1 to {_newest_version()}"
+        yield f"version {version} of ONNX's operators is stated; {known}"
+
+
+@cache
+def _newest_version() -> int:
+    import onnx.defs  # takes long, and many modules are verified before anything else needs it
+
+    return int(onnx.defs.onnx_opset_version())
+
+
 _CONVOLUTIONS = {"onnx.Conv": 1, "onnx.ConvInteger": 1, "onnx.QLinearConv": 3}  # with the place of their weights
 _WINDOWED = ("onnx.AveragePool", "onnx.LpPool", "onnx.MaxPool", *_CONVOLUTIONS)
 
@@ -665,6 +681,7 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _opaque_code_is_alone,
     _effects_of_bodies_are_marked,
     _opsets_are_stated,
+    _versions_are_known,
     _scales_are_positive,
     _slopes_fit,
     _windows_fit,

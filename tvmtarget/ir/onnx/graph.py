@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import ModelError, did_you_mean
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.onnx.metadata import write_graph_metadata
 from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
@@ -84,6 +84,11 @@ def _write_value(value: Value, info: onnx.ValueInfoProto, function: Function, *,
 def _why(name: str, function: Function) -> str:
     """Return the end of an error message: why ONNX could not type a value, and what to do."""
     call = next((call for call in function.body for output in call.outputs if output.name == name), None)
+    kind, version = "" if call is None else call.op.removeprefix("onnx."), dict(function.opsets).get("", 1)
+    if call is not None and kind != call.op and "." not in kind and not onnx.defs.has(kind, version):
+        known = [schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain]
+        near = did_you_mean(kind, known)
+        return f": version {version} of ONNX has no operator {kind!r} (op {call.source!r}){near}"
     source = "" if call is None else f": op {call.source!r} ({call.op}) yields what ONNX's shape inference cannot type"
     return f"{source}; state it with with_types(module, {{{name!r}: 'float32[...]'}})"
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,7 +65,7 @@ __all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]
 # Recursive descent takes a few frames of Python for each level; this many stay well below its limit of 1000.
 MAX_DEPTH = 64
 
-_NUMBER = re.compile(r"-?(?:inf\b|nan\b|[0-9]+(?:\.[0-9]+)?(?:e[+\-]?[0-9]+)?)")
+_NUMBER = re.compile(r"-?(?:inf\b|nan\b|[0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?)")
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGEST = re.compile(rf"sha256:[0-9a-f]{{{DIGITS},64}}")
 _LINE = re.compile(r"[^\n]*")
@@ -386,7 +387,10 @@ class _Parser(Scanner):
     def number(self, text: str) -> int | float:
         if len(text) > _MAX_NUMBER:
             raise self.error(f"expected a number of at most {_MAX_NUMBER} characters", self.at - len(text))
-        return int(text) if _INTEGER.fullmatch(text) else canonical_nan(float(text))
+        value = int(text) if _INTEGER.fullmatch(text) else canonical_nan(float(text))
+        if value in (inf, -inf) and not text.endswith("inf"):
+            raise self.error(f"{text} is beyond the numbers of float64; write inf", self.at - len(text))
+        return value
 
     def integer(self, what: str = "a number") -> int:
         number = self.match(_INTEGER)

@@ -122,7 +122,7 @@ def print_value(value: object) -> str:
             return f"dense {value} = {_elements(value)}"
         case Opaque():
             return f'opaque {quote(value.kind)} b"{value.data.hex()}"'
-        case Mapping():
-            return _attributes([(str(key), item) for key, item in value.items()])
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return _attributes([*value.items()])
         case _:
             return f"<{value!r}>"
