@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 import tvmtarget as tt
-from tvmtarget.errors import RunError
+from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.signatures import check_inputs
 
@@ -129,8 +129,14 @@ def test_results_share_no_memory_with_inputs_and_constants(target):
     assert again == {"c": [1, 1], "x": [3, 4], "y": [4, 5], "z": [3, 4]}
 
 
-@pytest.mark.parametrize("depth", [0, -1, None, 2.5])
-def test_a_stream_has_a_depth(depth):
+@pytest.mark.parametrize(
+    ("depth", "problem"),
+    [
+        (0, "depth is 0; it is the number of inputs in the pipeline, at least 1"),
+        (2.5, r"depth of Executable\.stream is a whole number, not 2\.5"),
+    ],
+)
+def test_a_stream_has_a_depth(depth, problem):
     exe = tt.build(parser.parse_model(f"{HEADER} g (float[1] x) => (float[1] y) {{ y = Neg(x) }}"), "numpy")
-    with pytest.raises(RunError, match=r"depth is .*; it is the number of inputs in the pipeline, at least 1"):
+    with pytest.raises(TvmTargetError, match=problem):
         next(exe.stream([{"x": [1]}], depth=depth))

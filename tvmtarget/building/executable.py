@@ -511,7 +511,7 @@ class Executable:
             RunError: As for `run`.
         """
         raise_all(RunError, self._foreign_hosts)
-        if not isinstance(depth, int) or depth < 1:
+        if depth < 1:
             raise RunError(f"depth is {depth!r}; it is the number of inputs in the pipeline, at least 1")
         # A generator: inputs may be endless, so each is checked only when the pipeline takes it.
         running: deque[list[Any]] = deque()
