@@ -162,7 +162,10 @@ def test_segments_are_on_each_leaf_once_and_take_all_of_the_time():
 def test_what_the_log_knows_of_placement_and_settings_is_not_measured_again(tmp_path):
     log = tt.TuningLog(str(tmp_path / "log.db"))
     levels = ["executor", "placement"]
-    first = tt.tune(digits(), QUICK, log=log, levels=levels)
+    steps = []
+    first = tt.tune(digits(), QUICK, log=log, levels=levels, progress=steps.append)
+    # A confirmation is no candidate: it is neither counted nor limited.
+    assert first.measured == sum(step.status == "ok" for step in steps)
     before = len(log)
     again = tt.tune(digits(), QUICK, log=log, levels=levels)
     assert (again.measured, again.reused, len(log)) == (0, first.measured, before)

@@ -90,20 +90,21 @@ class ProgramTuner:
         """
         return not self._budget.is_spent(time.monotonic() + self._longest + kept)
 
-    def count_run(self, what: str, candidate: Candidate, run: ProgramRun) -> bool:
+    def count_run(self, what: str, candidate: Candidate, run: ProgramRun, *, is_trial: bool = True) -> bool:
         """Count a trial, and write it into the log if it failed.
 
         Args:
             what: the candidate, for the result.
             candidate: the candidate.
             run: the outcome.
+            is_trial: whether it counts as a trial, as a confirmation does not.
 
         Returns:
-            Whether the program run. Failures of the machine and cancelled trials do not count against the candidate.
+            Whether the program ran. Failures of the machine and cancelled trials do not count against the candidate.
         """
         self._longest = max(self._longest, run.seconds)
-        self._budget.done += 1
-        self.statuses[run.status] += 1
+        self._budget.done += is_trial
+        self.statuses[run.status] += is_trial
         if run.status == "ok":
             return True
         self._failed.add(candidate.key)

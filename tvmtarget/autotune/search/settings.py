@@ -125,7 +125,7 @@ class SettingsTuner(ProgramTuner):
         key = kind, _candidate(rows).key
         known = self._known.get(key)
         if known is not None and known.measured.baseline is not None:
-            self.reused += key in self._unused
+            self.reused += kind == "search" and key in self._unused
             self._unused.discard(key)
             measured: _Compared = known.measured.baseline.costs, known.measured.costs, known.digest
         elif key[1] in self._failed or not self._may_try(kind):
@@ -135,7 +135,8 @@ class SettingsTuner(ProgramTuner):
             if compared is None:
                 return 1.0
             measured = compared
-            self._report_progress(what, median_low(measured[0]), median_low(measured[1]))
+            status = "ok" if kind == "search" else "confirmed"
+            self._report_progress(what, status, median_low(measured[0]), median_low(measured[1]))
         was, now, digest = median_low(measured[0]), median_low(measured[1]), measured[2]
         if kind == "confirm" and rows and now < was:
             self._finding = Finding("executor", what, "", was, now, 1, self.statuses["ok"], True, digest)
@@ -146,7 +147,7 @@ class SettingsTuner(ProgramTuner):
         candidate = _candidate(rows)
         variants = [Variant(self._placed), *([Variant(self._placed, _settings(rows))] if rows else [])]
         ran = self._programs.compare(variants, ROUNDS if kind == "confirm" else SLOW_ROUNDS)
-        if not self.count_run(f"settings {what}", candidate, ran):
+        if not self.count_run(f"settings {what}", candidate, ran, is_trial=kind == "search"):
             return None
         base = own = ran.costs[0]
         trial = self._write([], base, base, kind)
@@ -159,9 +160,9 @@ class SettingsTuner(ProgramTuner):
         """Whether there is time; a confirmation needs no trial."""
         return self.has_time(self._longest) if kind == "search" else self._budget.seconds_left() > 0
 
-    def _report_progress(self, what: str, was: int, now: int) -> None:
+    def _report_progress(self, what: str, status: str, was: int, now: int) -> None:
         if self._progress is not None:
-            step = TuneProgress("executor", what, "ok", self._budget.done, self._budget.trials, was, min(was, now))
+            step = TuneProgress("executor", what, status, self._budget.done, self._budget.trials, was, min(was, now))
             self._progress(step)
 
     def _write(self, rows: Sequence[_Row], costs: Sequence[int], beside: Sequence[int], kind: _Kind) -> Trial:
