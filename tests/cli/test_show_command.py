@@ -84,6 +84,11 @@ def test_options_edit_the_target(cli, words, expected):
             ["llvm", "--opt-level=3"],
             "--opt-level is an option of tvmc that is not supported; write --target-llvm-opt-level=3",
         ),
+        (
+            ["cuda", "--device", "cuda"],
+            "--device is an option of tvmc that is not supported; the target names the device",
+        ),
+        (["jetson"], "unknown kind 'jetson'; did you mean the tag 'nvidia/jetson-agx-orin-32gb' or "),
         (["cuda", "--target-host", "llvm"], "write it after the device: --target 'cuda, llvm'"),
         (["llvm, llvm"], "'llvm' is given twice in a list; children of one kind have names: [a=llvm,b=llvm]"),
         (["llvm", "--target-opencl-max_num_threads=404"], "no such option --target-opencl-max_num_threads"),

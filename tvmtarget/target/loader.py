@@ -280,6 +280,11 @@ class Reader(Generic[_N]):
         if folded == "native":
             tail = "; this machine is `native` alone in commands, Target.detect() in Python"
             return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
+        having = sorted(tag for last, tags in by_fold.items() if folded in last.split("-") for tag in tags)
+        if having and len(folded) > 3 and folded not in by_fold:
+            more = "" if len(having) <= 3 else f" `tvmtarget tags {name}` lists {len(having)}"
+            tail = f"; did you mean the tag {' or '.join(map(repr, having[:3]))}?{more}"
+            return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
         tail = "" if folded in by_fold else did_you_mean(name, kind_names())
         if not tail:
             import difflib  # only messages need it, and reading a target is to start fast
