@@ -88,6 +88,11 @@ def test_options_edit_the_target(cli, words, expected):
             ["cuda", "--device", "cuda"],
             "--device is an option of tvmc that is not supported; the target names the device",
         ),
+        (
+            ["llvm mcpu=skylake num-cores=4"],
+            "write attributes in parentheses: 'llvm(mcpu=skylake,num-cores=4)', at column",
+        ),
+        (["llvm(mcpu=skylake) num-cores=4"], "expected the end of the text before 'n', at column 20 of"),
         (["jetson"], "unknown kind 'jetson'; did you mean the tag 'nvidia/jetson-agx-orin-32gb' or "),
         (["cuda", "--target-host", "llvm"], "write it after the device: --target 'cuda, llvm'"),
         (["llvm, llvm"], "'llvm' is given twice in a list; children of one kind have names: [a=llvm,b=llvm]"),

@@ -119,7 +119,11 @@ def parse_choice(text: str) -> Choice:
     scanner = _Scanner(text)
     choice = scanner.choice(0)
     if scanner.peek():
-        scanner.fail(f"expected the end of the text before {scanner.peek()!r}")
+        kind, rest = text[: scanner.at].strip(), text[scanner.at :].split()
+        advice = ""
+        if WORD.fullmatch(kind) and all("=" in word[1:] for word in rest):
+            advice = f"; write attributes in parentheses: {shown(kind + '(' + ','.join(rest) + ')')}"
+        scanner.fail(f"expected the end of the text before {scanner.peek()!r}{advice}")
     return choice
 
 
