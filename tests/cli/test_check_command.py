@@ -38,6 +38,7 @@ def test_unknown_counts_as_no_without_the_option(cli, options, code):
 def test_the_edited_target_is_checked(cli):
     command = "check", "llvm", "--set", "num-cores=8", "--satisfies", "llvm(num-cores>=4)"
     assert cli(*command)[0] == 0
+    assert "as in 'cpu(num-cores>=4)', at column" in cli(*command, "--satisfies", "num-cores>=4")[2]
     assert cli(*command, "--satisfies", "gppu")[2].startswith("error: no target kind or key 'gppu'; did you mean 'gpu'")
 
 

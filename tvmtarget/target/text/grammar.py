@@ -103,6 +103,9 @@ class Term:
 Choice: TypeAlias = tuple[Term, ...]
 
 
+_ATTRIBUTE = re.compile(r"[\w-]+=")
+
+
 def parse_choice(text: str) -> Choice:
     """Parse a whole text.
 
@@ -121,8 +124,10 @@ def parse_choice(text: str) -> Choice:
     if scanner.peek():
         kind, rest = text[: scanner.at].strip(), text[scanner.at :].split()
         advice = ""
-        if WORD.fullmatch(kind) and all("=" in word[1:] for word in rest):
+        if WORD.fullmatch(kind) and all(_ATTRIBUTE.match(word) for word in rest):
             advice = f"; write attributes in parentheses: {shown(kind + '(' + ','.join(rest) + ')')}"
+        elif WORD.fullmatch(kind) and rest[0][0] in "<>":
+            advice = f"; write the kind or key that has the attribute, as in {shown(f'cpu({text.strip()})')}"
         scanner.fail(f"expected the end of the text before {scanner.peek()!r}{advice}")
     return choice
 
