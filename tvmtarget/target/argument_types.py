@@ -70,6 +70,8 @@ class _Accepted:
         """Return the place of a value or element of another type, what is expected there, and the value; else None."""
         if not self.admits(value):
             return place, self.one, value
+        if self.elements is _no_elements:
+            return None
         parts = (part.wrong_part(one, f"{place}[{key!r}]") for key, part, one in self.elements(value))
         return next((part for part in parts if part is not None), None)
 
@@ -89,7 +91,8 @@ def check_arguments(function: Callable[_Parameters, _Result]) -> Callable[_Param
     def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         if not found:
             found.append(_Signature.of(function))
-        raise_all(ArgumentError, found[0].problems(args, kwargs))
+        if wrong := found[0].problems(args, kwargs):
+            raise_all(ArgumentError, wrong)
         return function(*args, **kwargs)
 
     return checked
@@ -155,7 +158,8 @@ class _Signature:
     def problems(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[str]:
         """Return a message for each argument of another type than its parameter has."""
         wrong: list[str] = []
-        for (name, accepted), value in zip(chain(self.positional, repeat(self.rest)), args, strict=False):
+        placed = self.positional if len(args) <= len(self.positional) else chain(self.positional, repeat(self.rest))
+        for (name, accepted), value in zip(placed, args, strict=False):
             if accepted is not None and (part := accepted.wrong_part(value)) is not None:
                 wrong.append(self._message(name, *part))
         for name, value in kwargs.items():
@@ -241,7 +245,15 @@ def _either(options: Sequence[_Accepted | None]) -> _Accepted | None:
         return next(each for each in known if each.admits(value)).elements(value)
 
     is_reading = any(each.one not in _BASIC_NAMES for each in known)
-    return _Accepted(lambda value: any(each.admits(value) for each in known), one, many, elements, is_reading)
+    has_elements = any(each.elements is not _no_elements for each in known)
+    admits = [each.admits for each in known]
+    return _Accepted(
+        lambda value: any(one(value) for one in admits),
+        one,
+        many,
+        elements if has_elements else _no_elements,
+        is_reading,
+    )
 
 
 def _container(origin: object, parts: Sequence[_Accepted | None]) -> _Accepted | None:
