@@ -248,6 +248,19 @@ def test_of_equal_values_the_first_are_taken(largest):
     compared([node], {"x": x}, {"values": "float32", "indices": "int64"}, k=np.array([7]))
 
 
+@pytest.mark.parametrize(("moved", "pads"), [("Relu(x)", "1, 1, 1, 1"), ("Relu(x) p = Pad(r, margins)", "1, 0, 0, 2")])
+def test_convolutions_by_one_weight_for_each_channel_pad_before_strides(moved, pads):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 2, 6, 7] x) => (float[1, 3, h, w] y)
+        <float[3, 2, 1, 1] k = {{1, 2, 3, 4, 5, 6}}, int64[8] margins = {{0, 0, 1, 0, 0, 0, 0, 2}}>
+        {{ r = {moved}  y = Conv <pads = [{pads}], strides = [2, 1]> ({"p" if "Pad" in moved else "r"}, k) }}""")
+    inputs = {"x": np.random.default_rng(0).standard_normal((1, 2, 6, 7), "float32")}
+    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
+    np.testing.assert_allclose(tt.build(proto, "openvino").run(inputs)["y"], expected, atol=1e-5, strict=True)
+
+
 @pytest.mark.parametrize("x", [np.zeros((2, 3)), -np.ones((2, 2)), np.linspace(-1, 3, 20).reshape(4, 5)])
 def test_quantization_by_the_range_of_values_is_that_of_onnxruntime(x):
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])

@@ -130,6 +130,7 @@ class _OpenVino(Backend):
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
             _divide_exactly(model)
+            _stride_before_products(ov, model)
             _separate_sequences(ov, model)
             _separate_biases(ov, model)
             _compute_constants(ov, model)
@@ -258,6 +259,32 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
             is_real = kind == "Divide" and node.get_output_element_type(0).is_real()
             if is_real and not is_inverse and not _follows_reduction(node):
                 node.get_rt_info()["nonconvertable_divide_0"] = True
+
+
+def _stride_before_products(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have padded convolutions by one weight for each channel and strides read elements that are taken before them.
+
+    OpenVINO moves such strides to operations before, behind which the convolution still pads (2026.4).
+    """
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Convolution":
+            continue
+        attributes, data = node.get_attributes(), node.input_value(0)
+        before, after, strides = (list(map(int, attributes[name])) for name in ("pads_begin", "pads_end", "strides"))
+        kernel = list(node.get_input_partial_shape(1))[2:]
+        is_padded = any([*before, *after]) or data.get_node().get_type_name() == "Pad"
+        if not is_padded or all(step == 1 for step in strides) or any(size != 1 for size in kernel):
+            continue
+        margins = (np.array([0, 0, *margin]) for margin in (before, after))
+        padded = ov.opset1.pad(data, *margins, "constant", ov.opset1.constant(0, data.get_element_type()))
+        rank = len(strides)
+        first, last = np.zeros(rank, "int64"), np.full(rank, np.iinfo("int64").max)
+        taken = ov.opset8.slice(padded, first, last, np.array(strides), np.arange(2, 2 + rank))
+        whole = [1] * rank
+        product = ov.opset1.convolution(taken, node.input_value(1), whole, [0] * rank, [0] * rank, whole).output(0)
+        product.set_names(node.output(0).get_names())
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(product)
 
 
 def _follows_reduction(node: Any) -> bool:  # noqa: ANN401
