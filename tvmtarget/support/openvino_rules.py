@@ -239,6 +239,13 @@ def _no_rest(op: Op) -> Reject | None:
     return reject("RULE" if isinstance(size, int) else "SHAPE_DYNAMIC", message, hint="give their sizes")
 
 
+def _some_elements(op: Op) -> Reject | None:
+    count = op.constant(1)
+    if count is not None and not count.any():
+        return reject("RULE", f"its {op.kind} of no elements is not that of ONNX")
+    return None
+
+
 def _sorted_or_along_an_axis(op: Op) -> Reject | None:
     """Reject elements of a whole tensor that are not sorted: it returns zeros, and counts of 1 (2026.4)."""
     if op.attr("sorted") == 0 and op.attr("axis") is None:
@@ -507,7 +514,7 @@ RULES: dict[str, Rule] = {
     "Unique": Rule(checks=(_sorted_or_along_an_axis,)),
     "Squeeze": Rule(constants=(1,), checks=(_known_axes,)),
     "Tile": Rule(constants=(1,)),
-    "TopK": Rule(constants=(1,)),
+    "TopK": Rule(constants=(1,), checks=(_some_elements,)),
     "Unsqueeze": Rule(constants=(1,)),
 }
 

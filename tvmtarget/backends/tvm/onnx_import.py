@@ -771,6 +771,41 @@ class _SymbolicImport(FittingOperands):
             start = self.simple(start + size)
         return relax.Tuple(parts)
 
+    def scatter_elements(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a ScatterElements with fewer indices than elements to a ScatterND; None for others.
+
+        TVM takes the sizes of the data for those of the indices along other axes: the first one on either side of the
+        scattered axis does not matter, the others are those that it counts with.
+        """
+        tirx, relax, te = self._tvm.tirx, self._tvm.relax, self._tvm.te
+        data, places = self.shape(inputs[0]), self.shape(inputs[1])
+        axis = self.attribute(node, "axis", 0) % len(data)
+        others = [*range(1, axis), *range(axis + 2, len(data))]
+        if all(self._are_equal(data[at], places[at]) for at in others):
+            return None
+
+        def coordinates(indices: Any, wanted: Any, size: Any) -> Any:  # noqa: ANN401
+            def element(*at: Any) -> Any:  # noqa: ANN401
+                dtype = indices.dtype
+                index = indices(*at[:-1])
+                counted = tirx.Select(index < 0, index + size[0].astype(dtype), index)
+                parts = [counted if one == axis else at[one].astype(dtype) for one in range(len(data))]
+                chosen = parts[-1]
+                for one, part in enumerate(parts[:-1]):
+                    chosen = tirx.Select(at[-1] == one, part, chosen)
+                return chosen
+
+            return te.compute([*wanted, self.number(len(data))], element, name="coordinates")
+
+        reduction = self.attribute(node, "reduction", b"none").decode()
+        return relax.op.scatter_nd(
+            inputs[0],
+            # The shape of the updates, which is that of the indices, is what TVM compares with.
+            self.emitted(builder, coordinates, inputs[1], self.shape(inputs[2]), [data[axis]]),
+            inputs[2],
+            "update" if reduction == "none" else reduction,
+        )
+
     def top_k(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a TopK, of a computed number of elements by sorting all; those of `sorted=0` are sorted, too."""
         tirx, relax = self._tvm.tirx, self._tvm.relax
@@ -781,7 +816,7 @@ class _SymbolicImport(FittingOperands):
         if not self.is_proven(count <= shape[axis]):
             self._require_equal(builder, count, tirx.max(tirx.min(count, shape[axis]), self.number(0)))
         largest, number = bool(self.attribute(node, "largest", 1)), self.value(count)
-        if number is not None:
+        if number:  # TVM takes all elements for none
             return relax.op.topk(data, number, axis, ret_type="both", largest=largest, dtype="int64")
         found = builder.emit(relax.op.topk(data, -1, axis, ret_type="both", largest=largest, dtype="int64"))
         parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]
@@ -892,6 +927,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Resize": _SymbolicImport.resize,
     "ReverseSequence": _SymbolicImport.reverse_sequence,
     "RoiAlign": _SymbolicImport.roi_align,
+    "ScatterElements": _SymbolicImport.scatter_elements,
     "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,
