@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import tvmtarget as tt
 
@@ -55,3 +55,13 @@ def test_symbolic_dimensions_are_expanded_to_constant_sizes():
 def test_a_gpu_has_to_know_what_it_expands():
     with pytest.raises(tt.TvmTargetError, match="it is not known which dimensions it expands"):
         tt.decompose(tt.IRModule.from_onnx(parser.parse_model(CONSTANT)), "cuda(host=llvm)")
+
+
+def test_constants_of_computed_shapes_may_be_infinite():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, m] x) => (float[n, m] y)
+        { s = Shape(x)  c = ConstantOfShape <value = float[1] {0}> (s)  y = Max(x, c) }""")
+    (node,) = (node for node in proto.graph.node if node.op_type == "ConstantOfShape")
+    node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.float32([-np.inf])))
+    agree(tt.build(tt.IRModule.from_onnx(proto), "llvm"), proto, {"x": image(2, 3)})

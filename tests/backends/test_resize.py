@@ -250,3 +250,12 @@ def test_openvino_does_not_take_sizes_that_it_rounds_up(size, scale):
     module = tt.IRModule.from_onnx(parser.parse_model(text))
     with pytest.raises(InfeasibleError, match=r"it rounds \d+ \* \S+ up to a size of"):
         tt.decompose(module, "openvino")
+
+
+def test_one_element_is_resized_to_a_size_that_a_value_states():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 4, 1] x, int64[3] sizes) => (float[a, b, c] y)
+        { y = Resize <mode = "linear", coordinate_transformation_mode = "asymmetric"> (x, , , sizes) }""")
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": image(4, 4, 1), "sizes": np.array([4, 4, 8])})
+    np.testing.assert_array_equal(found["y"], np.repeat(image(4, 4, 1), 8, axis=2))

@@ -92,6 +92,8 @@ def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[
             axis = len(found)
             if axis == len(after):
                 return operand(*found).astype(wide)
+            if isinstance(before[axis], tirx.IntImm) and int(before[axis]) == 1:  # which all coordinates are read from
+                return interpolated(indices, [*found, tirx.IntImm("int64", 0)])
             place = coordinate(indices[axis], axis, before[axis], after[axis])
             if method == "nearest":
                 return interpolated(indices, [*found, within(rounded(place).astype("int64"), before[axis])])

@@ -340,8 +340,9 @@ class _SymbolicImport(FittingOperands):
         sizes = self.known(node.input[0]) or self.read_sizes(builder, inputs[0])
         tensor = self.attribute(node, "value", None)
         value = np.zeros(1, "float32") if tensor is None else numpy_helper.to_array(tensor)
-        constant = self._tvm.relax.const(value.reshape(()), str(value.dtype))
-        return self._tvm.relax.op.full(self._tvm.relax.ShapeExpr(sizes), constant, str(value.dtype))
+        relax = self._tvm.relax
+        constant = relax.const(value.reshape(()), str(value.dtype))
+        return relax.op.broadcast_to(constant, relax.ShapeExpr(sizes))  # `full` fails on infinities
 
     def range(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Range of known sizes or of floats; None for others, whose length TVM's importer computes."""
