@@ -248,17 +248,87 @@ def test_of_equal_values_the_first_are_taken(largest):
     compared([node], {"x": x}, {"values": "float32", "indices": "int64"}, k=np.array([7]))
 
 
+def compared_text(text):
+    """Check that a model of static dimensions returns what ONNX Runtime returns."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    proto = parser.parse_model('<ir_version: 8, opset_import: ["": 18]>' + text)
+    random = np.random.default_rng(0)
+    shapes = {one.name: [dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in proto.graph.input}
+    inputs = {name: random.standard_normal(shape, "float32") for name, shape in shapes.items()}
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
+    for result, wanted in zip(tt.build(proto, "openvino").run(inputs).values(), expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5, strict=True)
+
+
 @pytest.mark.parametrize(("moved", "pads"), [("Relu(x)", "1, 1, 1, 1"), ("Relu(x) p = Pad(r, margins)", "1, 0, 0, 2")])
 def test_convolutions_by_one_weight_for_each_channel_pad_before_strides(moved, pads):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    proto = parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 17]>
+    compared_text(f"""
         g (float[1, 2, 6, 7] x) => (float[1, 3, h, w] y)
         <float[3, 2, 1, 1] k = {{1, 2, 3, 4, 5, 6}}, int64[8] margins = {{0, 0, 1, 0, 0, 0, 0, 2}}>
         {{ r = {moved}  y = Conv <pads = [{pads}], strides = [2, 1]> ({"p" if "Pad" in moved else "r"}, k) }}""")
-    inputs = {"x": np.random.default_rng(0).standard_normal((1, 2, 6, 7), "float32")}
-    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, inputs)
-    np.testing.assert_allclose(tt.build(proto, "openvino").run(inputs)["y"], expected, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "attributes"),
+    [
+        ("2, 1, 9, 6", "1, 1, 1, 1", "pads = [2, 0, 1, 2]"),
+        ("2, 1, 7, 8, 8", "1, 1, 3, 2, 2", "dilations = [1, 2, 1], pads = [2, 0, 2, 1, 1, 0]"),
+    ],
+)
+def test_convolutions_of_one_channel_read_their_image_only(shape, kernel, attributes):
+    numbers = ", ".join(map(str, range(1, 1 + math.prod(map(int, kernel.split(","))))))
+    compared_text(f"""
+        g (float[{shape}] x) => (float[{", ".join("abcde"[: shape.count(",") + 1])}] y)
+        <float[{kernel}] w = {{{numbers}}}> {{ y = Conv <{attributes}> (x, w) }}""")
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "y = Abs(p)",
+        "s = Sigmoid(p) y = Mul(p, s)",
+        "d = Div(p, q) e = Erf(d) o = Add(e, i) m = Mul(p, o) y = Mul(m, h)",
+    ],
+)
+def test_activations_that_fall_follow_pools(activation):
+    weights = ", ".join(map(str, np.random.default_rng(1).standard_normal(16)))
+    compared_text(f"""
+        g (float[1, 4, 12] x) => (float[1, 4, 6] y)
+        <float[4, 4, 1] w = {{{weights}}}, float q = {{1.4142135}}, float i = {{1}}, float h = {{0.5}}>
+        {{ c = Conv(x, w)  p = MaxPool <kernel_shape = [2], strides = [2]> (c)  {activation} }}""")
+
+
+@pytest.mark.parametrize("reduced", ["ReduceMean(x, axes)", "GlobalMaxPool(x)"])
+def test_values_reduced_by_rows_are_scaled_by_channel(reduced):
+    compared_text(f"""
+        g (float[3, 5, 4] x) => (float[3, 5, 1] y) <int64[1] axes = {{2}}, float[5, 1] scale = {{1, 2, 3, 4, 5}}>
+        {{ r = {reduced}  y = Mul(r, scale) }}""")
+
+
+def test_parts_of_a_value_are_convolved_with_strides():
+    compared_text("""
+        g (float[1, 4, 5, 5] x) => (float[1, 1, 3, 3] y) <float[1, 2, 1, 1] w = {1, 2}>
+        { a, b = Split <axis = 1, num_outputs = 2> (x)  c = Mul(a, b)  y = Conv <strides = [2, 2]> (c, w) }""")
+
+
+def test_strides_stay_behind_convolutions_that_pad():
+    compared_text("""
+        g (float[2, 1, 4] x) => (float[2, 3, 4] y)
+        <float[3, 1, 1] v = {1, 2, 3}, float[3, 3, 1] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}>
+        { p = Conv <pads = [2, 2]> (x, v)  y = Conv <strides = [2]> (p, w) }""")
+
+
+def test_rows_of_a_reduction_are_convolved():
+    compared_text("""
+        g (float[1, 8, 4] x) => (float[1, 2, 2] y, float[1, 1, 4] r)
+        <int64[1] axes = {1}, float[2, 1, 2] w = {1, 2, 3, 4}>
+        { r = ReduceMean(x, axes)  y = Conv <strides = [2]> (r, w) }""")
+
+
+def test_dimensions_of_one_element_keep_their_places_where_others_are_reduced():
+    compared_text("""
+        g (float[1, 2, 9, 8] x) => (float[9, 1] y) <int64[2] axes = {0, 3}>
+        { t = Transpose <perm = [3, 2, 0, 1]> (x)  y = ReduceL2 <keepdims = 0> (t, axes) }""")
 
 
 @pytest.mark.parametrize("x", [np.zeros((2, 3)), -np.ones((2, 2)), np.linspace(-1, 3, 20).reshape(4, 5)])

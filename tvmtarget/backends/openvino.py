@@ -129,8 +129,13 @@ class _OpenVino(Backend):
             _remove_conversions(model)
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
+            _widen_single_channels(ov, model)
+            _activate_after_pools(ov, model)
+            _reduce_before_squeezes(ov, model)
+            _reduce_four_dimensions(ov, model)
             _divide_exactly(model)
             _stride_before_products(ov, model)
+            model.validate_nodes_and_infer_types()
             _separate_sequences(ov, model)
             _separate_biases(ov, model)
             _compute_constants(ov, model)
@@ -238,6 +243,127 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
             reader.replace_source_output(doubled)
 
 
+def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Compute convolutions of one channel to one as of one to two, where OpenVINO reads memory of others (2026.4).
+
+    These are those with windows in nothing but padding, and those of three dimensions with gaps in the windows.
+    """
+    for node in model.get_ordered_ops():
+        weights = node.get_input_partial_shape(1) if node.get_type_name() == "Convolution" else None
+        if weights is None or weights.is_dynamic or list(weights)[:2] != [1, 1]:
+            continue
+        attributes = node.get_attributes()
+        begins, ends, strides, gaps = (
+            list(map(int, attributes[name])) for name in ("pads_begin", "pads_end", "strides", "dilations")
+        )
+        kernel = [int(size.get_length()) for size in list(weights)[2:]]
+        widths = [(size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True)]
+        is_outside = any(max(pads) >= width for *pads, width in zip(begins, ends, widths, strict=True))
+        if not is_outside and not (len(kernel) == 3 and widths != kernel):
+            continue
+        given = node.input_value(1)
+        zeros = ov.opset1.constant(np.zeros(kernel, "float32")[None, None], given.get_element_type())
+        both = ov.opset1.concat([given, zeros], 0)
+        product = ov.opset1.convolution(node.input_value(0), both, strides, begins, ends, gaps, attributes["auto_pad"])
+        first = ov.opset8.slice(product, *(np.array([one]) for one in (0, 1, 1, 1))).output(0)
+        first.set_names(node.output(0).get_names())
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(first)
+
+
+def _activate_after_pools(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Keep activations that fall anywhere behind the MaxPool that they follow.
+
+    OpenVINO applies all that follow a convolution and a MaxPool before the MaxPool (2026.4), which gives other results
+    unless they rise only. A MaxPool of single elements between the two keeps it from that.
+    """
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MaxPool":
+            continue
+        readers = list(node.output(0).get_target_inputs())
+        activations = [one.get_node() for one in readers]
+        while any(one.get_type_name() in _SHAPES for one in activations):
+            nested = ([one] if one.get_type_name() not in _SHAPES else _readers_of(one) for one in activations)
+            activations = [reader for ones in nested for reader in ones]
+        kinds = {
+            one.get_type_name()
+            for one in activations
+            if one.get_type_name() != "Add" or any(map(_is_constant, _sources(one)))
+        }
+        # Exporters write x * f(x), which OpenVINO makes one activation.
+        if kinds.isdisjoint(_FALLING) and (len(activations) < 2 or kinds.isdisjoint(_PARTS_OF_FALLING)):
+            continue
+        whole, none = ([number] * (len(node.get_output_partial_shape(0)) - 2) for number in (1, 0))
+        kept = ov.opset1.max_pool(node.output(0), whole, none, none, whole).output(0)
+        kept.set_names(node.output(0).get_names())
+        node.output(0).set_names(set())
+        for reader in readers:
+            reader.replace_source_output(kept)
+
+
+def _readers_of(node: Any) -> list[Any]:  # noqa: ANN401
+    return [one.get_node() for one in node.output(0).get_target_inputs()]
+
+
+_SHAPES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_FALLING = frozenset({"Abs", "Gelu", "HSwish", "Mish", "PRelu", "Selu", "Sqrt", "Swish"})
+_PARTS_OF_FALLING = frozenset({"Add", "Divide", "Erf", "HSigmoid", "Multiply", "Power", "Sigmoid", "SoftPlus", "Tanh"})
+
+
+def _reduce_before_squeezes(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have reductions of transposed values keep dimensions, and these removed behind them.
+
+    OpenVINO may else leave out a Transpose that moves dimensions of one element only, and their places too (2026.4).
+    """
+    for node in model.get_ordered_ops():
+        is_reduction = node.get_type_name().startswith("Reduce") and not node.get_attributes()["keep_dims"]
+        if not is_reduction or _sources(node)[0].get_type_name() != "Transpose":
+            continue
+        names, readers = node.output(0).get_names(), list(node.output(0).get_target_inputs())
+        node.set_attribute("keep_dims", True)
+        node.constructor_validate_and_infer_types()
+        removed = ov.opset1.squeeze(node, node.input_value(1)).output(0)
+        node.output(0).set_names(set())
+        removed.set_names(names)
+        for reader in readers:
+            reader.replace_source_output(removed)
+
+
+def _reduce_four_dimensions(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have dimensions of three-dimensional values reduced together with a fourth one, of one element.
+
+    OpenVINO fuses what follows by channel, such as a scale, into a reduction, but takes the batches of three dimensions
+    for channels (2026.4).
+    """
+    for node in model.get_ordered_ops():
+        shape = node.get_input_partial_shape(0) if node.get_type_name().startswith("Reduce") else None
+        if shape is None or shape.rank.is_dynamic or len(shape) != 3:
+            continue
+        axes = _sources(node)[1]
+        if axes.get_type_name() == "Constant":
+            listed = [int(one) % 3 for one in axes.data.flat]
+        else:  # those of a global pool begin with 2; others are all dimensions
+            listed = [2] if axes.get_type_name() == "Range" and _begins_with(axes, 2) else []
+        if not listed:
+            continue
+        node.input(0).replace_source_output(ov.opset1.unsqueeze(node.input_value(0), np.array([3])).output(0))
+        node.input(1).replace_source_output(ov.opset1.constant(np.array([*listed, 3])).output(0))
+        if not node.get_attributes()["keep_dims"]:
+            continue
+        names, readers = node.output(0).get_names(), list(node.output(0).get_target_inputs())
+        node.constructor_validate_and_infer_types()
+        reduced = ov.opset1.squeeze(node, np.array([3])).output(0)
+        node.output(0).set_names(set())
+        reduced.set_names(names)
+        for reader in readers:
+            reader.replace_source_output(reduced)
+
+
+def _begins_with(numbers: Any, first: int) -> bool:  # noqa: ANN401
+    start = _sources(numbers)[0]
+    return bool(start.get_type_name() == "Constant" and start.data.flat[0] == first)
+
+
 def _divide_exactly(model: Any) -> None:  # noqa: ANN401
     """Have floats that are rounded divided, not multiplied by inverses, which is off by a unit in the last place.
 
@@ -262,22 +388,29 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
 
 
 def _stride_before_products(ov: Any, model: Any) -> None:  # noqa: ANN401
-    """Have padded convolutions by one weight for each channel and strides read elements that are taken before them.
+    """Have convolutions by one weight for each channel and strides read elements that are taken before them.
 
-    OpenVINO moves such strides to operations before, behind which the convolution still pads (2026.4).
+    OpenVINO moves such strides to operations before. It fails at those of several results, and convolutions that pad
+    their image, these or others before them, read other elements then (2026.4).
     """
+    products, has_parts = [], False
     for node in model.get_ordered_ops():
-        if node.get_type_name() != "Convolution":
-            continue
-        attributes, data = node.get_attributes(), node.input_value(0)
+        has_parts = has_parts or len(node.outputs()) > 1
+        if node.get_type_name() == "Convolution" and all(
+            size == 1 for size in list(node.get_input_partial_shape(1))[2:]
+        ):
+            products.append((node, node.get_attributes()))
+    is_padded = any(
+        any([*one["pads_begin"], *one["pads_end"]]) or node.input_value(0).get_node().get_type_name() == "Pad"
+        for node, one in products
+    )
+    for node, attributes in products if has_parts or is_padded else ():
         before, after, strides = (list(map(int, attributes[name])) for name in ("pads_begin", "pads_end", "strides"))
-        kernel = list(node.get_input_partial_shape(1))[2:]
-        is_padded = any([*before, *after]) or data.get_node().get_type_name() == "Pad"
-        if not is_padded or all(step == 1 for step in strides) or any(size != 1 for size in kernel):
+        if all(step == 1 for step in strides):
             continue
+        data, rank = node.input_value(0), len(strides)
         margins = (np.array([0, 0, *margin]) for margin in (before, after))
         padded = ov.opset1.pad(data, *margins, "constant", ov.opset1.constant(0, data.get_element_type()))
-        rank = len(strides)
         first, last = np.zeros(rank, "int64"), np.full(rank, np.iinfo("int64").max)
         taken = ov.opset8.slice(padded, first, last, np.array(strides), np.arange(2, 2 + rank))
         whole = [1] * rank
