@@ -272,6 +272,7 @@ def test_convolutions_by_one_weight_for_each_channel_pad_before_strides(moved, p
     ("shape", "kernel", "attributes"),
     [
         ("2, 1, 9, 6", "1, 1, 1, 1", "pads = [2, 0, 1, 2]"),
+        ("2, 1, 8, 9, 3", "1, 1, 2, 1, 1", "dilations = [1, 2, 1]"),
         ("2, 1, 7, 8, 8", "1, 1, 3, 2, 2", "dilations = [1, 2, 1], pads = [2, 0, 2, 1, 1, 0]"),
     ],
 )
@@ -303,6 +304,29 @@ def test_values_reduced_by_rows_are_scaled_by_channel(reduced):
     compared_text(f"""
         g (float[3, 5, 4] x) => (float[3, 5, 1] y) <int64[1] axes = {{2}}, float[5, 1] scale = {{1, 2, 3, 4, 5}}>
         {{ r = {reduced}  y = Mul(r, scale) }}""")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_ranges_away_from_their_ends_are_empty(dtype):
+    kind = dtype.removesuffix("32")
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g ({kind} first, {kind} last, {kind} step) => ({kind}[n] y) {{ y = Range(first, last, step) }}""")
+    program = tt.build(proto, "openvino")
+    for first, last, step in [(3, 1, 1), (1, 3, -1), (-1, -4, 2), (0, 5, 2), (5, 0, -2), (0, 0, 1)]:
+        given = {"first": first, "last": last, "step": step}
+        found = program.run({name: np.array(one, dtype) for name, one in given.items()})["y"]
+        np.testing.assert_array_equal(found, np.arange(first, last, step).astype(dtype))
+
+
+def test_grids_of_one_aligned_element_are_refused():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 20]>
+        g (float[2, 2, 3] x) => (float[2, 5, 1, 2] y) <int64[4] sizes = {2, 3, 5, 1}>
+        { y = AffineGrid <align_corners = 1> (x, sizes) }""")
+    for leaf in ("openvino", "llvm"):
+        with pytest.raises(InfeasibleError, match="aligns corners of 2 or more elements only"):
+            tt.decompose(tt.IRModule.from_onnx(proto), leaf)
 
 
 def test_parts_of_a_value_are_convolved_with_strides():

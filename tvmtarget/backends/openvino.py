@@ -129,6 +129,7 @@ class _OpenVino(Backend):
             _remove_conversions(model)
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
+            _end_ranges(ov, model)
             _widen_single_channels(ov, model)
             _activate_after_pools(ov, model)
             _reduce_before_squeezes(ov, model)
@@ -243,10 +244,23 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
             reader.replace_source_output(doubled)
 
 
+def _end_ranges(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have ranges away from their ends be empty: OpenVINO counts by the distance, in either direction (2026.4)."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Range" or all(map(_is_constant, _sources(node))):
+            continue
+        start, stop, step = (node.input_value(at) for at in range(3))
+        if len({str(one.get_element_type()) for one in (start, stop, step)}) > 1:  # axes, of the reader's own
+            continue
+        rises = ov.opset1.greater(step, ov.opset1.constant(0, step.get_element_type()))
+        ends = (ov.opset1.maximum(stop, start), ov.opset1.minimum(stop, start))
+        node.input(1).replace_source_output(ov.opset1.select(rises, *ends).output(0))
+
+
 def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
     """Compute convolutions of one channel to one as of one to two, where OpenVINO reads memory of others (2026.4).
 
-    These are those with windows in nothing but padding, and those of three dimensions with gaps in the windows.
+    These are those with windows in nothing but padding, and those of three dimensions with dilations.
     """
     for node in model.get_ordered_ops():
         weights = node.get_input_partial_shape(1) if node.get_type_name() == "Convolution" else None
@@ -259,7 +273,7 @@ def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
         kernel = [int(size.get_length()) for size in list(weights)[2:]]
         widths = [(size - 1) * gap + 1 for size, gap in zip(kernel, gaps, strict=True)]
         is_outside = any(max(pads) >= width for *pads, width in zip(begins, ends, widths, strict=True))
-        if not is_outside and not (len(kernel) == 3 and widths != kernel):
+        if not is_outside and not (len(kernel) == 3 and any(gap > 1 for gap in gaps)):
             continue
         given = node.input_value(1)
         zeros = ov.opset1.constant(np.zeros(kernel, "float32")[None, None], given.get_element_type())

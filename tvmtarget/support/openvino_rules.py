@@ -449,7 +449,7 @@ RULES: dict[str, Rule] = {
     "ai.onnx.ml::ArrayFeatureExtractor": replace(
         tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
     ),
-    "AffineGrid": Rule(constants=(1,)),
+    "AffineGrid": Rule(constants=(1,), checks=(tvm_rules.check_grid_of_rows,)),
     "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows)),
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},

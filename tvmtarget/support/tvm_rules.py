@@ -33,6 +33,7 @@ __all__ = [
     "UNSUPPORTED",
     "check_broadcast",
     "check_empty_operands",
+    "check_grid_of_rows",
     "check_matmul",
     "check_nonempty",
     "computed_shape",
@@ -406,6 +407,21 @@ def _check_hardmax(op: Op) -> Reject | None:
     shape, axis = _shape(op, 0), _axis(op, 1 if op.opset < 13 else -1)
     concerned = shape[axis:] if op.opset < 13 else shape[axis : axis + 1]
     return None if _is_static(concerned) else _symbolic(op, 0)
+
+
+def check_grid_of_rows(op: Op) -> Reject | None:
+    """Reject grids whose aligned corners are one element.
+
+    Args:
+        op: an AffineGrid.
+
+    Returns:
+        The reason, or None.
+    """
+    sizes = op.constant(1)
+    if not op.attr("align_corners") or sizes is None or (sizes[2:] > 1).all():
+        return None
+    return reject("RULE", "it aligns corners of 2 or more elements only")
 
 
 def _check_top_k(op: Op) -> Reject | None:
@@ -870,7 +886,7 @@ RULES: dict[str, Rule] = {
         checks=(_check_quantize, _check_scales),
     ),
     # Images.
-    "AffineGrid": Rule(dtypes=_FLOAT32, constants=(1,)),
+    "AffineGrid": Rule(dtypes=_FLOAT32, constants=(1,), checks=(check_grid_of_rows,)),
     "GridSample": Rule(dtypes=_WIDE_FLOATS, checks=(_check_grid_sample,)),
     "Resize": Rule(
         dtypes=_NUMBERS,
