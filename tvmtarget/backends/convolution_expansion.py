@@ -168,8 +168,8 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     axes = [] if weights is None or not np.isfinite(weights).all() else _axes(attributes, weights.shape[2:])
     steps, parts = [axis.step for axis in axes], _convolutions(axes)
     sizes = [dim.dim_value for dim in builder.types[x].shape.dim] if x in builder.types else []
-    is_known = bool(sizes) and 0 not in (sizes[0], *sizes[2:])
-    is_placed = is_known or len(axes) == 1 or math.prod(steps) == 1 or _is_square(steps, builder.opset)
+    is_known = bool(sizes) and [sizes[0], *sizes[2:]].count(0) <= 1  # as a Reshape computes one size
+    is_placed = is_known or math.prod(steps) == 1 or _is_square(steps, builder.opset)
     if weights is None or not parts or not is_placed or any(one is None for one in biases):
         builder.nodes.append(node)
         return
@@ -193,11 +193,9 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     made = [*map(convolve, parts)]
     result = made[0] if len(made) == 1 else builder.add("Concat", made, axis=1)
     if math.prod(steps) > 1:
-        channels, shape = weights.shape[1] * groups, list[int]()
-        if is_known:
-            counts = zip(sizes[2:], parts[0], strict=True)
-            shape = [sizes[0], *(size + one.left + one.right - len(one.weights) + 1 for size, one in counts)]
-        result = _interleaved(builder, result, channels, steps, shape, is_apart=len(made) > 1)
+        more = [one.left + one.right - len(one.weights) + 1 for one in parts[0]]
+        shape = [size + one if size else -1 for size, one in zip(sizes[:1] + sizes[2:], [0, *more], strict=False)]
+        result = _interleaved(builder, result, weights.shape[1] * groups, steps, shape, is_apart=len(made) > 1)
     for at, (first, last) in enumerate((one.cut for one in parts[0]), 2):
         result = builder.slice(result, first, -last or END, at) if first or last else result
     builder.add("Identity", [result], node.output[0])
@@ -224,18 +222,18 @@ def _interleaved(
 ) -> str:
     """Put the phases of each channel side by side; if they are apart, those of all channels follow each other.
 
-    The shape is the batch and the sizes of a phase, empty if they are not known.
+    The shape is the batch and the sizes of a phase, -1 for one that is not known.
     """
     rank = len(steps)
     if _is_square(steps, builder.opset):
         return builder.add("DepthToSpace", [x], blocksize=steps[0], mode="DCR" if is_apart else "CRD")
-    batch, counts = (shape[0], [*shape[1:]]) if shape else (0, [-1])  # 0 copies a size
+    batch, *counts = shape
     parts = [*steps, channels] if is_apart else [channels, *steps]
     order = [rank + 1 if is_apart else 1]
     for axis in range(rank):
         order += [rank + 2 + axis, axis + (1 if is_apart else 2)]
     split = builder.add("Transpose", [builder.reshape(x, [batch, *parts, *counts])], perm=[0, *order])
-    whole = [count * step for count, step in zip(counts, steps, strict=True)] if shape else counts
+    whole = [max(-1, count * step) for count, step in zip(counts, steps, strict=True)]
     return builder.reshape(split, [batch, channels, *whole])
 
 
