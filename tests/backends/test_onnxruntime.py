@@ -238,6 +238,26 @@ def test_a_product_with_dequantized_weights_of_four_bits_keeps_its_other_operand
     np.testing.assert_allclose(tt.build(proto, "onnxruntime")(x), tt.build(proto, "numpy")(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("pool", "between"),
+    [
+        ("MaxPool<kernel_shape = [3, 3]>", ""),
+        ("MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>", "i = Identity(p)"),
+        ("AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1>", ""),
+    ],
+)
+def test_zeros_around_what_a_pool_reads_are_values(pool, between):
+    read = "i" if between else "p"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (float[1,2,4,4] x) => (float[1,2,n,m] y)
+        <int64[8] pads = {{0, 0, 1, 1, 0, 0, 1, 2}}> {{ p = Pad(x, pads) {between} y = {pool}({read}) }}"""
+    module, x = (
+        tt.IRModule.from_onnx(parser.parse_model(text)),
+        -1 - np.random.default_rng(0).random((1, 2, 4, 4), "f4"),
+    )
+    found, wanted = (tt.build(module, target)(x) for target in ("onnxruntime", "numpy"))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 def test_a_cubic_resize_between_transposes_runs_at_all_levels():
     """ONNX Runtime moves the transposes, and has no kernel for what remains."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,12,10,3] x) => (float[1,9,7,3] y)

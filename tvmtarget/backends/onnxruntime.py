@@ -166,6 +166,13 @@ def _skipped(graph: GraphProto) -> Sequence[str]:
     # It moves transposes to where a cubic Resize has channels behind the sizes, which has no kernel (1.31).
     if any(node.op_type == "Resize" and attributes_of(node).get("mode") == "cubic" for node in nodes_in(graph)):
         skipped.append("TransposeOptimizer_CPUExecutionProvider")
+    # It takes zeros around a pool's operand for padding of the pool, which has no values, and for more than it allows.
+    padded: set[str] = set()
+    for node in nodes_in(graph):
+        if node.op_type == "Pad" or (node.op_type == "Identity" and node.input[0] in padded):
+            padded.add(node.output[0])
+        elif node.op_type in ("AveragePool", "MaxPool") and node.input[0] in padded:
+            return [*skipped, "Pad_Fusion"]
     return skipped
 
 
