@@ -319,6 +319,13 @@ def test_ranges_away_from_their_ends_are_empty(dtype):
         np.testing.assert_array_equal(found, np.arange(first, last, step).astype(dtype))
 
 
+@pytest.mark.parametrize("other", ["Add(w, c)", "Tanh(c)"])
+def test_an_absolute_value_leaves_the_concatenation_that_it_reads(other):
+    compared_text(f"""
+        g (float[2] a, float[3] b, float[5] w) => (float[5] y, float[5] z)
+        {{ c = Concat<axis = 0>(a, b)  y = Abs(c)  z = {other} }}""")
+
+
 def test_grids_of_one_aligned_element_are_refused():
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["": 20]>

@@ -130,6 +130,7 @@ class _OpenVino(Backend):
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
             _end_ranges(ov, model)
+            _keep_signs(ov, model)
             _widen_single_channels(ov, model)
             _activate_after_pools(ov, model)
             _reduce_before_squeezes(ov, model)
@@ -255,6 +256,23 @@ def _end_ranges(ov: Any, model: Any) -> None:  # noqa: ANN401
         rises = ov.opset1.greater(step, ov.opset1.constant(0, step.get_element_type()))
         ends = (ov.opset1.maximum(stop, start), ov.opset1.minimum(stop, start))
         node.input(1).replace_source_output(ov.opset1.select(rises, *ends).output(0))
+
+
+def _keep_signs(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have an Abs leave a concatenation as it is: OpenVINO overwrites those of one dimension (2026.4)."""
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "Abs":
+            continue
+        joined = _sources(node)[0]
+        while joined.get_type_name() == "Identity":
+            joined = _sources(joined)[0]
+        if joined.get_type_name() != "Concat" or joined.get_output_partial_shape(0).rank != 1:
+            continue
+        x = node.input_value(0)
+        largest = ov.opset1.maximum(x, ov.opset1.negative(x)).output(0)
+        largest.set_names(node.output(0).get_names())
+        for reader in node.output(0).get_target_inputs():
+            reader.replace_source_output(largest)
 
 
 def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
