@@ -316,6 +316,23 @@ def test_logarithms_of_sums_of_powers_are_infinite_where_an_element_is(opset, ke
     np.testing.assert_allclose(tt.build(proto, "llvm")(x), wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["Celu", "ReduceLogSumExp", "com.microsoft.Gelu", "com.microsoft.QuickGelu"])
+def test_results_of_scalars_are_scalars(kind):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    made = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float x) => (float y) {{ y = {kind}(x) }}""")
+    expanded = _prepared(made)[0]
+    assert all(node.op_type != kind.split(".")[-1] for node in expanded.graph.node)
+    wanted, found = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(
+            None, {one.graph.input[0].name: np.array(0.5, "float32")}
+        )[0]
+        for one in (made, expanded)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, strict=True)
+
+
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {

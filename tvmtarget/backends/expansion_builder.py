@@ -83,14 +83,14 @@ class ExpansionBuilder:
         """Add a constant.
 
         Args:
-            array: its elements; a scalar becomes a vector of one.
+            array: its elements.
             like: the value that it belongs to.
 
         Returns:
             Its name.
         """
         name = self._names.fresh(f"{like}:constant")
-        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self._graph.initializer.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def array(self, name: str) -> Array | None:

@@ -440,8 +440,7 @@ def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
     attributes = attributes_of(node)
 
     stated = builder.known(axes).tolist() if axes else attributes.get("axes", ())
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
-    zero = builder.constant(np.zeros(1, dtype), x)
+    zero = _scalar(builder, x, 0)
 
     most = builder.along("ReduceMax", x, stated)
     largest = builder.add("Where", [builder.add("IsInf", [most]), zero, most])
