@@ -11,7 +11,7 @@ from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
 from onnx import helper
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError, TargetError, UnknownNameError
+from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError
 from tvmtarget.ir.function import COPY
 from tvmtarget.ir.inline import inline_calls
 
@@ -353,6 +353,8 @@ def test_memories_of_values_say_where_they_are_computed():
         tt.decompose(in_memories(output=' in "cpu"'), board, where={"a": "@npu"})
     with pytest.raises(InfeasibleError, match=r"input 'x' is in memory 'sram', but the driver takes inputs in 'cpu'"):
         tt.decompose(in_memories(param=' in "sram"'), board)
+    with pytest.raises(ModelError, match=r"'x' is in memory 'dram', which the target does not have; .*: cpu, sram$"):
+        tt.decompose(in_memories(param=' in "dram"'), board)
     assert tt.decompose(in_memories(param=' in "cpu"', output=' in "shared"'), board).sites() == {
         "a": "npu",
         "b": "npu",

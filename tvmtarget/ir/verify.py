@@ -41,7 +41,7 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "verify_functions"]
+__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "unknown_memories", "verify_functions"]
 
 MAX_SHOWN = 5
 
@@ -556,21 +556,34 @@ def _memories_exist(body: _Body, tree: _TargetView) -> Iterator[str]:
     """Check that scopes are memory domains of the target, or memories that code generators provide everywhere."""
     params = [value for one in body.bodies for value in one.params if value.scope]
     values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
-    if not values:
-        return
-    # A scope may have a suffix: `shared.dyn` and `vdevice:0` belong to the memories `shared` and `vdevice`.
-    scopes = {value.scope for value in values}
-    named = {scope for scope in scopes if scope.replace(":", ".").split(".")[0] not in _MEMORIES}
-    topology = tree.topology if named else None
-    if topology is None:
-        return
+    if any(_memory_of(value.scope) not in _MEMORIES for value in values) and tree.topology is not None:
+        yield from unknown_memories(values, tree.topology)
+
+
+def unknown_memories(values: Iterable[Value], topology: Topology) -> Iterator[str]:
+    """Yield an error for each value in a memory that a target does not have.
+
+    Args:
+        values: the values.
+        topology: the target.
+
+    Yields:
+        Messages with the memories of the target.
+    """
     memories = topology.domains()
-    for value in [value for value in values if value.scope in named and value.scope not in memories]:
+    for value in values:
+        if not value.scope or value.scope in memories or _memory_of(value.scope) in _MEMORIES:
+            continue
         site = value.scope.lstrip(":@")
         # The nearest name is often that of another device, as `:cpu` is near to `:gpu`, so that all are listed.
         own = f"; that of @{site} is {topology[site].domain}" if site in topology else ""
         there = f"memories of the target: {', '.join(sorted(memories))}{own}"
         yield f"value {value.name!r} is in memory {value.scope!r}, which the target does not have; {there}"
+
+
+def _memory_of(scope: str) -> str:
+    """Return the memory of a scope without its suffix, as those of `shared.dyn` and `vdevice:0`."""
+    return scope.replace(":", ".").split(".")[0]
 
 
 # Memories within any domain that TVM's code generators use (StorageRank in TVM's runtime/thread_storage_scope.h), and

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tvmtarget.errors import InfeasibleError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.def_use import readers_of
 from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
 from tvmtarget.ir.inline import Frame, inline_calls
@@ -24,6 +24,7 @@ from tvmtarget.ir.rewrite import with_op_names
 from tvmtarget.ir.specialize import values_of_open_size
 from tvmtarget.ir.structure import OpFingerprint, op_fingerprint
 from tvmtarget.ir.types import OpaqueType, Type
+from tvmtarget.ir.verify import unknown_memories
 from tvmtarget.partition.control.scopes import Scope, Scopes, scopes_of
 from tvmtarget.partition.dataflow import Dataflow, Ints, Operands, Signatures, dataflow_of, operands_of, signatures_of
 from tvmtarget.partition.dequantization import unshare_dequantized
@@ -536,7 +537,8 @@ def _other_functions(module: IRModule) -> tuple[Function, ...]:
 
 
 def _check_input_memories(function: Function, topology: Topology) -> None:
-    """Raise `InfeasibleError` for inputs in another memory of the target than the one where the driver reads them."""
+    """Raise an error for inputs in a memory that the target lacks, or another one than where the driver reads them."""
+    raise_all(ModelError, list(unknown_memories(function.params, topology)))
     home = topology.home("")
     misplaced = [param for param in function.params if param.scope in topology.domains() and param.scope != home]
     if function.attr("role") is None:
