@@ -4,7 +4,7 @@ import pytest
 
 import tvmtarget as tt
 from tvmtarget.cli.main import main
-from tvmtarget.errors import ModelError, TvmTargetError, UnknownNameError
+from tvmtarget.errors import ArgumentError, ModelError, TvmTargetError, UnknownNameError
 from tvmtarget.ir.builder import FunctionBuilder
 
 TREE = "[npu=onnxruntime,cpu=numpy](host=@cpu)"
@@ -59,7 +59,7 @@ def test_unknown_names_come_with_the_nearest_functions_and_ops():
         module.constrain("function:feature", "@cpu")
     with pytest.raises(UnknownNameError, match="where 'function:feature' matches no op"):
         tt.decompose(module, TREE, where={"function:feature": "@cpu"})
-    with pytest.raises(UnknownNameError, match="is a string, not 7"):
+    with pytest.raises(ArgumentError, match=r"name of IRModule\.constrain is a text, not 7"):
         module.constrain(7, "@cpu")
 
 

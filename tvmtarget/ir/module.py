@@ -461,8 +461,6 @@ class IRModule:
         ('gpu', 'cuda')
         """
         parsed = Constraint.parse(constraint)
-        if not isinstance(name, str):
-            raise UnknownNameError(f"the name of a function or op is a string, not {shown(name)}")
         if function is None and name.startswith(FUNCTION):
             return self.with_function(self[name.removeprefix(FUNCTION)].replace(constraint=parsed))
         old = self[function] if function is not None else self.by_name.get("main")

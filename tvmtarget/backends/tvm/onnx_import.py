@@ -340,9 +340,12 @@ class _SymbolicImport(FittingOperands):
         sizes = self.known(node.input[0]) or self.read_sizes(builder, inputs[0])
         tensor = self.attribute(node, "value", None)
         value = np.zeros(1, "float32") if tensor is None else numpy_helper.to_array(tensor)
-        relax = self._tvm.relax
-        constant = relax.const(value.reshape(()), str(value.dtype))
-        return relax.op.broadcast_to(constant, relax.ShapeExpr(sizes))  # `full` fails on infinities
+        relax, dtype = self._tvm.relax, str(value.dtype)
+        # `full` writes no infinities, and `broadcast_to` compiles for 20 s in front of Trilu.
+        is_finite = value.dtype.kind != "f" or bool(np.isfinite(value).all())
+        constant, one = (relax.const(number.reshape(()), dtype) for number in (value, np.ones(1, value.dtype)))
+        filled = relax.op.full(relax.ShapeExpr(sizes), constant if is_finite else one, dtype)
+        return filled if is_finite else relax.op.multiply(filled, constant)
 
     def range(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Range of known sizes or of floats; None for others, whose length TVM's importer computes."""

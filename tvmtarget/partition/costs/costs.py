@@ -21,7 +21,6 @@ from tvmtarget.ir.function import Attribute, Constant, Opaque
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.costs.work import FORMS
 from tvmtarget.support.strategy import Op
-from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.problems import shown
 
 __all__ = ["MOST", "Costs", "LinkCost", "OpCost", "Shares", "SiteCost", "SubgraphCost", "check_costs", "structure_of"]
@@ -83,7 +82,6 @@ class LinkCost:
 Shares: TypeAlias = float | tuple[tuple[float, float], ...]
 
 
-@check_methods()
 @dataclass(frozen=True, slots=True)
 class OpCost:
     """Time of operations on a site: microseconds, or a share of the peaks of the site.
@@ -162,7 +160,6 @@ class SubgraphCost:
     origin: str = ""
 
 
-@check_methods()
 @dataclass(frozen=True, slots=True)
 class Costs:
     """All costs for one program and target; `Costs()` has only rooflines from the target's own attributes.
