@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeAlias
@@ -222,9 +222,18 @@ def _keep_order_of_ties(ov: Any, model: Any) -> None:  # noqa: ANN401
         # Only what is sorted by value may be stable.
         stable = ov.opset11.topk(*operands, **kept, sort="value", stable=True)
         for result, replacement in zip(node.outputs(), stable.outputs(), strict=True):
-            replacement.set_names(result.get_names())
-            for reader in result.get_target_inputs():
-                reader.replace_source_output(replacement)
+            _replace(result, replacement)
+
+
+def _replace(old: Any, result: Any, readers: Iterable[Any] | None = None) -> None:  # noqa: ANN401
+    """Have what reads a result read another one, which takes over its names.
+
+    If that is computed from the result, `readers` are those from before.
+    """
+    result.set_names(old.get_names())
+    old.set_names(set())
+    for reader in old.get_target_inputs() if readers is None else readers:
+        reader.replace_source_output(result)
 
 
 def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -240,9 +249,7 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
         halves = ov.opset1.multiply(node.input_value(0), half)
         extreme = getattr(ov.opset1, kind)(halves, node.input_value(1), node.get_attributes()["keep_dims"])
         doubled = ov.opset1.multiply(extreme, two).output(0)
-        doubled.set_names(node.output(0).get_names())
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(doubled)
+        _replace(node.output(0), doubled)
 
 
 def _end_ranges(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -270,9 +277,7 @@ def _keep_signs(ov: Any, model: Any) -> None:  # noqa: ANN401
             continue
         x = node.input_value(0)
         largest = ov.opset1.maximum(x, ov.opset1.negative(x)).output(0)
-        largest.set_names(node.output(0).get_names())
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(largest)
+        _replace(node.output(0), largest)
 
 
 def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -298,9 +303,7 @@ def _widen_single_channels(ov: Any, model: Any) -> None:  # noqa: ANN401
         both = ov.opset1.concat([given, zeros], 0)
         product = ov.opset1.convolution(node.input_value(0), both, strides, begins, ends, gaps, attributes["auto_pad"])
         first = ov.opset8.slice(product, *(np.array([one]) for one in (0, 1, 1, 1))).output(0)
-        first.set_names(node.output(0).get_names())
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(first)
+        _replace(node.output(0), first)
 
 
 def _activate_after_pools(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -327,10 +330,7 @@ def _activate_after_pools(ov: Any, model: Any) -> None:  # noqa: ANN401
             continue
         whole, none = ([number] * (len(node.get_output_partial_shape(0)) - 2) for number in (1, 0))
         kept = ov.opset1.max_pool(node.output(0), whole, none, none, whole).output(0)
-        kept.set_names(node.output(0).get_names())
-        node.output(0).set_names(set())
-        for reader in readers:
-            reader.replace_source_output(kept)
+        _replace(node.output(0), kept, readers)
 
 
 def _readers_of(node: Any) -> list[Any]:  # noqa: ANN401
@@ -351,14 +351,11 @@ def _reduce_before_squeezes(ov: Any, model: Any) -> None:  # noqa: ANN401
         is_reduction = node.get_type_name().startswith("Reduce") and not node.get_attributes()["keep_dims"]
         if not is_reduction or _sources(node)[0].get_type_name() != "Transpose":
             continue
-        names, readers = node.output(0).get_names(), list(node.output(0).get_target_inputs())
+        readers = list(node.output(0).get_target_inputs())
         node.set_attribute("keep_dims", True)
         node.constructor_validate_and_infer_types()
         removed = ov.opset1.squeeze(node, node.input_value(1)).output(0)
-        node.output(0).set_names(set())
-        removed.set_names(names)
-        for reader in readers:
-            reader.replace_source_output(removed)
+        _replace(node.output(0), removed, readers)
 
 
 def _reduce_four_dimensions(ov: Any, model: Any) -> None:  # noqa: ANN401
@@ -382,13 +379,10 @@ def _reduce_four_dimensions(ov: Any, model: Any) -> None:  # noqa: ANN401
         node.input(1).replace_source_output(ov.opset1.constant(np.array([*listed, 3])).output(0))
         if not node.get_attributes()["keep_dims"]:
             continue
-        names, readers = node.output(0).get_names(), list(node.output(0).get_target_inputs())
+        readers = list(node.output(0).get_target_inputs())
         node.constructor_validate_and_infer_types()
         reduced = ov.opset1.squeeze(node, np.array([3])).output(0)
-        node.output(0).set_names(set())
-        reduced.set_names(names)
-        for reader in readers:
-            reader.replace_source_output(reduced)
+        _replace(node.output(0), reduced, readers)
 
 
 def _begins_with(numbers: Any, first: int) -> bool:  # noqa: ANN401
@@ -447,9 +441,7 @@ def _stride_before_products(ov: Any, model: Any) -> None:  # noqa: ANN401
         taken = ov.opset8.slice(padded, first, last, np.array(strides), np.arange(2, 2 + rank))
         whole = [1] * rank
         product = ov.opset1.convolution(taken, node.input_value(1), whole, [0] * rank, [0] * rank, whole).output(0)
-        product.set_names(node.output(0).get_names())
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(product)
+        _replace(node.output(0), product)
 
 
 def _follows_reduction(node: Any) -> bool:  # noqa: ANN401
