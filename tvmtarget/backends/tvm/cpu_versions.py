@@ -1,8 +1,8 @@
 """Machine code of libraries, for several instruction sets, of which each machine runs the best that it has.
 
 Code for any x86-64 has SSE2 only, whose vectors are half as wide as those of AVX2, and which multiplies and adds in two
-instructions. Code of a leaf that states no instructions is therefore scheduled for the level x86-64-v3 (AVX2 and FMA,
-processors of 2013 and later), and LLVM compiles each scheduled tensor function twice, for that level and for any
+instructions. Code of a leaf that states no instructions is therefore scheduled and lowered for the level x86-64-v3
+(AVX2 and FMA, processors of 2013 and later), and LLVM compiles each tensor function twice, for that level and for any
 x86-64. A function in C has the name of the tensor function, and calls one of them. Constants and the instructions of
 TVM's virtual machine are those of both. Levels of x86-64: System V ABI for AMD64, version 1.0, section 3.1.1.
 
@@ -26,7 +26,7 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 from tvmtarget.target.tree import Target
 
-__all__ = ["CHECKS", "LEVEL", "LEVEL_VARIABLE", "has_versions", "object_files", "renamed", "runs_level"]
+__all__ = ["CHECKS", "LEVEL", "LEVEL_VARIABLE", "has_versions", "object_files", "runs_level"]
 
 Module: TypeAlias = Any
 Function: TypeAlias = Any
@@ -83,29 +83,24 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
     tvm = import_tvm()
     names = Names(variable.name_hint for variable in functions)
     called = [variable.name_hint for variable, function in functions.items() if "global_symbol" in function.attrs]
-    entries: dict[str, list[str]] = {name: [] for name in called}
+    suffixes = ("_v3", "_v1") if len(targets) > 1 else ("",)
+    versions = [{name: names.fresh(name + suffix) if suffix else name for name in called} for suffix in suffixes]
     context = tvm.transform.PassContext.current()
+    # TVM sets LLVM's options for the whole process while it compiles.
+    sets_options = any(target.attrs.get("cl-opt") for target in targets)
+    count = 1 if sets_options else processors()
+    lowered = _in_threads([partial(_lowered, *part, targets[0], context) for part in _parts(functions)], count)
     with object_folder() as folder:
-        tasks: list[Callable[[], Module]] = []
-        for target, suffix in zip(targets, ("v3", "v1") if len(targets) > 1 else ("",), strict=True):
-            version = functions
-            if suffix:
-                new = {
-                    variable.name_hint: tvm.ir.GlobalVar(names.fresh(f"{variable.name_hint}_{suffix}"))
-                    for variable in functions
-                }
-                version = {new[variable.name_hint]: renamed(function, new) for variable, function in functions.items()}
-                for name, made in entries.items():
-                    made.append(new[name].name_hint)
-            for number, (part, is_checked) in enumerate(_parts(version)):
-                within = context if is_checked else _without_checks(context)
-                tasks.append(partial(_compiled, part, target, within, folder / f"{suffix}_{number}.o"))
-        # TVM sets LLVM's options for the whole process while it compiles.
-        sets_options = any(target.attrs.get("cl-opt") for target in targets)
-        modules = _in_threads(tasks, 1 if sets_options else processors())
+        tasks = [
+            partial(_compiled, module, target, version, context, folder / f"{suffix}_{number}.o")
+            for target, version, suffix in zip(targets, versions, suffixes, strict=True)
+            for number, module in enumerate(lowered)
+        ]
+        modules = _in_threads(tasks, count)
     if len(targets) == 1:
         return modules
-    chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries.items()), "c", called, [])
+    entries = ((name, [version[name] for version in versions]) for name in called)
+    chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries), "c", called, [])
     return [*modules, chosen]
 
 
@@ -145,25 +140,35 @@ def _has_checks(function: Function) -> bool:
     return bool(stated)
 
 
-def _without_checks(context: Any) -> Any:  # noqa: ANN401
-    """Return a context in which functions do not check their arguments."""
-    return import_tvm().transform.PassContext(
-        opt_level=context.opt_level,
-        required_pass=list(context.required_pass),
-        disabled_pass=list(context.disabled_pass),
-        instruments=list(context.instruments or ()),
-        config={**context.config, "tirx.disable_assert": True},
-    )
-
-
-def _compiled(functions: Mapping[GlobalVar, Function], target: TvmTarget, context: Any, path: Path) -> Module:  # noqa: ANN401
-    """Compile functions into an object file."""
+def _lowered(functions: Mapping[GlobalVar, Function], is_checked: bool, target: TvmTarget, context: Any) -> Module:  # noqa: ANN401
+    """Apply the passes that do not depend on the level: what remains is to be compiled for each target."""
     tvm = import_tvm()
     # Contexts belong to threads.
     with context, target:
-        module = tvm.tirx.build(tvm.IRModule(functions), target=target)
+        lower, _, _ = tvm.tirx.get_tir_pipeline("default")
+        module = lower(tvm.tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
+        return module if is_checked else tvm.tirx.transform.SkipAssert()(module)
+
+
+def _compiled(lowered: Module, target: TvmTarget, names: Mapping[str, str], context: Any, path: Path) -> Module:  # noqa: ANN401
+    """Compile lowered functions into an object file, under other names.
+
+    Calls keep the names, so that they reach the version that is chosen.
+    """
+    tvm = import_tvm()
+    functions: dict[GlobalVar, Function] = {}
+    symbols: list[str] = []
+    for variable, function in lowered.functions_items():
+        version = function.with_attr("target", target.with_host(target))
+        if symbol := function.attrs.get("global_symbol"):
+            symbols.append(names[symbol.removeprefix(_PREFIX)])
+            version = version.with_attr("global_symbol", _PREFIX + symbols[-1])
+        functions[variable] = version
+    with context, target:
+        _, finish, _ = tvm.tirx.get_tir_pipeline("default")
+        module = tvm.get_global_func("target.build.llvm")(finish()(tvm.IRModule(functions)), target)
     module.write_to_file(str(path))
-    return tvm.runtime.load_static_library(str(path), [variable.name_hint for variable in functions])
+    return tvm.runtime.load_static_library(str(path), symbols)
 
 
 def _in_threads(tasks: Sequence[Callable[[], _T]], count: int) -> list[_T]:
@@ -196,21 +201,6 @@ def _in_threads(tasks: Sequence[Callable[[], _T]], count: int) -> list[_T]:
     if errors:
         raise errors[0]
     return [results[number] for number in range(len(tasks))]
-
-
-def renamed(function: Function, new: Mapping[str, GlobalVar]) -> Function:
-    """Return a tensor function under another name, with other names of what it calls.
-
-    Args:
-        function: the function.
-        new: the new names by the old ones.
-
-    Returns:
-        The changed function.
-    """
-    function = with_calls(function, lambda _, call: new.get(call.name))
-    symbol = function.attrs.get("global_symbol")
-    return function.with_attr("global_symbol", new[symbol].name_hint) if symbol in new else function
 
 
 # The calling convention is that of tvm-ffi (`TVMFFISafeCallType` in `tvm/ffi/c_api.h`). The bits are those of leaves 1,

@@ -15,8 +15,9 @@ from typing import Any, Literal, TypeAlias
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm
-from tvmtarget.backends.tvm.cpu_versions import CHECKS, object_files, renamed
+from tvmtarget.backends.tvm.cpu_versions import CHECKS, object_files
 from tvmtarget.ir.names import Names
+from tvmtarget.ir.relax.code import with_calls
 
 __all__ = ["Label", "Operand", "Register", "VmFunction", "VmLinker"]
 
@@ -304,7 +305,10 @@ def _renamed(tvm: Any, module: Module, names: Names) -> Module:  # noqa: ANN401
     for variable, function in module.functions_items():
         name = variable.name_hint
         if isinstance(function, tvm.tirx.PrimFunc):
-            function = renamed(function, new)
+            function = with_calls(function, lambda _, call: new.get(call.name))
+            symbol = function.attrs.get("global_symbol")
+            if symbol in new:
+                function = function.with_attr("global_symbol", new[symbol].name_hint)
         else:
             function = structural_map(function, (tvm.ir.GlobalVar, lambda used: new.get(used.name_hint, used)))
         functions[new.get(name, variable)] = function
