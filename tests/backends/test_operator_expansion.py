@@ -493,6 +493,41 @@ def test_transposed_convolutions_are_convolutions_of_their_image(shape, weights,
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "axis", "attributes"),
+    [
+        ("int8", None, {"strides": [2, 2]}),
+        ("uint8", 1, {"strides": [3, 2], "pads": [1] * 4, "group": 2}),  # zeros are added
+        ("uint16", -3, {"strides": [2, 2], "group": 2}),
+    ],
+)
+def test_quantized_weights_of_transposed_convolutions_stay_quantized(dtype, axis, attributes):
+    from tvmtarget.backends.tvm.backend import _prepared
+
+    rng, count = np.random.default_rng(0), 1 if axis is None else 3
+    weights = rng.integers(0, 127, (4, 3, 4, 4)).astype(dtype)
+    scales, zeros = floats(count) / 8, rng.integers(0, 127, count).astype(dtype)
+    inputs = {"x": floats(2, 4, 3, 5)}
+    made = model("ConvTranspose", inputs, {"w": floats(4, 3, 4, 4)}, **attributes)
+    del made.graph.initializer[:]
+    made.graph.initializer.extend(map(numpy_helper.from_array, (weights, scales, zeros), ("q", "s", "z")))
+    along = {} if axis is None else {"axis": axis}
+    made.graph.node.insert(0, helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], **along))
+    made.opset_import[0].version, made.ir_version = 21, 10
+    expanded = _prepared(shape_inference.infer_shapes(made))[0]
+    made_by = {name: node for node in expanded.graph.node for name in node.output}
+    convolution = next(node for node in expanded.graph.node if node.op_type == "Conv")
+    numbers = made_by[convolution.input[1]].input[0]
+    assert next(one for one in expanded.graph.initializer if one.name == numbers).data_type == (
+        helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    )
+    wanted, found = (
+        onnxruntime.InferenceSession(one.SerializeToString()).run(None, {one.graph.input[0].name: inputs["x"]})[0]
+        for one in (made, expanded)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(2, 8, 5), (2, 8, 5, 7)], ids=["series", "images"])
 def test_llvm_computes_transposed_convolutions_of_any_batch_or_none(shape):
     axes = len(shape) - 2

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from onnx import NodeProto
 
-from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
 
+Array: TypeAlias = "np.ndarray[Any, Any]"
 Indices: TypeAlias = "np.ndarray[Any, np.dtype[np.intp]]"
 
 __all__ = ["CONVOLUTION_EXPANSIONS"]
@@ -158,13 +159,14 @@ class _Axis(NamedTuple):
 
 
 def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
-    """Write a ConvTranspose by a constant as a Conv of its image, whose channels are the phases of the result.
+    """Write a ConvTranspose by constants as a Conv of its image, whose channels are the phases of the result.
 
     TVM inserts zeros between the elements instead, and multiplies them. Few phases are convolutions of their own if
     some have fewer weights, or results would have to be cut off.
     """
     (x, name, *bias), attributes = node.input, attributes_of(node)
-    weights, biases = builder.array(name), [builder.array(one) for one in bias if one]
+    quantized, biases = _quantized(builder, name), [builder.array(one) for one in bias if one]
+    weights = builder.array(name) if quantized is None else quantized.numbers
     axes = [] if weights is None or not np.isfinite(weights).all() else _axes(attributes, weights.shape[2:])
     steps, parts = [axis.step for axis in axes], _convolutions(axes)
     sizes = [dim.dim_value for dim in builder.types[x].shape.dim] if x in builder.types else []
@@ -177,15 +179,21 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.replaced.update(one for one in (name, *bias) if one and builder.is_read_once(one))
 
     def convolve(some: Sequence[_Phases]) -> str:
-        ends = [(0, max(0, one.weights.max() + 1 - axis.length)) for one, axis in zip(some, axes, strict=True)]
-        used = np.pad(weights, [(0, 0), (0, 0), *ends])
-        for at, one in enumerate(some):
-            used = used.take(one.weights[::-1], 2 + 2 * at)
-        # Dimensions are the group, the channel in it of the result, the phases, the channel of the image, and the taps.
-        used = used.reshape(groups, -1, *used.shape[1:])
-        used = used.transpose(0, 2, *range(4, used.ndim, 2), 1, *range(3, used.ndim, 2))
-        taps, count = used.shape[-rank:], math.prod(used.shape[2 : 2 + rank])
-        kernel = builder.constant(used.reshape(-1, *used.shape[-1 - rank :]), name)
+        def arranged(array: Array) -> Array:
+            ends = [(0, max(0, one.weights.max() + 1 - axis.length)) for one, axis in zip(some, axes, strict=True)]
+            used = np.pad(array, [(0, 0), (0, 0), *ends])
+            for at, one in enumerate(some):
+                used = used.take(one.weights[::-1], 2 + 2 * at)
+            # Dimensions are the group, the channel in it of the result, the phases, the channel of the image, the taps.
+            used = used.reshape(groups, -1, *used.shape[1:])
+            used = used.transpose(0, 2, *range(4, used.ndim, 2), 1, *range(3, used.ndim, 2))
+            return used.reshape(-1, *used.shape[-1 - rank :])
+
+        taps, count = [len(one.weights) for one in some], math.prod(one.weights.shape[1] for one in some)
+        if quantized is None:
+            kernel = builder.constant(arranged(weights), name)
+        else:
+            kernel = quantized.arranged(arranged, groups, count).dequantized(builder, name)
         bias = [builder.constant(np.repeat(one, count), name) for one in biases if one is not None]
         pads = [*(one.left for one in some), *(one.right for one in some)]
         return builder.add("Conv", [x, kernel, *bias], kernel_shape=taps, pads=pads, group=groups)
@@ -199,6 +207,45 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     for at, (first, last) in enumerate((one.cut for one in parts[0]), 2):
         result = builder.slice(result, first, -last or END, at) if first or last else result
     builder.add("Identity", [result], node.output[0])
+
+
+class _Quantized(NamedTuple):
+    """Quantized weights, with scales and zero points of the whole array or of each channel of the result."""
+
+    numbers: Array
+    scales: Array
+    zeros: Array
+
+    def arranged(self, arrange: Callable[[Array], Array], groups: int, phases: int) -> _Quantized:
+        """Return the weights of a convolution; what `arrange` adds dequantizes to zero."""
+        each = [-1, *[1] * (self.numbers.ndim - 2)]
+        differences = arrange(self.numbers.astype("int32") - self.zeros.astype("int32").reshape(each))
+        scales, zeros = (
+            np.repeat(np.tile(one, groups), phases) if one.ndim else one for one in (self.scales, self.zeros)
+        )
+        numbers = differences + zeros.astype("int32").reshape([-1, *[1] * (self.numbers.ndim - 1)])
+        return _Quantized(numbers.astype(self.numbers.dtype), scales, zeros)
+
+    def dequantized(self, builder: ExpansionBuilder, like: str) -> str:
+        """Add their dequantization, by scales of the first dimension."""
+        return builder.add("DequantizeLinear", [builder.constant(one, like) for one in self], axis=0)
+
+
+def _quantized(builder: ExpansionBuilder, name: str) -> _Quantized | None:
+    """Return the weights of a transposed convolution if they are dequantized constants of 8 or 16 bits."""
+    node = builder.maker(name)
+    if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+        return None
+    attributes, (x, scale, zero) = attributes_of(node), operands_of(node, 3)
+    numbers, scales = builder.array(x), builder.array(scale)
+    if numbers is None or scales is None or not {"axis"}.issuperset(attributes):
+        return None
+    zeros = builder.array(zero) if zero else np.zeros(scales.shape, numbers.dtype)
+    if zeros is None or numbers.dtype not in ("int8", "uint8", "int16", "uint16") or not np.isfinite(scales).all():
+        return None
+    if scales.size > 1 and attributes.get("axis", 1) not in (1, 1 - numbers.ndim):
+        return None
+    return _Quantized(numbers, *(one if one.size > 1 else one.reshape(()) for one in (scales, zeros)))
 
 
 def _convolutions(axes: Sequence[_Axis]) -> list[tuple[_Phases, ...]]:

@@ -117,6 +117,21 @@ class ExpansionBuilder:
         assert array is not None
         return array
 
+    def maker(self, name: str) -> NodeProto | None:
+        """Find the operation of the graph that computes a value.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            The operation; None if there is none.
+        """
+        return self._makers.get(name)
+
+    @cached_property
+    def _makers(self) -> dict[str, NodeProto]:
+        return {name: node for node in self._graph.node for name in node.output}
+
     def is_read_once(self, name: str) -> bool:
         """Return whether one operation reads a value of the graph, and only once.
 
