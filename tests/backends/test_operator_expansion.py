@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import tvmtarget as tt
 from tvmtarget.backends import operator_expansion
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.support import tvm_rules
 
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
@@ -463,8 +464,9 @@ TRANSPOSED = {
     "steps without weights": ((1, 4, 3), (4, 3, 2), {"strides": [3], "output_padding": [1]}, 1),
     "large steps": ((1, 2, 3, 3), (2, 2, 16, 16), {"strides": [8, 8], "pads": [4] * 4}, 1),
     "more padding than weights": ((1, 4, 5), (4, 3, 2), {"pads": [3, 1]}, 0),
-    "dilated weights": ((1, 4, 5), (4, 3, 2), {"dilations": [2]}, 0),
-    "automatic padding": ((1, 4, 5), (4, 3, 3), {"strides": [2], "auto_pad": "SAME_UPPER"}, 0),
+    "dilated weights": ((1, 4, 5), (4, 3, 2), {"dilations": [2], "auto_pad": "SAME_LOWER"}, 0),
+    "automatic padding": ((1, 4, 5, 4), (4, 3, 3, 3), SQUARES | {"auto_pad": "SAME_UPPER"}, 4),
+    "automatic padding before": ((1, 4, 5, 4), (4, 3, 3, 4), SQUARES | {"auto_pad": "SAME_LOWER"}, 4),
 }
 
 
@@ -482,7 +484,7 @@ def test_transposed_convolutions_are_convolutions_of_their_image(shape, weights,
         for axis in (0, *range(2, len(shape))):
             made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
         steps = attributes.get("strides", [1])
-        parts = parts if np.prod(steps) == 1 or (len(steps) == 2 and len({*steps}) == 1) else 0
+        parts = parts if np.prod(steps) == 1 or len(shape) == 3 or (len(shape) == 4 and len({*steps}) == 1) else 0
     expanded = _prepared(shape_inference.infer_shapes(made))[0]
     kinds = [node.op_type for node in expanded.graph.node]
     assert (kinds.count("Conv"), kinds.count("ConvTranspose")) == (parts, int(not parts))
@@ -491,6 +493,20 @@ def test_transposed_convolutions_are_convolutions_of_their_image(shape, weights,
         for one in (made, expanded)
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(10, 9), (11, 12)], ids=str)
+@pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER"])
+def test_the_shape_of_a_transposed_convolution_can_be_stated(shape, mode):
+    inputs, constants = {"x": floats(2, 4, 5, 4)}, {"w": floats(4, 3, 3, 4)}
+    made = model("ConvTranspose", inputs, constants, strides=[2, 3], output_shape=shape, auto_pad=mode)
+    wanted = onnxruntime.InferenceSession(made.SerializeToString()).run(None, inputs)[0]
+    assert wanted.shape[2:] == shape
+    found = tt.build(tt.IRModule.from_onnx(made), "llvm")(inputs["x"])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    made.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+    with pytest.raises(InfeasibleError, match=r"operand 0 of ConvTranspose, .* is not static"):
+        tt.decompose(tt.IRModule.from_onnx(made), "llvm")
 
 
 @pytest.mark.parametrize(

@@ -164,16 +164,18 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     TVM inserts zeros between the elements instead, and multiplies them. Few phases are convolutions of their own if
     some have fewer weights, or results would have to be cut off.
     """
-    (x, name, *bias), attributes = node.input, attributes_of(node)
+    x, name, *bias = node.input
+    sizes = [dim.dim_value for dim in builder.types[x].shape.dim] if x in builder.types else []
+    kernel = [dim.dim_value for dim in builder.types[name].shape.dim[2:]]
+    attributes = _with_pads(attributes_of(node), sizes[2:], kernel)
     quantized, biases = _quantized(builder, name), [builder.array(one) for one in bias if one]
     weights = builder.array(name) if quantized is None else quantized.numbers
-    axes = [] if weights is None or not np.isfinite(weights).all() else _axes(attributes, weights.shape[2:])
+    axes = [] if weights is None or not np.isfinite(weights).all() else _axes(attributes, kernel)
     steps, parts = [axis.step for axis in axes], _convolutions(axes)
-    sizes = [dim.dim_value for dim in builder.types[x].shape.dim] if x in builder.types else []
-    is_known = bool(sizes) and [sizes[0], *sizes[2:]].count(0) <= 1  # as a Reshape computes one size
+    is_known = bool(sizes) and sizes[2:].count(0) <= 1  # as a Reshape computes one size, and keeps that of the batch
     is_placed = is_known or math.prod(steps) == 1 or _is_square(steps, builder.opset)
     if weights is None or not parts or not is_placed or any(one is None for one in biases):
-        builder.nodes.append(node)
+        builder.add("ConvTranspose", node.input, node.output[0], **attributes)
         return
     groups, rank = attributes.get("group", 1), len(axes)
     builder.replaced.update(one for one in (name, *bias) if one and builder.is_read_once(one))
@@ -203,6 +205,7 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     if math.prod(steps) > 1:
         more = [one.left + one.right - len(one.weights) + 1 for one in parts[0]]
         shape = [size + one if size else -1 for size, one in zip(sizes[:1] + sizes[2:], [0, *more], strict=False)]
+        shape[0] = 0 if shape.count(-1) > 1 else shape[0]
         result = _interleaved(builder, result, weights.shape[1] * groups, steps, shape, is_apart=len(made) > 1)
     for at, (first, last) in enumerate((one.cut for one in parts[0]), 2):
         result = builder.slice(result, first, -last or END, at) if first or last else result
@@ -269,7 +272,7 @@ def _interleaved(
 ) -> str:
     """Put the phases of each channel side by side; if they are apart, those of all channels follow each other.
 
-    The shape is the batch and the sizes of a phase, -1 for one that is not known.
+    The shape is the batch, 0 for that of the operand, and the sizes of a phase; one that is not known is -1.
     """
     rank = len(steps)
     if _is_square(steps, builder.opset):
@@ -289,11 +292,31 @@ def _is_square(steps: Sequence[int], opset: int) -> bool:
     return len(steps) == 2 and len({*steps}) == 1 and opset >= 11
 
 
+def _with_pads(attributes: Mapping[str, Any], sizes: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
+    """Return attributes of a transposed convolution that state its padding, as ONNX defines it of the other ones.
+
+    Sizes that are not known are 0; `output_shape` is for images whose sizes are.
+    """
+    result, axes = dict(attributes), len(kernel)
+    mode, shape = result.pop("auto_pad", "NOTSET"), result.pop("output_shape", None)
+    if not shape and mode in ("NOTSET", "VALID"):
+        return result
+    steps, gaps, more = (
+        np.array(result.get(name) or [default] * axes)
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    # Results beyond a step for each element: `auto_pad` leaves them out.
+    beyond = (np.array(kernel) - 1) * gaps + 1 + more - steps
+    total = beyond + np.array(sizes) * steps - shape if shape else beyond
+    less = np.maximum(total, 0) // 2
+    rest = np.maximum(total, 0) - less
+    pads = (less, rest) if mode == "SAME_UPPER" else (rest, less)
+    return result | {"pads": np.concatenate(pads).tolist(), "output_padding": (more - np.minimum(total, 0)).tolist()}
+
+
 def _axes(attributes: Mapping[str, Any], kernel: Sequence[int]) -> list[_Axis]:
-    """Return the axes of a transposed convolution; none if its padding is automatic, or weights are dilated."""
+    """Return the axes of a transposed convolution; none if weights are dilated."""
     axes = len(kernel)
-    if attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in attributes:
-        return []
     if any(step != 1 for step in attributes.get("dilations", ())):
         return []
     pads = attributes.get("pads") or [0] * 2 * axes

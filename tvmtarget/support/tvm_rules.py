@@ -452,8 +452,9 @@ def _check_conv(op: Op) -> Reject | None:
 
 
 def _check_conv_transpose(op: Op) -> Reject | None:
-    """Require a static number of channels with groups, and a bias for each channel."""
-    if op.attr("group") not in (None, 1) and not _is_static(_shape(op, 0)[1:2]):
+    """Require static channels with groups, a bias for each channel, and with `output_shape` static sizes."""
+    sizes, has_groups, has_shape = _shape(op, 0), op.attr("group") not in (None, 1), bool(op.attr("output_shape"))
+    if not _is_static(sizes[1:2] * has_groups + sizes[2:] * has_shape):
         return _symbolic(op, 0)
     return unknown_fit(op) if op.operand(2) and not _is_static(_shape(op, 2)) else None
 
@@ -824,9 +825,7 @@ RULES: dict[str, Rule] = {
     "MatMulInteger": Rule(dtypes=frozenset({"int8", "uint8"}), checks=(check_matmul,)),
     # Convolution, pooling, normalisation.
     "Conv": Rule(dtypes=_FLOATS, checks=(_check_conv,)),
-    "ConvTranspose": Rule(
-        dtypes=_FLOATS, attrs={"output_shape": ()}, checks=(_require_static(1), _check_conv_transpose)
-    ),
+    "ConvTranspose": Rule(dtypes=_FLOATS, checks=(_require_static(1), _check_conv_transpose)),
     "AveragePool": _POOL,
     "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
     "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}),

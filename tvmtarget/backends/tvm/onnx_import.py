@@ -220,14 +220,26 @@ class _SymbolicImport(FittingOperands):
             wanted = [shape[at] if self.value(one) == 0 else one for at, one in enumerate(wanted)]
         if any(self.value(one) == -1 for one in wanted):
             at = next(at for at, one in enumerate(wanted) if self.value(one) == -1)
-            others = self.product([*wanted[:at], *wanted[at + 1 :]])
+            # A size that stays, such as that of an empty batch, is no divisor.
+            given, others = self._without_common(shape, [*wanted[:at], *wanted[at + 1 :]])
             # Where others are 0, there is no quotient, and the process would end.
-            quotient = self._tvm.tirx.floordiv(self.product(shape), self.most(others, self.number(1)))
+            quotient = self._tvm.tirx.floordiv(self.product(given), self.most(self.product(others), self.number(1)))
             wanted = [*wanted[:at], self.simple(quotient), *wanted[at + 1 :]]
         self._require_equal(builder, self.product(shape), self.product(wanted))
         if any(self.value(one) == 0 for one in wanted):  # for which TVM copies a size of the operand
             return self._tvm.relax.op.zeros(self._tvm.relax.ShapeExpr(wanted), str(data.ty.dtype))
         return self._tvm.relax.op.reshape(data, self._tvm.relax.ShapeExpr(wanted))
+
+    def _without_common(self, sizes: Sequence[Size], others: Sequence[Size]) -> tuple[list[Size], list[Size]]:
+        """Return sizes without the symbolic ones that occur in both lists."""
+        kept, left = [], [*others]
+        for size in sizes:
+            at = next((at for at, one in enumerate(left) if self.value(one) is None and size.same_as(one)), None)
+            if at is None:
+                kept.append(size)
+            else:
+                del left[at]
+        return kept, left
 
     def _resolved(self, builder: Builder, sizes: Expr, shape: Sequence[Size], *, copies: bool) -> Expr:
         """Return the sizes of a Reshape with what 0 and -1 stand for, computed when the program runs."""
