@@ -165,8 +165,10 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     some have fewer weights, or results would have to be cut off.
     """
     x, name, *bias = node.input
-    sizes = [dim.dim_value for dim in builder.types[x].shape.dim] if x in builder.types else []
-    kernel = [dim.dim_value for dim in builder.types[name].shape.dim[2:]]
+    sizes, shape = (
+        [dim.dim_value for dim in builder.types[one].shape.dim] if one in builder.types else [] for one in (x, name)
+    )
+    kernel = shape[2:]
     attributes = _with_pads(attributes_of(node), sizes[2:], kernel)
     quantized, biases = _quantized(builder, name), [builder.array(one) for one in bias if one]
     weights = builder.array(name) if quantized is None else quantized.numbers
@@ -204,9 +206,9 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     result = made[0] if len(made) == 1 else builder.add("Concat", made, axis=1)
     if math.prod(steps) > 1:
         more = [one.left + one.right - len(one.weights) + 1 for one in parts[0]]
-        shape = [size + one if size else -1 for size, one in zip(sizes[:1] + sizes[2:], [0, *more], strict=False)]
-        shape[0] = 0 if shape.count(-1) > 1 else shape[0]
-        result = _interleaved(builder, result, weights.shape[1] * groups, steps, shape, is_apart=len(made) > 1)
+        counts = [size + one if size else -1 for size, one in zip(sizes[:1] + sizes[2:], [0, *more], strict=False)]
+        counts[0] = 0 if counts.count(-1) > 1 else counts[0]
+        result = _interleaved(builder, result, weights.shape[1] * groups, steps, counts, is_apart=len(made) > 1)
     for at, (first, last) in enumerate((one.cut for one in parts[0]), 2):
         result = builder.slice(result, first, -last or END, at) if first or last else result
     builder.add("Identity", [result], node.output[0])
@@ -231,7 +233,8 @@ class _Quantized(NamedTuple):
 
     def dequantized(self, builder: ExpansionBuilder, like: str) -> str:
         """Add their dequantization, by scales of the first dimension."""
-        return builder.add("DequantizeLinear", [builder.constant(one, like) for one in self], axis=0)
+        along: dict[str, Any] = {"axis": 0} if self.scales.ndim else {}  # since version 13
+        return builder.add("DequantizeLinear", [builder.constant(one, like) for one in self], **along)
 
 
 def _quantized(builder: ExpansionBuilder, name: str) -> _Quantized | None:
