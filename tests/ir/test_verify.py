@@ -263,8 +263,61 @@ EDITS = {
     "a copy without ends": {"op": "tt.copy"},
     "code beside other operations": {"op": "tt.code"},
     "another operand": {"inputs": ("missing",)},
+    "operands that are no tuple": {"inputs": ["a"]},
+    "a type that is a text": {"outputs": (Value("b", "float32[2]"),)},
+    "an attribute that is a list": {"attrs": (("axes", [0]),)},
     "another result": {"outputs": (Value("a", TensorType("float32", (2,))),)},
 }
+
+
+Y = Value("y", FLOAT)
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (body(5), "body[0] is a Call, not 5"),
+        (changed(body=5), "body is a tuple of Calls, not 5"),
+        (changed(name=5), "name is a text, not 5 (function 5)"),
+        (changed(params=("x",)), "params[0] is a Value, not 'x'"),
+        (changed(params=[Value("x", FLOAT)]), "params is a tuple of Values, not [Value("),
+        (changed(results="y"), "results is a tuple of texts, not 'y'"),
+        (changed(constants=(np.zeros(1),)), "constants[0] is a Constant, not array([0.])"),
+        (changed(opsets={"": 17}), "opsets is a tuple of pairs of a name and a whole number, not {'': 17}"),
+        (changed(opsets=(("", "17"),)), "opsets is a tuple of pairs of a name and a whole number, not (('', '17'),)"),
+        (changed(attrs={"role": "host"}), "attrs is a tuple of pairs of a name and its value, not {'role': 'host'}"),
+        (body(Call(5, ("x",), (Y,))), "op of op 5 is a text, not 5"),
+        (body(Call([], ("x",), (Y,), source="r")), "op of op 'r' is a text, not []"),
+        (body(Call("onnx.Relu", "x", (Y,))), "inputs of op 'onnx.Relu' is a tuple of texts, not 'x'"),
+        (body(Call("onnx.Relu", (["x"],), (Y,))), "inputs[0] of op 'onnx.Relu' is a text, not ['x']"),
+        (body(Call("onnx.Relu", ("x",), ("y",))), "outputs[0] of op 'onnx.Relu' is a Value, not 'y'"),
+        (body(Call("onnx.Relu", ("x",), (Y,), {"a": 1})), "attrs of op 'onnx.Relu' is a tuple of pairs of a name"),
+        (body(Call("onnx.Relu", ("x",), (Y,), None)), "attrs of op 'onnx.Relu' is a tuple of pairs of a name"),
+        (
+            body(Call("onnx.Transpose", ("x",), (Y,), (("perm", [1, 0]),))),
+            "attribute 'perm' of op 'onnx.Transpose' is a number, a text, bytes, a Constant, or a tuple of these, "
+            "not [1, 0]",
+        ),
+        (body(Call("onnx.Relu", ("x",), (Y,), (), None)), "regions of op 'onnx.Relu' is a tuple of pairs"),
+        (body(Call("onnx.Relu", ("x",), (Y,), source=5)), "source of op 5 is a text, not 5"),
+        (body(Call("onnx.Relu", ("x",), (Y,), has_effect=1)), "has_effect of op 'onnx.Relu' is True or False, not 1"),
+        (body(Call("onnx.Relu", ("x",), (Value(5, None),))), "the name of a value is a text, not 5"),
+        (
+            body(Call("onnx.Relu", ("x",), (Value("y", "float32[2]"),))),
+            "the type of value 'y' is one such as TensorType('float32', (2, 3)), not 'float32[2]'",
+        ),
+        (body(Call("onnx.Relu", ("x",), (Value("y", TensorType("float32", [2])),))), "the type of value 'y' is one"),
+        (body(Call("onnx.Relu", ("x",), (Value("y", TensorType("float32", (2.5,))),))), "the type of value 'y' is one"),
+        (body(Call("onnx.Relu", ("x",), (Value("y", FLOAT, None),))), "the scope of value 'y' is a text, not None"),
+        (
+            body(Call("onnx.If", ("x",), (Y,), (), (("then_branch", Function("t", (), (5,), ())),), source="if")),
+            "body[0] is a Call, not 5 in 'then_branch' of op 'if' (function 'main')",
+        ),
+    ],
+)
+def test_a_field_of_another_type_is_named_with_its_value_and_what_is_expected(broken, problem):
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        broken.verify()
 
 
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import TypeAlias
+from types import NoneType
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.dim_aliases import is_dim_aliases
 from tvmtarget.ir.function import (
     CALLEES,
@@ -26,6 +27,7 @@ from tvmtarget.ir.function import (
     Call,
     Constant,
     Function,
+    Opaque,
     Value,
     callees_of,
     changed_places,
@@ -36,7 +38,19 @@ from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
-from tvmtarget.ir.types import DTYPES, MAX_DIM, Dim, TensorType, Type, dtype_of
+from tvmtarget.ir.types import (
+    DTYPES,
+    MAX_DIM,
+    Dim,
+    MapType,
+    OpaqueType,
+    OptionalType,
+    SequenceType,
+    SparseType,
+    TensorType,
+    Type,
+    dtype_of,
+)
 from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
@@ -49,6 +63,7 @@ MAX_SHOWN = 5
 MANY = 100
 
 Functions: TypeAlias = "Mapping[str, Function]"
+_Item = TypeVar("_Item")
 
 # Functions that keep all rules of their own, by identity: functions are frozen, and every pass verifies them again.
 _SOUND: WeakValueDictionary[int, Function] = WeakValueDictionary()
@@ -66,13 +81,19 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     Raises:
         ModelError: rules are broken; the first 5 problems are listed.
     """
+    unproven = [one for name, one in module.items() if not _keeps_own_rules(one, (since or {}).get(name))]
+    # The rules rely on the types of fields, which are checked first.
+    raise_all(
+        ModelError,
+        _first([f"{text} (function {shown(one.name)})" for one in unproven for text in _mistyped_fields(one)]),
+    )
     problems: list[str] = []
     tree = None if target is None else _TargetView(target)
     bodies = {name: _Body(function) for name, function in module.items()}
     for name in bodies if since is not None else ():
         bodies[name].proven = _proven_calls(module, since or {}, name)
     for body in bodies.values():
-        found = list(_own_problems(body, None if since is None else since.get(body.function.name)))
+        found = list(_own_problems(body))
         # The other rules recurse into nested bodies, so that depth is checked first.
         if not body.is_too_deep:
             # Most functions call no others.
@@ -84,24 +105,34 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     if "main" not in module and not is_code and not any(f.attr("global_symbol") for f in module.values()):
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # the call graph is well defined only if all callees exist
-    if len(problems) > MAX_SHOWN:
-        problems[MAX_SHOWN:] = [f"... and {len(problems) - MAX_SHOWN} more problems"]
-    if problems:
-        raise ModelError(*problems)
+    raise_all(ModelError, _first(problems))
 
 
-def _own_problems(body: _Body, earlier: Function | None = None) -> Iterator[str]:
+def _first(problems: list[str]) -> list[str]:
+    more = len(problems) - MAX_SHOWN
+    return [*problems[:MAX_SHOWN], f"... and {more} more problems"] if more > 0 else problems
+
+
+def _keeps_own_rules(function: Function, earlier: Function | None) -> bool:
+    """Return whether a function is known to keep `RULES`, as it was checked before, or a fast check is enough."""
+    if _SOUND.get(id(function)) is function:
+        return True
+    excerpt = _edited_calls(function, earlier) if earlier is not None and _SOUND.get(id(earlier)) is earlier else None
+    if (excerpt is not None and _is_sound(excerpt)) or _keeps_all_rules(function):
+        _SOUND[id(function)] = function
+        return True
+    return False
+
+
+def _is_sound(function: Function) -> bool:
+    rules = (problem for rule in RULES for problem in rule(_Body(function)))
+    return _keeps_all_rules(function) or next(chain(_mistyped_fields(function), rules), None) is None
+
+
+def _own_problems(body: _Body) -> Iterator[str]:
     """Yield what is wrong with a function by itself, which other functions do not change."""
     function = body.function
     if _SOUND.get(id(function)) is function:
-        return
-    if earlier is not None and _SOUND.get(id(earlier)) is earlier:
-        excerpt = _edited_calls(function, earlier)
-        if excerpt is not None and not any(problem for rule in RULES for problem in rule(_Body(excerpt))):
-            _SOUND[id(function)] = function
-            return
-    if _keeps_all_rules(function):
-        _SOUND[id(function)] = function
         return
     if body.is_too_deep:
         yield f"bodies are nested deeper than {MAX_DEPTH} levels"
@@ -113,16 +144,21 @@ def _own_problems(body: _Body, earlier: Function | None = None) -> Iterator[str]
 
 
 def _keeps_all_rules(function: Function) -> bool:
-    """Return whether a function of plain operations keeps `RULES`, in one pass; False where that is not certain."""
+    """Return whether a function of plain operations keeps `RULES`, in one pass; False where that is not certain.
+
+    Types of fields are checked in the same pass, as `_mistyped_fields` does.
+    """
+    if type(function.body) is not tuple or any(True for _ in _mistyped_fields(function.replace(body=()))):
+        return False
     named = (*(param.name for param in function.params), *(constant.name for constant in function.constants))
     known = {"", *named}
     if len(known) <= len(named) or _twice(function.attrs) or _twice(function.opsets):
         return False
-    if function.calls is not function.body:
-        return False
     types = {id(param.type): param.type for param in function.params}
     for call in function.body:
-        if not known.issuperset(call.inputs) or (call.attrs and not _are_plain(call.attrs)):
+        if not _has_typed_fields(call) or call.regions or not known.issuperset(call.inputs):
+            return False
+        if call.attrs != () and not _are_plain(call.attrs):
             return False
         for output in call.outputs:
             name = output.name
@@ -143,7 +179,9 @@ def _keeps_all_rules(function: Function) -> bool:
     return (
         known.issuperset(function.results)
         and "" not in function.results
-        and all(type_.is_valid for type_ in types.values() if isinstance(type_, TensorType))
+        and all(
+            _is_type(type_) and (type_.is_valid if isinstance(type_, TensorType) else True) for type_ in types.values()
+        )
         and not [*_mistyped(function.constants if _are_plain(function.attrs) else constants_of(function))]
         and not [problem for rule in rules for problem in rule(_Body(function))]
     )
@@ -151,27 +189,154 @@ def _keeps_all_rules(function: Function) -> bool:
 
 def _are_plain(attrs: tuple[tuple[str, object], ...]) -> bool:
     """Return whether attributes have different names and numbers, texts or tuples of these as values."""
-    if len(attrs) > 1 and len(dict(attrs)) < len(attrs):
+    if type(attrs) is not tuple:
         return False
-    for _, value in attrs:
+    for pair in attrs:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
+            return False
+        value = pair[1]
         if type(value) not in _PLAIN and not (isinstance(value, tuple) and _PLAIN.issuperset(map(type, value))):
             return False
-    return True
+    return len(attrs) < 2 or len(dict(attrs)) == len(attrs)
 
 
 _PLAIN = frozenset({int, float, str, bool})
 
 
+def _has_typed_fields(call: Call) -> bool:
+    """Return whether the fields of a call and its results, apart from attributes and types, are of their types.
+
+    It is what `_mistyped_fields` checks, but fast, as it runs for every call.
+    """
+    if type(call) is not Call or not type(call.op) is type(call.source) is str or type(call.has_effect) is not bool:
+        return False
+    if not type(call.inputs) is type(call.outputs) is type(call.regions) is tuple:
+        return False
+    for one in call.outputs:
+        if type(one) is not Value or not type(one.name) is type(one.scope) is str:
+            return False
+    return _STR.issuperset(map(type, call.inputs))
+
+
+_STR = frozenset({str})
+
+
+def _mistyped_fields(function: Function) -> Iterator[str]:
+    """Yield the fields of a function, its calls and its values that are of other types than annotated."""
+    yield from _mistyped_items("", function, {"params": Value, "body": Call, "results": str, "constants": Constant})
+    if not isinstance(function.name, str):
+        yield f"name is a text, not {shown(function.name)}"
+    for field, second in (("attrs", object), ("opsets", int)):
+        yield from _mistyped_pairs("", function, field, second)
+    for value in (*_items(function.params, Value), *_items(function.constants, Constant)):
+        yield from _mistyped_value(value)
+    for call in _items(function.body, Call):
+        owner = f" of op {shown(call.source or call.op)}"
+        yield from _mistyped_items(owner, call, {"inputs": str, "outputs": Value})
+        texts = [(field, getattr(call, field)) for field in ("op", "source")]
+        yield from (f"{field}{owner} is a text, not {shown(one)}" for field, one in texts if not isinstance(one, str))
+        if not isinstance(call.has_effect, bool):
+            yield f"has_effect{owner} is True or False, not {shown(call.has_effect)}"
+        yield from _mistyped_pairs(owner, call, "attrs", object)
+        yield from _mistyped_pairs(owner, call, "regions", Function)
+        for name, one in call.attrs if _are_pairs(call.attrs) else ():
+            if not _is_attribute(one):
+                forms = "a number, a text, bytes, a Constant, or a tuple of these"
+                yield f"attribute {name!r}{owner} is {forms}, not {shown(one)}"
+        for value in _items(call.outputs, Value):
+            yield from _mistyped_value(value)
+        for label, region in call.regions if _are_pairs(call.regions) else ():
+            if isinstance(region, Function):
+                yield from (f"{problem} in {label!r}{owner}" for problem in _mistyped_fields(region))
+
+
+def _items(value: object, of: type[_Item]) -> list[_Item]:
+    return [one for one in value if isinstance(one, of)] if isinstance(value, tuple) else []
+
+
+def _mistyped_items(owner: str, holder: Function | Call, fields: Mapping[str, type]) -> Iterator[str]:
+    """Yield fields that are not a tuple of one class."""
+    for field, of in fields.items():
+        value = getattr(holder, field)
+        one, many = ("a text", "texts") if of is str else (f"a {of.__name__}", f"{of.__name__}s")
+        if not isinstance(value, tuple):
+            yield f"{field}{owner} is a tuple of {many}, not {shown(value)}"
+            continue
+        wrong = next((at for at, item in enumerate(value) if not isinstance(item, of)), None)
+        if wrong is not None:
+            yield f"{field}[{wrong}]{owner} is {one}, not {shown(value[wrong])}"
+
+
+def _are_pairs(value: object) -> bool:
+    """Return whether a value is a tuple of pairs of a name and anything."""
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+    )
+
+
+def _mistyped_pairs(owner: str, holder: Function | Call, field: str, second: type) -> Iterator[str]:
+    value = getattr(holder, field)
+    if not _are_pairs(value) or not all(isinstance(one, second) for _, one in value):
+        kinds = {object: "its value", int: "a whole number", Function: "a Function"}
+        yield f"{field}{owner} is a tuple of pairs of a name and {kinds[second]}, not {shown(value)}"
+
+
+def _mistyped_value(value: Value | Constant) -> Iterator[str]:
+    if not isinstance(value.name, str):
+        yield f"the name of a value is a text, not {shown(value.name)}"
+    if not _is_type(value.type) or (isinstance(value, Constant) and not isinstance(value.type, TensorType)):
+        example = "TensorType('float32', (2, 3))"
+        yield f"the type of value {shown(value.name)} is one such as {example}, not {shown(value.type)}"
+    if isinstance(value, Value) and not isinstance(value.scope, str):
+        yield f"the scope of value {shown(value.name)} is a text, not {shown(value.scope)}"
+
+
+def _is_type(type_: object) -> bool:
+    """Return whether a type and its parts are of the classes of the IR, whose fields have the annotated types."""
+    match type_:
+        case TensorType():
+            shape = type_.shape
+            known = shape is None or (type(shape) is tuple and _DIMS.issuperset(map(type, shape)))
+            return known and type(type_.dtype) is str
+        case SequenceType() | OptionalType():
+            return _is_type(type_.element)
+        case MapType():
+            return type(type_.key) is str and _is_type(type_.value)
+        case SparseType():
+            return isinstance(type_.tensor, TensorType) and _is_type(type_.tensor)
+        case OpaqueType():
+            return type(type_.name) is str
+    return type_ is None
+
+
+_DIMS = frozenset({int, str, NoneType})
+
+
+def _is_attribute(value: object) -> bool:
+    """Return whether text and JSON have a form of a value."""
+    if isinstance(value, tuple):
+        return all(map(_is_attribute, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_attribute(one) for key, one in value.items())
+    return value is None or isinstance(value, int | float | str | bytes | Constant | Opaque)
+
+
 def _edited_calls(function: Function, earlier: Function) -> Function | None:
     """Return a function of the calls and constants that an edit changed; None if rules may be broken elsewhere."""
     parts = ("params", "results", "opsets", "attrs")
-    if any(getattr(function, part) != getattr(earlier, part) for part in parts):
+    if (
+        type(function.body) is not tuple
+        or type(function.constants) is not tuple
+        or any(getattr(function, part) != getattr(earlier, part) for part in parts)
+    ):
         return None
     if len(function.body) != len(earlier.body) or len(function.constants) != len(earlier.constants):
         return None
     calls = [(function.body[at], earlier.body[at]) for at in changed_places(function.body, earlier.body)]
     places = changed_places(function.constants, earlier.constants)
     constants = [(function.constants[at], earlier.constants[at]) for at in places]
+    if not all(_has_typed_fields(new) for new, _ in calls) or any(type(new) is not Constant for new, _ in constants):
+        return None
     if any(new.name != old.name for new, old in constants) or any(
         new.inputs != old.inputs
         or [output.name for output in new.outputs] != [output.name for output in old.outputs]
