@@ -49,6 +49,8 @@ LOG = tt.TuningLog("memory:")
         (lambda: tt.with_buckets(MODULE, [{"n": 2}, 3]), r"buckets\[1\] of with_buckets is a mapping of .*, not 3"),
         (lambda: tt.search_tags(default_registry(), [1]), r"words\[0\] of search_tags is a text, not 1"),
         (lambda: tt.Constraint.at_any(5), "paths of Constraint.at_any is an iterable of texts, not 5"),
+        (lambda: tt.reject("SHAPE_DYNAMIC", 5), "message of reject is a text, not 5"),
+        (lambda: tt.reject("SHAPE_DYNAMIC", dims="n"), "dims of reject is an iterable, not 'n'"),
         (lambda: Limits(build=-1), "build of Limits is a whole number that is not negative, not -1"),
     ],
 )

@@ -77,11 +77,11 @@ def test_invalid_calls_are_rejected():
     with pytest.raises(ModelError, match="Relu reads 'xx', but nothing defines it"):
         f.call("Relu", "xx")
     with pytest.raises(ModelError, match="attribute 'a' is a object; it can be a number"):
-        f.call("Relu", x, a=object())
+        f.call("com.a::Relu", x, a=object())
     with pytest.raises(ModelError, match="result 'q' is not defined; known: x"):
         f.build("q")
     with pytest.raises(ModelError, match="attribute 'a' is a list of number and str; the items of one are of one type"):
-        f.call("Relu", x, a=[1, "a"])
+        f.call("com.a::Relu", x, a=[1, "a"])
     for data, problem in (([[1], [1, 2]], "inhomogeneous"), (object(), "of numbers or strings, but of object")):
         with pytest.raises(ModelError, match=rf"constant 'k' is not a tensor.*{problem}"):
             f.constant(data, "k")
@@ -94,6 +94,38 @@ def test_numbers_of_numpy_are_attributes():
     f = FunctionBuilder()
     y = f.call("LeakyRelu", f.param("x", "float32[2]"), alpha=np.float32(0.5))
     assert f.build(y).body[0].attr("alpha") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("op", "stated", "attribute"),
+    [
+        ("Transpose", {"perm": np.array([1, 0])}, (1, 0)),
+        ("Softmax", {"axis": np.array(1)}, 1),
+        ("LeakyRelu", {"alpha": 1}, 1.0),
+        ("com.a::Scale", {"by": 1}, 1),
+    ],
+)
+def test_attributes_get_the_types_that_onnx_states(op, stated, attribute):
+    f = FunctionBuilder(opsets={"com.a": 1})
+    y = f.call(op, f.param("x", "float32[2,3]"), **stated)
+    found = f.build(y).body[0].attrs[0][1]
+    assert (found, type(found)) == (attribute, type(attribute))
+
+
+@pytest.mark.parametrize(
+    ("op", "stated", "problem"),
+    [
+        ("Transpose", {"perm": "10"}, "attribute 'perm' of Transpose is a list of whole numbers, not '10'"),
+        ("Softmax", {"axis": [1]}, r"attribute 'axis' of Softmax is a whole number, not \[1\]"),
+        ("Cast", {"to": "float16"}, "attribute 'to' of Cast is a whole number, not 'float16'"),
+        ("Relu", {"axis": 1}, "Relu has no attribute 'axis'"),
+        ("Gemm", {"transA": 1, "transb": 1}, "Gemm has no attribute 'transb'; did you mean 'transB'"),
+    ],
+)
+def test_attributes_that_onnx_does_not_state_are_rejected(op, stated, problem):
+    f = FunctionBuilder()
+    with pytest.raises(ModelError, match=problem):
+        f.call(op, f.param("x", "float32[2,3]"), **stated)
 
 
 def test_passes_of_functions_are_mapped_over_a_module():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.problems import shown
 
 __all__ = ["FunctionBuilder"]
 
@@ -56,6 +58,7 @@ class FunctionBuilder:
         """
         self.name = name
         self._opsets = {"": opset} | dict(opsets or {}) if outer is None else {}
+        self._versions: Mapping[str, int] = self._opsets if outer is None else outer._versions
         self._params: list[Value] = []
         self._constants: list[Constant] = []
         self._body: list[Call] = []
@@ -134,23 +137,26 @@ class FunctionBuilder:
             name: source name of the operation; by default its operator.
             constraint: placement constraint or its text.
             has_effect: whether the operation has side effects.
-            **attrs: attributes; a Function is a nested body under this label.
+            **attrs: attributes, converted to the types that ONNX states for the operator; a Function is a nested body
+                under this label.
 
         Returns:
             Names of the results.
 
         Raises:
-            ModelError: an operand is not defined, or an attribute has an unsupported type.
+            ModelError: an operand is not defined, or an attribute is not one of the operator or of another type.
         """
         for value in inputs:
             if value and value not in self._known:
                 raise ModelError(f"{op} reads {value!r}, but nothing defines it{did_you_mean(value, self._known)}")
-        plain = tuple((key, _attribute(key, value)) for key, value in attrs.items() if not isinstance(value, Function))
+        full = op if op.startswith("@") or "." in op else f"onnx.{op}"
+        stated = {key: value for key, value in attrs.items() if not isinstance(value, Function)}
+        types = self._attribute_types(full) if stated else None
+        plain = tuple((key, _attribute(key, value, types, op)) for key, value in stated.items())
         parsed = None if constraint is None else Constraint.parse(constraint)
         kind = op.rsplit("::", 1)[-1].removeprefix("@").removeprefix("onnx.")
         source = self._sources.fresh(name or kind)
         outputs = tuple(Value(self._new(source if k == 0 else f"{source}.{k}"), None) for k in range(results))
-        full = op if op.startswith("@") or "." in op else f"onnx.{op}"
         regions = tuple((key, value) for key, value in attrs.items() if isinstance(value, Function))
         self._body.append(Call(full, inputs, outputs, plain, regions, parsed, source, has_effect))
         return tuple(output.name for output in outputs)
@@ -188,24 +194,73 @@ class FunctionBuilder:
 
         return infer_types(built, functions)
 
+    def _attribute_types(self, op: str) -> Mapping[str, str] | None:
+        """Return the types of the attributes of an operator by ONNX's names; None if ONNX does not define it."""
+        if not op.startswith("onnx."):
+            return None
+        import onnx.defs  # takes long, and is needed for attributes only
+
+        domain, _, kind = op.removeprefix("onnx.").rpartition("::")
+        try:
+            schema = onnx.defs.get_schema(kind, self._versions.get(domain, 1), domain)
+        except onnx.defs.SchemaError:
+            return None
+        return {name: attribute.type.name for name, attribute in schema.attributes.items()}
+
     def _new(self, name: str) -> str:
         fresh = self._names.fresh(name)
         self._known.add(fresh)
         return fresh
 
 
-def _attribute(name: str, value: object) -> Attribute:
+def _attribute(name: str, value: object, types: Mapping[str, str] | None, op: str) -> Attribute:
+    """Convert the value of an attribute to the type that ONNX states for the operator, or else to one of the IR."""
+    if types is None:
+        return _plain(name, value)
+    if name not in types:
+        raise ModelError(f"{op} has no attribute {name!r}{did_you_mean(name, types)}")
+    of, accepted = types[name], _OF_ONNX.get(types[name].removesuffix("S"))
+    if isinstance(value, np.ndarray) and accepted is not None:
+        value = value.tolist()
+    plain = _plain(name, _as_floats(value) if of in ("FLOAT", "FLOATS") else value)
+    if accepted is None:
+        return plain
+    items = plain if isinstance(plain, tuple) else (plain,)
+    if isinstance(plain, tuple) != of.endswith("S") or not all(isinstance(item, accepted) for item in items):
+        raise ModelError(f"attribute {name!r} of {op} is {_WORDS[of]}, not {shown(value)}")
+    return plain
+
+
+def _as_floats(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return tuple(map(_as_floats, value))
+    return float(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+# What is accepted for ONNX's types of attributes, and for lists of them, whose names end in S.
+_OF_ONNX: Mapping[str, tuple[type, ...]] = {"INT": (int,), "FLOAT": (float,), "STRING": (str, bytes)}
+_WORDS = {
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "STRING": "a text",
+    "INTS": "a list of whole numbers",
+    "FLOATS": "a list of numbers",
+    "STRINGS": "a list of texts",
+}
+
+
+def _plain(name: str, value: object) -> Attribute:
     """Convert the value of an attribute to a type of the IR: lists to tuples, arrays to constants."""
     if isinstance(value, np.ndarray):
         return Constant(name, TensorType(dtype_of(value.dtype), value.shape), value)
     if isinstance(value, list | tuple):
-        items = tuple(_attribute(name, item) for item in value)
+        items = tuple(_plain(name, item) for item in value)
         kinds = sorted({"number" if isinstance(item, int | float) else type(item).__name__ for item in items})
         if len(kinds) > 1:
             raise ModelError(f"attribute {name!r} is a list of {' and '.join(kinds)}; the items of one are of one type")
         return items  # type: ignore[return-value]
     if isinstance(value, np.generic):
-        return _attribute(name, value.item())
+        return _plain(name, value.item())
     if isinstance(value, int | float | str | bytes | Constant):
         return value
     raise ModelError(

@@ -210,7 +210,7 @@ def _has_typed_fields(call: Call) -> bool:
     """
     if type(call) is not Call or not type(call.op) is type(call.source) is str or type(call.has_effect) is not bool:
         return False
-    if not type(call.inputs) is type(call.outputs) is type(call.regions) is tuple:
+    if type(call.inputs) is not tuple or type(call.outputs) is not tuple or type(call.regions) is not tuple:
         return False
     for one in call.outputs:
         if type(one) is not Value or not type(one.name) is type(one.scope) is str:
@@ -228,7 +228,8 @@ def _mistyped_fields(function: Function) -> Iterator[str]:
         yield f"name is a text, not {shown(function.name)}"
     for field, second in (("attrs", object), ("opsets", int)):
         yield from _mistyped_pairs("", function, field, second)
-    for value in (*_items(function.params, Value), *_items(function.constants, Constant)):
+    values: list[Value | Constant] = [*_items(function.params, Value), *_items(function.constants, Constant)]
+    for value in values:
         yield from _mistyped_value(value)
     for call in _items(function.body, Call):
         owner = f" of op {shown(call.source or call.op)}"
@@ -243,8 +244,8 @@ def _mistyped_fields(function: Function) -> Iterator[str]:
             if not _is_attribute(one):
                 forms = "a number, a text, bytes, a Constant, or a tuple of these"
                 yield f"attribute {name!r}{owner} is {forms}, not {shown(one)}"
-        for value in _items(call.outputs, Value):
-            yield from _mistyped_value(value)
+        for output in _items(call.outputs, Value):
+            yield from _mistyped_value(output)
         for label, region in call.regions if _are_pairs(call.regions) else ():
             if isinstance(region, Function):
                 yield from (f"{problem} in {label!r}{owner}" for problem in _mistyped_fields(region))

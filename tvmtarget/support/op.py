@@ -12,6 +12,7 @@ import numpy as np
 from tvmtarget.errors import TargetError, did_you_mean
 from tvmtarget.ir.function import Attribute, Call, Constant
 from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.target.argument_types import check_arguments
 
 __all__ = ["STATIC_INPUTS", "Code", "MatchedOps", "Op", "Operand", "Reject", "reject"]
 
@@ -50,6 +51,7 @@ class Reject:
         return f"{self.code}: {self.message}" + (f"; {self.hint}" if self.hint else "")
 
 
+@check_arguments
 def reject(code: Code, message: str = "", *, hint: str = "", dims: Iterable[object] = ()) -> Reject:
     """Return a reason why something is not supported.
 
