@@ -185,12 +185,19 @@ def _manifest(archive: zipfile.ZipFile, info: zipfile.ZipInfo | None, form: str,
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise FileError(f"{place} is damaged: its manifest lists no files", member=_MANIFEST)
     found, schema = manifest.get("format"), manifest.get("schema")
+    if isinstance(found, str) and found in _USES.keys() - {form}:
+        file = place.removeprefix(f"{_NAMES[form]} ")
+        raise FileError(f"{file} is not a {_NAMES[form]} but a {_USES[found]}")
     if found != form or schema != SCHEMA:
         raise FileError(f"{place} is {found!r} schema {schema!r}; this version reads {form!r} schema {SCHEMA}")
     return manifest
 
 
 _NAMES = {PROGRAM: "saved program", MODULE: "saved module"}
+_USES = {
+    PROGRAM: "compiled program; tvmtarget inspect describes it, and tvmtarget run and tvmtarget.load read it",
+    MODULE: "saved module or plan; tvmtarget explain reports on a plan, and IRModule.load and Plan.load read them",
+}
 _WRITERS = {
     PROGRAM: "write one with tvmtarget compile or Executable.save",
     MODULE: "write one with IRModule.save",

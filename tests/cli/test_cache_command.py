@@ -76,5 +76,5 @@ def test_compile_stores_code_without_the_option_no_cache(cli, cache, tmp_path):
     assert cli(*words)[0] == 0
     assert len(cache.entries()) == 3
     code, _, error = cli("run", tmp_path / "digits.tta", "--input", EXAMPLES / "digits.npz", "--no-cache")
-    assert code == 1
+    assert code == 2
     assert "--no-cache and --jobs need a model" in error

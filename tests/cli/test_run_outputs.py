@@ -93,7 +93,7 @@ def test_a_loss_of_digits_that_the_reference_shares_is_seen_in_float64(tmp_path,
 
 
 def test_float64_is_of_a_check(classifier, capsys):
-    assert main(["run", *classifier, "-t", "numpy", "--float64"]) == 1
+    assert main(["run", *classifier, "-t", "numpy", "--float64"]) == 2
     assert capsys.readouterr().err == "error: --float64 needs --check\n"
     assert main(["run", *classifier, "-t", "numpy", "--check", "--float64"]) == 0
 

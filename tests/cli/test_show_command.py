@@ -106,7 +106,8 @@ def test_options_edit_the_target(cli, words, expected):
 )
 def test_an_impossible_edit_is_one_line(cli, words, message):
     code, out, err = cli("show", *words)
-    is_misuse = any(part in err for part in ("no such option", "unexpected argument", "not supported", "needs a value"))
+    misuses = ("no such option", "unexpected argument", "not supported", "needs a value", "is not PATH", "use --json")
+    is_misuse = "are 2 forms" in err or any(part in err for part in misuses)
     assert (code, out) == (2 if is_misuse else 1, "")
     assert message in err
     assert len(err.splitlines()) == 1

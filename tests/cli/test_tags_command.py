@@ -64,7 +64,7 @@ def test_configurations_are_found_like_other_tags(cli):
 
 def test_bases_of_tags_cannot_be_searched_by_constraints(cli):
     code, _, err = cli("tags", "--abstract", "--satisfying", "cuda")
-    assert (code, "--abstract and --satisfying exclude each other" in err) == (1, True)
+    assert (code, "--abstract and --satisfying exclude each other" in err) == (2, True)
 
 
 def test_a_mistyped_tag_is_named_where_a_constraint_may_be_one(cli):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache
+from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.run import read_npz
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target, tvmc_options
@@ -61,7 +61,7 @@ def compile_model(
 ) -> None:
     """Compile a model for a target into one file, for `tvmtarget run`."""
     if export_system and export is None:
-        raise TextError("--export-system has no effect without --export; add --export PATH")
+        raise UsageError("--export-system has no effect without --export; add --export PATH")
     tree = read_target(target, edits, tvmc_options(context))
     exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
     if self_test or self_test_input is not None:

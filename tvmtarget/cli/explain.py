@@ -12,10 +12,10 @@ import typer
 
 from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import Json, print_json, split_rules
+from tvmtarget.cli.options import Json, UsageError, print_json, split_rules
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
-from tvmtarget.errors import ArtifactError, BackendError, TextError, TvmTargetError
+from tvmtarget.errors import ArtifactError, BackendError, TvmTargetError
 from tvmtarget.files import atomic_write
 from tvmtarget.human_units import counted
 
@@ -63,7 +63,7 @@ class PlanFiles:
 
         Raises:
             ArtifactError: A file cannot be written.
-            TextError: `--save-costs` is given for a plan without costs.
+            UsageError: `--save-costs` is given for a plan without costs.
         """
         if self.save is not None:
             plan.save(self.save)
@@ -138,7 +138,7 @@ class ReportOptions:
     def __post_init__(self) -> None:
         given = self._given
         if len(given) > 1:
-            raise TextError(f"{' and '.join(given)} are {len(given)} reports; request one at a time")
+            raise UsageError(f"{' and '.join(given)} are {len(given)} reports; request one at a time")
 
     @property
     def is_given(self) -> bool:
@@ -225,18 +225,21 @@ def explain(
 def _load_plan(path: Path, *, is_changed: bool) -> Plan:
     from tvmtarget.partition.plan import Plan
 
+    plan = Plan.load(path)
     if is_changed:
-        raise TextError(
+        raise UsageError(
             f"{str(path)!r} is a plan, which has its own target and constraints; only request reports on it"
         )
-    return Plan.load(path)
+    return plan
 
 
 def _make_plan(
     model: Path, target: str | None, edits: TargetEdits, extra: list[str], options: PlanOptions, log: TuningLog | None
 ) -> Plan:
+    if target is None and not model.exists():
+        raise ArtifactError(f"no model or plan {str(model)!r}")
     if target is None:
-        raise TextError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
+        raise UsageError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")
     tree = read_target(target, edits, extra)
     return options.plan(options.read(model), tree, log)
 
@@ -289,7 +292,7 @@ def _write_costs(plan: Plan, path: Path) -> None:
     from tvmtarget.partition.costs.cost_file import write_costs
 
     if plan.options.costs is None:
-        raise TextError("--save-costs needs --costs, such as --costs measured; there are no costs to write")
+        raise UsageError("--save-costs needs --costs, such as --costs measured; there are no costs to write")
     try:
         with atomic_write(path) as file:
             file.write((json.dumps(write_costs(plan.options.costs), indent=2) + "\n").encode())

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.options import Json, print_json
+from tvmtarget.errors import ArtifactError
 from tvmtarget.human_units import bytes_text, counted
 
 __all__ = ["inspect_program"]
@@ -24,6 +26,11 @@ def inspect_program(
     """
     from tvmtarget.building.saved_program import inspect
 
+    if program.is_file() and not is_artifact(program):
+        raise ArtifactError(
+            f"{str(program)!r} is not a compiled program, or its beginning is damaged; "
+            "for a model, use tvmtarget explain MODEL --target TARGET"
+        )
     found = inspect(program)
     if as_json:
         print_json(found.to_json())

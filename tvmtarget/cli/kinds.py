@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from tvmtarget.cli.options import Json, print_json
-from tvmtarget.errors import TextError
+from tvmtarget.cli.options import Json, UsageError, print_json
 
 if TYPE_CHECKING:
     from tvmtarget.target.kinds import Kind
@@ -26,7 +25,7 @@ def kinds(
     """List the kinds of targets, executors and runtimes, or the attributes of one kind."""
     if schema:
         if name is not None or classes:
-            raise TextError(f"--schema describes all kinds; omit {'--classes' if name is None else repr(name)}")
+            raise UsageError(f"--schema describes all kinds; omit {'--classes' if name is None else repr(name)}")
         from tvmtarget.target.tree import Target
 
         print_json(Target.model_json_schema())

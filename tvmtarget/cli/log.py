@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.human_units import counted
@@ -112,7 +112,7 @@ def lookup(
     from tvmtarget.autotune.log.match import Policy
 
     if top is not None and (strict or max_distance is not None):
-        raise LogError(f"--top lists all records of this target; omit {'--strict' if strict else '--max-distance'}")
+        raise UsageError(f"--top lists all records of this target; omit {'--strict' if strict else '--max-distance'}")
     opened = read_log(log, layers=layer or ())
     policy = Policy(strict=strict) if max_distance is None else Policy(max_distance, strict)
     key, tree = _workload(opened, workload), read_target(target)
@@ -234,7 +234,7 @@ def export(
         typer.echo(f"{counted(opened.export(output, best=best, family=relative), 'line')} written to {output}")
         return
     if relative is not None:
-        raise LogError("--target-family needs --format lines; --format metaschedule writes all tuning keys")
+        raise UsageError("--target-family needs --format lines; --format metaschedule writes all tuning keys")
     from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, left_out
 
     for key, folder in export_metaschedule(opened, output, best=best or 1).items():
@@ -388,7 +388,7 @@ def _tier(text: str) -> Tier:
 
     found = next((tier for tier in TIERS if tier == text), None)
     if found is None:
-        raise LogError(f"unknown tier {text!r}{did_you_mean(text, TIERS, listing='there are')}")
+        raise UsageError(f"unknown tier {text!r}{did_you_mean(text, TIERS, listing='there are')}")
     return found
 
 

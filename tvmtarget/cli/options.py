@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tvmtarget.errors import TextError, TvmTargetError, UnknownNameError, raise_all
+from tvmtarget.errors import TextError, TvmTargetError, raise_all
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 
-class UsageError(UnknownNameError):
-    """An option or argument that the command does not have; the exit code is 2."""
+class UsageError(TvmTargetError, ValueError):
+    """Options or arguments that the command does not have, or not in this form or together; the exit code is 2."""
 
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
@@ -84,7 +84,8 @@ def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
         Constraints by name or `op:KIND`; later rules take precedence.
 
     Raises:
-        TextError: Rules are malformed; the error lists all of them.
+        UsageError: Rules are not NAME=CONSTRAINT; the error lists all of them.
+        TextError: Constraints are malformed; the error lists all of them.
     """
     from tvmtarget.target.constraints.constraint import Constraint
 
@@ -110,7 +111,7 @@ def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
         Texts of constraints by name, in the order in which they apply: a repeated name keeps its last text and place.
 
     Raises:
-        TextError: Texts have no name or no constraint; the error lists all of them.
+        UsageError: Texts have no name or no constraint; the error lists all of them.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -124,7 +125,7 @@ def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
         # A dict keeps the place of the first insertion, but later rules take precedence.
         found.pop(key, None)
         found[key] = value
-    raise_all(TextError, problems)
+    raise_all(UsageError, problems)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from tvmtarget.cli.options import Log, Near, Where, read_where
+from tvmtarget.cli.options import Log, Near, UsageError, Where, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.target.problems import shown
 
@@ -129,7 +129,7 @@ class PartitionArguments:
 
         Raises:
             ModelError: The file is no valid model, the model has no such dimension, or a bucket is given twice.
-            TextError: A size is none.
+            UsageError: A size is not NAME=N.
         """
         from tvmtarget.ir.buckets import with_buckets
         from tvmtarget.ir.module import IRModule
@@ -144,12 +144,12 @@ class PartitionArguments:
         """Return the arguments of `decompose` by name, without `costs` and `where`.
 
         Raises:
-            TextError: A text is malformed, or `--objective throughput` has no costs.
+            UsageError: A text is malformed, or `--objective throughput` has no costs.
         """
         from tvmtarget.partition.options import CONSTANTS, OBJECTIVES
 
         if self.objective == "throughput" and self.costs is None:
-            raise TextError("--objective throughput needs --costs, such as --costs roofline")
+            raise UsageError("--objective throughput needs --costs, such as --costs roofline")
         return {
             "objective": _one_of("--objective", self.objective, OBJECTIVES) or "latency",
             "max_replicas": 1 if self.max_replicas is None else self.max_replicas,
@@ -178,8 +178,8 @@ class PartitionArguments:
             The costs; None without `--costs`.
 
         Raises:
-            TextError: The file of costs cannot be read, or `--assume-dim` names no dimension or is given without
-                costs.
+            TextError: The file of costs cannot be read, or `--assume-dim` names no dimension.
+            UsageError: `--assume-dim` is given without costs.
         """
         values = _numbers("--assume-dim", self.assumed, "batch=1")
         # A mistyped name would silently leave the dimension without a size.
@@ -193,7 +193,7 @@ class PartitionArguments:
         raise_all(TextError, unknown)
         if self.costs is None:
             if values:
-                raise TextError("--assume-dim has no effect without costs; add --costs, or fix the size by --dim")
+                raise UsageError("--assume-dim has no effect without costs; add --costs, or fix the size by --dim")
             return None
         costs = _costs(self.costs, target, log, allow_interpreter=allow_interpreter)
         # Values of --assume-dim take precedence over those in the file of costs.
@@ -238,15 +238,15 @@ class PlanOptions(PartitionArguments):
 
         Raises:
             LogError: The log does not exist or cannot be read.
-            TextError: `--placement` or `--near` is given without `--log`, or `--placement` with `--costs`.
+            UsageError: `--placement` or `--near` is given without `--log`, or `--placement` with `--costs`.
         """
         is_auto = _one_of("--placement", self.placement, ("auto",)) is not None
         if is_auto and self.log is None:
-            raise TextError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
+            raise UsageError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
         if self.near and self.log is None:
-            raise TextError("--near needs --log, such as --log here.db")
+            raise UsageError("--near needs --log, such as --log here.db")
         if is_auto and self.costs is not None:
-            raise TextError("--placement auto measures costs itself; omit --costs, or --placement")
+            raise UsageError("--placement auto measures costs itself; omit --costs, or --placement")
         if self.log is None:
             yield None
             return
@@ -369,7 +369,7 @@ def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | No
     """Return the known word that equals a text; None for no text."""
     chosen = next((each for each in known if each == text), None)
     if text is not None and chosen is None:
-        raise TextError(f"unknown {flag} {text!r}{did_you_mean(text, known)}")
+        raise UsageError(f"unknown {flag} {text!r}{did_you_mean(text, known)}")
     return chosen
 
 
@@ -383,7 +383,7 @@ def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
         if not all(names) or (len(names) == 1 and not any(letter in text for letter in "*?[:")):
             problems.append(f"{flag} {text!r} is not NAME,NAME,..., such as 'q,k' or 'op:Gemm'")
         found.append(names)
-    raise_all(TextError, problems)
+    raise_all(UsageError, problems)
     return found
 
 
@@ -398,5 +398,5 @@ def _numbers(flag: str, texts: Sequence[str] | None, example: str) -> dict[str, 
                 problems.append(f"{flag} {shown(part)} is not NAME=N, such as {example!r}")
             elif found.setdefault(name, int(number)) != int(number):
                 problems.append(f"{flag} {name!r} is both {found[name]} and {int(number)}; give one number")
-    raise_all(TextError, problems)
+    raise_all(UsageError, problems)
     return found

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, print_json
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, UsageError, print_json
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
-from tvmtarget.errors import ArtifactError, FileError, RunError, TextError
+from tvmtarget.errors import ArtifactError, FileError, RunError
 from tvmtarget.files import atomic_write, write_arrays
 from tvmtarget.human_units import counted
 from tvmtarget.untrusted import open_regular, read_arrays
@@ -101,19 +101,20 @@ def run(
     insecure: Insecure = False,
 ) -> None:
     """Run a model on a target, or a compiled program, and report what ran on which site."""
-    from tvmtarget.artifact import is_artifact
+    from tvmtarget.artifact import is_artifact, read_files
 
     if (rtol is not None or atol is not None) and not (check or self_test):
-        raise TextError("--rtol and --atol need --check or --self-test")
+        raise UsageError("--rtol and --atol need --check or --self-test")
     if float64 and not check:
-        raise TextError("--float64 needs --check")
+        raise UsageError("--float64 needs --check")
     if (inputs is None) != self_test:
-        raise TextError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
+        raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
     extra = tvmc_options(context)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
         if target is not None or edits or extra or options.given or check or allow_interpreter or no_cache or jobs:
-            raise ArtifactError(
+            read_files(program)  # a plan is another error
+            raise UsageError(
                 f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
                 "--check, --allow-interpreter, --no-cache and --jobs need a model"
             )
@@ -124,13 +125,13 @@ def run(
             raise ArtifactError(f"{str(program)!r} has no self-test; compile it with --self-test")
     else:
         if self_test:
-            raise TextError("--self-test needs a compiled program; --check compares the outputs of a model")
+            raise UsageError("--self-test needs a compiled program; --check compares the outputs of a model")
         if trust:
-            raise TextError("--trust needs a compiled program; a model has no native code")
+            raise UsageError("--trust needs a compiled program; a model has no native code")
         if insecure and scheduler is None:
-            raise TextError("--insecure needs --scheduler")
+            raise UsageError("--insecure needs --scheduler")
         if target is None:
-            raise TextError("--target is missing; a model needs one, such as --target llvm")
+            raise UsageError("--target is missing; a model needs one, such as --target llvm")
         tree = _with_scheduler(read_target(target, edits, extra), scheduler, insecure=insecure)
         exe = options.build(
             program, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=as_json
@@ -186,7 +187,7 @@ def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) ->
     if scheduler is None:
         return target
     if target.runtime is None or target.runtime.kind != "dask":
-        raise TextError(f"--scheduler {scheduler} needs --runtime dask")
+        raise UsageError(f"--scheduler {scheduler} needs --runtime dask")
     from tvmtarget.target.node import Runtime
 
     return target.replace(runtime=Runtime("dask", {**target.runtime.attrs, "address": scheduler, "insecure": insecure}))

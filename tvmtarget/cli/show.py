@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
-from tvmtarget.errors import TextError
 from tvmtarget.human_units import bytes_text, rate_text
 from tvmtarget.untrusted import printable
 
@@ -45,9 +44,9 @@ def show(
     """Print a target as a tree, or in another form."""
     forms = [name for name, given in (("--json", as_json), ("--toml", as_toml), ("--text", as_text)) if given]
     if len(forms) > 1:
-        raise TextError(f"{' and '.join(forms)} are {len(forms)} forms; choose one")
+        raise UsageError(f"{' and '.join(forms)} are {len(forms)} forms; choose one")
     if (as_toml or as_text) and (origin or codegen):
-        raise TextError(f"{forms[0]} has no place for {'--origin' if origin else '--codegen'}; use --json for both")
+        raise UsageError(f"{forms[0]} has no place for {'--origin' if origin else '--codegen'}; use --json for both")
     tree = read_target(target, edits, tvmc_options(context))
     resolved_tree = tree.resolve()
     shown = resolved_tree if resolved else tree

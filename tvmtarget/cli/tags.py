@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import read_target
-from tvmtarget.errors import TargetError, TextError, TvmTargetError
+from tvmtarget.errors import TargetError, TvmTargetError
 from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_tags(
     from tvmtarget.tags.search import same_boards, search_tags
 
     if abstract and constraint is not None:
-        raise TextError("--abstract and --satisfying exclude each other: bases of tags are no whole targets")
+        raise UsageError("--abstract and --satisfying exclude each other: bases of tags are no whole targets")
     registry = default_registry()
     # Problems of the shipped files are left out: users cannot correct these.
     for problem in registry.problems(shipped=False):

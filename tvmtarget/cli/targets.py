@@ -237,7 +237,7 @@ def _split_assignment(text: str) -> tuple[str, object]:
         return f"{above}/+".lstrip("/"), [last]
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
-        raise TextError(f"--set {text!r} is not PATH=VALUE, such as cpu/num-cores=8, or a feature, such as cpu/+avx2")
+        raise UsageError(f"--set {text!r} is not PATH=VALUE, such as cpu/num-cores=8, or a feature, such as cpu/+avx2")
     return path.strip(), Word(value.strip())
 
 
