@@ -353,8 +353,14 @@ def test_memories_of_values_say_where_they_are_computed():
         tt.decompose(in_memories(output=' in "cpu"'), board, where={"a": "@npu"})
     with pytest.raises(InfeasibleError, match=r"input 'x' is in memory 'sram', but the driver takes inputs in 'cpu'"):
         tt.decompose(in_memories(param=' in "sram"'), board)
-    with pytest.raises(ModelError, match=r"'x' is in memory 'dram', which the target does not have; .*: cpu, sram$"):
+    with pytest.raises(
+        ModelError, match=r"'x' is in memory 'dram', which the target does not have; .*: cpu, sram \(function 'main'\)$"
+    ):
         tt.decompose(in_memories(param=' in "dram"'), board)
+    with pytest.raises(
+        ModelError, match=r"'a' is in memory 'dram', which the target .*: cpu, sram \(function 'main'\)$"
+    ):
+        tt.decompose(in_memories(output=' in "dram"'), board)
     assert tt.decompose(in_memories(param=' in "cpu"', output=' in "shared"'), board).sites() == {
         "a": "npu",
         "b": "npu",

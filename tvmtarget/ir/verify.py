@@ -720,25 +720,35 @@ def _paths_name_nodes(body: _Body, tree: _TargetView) -> Iterator[str]:
 
 def _memories_exist(body: _Body, tree: _TargetView) -> Iterator[str]:
     """Check that scopes are memory domains of the target, or memories that code generators provide everywhere."""
-    params = [value for one in body.bodies for value in one.params if value.scope]
-    values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
-    if any(_memory_of(value.scope) not in _MEMORIES for value in values) and tree.topology is not None:
-        yield from unknown_memories(values, tree.topology)
+    if (values := _values_in_memories(body)) and tree.topology is not None:
+        yield from _unknown_memories(values, tree.topology)
 
 
-def unknown_memories(values: Iterable[Value], topology: Topology) -> Iterator[str]:
-    """Yield an error for each value in a memory that a target does not have.
+def unknown_memories(function: Function, topology: Topology) -> Iterator[str]:
+    """Yield an error for each value of a function in a memory that a target does not have.
 
     Args:
-        values: the values.
+        function: the function; values of nested bodies count too.
         topology: the target.
 
     Yields:
         Messages with the memories of the target.
     """
+    if values := _values_in_memories(_Body(function)):
+        yield from (f"{problem} (function {function.name!r})" for problem in _unknown_memories(values, topology))
+
+
+def _values_in_memories(body: _Body) -> list[Value]:
+    """Return the values in memories that code generators do not provide everywhere."""
+    params = [value for one in body.bodies for value in one.params if value.scope]
+    values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
+    return [value for value in values if _memory_of(value.scope) not in _MEMORIES]
+
+
+def _unknown_memories(values: Iterable[Value], topology: Topology) -> Iterator[str]:
     memories = topology.domains()
     for value in values:
-        if not value.scope or value.scope in memories or _memory_of(value.scope) in _MEMORIES:
+        if value.scope in memories:
             continue
         site = value.scope.lstrip(":@")
         # The nearest name is often that of another device, as `:cpu` is near to `:gpu`, so that all are listed.

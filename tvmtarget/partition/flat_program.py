@@ -491,7 +491,7 @@ def normalise(
         inlined = unshare_dequantized(inlined, (*where, *named))
     found = scopes_of(inlined)
     codes = {function.name: function.constraint for function in others if function.code is not None}
-    _check_input_memories(module.main, topology)
+    _check_memories(module, topology)
     resolve = ConstraintResolver(topology)
     matches = rules_matching(where, found)
     rules = tuple(resolve(constraint, f"where {key!r}") for key, constraint in where.items())
@@ -536,9 +536,10 @@ def _other_functions(module: IRModule) -> tuple[Function, ...]:
     return tuple(one for one in module if one.name in others or one.code is not None)
 
 
-def _check_input_memories(function: Function, topology: Topology) -> None:
-    """Raise an error for inputs in a memory that the target lacks, or another one than where the driver reads them."""
-    raise_all(ModelError, list(unknown_memories(function.params, topology)))
+def _check_memories(module: IRModule, topology: Topology) -> None:
+    """Raise an error for values in a memory that the target lacks, and for inputs that the driver reads elsewhere."""
+    raise_all(ModelError, [problem for one in module for problem in unknown_memories(one, topology)])
+    function = module.main
     home = topology.home("")
     misplaced = [param for param in function.params if param.scope in topology.domains() and param.scope != home]
     if function.attr("role") is None:
