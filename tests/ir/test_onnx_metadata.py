@@ -1,7 +1,10 @@
 """Metadata of ONNX models: it round-trips, and does not enter the structural hash."""
 
+import warnings
+
 import numpy as np
 import onnx
+import pytest
 from models import small
 from onnx import TensorProto, helper
 
@@ -49,6 +52,25 @@ def test_documentation_and_metadata_round_trip():
     assert written.graph.output[0].metadata_props == model.graph.output[0].metadata_props
     assert written.graph.initializer[0].doc_string == "a weight"
     assert len(written.graph.input) == len(written.graph.output) == len(written.graph.initializer) == 1
+
+
+def test_decisions_that_onnx_has_no_place_for_are_listed_in_a_warning(tmp_path):
+    text = """target [cpu=llvm]
+    attr version = 3
+    func @main(%x: float32[2] in "global") -> (float32[2]) opsets(onnx=17) [@cpu] {
+      %y: float32[2] in "global" = @f(%x) as c
+      return %y
+    }
+    func @f(%x: float32[2]) -> (float32[2]) opsets(onnx=17) { %y: float32[2] = onnx.Relu(%x) [cpu] as r return %y }"""
+    module = tt.IRModule.parse(text)
+    omitted = "the target, 2 constraints, the memories of 2 values, attributes of the module .version."
+    with pytest.warns(tt.errors.TvmTargetWarning, match=f"to_onnx leaves out what ONNX has no place for: {omitted};"):
+        module.to_onnx()
+    with pytest.warns(tt.errors.TvmTargetWarning, match=f"save_onnx leaves out .*: {omitted};"):
+        module.save_onnx(tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tt.IRModule.from_onnx(tmp_path / "m.onnx").to_onnx()
 
 
 def test_metadata_of_nested_bodies_round_trips():

@@ -377,7 +377,9 @@ def compile_request(
                 f"(read its program with trust=True): {unsafe}"
             )
     else:
-        source = bytes(plan.module.to_onnx(subgraph.function).SerializeToString(deterministic=True))
+        from tvmtarget.ir.onnx.writer import write_function  # late: it imports onnx
+
+        source = bytes(write_function(function, plan.module.by_name).SerializeToString(deterministic=True))
     return CompileRequest(
         name=subgraph.function,
         source=source,

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean, warn
+from tvmtarget.human_units import counted
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.def_use import dataflow_graph
 from tvmtarget.ir.entry_function import set_entry
-from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of
+from tvmtarget.ir.function import CODE, FUNCTION, Constant, Function, constants_of, reachable_functions
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.structure import module_hash
@@ -183,8 +185,8 @@ class IRModule:
     def to_onnx(self, function: str = "main") -> onnx.ModelProto:
         """Write a function as a checked ONNX model that computes the same.
 
-        Constraints, memory scopes, the target and attributes of the module are left out; text, JSON and `save` keep
-        them.
+        Constraints, memory scopes, the target and attributes of the module are left out, with a warning that lists
+        them; text, JSON and `save` keep them.
 
         Args:
             function: name of the function; all functions that it calls are inlined.
@@ -197,10 +199,12 @@ class IRModule:
         """
         from tvmtarget.ir.onnx.writer import write_function
 
-        return write_function(self[function], self.by_name)
+        written = write_function(self[function], self.by_name)
+        self._warn_of_omissions(function, "to_onnx")
+        return written
 
     def save_onnx(self, path: str | Path, function: str = "main") -> None:
-        """Write a function as an ONNX file.
+        """Write a function as an ONNX file; as by `to_onnx`, a warning lists what is left out.
 
         Args:
             path: file to write; large constants go into `<path>.data` if the file would exceed 2 GB.
@@ -212,6 +216,26 @@ class IRModule:
         from tvmtarget.ir.onnx.writer import save_function
 
         save_function(self[function], self.by_name, Path(path))
+        self._warn_of_omissions(function, "save_onnx")
+
+    def _warn_of_omissions(self, name: str, method: str) -> None:
+        """Warn of decisions that a model of ONNX has no place for."""
+        functions = [self[one] for one in reachable_functions([name], self.by_name)]
+        bodies = [*functions, *(body for one in functions for call in one.calls for _, body in call.regions)]
+        calls = [call for one in functions for call in one.calls]
+        values = [
+            *chain.from_iterable(one.params for one in bodies),
+            *chain.from_iterable(one.outputs for one in calls),
+        ]
+        constraints = len([one for one in functions if one.constraint]) + len([one for one in calls if one.constraint])
+        memories = sum(bool(value.scope) for value in values)
+        omitted = ["the target"] * (self.target is not None)
+        omitted += [counted(constraints, "constraint")] * bool(constraints)
+        omitted += [f"the memories of {counted(memories, 'value')}"] * bool(memories)
+        omitted += [f"attributes of the module ({', '.join(sorted(self.attrs))})"] * bool(self.attrs)
+        if omitted:
+            kept = "text, JSON, a saved module and to_tvm keep them"
+            warn(f"{method} leaves out what ONNX has no place for: {', '.join(omitted)}; {kept}")
 
     @classmethod
     def of(cls, program: object, target: TargetLike | None = None, entry: str | None = None) -> IRModule:
