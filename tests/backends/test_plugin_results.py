@@ -62,6 +62,30 @@ def test_results_are_arrays_in_order(backend, value):
     }
 
 
+def test_code_cannot_write_into_its_inputs_which_others_read_too(backend):
+    class Clears(Compiled):
+        def run(self, inputs):
+            inputs[0][...] = 0
+            return [one.copy() for one in np.split(inputs[0], 2)]
+
+    backend.compiled, x = Clears(), np.float32([1, 2, 3, 4])
+    exe = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False)
+    with pytest.raises(RunError, match=r"of @a \(halve\) failed: assignment destination is read-only"):
+        exe.run({"x": x})
+    assert x.tolist() == [1, 2, 3, 4]
+
+
+def test_results_that_are_views_of_inputs_are_copied(backend):
+    class Views(Compiled):
+        def run(self, inputs):
+            return np.split(inputs[0], 2)
+
+    backend.compiled, x = Views(), np.float32([1, 2, 3, 4])
+    outputs = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False).run({"x": x})
+    outputs["b"][...] = 0
+    assert x.tolist() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [

@@ -43,7 +43,7 @@ def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
 class _OnnxRuntime(Backend):
     name = "onnxruntime"
     kinds = ("onnxruntime",)
-    supports = frozenset[Ability]({"shared-code"})
+    supports = frozenset[Ability]({"keeps-inputs", "shared-code"})
     honours = {
         "onnxruntime": frozenset(
             {

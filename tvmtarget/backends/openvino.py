@@ -76,7 +76,7 @@ def _core() -> Any:  # noqa: ANN401
 class _OpenVino(Backend):
     name = "openvino"
     kinds = ("openvino",)
-    supports = frozenset[Ability]({"shared-code"})
+    supports = frozenset[Ability]({"keeps-inputs", "shared-code"})
     honours = {
         "openvino": frozenset(
             {"device-name", "inference-num-threads", "num-streams", "inference-precision", "cache-dir"}

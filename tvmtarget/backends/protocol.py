@@ -52,10 +52,11 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 #   copy           `copy` is called for each copy into a memory of its leaves;
 #   device-memory  its leaves have memories of their own: `place` moves arrays there, code has `run_on`;
 #   runner         code for a CPU of another machine runs there through a runner;
+#   keeps-inputs   code is known not to write into the arrays of its inputs, which are read-only views otherwise;
 #   shared-code    code depends on the structure of a function and its target alone, so that equal functions share it;
 #   static         `static_function` lowers functions on values of static shape to kernels in C or in object files;
 #   tuning         `tuning_context` builds and measures kernels.
-Ability: TypeAlias = Literal["copy", "device-memory", "runner", "shared-code", "static", "tuning"]
+Ability: TypeAlias = Literal["copy", "device-memory", "keeps-inputs", "runner", "shared-code", "static", "tuning"]
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class Compiled(ABC):
 
         Args:
             inputs: values of the parameters, in order: arrays in the byte order of this machine, of any strides. They
-                belong to the caller and are not changed.
+                belong to the caller and are not changed: they are read-only without the ability `keeps-inputs`.
 
         Returns:
             A list or tuple of the results, in order: arrays of the element types that the function states. The next run

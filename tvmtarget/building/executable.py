@@ -274,6 +274,7 @@ class Executable:
         self._stated_results = {
             name: (one.outputs, dtypes_of(one.outputs)) for name, one in program.signatures.items() if name in leaves
         }
+        self._read_only = {name for name, leaf in leaves.items() if "keeps-inputs" not in leaf.backend.supports}
         self._in_memory = {self._domains[name]: self._leaves[name] for name in self.called_leaves}
         # Memories of CPUs: values there are arrays that every function of this process can read.
         self._shared = {leaf.domain for leaf in topology.leaves() if leaf.target.device == "cpu"}
@@ -475,8 +476,9 @@ class Executable:
         """Whether each result is a new array: no driver returns an input, a constant, or one value twice as it is."""
         driver = self._program.drivers.get(self._program.entry)
         if driver is None:
-            return True
-        steps = [one for one in driver.steps if one.call in self._leaves or (one.src is not None and not one.once)]
+            return self._read_only.isdisjoint(self._leaves)
+        makers = self._leaves.keys() - self._read_only  # code of others may return views of its inputs
+        steps = [one for one in driver.steps if one.call in makers or (one.src is not None and not one.once)]
         made = {name for step in steps for name in step.outputs}
         return made.issuperset(driver.results) and len(set(driver.results)) == len(driver.results)
 
@@ -641,6 +643,8 @@ class Executable:
     def _call_leaf(self, name: str, inputs: Sequence[Any], call: str) -> Sequence[Any]:
         leaf = self._leaves[name]
         leaf.check()
+        # A value that code of a plugin writes into may be read again, and inputs are the caller's.
+        inputs = [*map(_read_only, inputs)] if name in self._read_only else inputs
         try:
             results = leaf.compiled.run_on(leaf.device, inputs)
             if (stated := self._stated_results.get(name)) is not None:
@@ -680,6 +684,17 @@ def _nested(system: System) -> Iterator[tuple[str, System]]:
         found |= _nested(inner)
     yield from found.items()
     yield system.name, system
+
+
+def _read_only(value: Any) -> Any:  # noqa: ANN401
+    """Return read-only views of the arrays of a value."""
+    if isinstance(value, list):
+        return [_read_only(item) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
 
 
 def _to_host(value: Any) -> Any:  # noqa: ANN401

@@ -29,7 +29,7 @@ _SIGNATURE = "signature.json"
 class _C(Backend):
     name = "c"
     kinds = ("c",)
-    supports = frozenset[Ability]({"runner", "shared-code", "static"})
+    supports = frozenset[Ability]({"keeps-inputs", "runner", "shared-code", "static"})
     honours: Mapping[str, frozenset[str]] = {
         "c": frozenset({"mcpu", "march", "workspace-byte-alignment", "constants-byte-alignment"})
     }

@@ -202,7 +202,7 @@ class _External(CompiledModule):
 class _Tvm(Backend):
     name = "tvm"
     kinds = ("llvm", "cuda")
-    supports = frozenset[Ability]({"device-memory", "shared-code", "static", "tuning"})
+    supports = frozenset[Ability]({"device-memory", "keeps-inputs", "shared-code", "static", "tuning"})
     honours = HONOURS
     memory_savings = MEMORY_SAVINGS
     format = TILES_FORMAT
