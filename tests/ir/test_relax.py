@@ -173,6 +173,18 @@ def test_errors_name_function_and_binding():
         IRModule.from_tvm(tvm.IRModule({"main": function}))
 
 
+def test_a_local_function_that_calls_itself_is_rejected():
+    x, a, again = (relax.Var(name, relax.TensorType((4,), "float32")) for name in ("x", "a", "again"))
+    result, own = (relax.Var(name, relax.TensorType((4,), "float32")) for name in ("y", "c"))
+    block = relax.BindingBlock([relax.VarBinding(own, relax.Call(again, [a]))])
+    inner = relax.Function([a], relax.SeqExpr([block], own), relax.TensorType((4,), "float32"))
+    bindings = [relax.VarBinding(again, inner), relax.VarBinding(result, relax.Call(again, [x]))]
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], result)
+    main = relax.Function([x], body, relax.TensorType((4,), "float32"))
+    with pytest.raises(ModelError, match=r"'again' is read before .*; local functions that call themselves are rej"):
+        IRModule.from_tvm(tvm.IRModule({"main": main}))
+
+
 def test_onnx_operations_cannot_be_written_as_relax():
     module = IRModule.parse(
         "func @main(%x: float32[2]) opsets(onnx=17) { %y: float32[2] = onnx.Relu(%x) as r return %y }"

@@ -215,6 +215,11 @@ class Printer:
                 return f"DType({str(expr.value)!r})"
         if ir.is_prim_expr(expr):
             return self.scalar(expr)
+        if isinstance(expr, ir.Var):
+            name = str(getattr(expr, "name_hint", expr))
+            raise ModelError(
+                f"{name!r} is read before it is computed; local functions that call themselves are rejected"
+            )
         raise ModelError(f"{type(expr).__name__} as an operand is not supported; run relax.transform.Normalize first")
 
     def scalar(self, expr: Any) -> str:
