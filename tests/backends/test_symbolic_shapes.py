@@ -388,3 +388,11 @@ def test_an_empty_tensor_is_reshaped(shape, sizes, allowzero):
     module = model(f"g (float[{shape}] x) => (float[{','.join('pqr'[:count])}] y) {text}")
     x = np.zeros((0, 3), "float32")
     assert tt.build(module, "llvm")(x).shape == tt.build(module, "onnxruntime")(x).shape
+
+
+def test_the_maximum_of_all_is_read_under_two_names():
+    """A check that it fits, which is known beforehand, gives it another name."""
+    module = model("""g (float[n,3,d] x) => (float[1,1,2] y) <float[2] s = {2, 3}> {
+        m = ReduceMax<axes = [0, 1]>(x) t = ReduceMean<axes = [-1]>(m) u = Sub(m, t) v = Mul(u, s) y = Mul(v, m) }""")
+    x = np.array([[[1, 5], [4, 2], [3, 3]]], "float32")
+    assert tt.build(module, "llvm").run({"x": x})["y"].tolist() == [[[-4, 7.5]]]

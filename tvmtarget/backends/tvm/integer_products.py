@@ -69,8 +69,9 @@ def narrow_products(module: Module) -> Module:
     product = is_op("relax.matmul")(*(widened | constant for widened, _, constant in operands))
     extremum = is_op("relax.max")(tensor) | is_op("relax.min")(tensor)
 
+    # A variable that is bound to another one, which is bound to a call, is matched, too.
     def multiply(call: Expr, found: Any) -> Expr:  # noqa: ANN401
-        if call.ty.dtype.dtype != "int32":
+        if not isinstance(call, relax.Call) or call.ty.dtype.dtype != "int32":
             return call
         narrow = [
             found[tensor] if tensor in found else _narrow_array(found[constant].value.numpy())
@@ -80,7 +81,12 @@ def narrow_products(module: Module) -> Module:
         return relax.op.matmul(*narrow, out_dtype="int32") if is_narrow else call
 
     def reduce(call: Expr, found: Any) -> Expr:  # noqa: ANN401
-        if call.attrs.axis is not None or call.attrs.keepdims or found[tensor].ty.ndim < 2:
+        if (
+            not isinstance(call, relax.Call)
+            or call.attrs.axis is not None
+            or call.attrs.keepdims
+            or found[tensor].ty.ndim < 2
+        ):
             return call
         compute = relax.op.max if call.op.name == "relax.max" else relax.op.min
         return compute(compute(found[tensor], axis=-1))
