@@ -390,6 +390,26 @@ def test_an_empty_tensor_is_reshaped(shape, sizes, allowzero):
     assert tt.build(module, "llvm")(x).shape == tt.build(module, "onnxruntime")(x).shape
 
 
+@pytest.mark.parametrize(
+    ("signature", "shapes"),
+    [
+        ("float x, float s) => (float y", [()]),
+        ("float[n,3,h,w] x, float[3,1,1] s) => (float[n,3,h,w] y", [(2, 3, 4, 5), (1, 3, 1, 1), (1, 3, 0, 2)]),
+        ("int64[n,k] x, int64[1] s) => (int64[n,k] y", [(2, 3), (0, 3)]),
+    ],
+    ids=["scalar", "images", "integers"],
+)
+def test_slopes_rectify_scalars_integers_and_images_of_any_size(signature, shapes):
+    module = tt.IRModule.from_onnx(
+        parser.parse_model(f'<ir_version: 8, opset_import: ["": 13]> g ({signature}) {{ y = PRelu(x, s) }}')
+    )
+    program, random = tt.build(module, "llvm"), np.random.default_rng(0)
+    slope = module.main.params[1].type
+    for shape in shapes:
+        x, s = (random.normal(scale=4, size=one).astype(slope.dtype) for one in (shape, slope.shape))
+        np.testing.assert_array_equal(program.run({"x": x, "s": s})["y"], np.where(x < 0, x * s, x), strict=True)
+
+
 def test_the_maximum_of_all_is_read_under_two_names():
     """A check that it fits, which is known beforehand, gives it another name."""
     module = model("""g (float[n,3,d] x) => (float[1,1,2] y) <float[2] s = {2, 3}> {

@@ -156,13 +156,8 @@ def check_broadcast(op: Op, places: Iterable[int] = ()) -> Reject | None:
 
 
 def _check_prelu(op: Op) -> Reject | None:
-    """Require a static slope, and static data except for the first of several dimensions."""
-    shape = _shape(op, 0)
-    return (
-        _require_static(1)(op)
-        or check_broadcast(op)
-        or (None if _is_static(shape[len(shape) > 1 :]) else _symbolic(op, 0))
-    )
+    """Require a static slope that is known to fit."""
+    return _require_static(1)(op) or check_broadcast(op)
 
 
 def check_matmul(op: Op, second_operand: int = 1) -> Reject | None:
@@ -806,7 +801,7 @@ RULES: dict[str, Rule] = {
     "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor,)),
     "Mod": Rule(dtypes=_INTEGERS | _WIDE_FLOATS, checks=(_check_divisor, _check_remainder)),
     "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types,)),
-    "PRelu": Rule(dtypes=_FLOATS, checks=(_check_prelu,)),
+    "PRelu": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_prelu,)),
     "Where": _ANY,
     # Reductions.
     **_each("ReduceMean", replace(_REDUCTION, dtypes=_FLOATS | {"int64", "uint64"})),

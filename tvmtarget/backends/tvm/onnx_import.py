@@ -529,6 +529,15 @@ class _SymbolicImport(FittingOperands):
 
         return builder.call_te(remainders, *operands, primfunc_name_hint="remainders")
 
+    def rectify(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a PRelu of a scalar, integers or symbolic dimensions, which TVM's operator lacks; None for others."""
+        (x, slope), op, emit = inputs, self._tvm.relax.op, builder.normalize
+        dtype, shape = str(x.ty.dtype), self.shape(x)
+        if "float" in dtype and shape and all(self.value(size) is not None for size in shape[len(shape) > 1 :]):
+            return None
+        is_negative = emit(op.less(x, self._tvm.relax.const(0, dtype)))
+        return op.where(is_negative, emit(op.multiply(x, slope)), x)
+
     def reverse_sequence(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a ReverseSequence, whose lengths are checked where indices are."""
         steps, rows = self.attribute(node, "time_axis", 0), self.attribute(node, "batch_axis", 1)
@@ -937,6 +946,7 @@ _LOWERED: dict[str, _Lowering] = {
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
+    "PRelu": _SymbolicImport.rectify,
     "Pad": _SymbolicImport.pad,
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
