@@ -299,17 +299,33 @@ def test_sizes_of_a_value_that_is_computed_are_fused_with_no_other_operation():
     ("start", "end", "step"),
     [(-1, -(2**63) + 1, -1), (-1, -100, -2), (7, 1, -3), (100, -9, -1), (8, -10, -4), (-1, 2**63 - 1, -1), (2, 5, -1)],
 )
-def test_slices_run_backwards_along_a_known_dimension_of_open_batches(start, end, step):
+def test_slices_run_backwards(start, end, step):
     """PyTorch exports `flip` so: one element too many was read, from behind the tensor."""
     proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,9] x) => (float[p,q] y)
+        g (float[b,9] x, float[2,n] z) => (float[p,q] y, float[2,m] w)
         <int64[1] s = {{{start}}}, int64[1] e = {{{end}}}, int64[1] a = {{1}}, int64[1] d = {{{step}}}>
-        {{ z = Slice(x, s, e, a, d) y = Neg(z) }}""")
-    x = np.arange(27, dtype="float32").reshape(3, 9)
+        {{ u = Slice(x, s, e, a, d) y = Neg(u) v = Slice(z, s, e, a, d) w = Neg(v) }}""")
     ort = pytest.importorskip("onnxruntime")
-    expected = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})[0]
-    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": x})["y"]
-    np.testing.assert_array_equal(found, expected, strict=True)
+    session, program = ort.InferenceSession(proto.SerializeToString()), tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    for size in (9, 1, 0, 3):
+        given = {"x": np.ones((3, 9), "float32").cumsum(1), "z": np.ones((2, size), "float32").cumsum(1)}
+        for found, expected in zip(program.run(given).values(), session.run(None, given), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_a_dimension_that_is_reversed_keeps_its_name():
+    module = model("""g (float[b,n] x) => (float[b,n] y)
+        <int64[1] last = {-1}, int64[1] end = {-9223372036854775807}, int64[1] axis = {1}> {
+        r = Slice(x, last, end, axis, last) y = Add(x, r) }""")
+    assert tt.build(module, "llvm").run({"x": np.float32([[1, 2, 4]])})["y"].tolist() == [[5, 4, 5]]
+
+
+@pytest.mark.parametrize("leaf", ["llvm", "c"])
+def test_a_part_may_have_no_elements(leaf):
+    module = model("""g (float[2,3] x) => (float[2,0] y, float[2,3] z) <int64[2] sizes = {0, 3}> {
+        y, w = Split<axis = 1>(x, sizes) z = Neg(w) }""")
+    found = tt.build(module, leaf).run({"x": np.ones((2, 3), "float32")})
+    assert (found["y"].shape, found["z"].tolist()) == ((2, 0), [[-1, -1, -1]] * 2)
 
 
 def test_what_reads_a_range_of_computed_length_runs_after_that_is_known():

@@ -242,11 +242,14 @@ def _slice(call: Call, operands: ShapeOperands) -> _Shape | None:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not isinstance(axis, int) or not -len(dims) <= axis < len(dims):
             return None
-        dims[axis] = _slice_size(shape[axis], start, end, step, operands) if step == 1 else None
+        if step == 1:
+            dims[axis] = _slice_size(shape[axis], start, end, operands)
+        elif not (step == -1 and start == -1 and isinstance(end, int) and end <= -SLICE_END):  # PyTorch's `flip`
+            dims[axis] = None
     return tuple(dims)
 
 
-def _slice_size(dim: Dim, start: Dim, end: Dim, step: Dim, operands: ShapeOperands) -> Dim:
+def _slice_size(dim: Dim, start: Dim, end: Dim, operands: ShapeOperands) -> Dim:
     """Return the size of a slice with step 1."""
     first, last = _bound(dim, start), _bound(dim, end)
     size = subtract_dims(last, first)

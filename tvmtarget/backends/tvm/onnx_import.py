@@ -402,13 +402,10 @@ class _SymbolicImport(FittingOperands):
         return all(self.value(one) is not None for one in self.known(name) or [])
 
     def slice(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Slice with constant axes and steps; None for one of a static shape by constants."""
+        """Lower a Slice with constant axes and steps; None for one of elements that are known, forwards."""
         tvm = self._tvm
         names = [*node.input, "", ""][:5]
         data, shape = inputs[0], self.shape(inputs[0])
-        is_static = all(self.value(size) is not None for size in shape)
-        if is_static and all(name in self._constants for name in names[1:3]):
-            return None
         count = self.value(self.shape(inputs[1])[0]) or 0
         axes = self.known(names[3]) if names[3] else [self.number(at) for at in range(count)]
         steps = self.known(names[4]) if names[4] else [self.number(1)] * count
@@ -428,6 +425,12 @@ class _SymbolicImport(FittingOperands):
         sizes = list(shape)
         for at, size in zip(places, counts, strict=True):
             sizes[at] = size
+        if all(self.value(size) is not None for size in (*shape, *sizes)):
+            if not all(map(self.value, sizes)):
+                return tvm.relax.op.zeros(tvm.relax.ShapeExpr(sizes), str(data.ty.dtype))
+            is_forward = all((self.value(step) or 1) > 0 for step in steps)
+            if is_forward and all(name in self._constants for name in names[1:3]):
+                return None
 
         def sliced(operand: Any, first: Any) -> Any:  # noqa: ANN401
             def element(*indices: Any) -> Any:  # noqa: ANN401
@@ -447,13 +450,20 @@ class _SymbolicImport(FittingOperands):
             first, last = self._bound(start, size), self._bound(end, size)
             count = self._tvm.tirx.floordiv(last - first + (by - 1), by)
             return first, self.simple(self.most(self.simple(count), self.number(0)))
-        # Backwards there are constant bounds of a static dimension only.
-        values = [self.value(one) for one in (start, end, size)]
-        if None in values:
-            raise ValueError("a Slice runs backwards along a dimension that is not known")
-        begin, stop, length = (one or 0 for one in values)
-        elements = range(length)[begin : None if stop >= SLICE_END or stop < -length else stop : by]
-        return self.number(elements.start), self.number(len(elements))
+        begin, stop = self.value(start), self.value(end)
+        if begin is None or stop is None:
+            raise ValueError("a Slice runs backwards between bounds that are not known")
+
+        def within(bound: int) -> Size:
+            place = size if bound >= SLICE_END else self.number(0) if bound <= -SLICE_END else self.number(bound)
+            return self.least(self.simple(place + size if -SLICE_END < bound < 0 else place), self.simple(size - 1))
+
+        # A dimension without elements has its last one before the first.
+        before = self.number(-1)
+        first = self.simple(self.least(self.most(within(begin), self.number(0)), self.simple(size - 1)))
+        last = before if abs(stop) >= SLICE_END else self.simple(self.most(within(stop), before))
+        count = self._tvm.tirx.floordiv(first - last - by - 1, -by)
+        return first, self.simple(self.most(self.simple(count), self.number(0)))
 
     def _bound(self, bound: Size, size: Size) -> Size:
         """Return a bound of a slice, counted from the start and within the dimension."""
