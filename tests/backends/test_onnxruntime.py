@@ -269,6 +269,18 @@ def test_a_cubic_resize_between_transposes_runs_at_all_levels():
     np.testing.assert_allclose(tt.build(proto, "onnxruntime")(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "opset"), [("LeakyRelu", 20), ("HardSwish", 18), ("Gelu", 20)])
+def test_a_function_whose_body_has_newer_operators_is_computed_by_these(kind, opset):
+    """ONNX Runtime takes such a function in none of these operator sets, and has a kernel for float32 only."""
+    x = np.array([-1.5, 0.5, 4.0])
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": {opset}]> g (double[3] x) => (double[3] y) {{ y = {kind}(x) }}'
+    )
+    program, target = tt.IRModule.from_onnx(proto), "[ort=onnxruntime,cpu=numpy](host=@cpu)"
+    found = tt.build(tt.decompose(program, target, where={"*": "@ort?"}), target)
+    np.testing.assert_allclose(found(x), tt.build(program, "numpy")(x), rtol=1e-12)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
 def test_the_table_of_kernels_is_the_one_of_the_package():

@@ -4,7 +4,8 @@ Run as `python -m tests.tools.derive_onnxruntime` with the package `onnxruntime`
 reads. Which kernel serves an operation is decided as in `core/framework/kernel_registry.cc` of ONNX Runtime: by the
 version of the operator and the types of its parameters; operations of float16 without a kernel are computed in float32
 (`core/optimizer/insert_cast_transformer.cc`). Operators that are functions of others run by those, so that each choice
-of types is tried in a session, on a model of ONNX's node tests.
+of types is tried in sessions, on a model of ONNX's node tests. A function is not taken for models of an operator set in
+which an operator of its body has another version, so that a model of each operator set is tried.
 """
 
 from __future__ import annotations
@@ -67,13 +68,17 @@ def derived() -> str:
             continue
         choices = dict.fromkeys(product(*(sorted(types) for types, _ in parameters.values())), False)
         is_function = schema.has_function or schema.has_context_dependent_function
+        opsets = _opsets(schema) if is_function else []
         model = models.get((domain, name, since))
+        if model is None:
+            others = (one for (*operator, _), one in models.items() if operator == [domain, name])
+            model = next((one for one in others if _runs(one, opsets, schema, {})), None)
         if is_function and model is None:
             continue
         for types in choices:
             stated = dict(zip(parameters, types, strict=True))
             choices[types] = (
-                _runs(model, schema, stated)
+                _runs(model, opsets, schema, stated)
                 if is_function and model is not None
                 else any(_matches(kernels[domain, name], since, one) for one in _computed(stated))
             )
@@ -138,7 +143,7 @@ def _matches(kernels: Iterable[Any], since: int, types: Mapping[str, str]) -> bo
 
 
 def _models() -> dict[tuple[str, str, int], ModelProto]:
-    """Return a model of a single operation of most operators and versions."""
+    """Return a model of a single operation of most operators and versions, with most operands and least attributes."""
     found: dict[tuple[str, str, int], ModelProto] = {}
     for case in node_cases():
         if len(case.model.graph.node) == 1:
@@ -147,13 +152,24 @@ def _models() -> dict[tuple[str, str, int], ModelProto]:
             if version is not None and onnx.defs.has(node.op_type, node.domain):
                 schema = onnx.defs.get_schema(node.op_type, version, node.domain)
                 old = found.get((node.domain, node.op_type, schema.since_version))
-                if old is None or sum(map(bool, old.graph.node[0].input)) < sum(map(bool, node.input)):
+                if old is None or _completeness(old.graph.node[0]) < _completeness(node):
                     found[node.domain, node.op_type, schema.since_version] = case.model
     return found
 
 
-def _runs(model: ModelProto, schema: OpSchema, types: Mapping[str, str]) -> bool:
-    """Return whether a session of a model can be made after its operation got other types."""
+def _completeness(node: onnx.NodeProto) -> tuple[int, int]:
+    return (sum(map(bool, node.input)), -len(node.attribute))
+
+
+def _opsets(schema: OpSchema) -> list[int]:
+    """Return the operator sets in which an operator has one version."""
+    domain, name, since = schema.domain, schema.name, schema.since_version
+    versions = range(max(since, 7), ONNXRUNTIME.opsets[-1] + 1) if not domain else (since,)
+    return [one for one in versions if onnx.defs.get_schema(name, one, domain).since_version == since]
+
+
+def _runs(model: ModelProto, opsets: Iterable[int], schema: OpSchema, types: Mapping[str, str]) -> bool:
+    """Return whether sessions of a model can be made in some operator sets after its operation got other types."""
     changed = ModelProto()
     changed.CopyFrom(model)
     (node,) = changed.graph.node
@@ -166,7 +182,10 @@ def _runs(model: ModelProto, schema: OpSchema, types: Mapping[str, str]) -> bool
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        onnxruntime.InferenceSession(changed.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        for opset in opsets:
+            del changed.opset_import[:]
+            changed.opset_import.append(onnx.helper.make_opsetid(schema.domain, opset))
+            onnxruntime.InferenceSession(changed.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception:
         return False
     return True
