@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
@@ -103,3 +103,29 @@ def test_attention_of_two_types_has_no_definition_to_run_by():
     for target in ("llvm", "onnxruntime"):
         with pytest.raises(InfeasibleError, match="Attention"):
             tt.decompose(model("Attention", operands, TensorProto.DOUBLE), target)
+
+
+@pytest.mark.parametrize("target", ["llvm", "c"])
+def test_integers_and_floats_have_powers_of_other_types(target):
+    text = """<ir_version: 8, opset_import: ["": 15]>
+        g (int64[3] x, float[3] z, int32[3] e) => (int64[3] y, int64[3] v, float[3] w, float[3] u)
+        <int64 two = {2}, float three = {3}> {
+            y = Pow(x, two) v = Pow(x, e) w = Pow(z, e) u = Pow(z, two) }"""
+    x, z, e = np.array([-3, 2, 1 << 31]), np.array([-1.5, 2, 0.5], "float32"), np.array([3, 10, 1], "int32")
+    found = tt.build(parser.parse_model(text), target).run({"x": x, "z": z, "e": e})
+    for name, expected in {"y": x**2, "v": x**e, "w": z ** e.astype("float32"), "u": z**2}.items():
+        np.testing.assert_array_equal(found[name], expected, strict=True)
+
+
+def test_a_divisor_of_minus_one_changes_the_sign():
+    """Processors have no quotient of the least number and -1."""
+    text = """<ir_version: 8, opset_import: ["": 15]> g (int32[3] x) => (int32[3] y, int32[3] z, int32[3] w)
+        <int32[3] by = {-1, 2, -1}> { y = Div(x, by) z = Mod(x, by) w = Mod<fmod = 1>(x, by) }"""
+    found = tt.build(parser.parse_model(text), "llvm").run({"x": np.array([-(2**31), 7, 5], "int32")})
+    assert [one.tolist() for one in found.values()] == [[-(2**31), 3, -5], [0, 1, 0], [0, 1, 0]]
+
+
+def test_unsigned_integers_have_a_sign_and_scalars_are_filled():
+    text = """<ir_version: 8, opset_import: ["": 15]> g (uint8[3] x) => (uint8[3] y) <int64[0] shape = {}> {
+        s = Sign(x) c = ConstantOfShape<value = uint8[1] {5}>(shape) y = Mul(s, c) }"""
+    assert tt.build(parser.parse_model(text), "llvm").run({"x": np.uint8([0, 1, 200])})["y"].tolist() == [0, 5, 5]

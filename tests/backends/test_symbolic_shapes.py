@@ -422,7 +422,7 @@ def test_slopes_rectify_scalars_integers_and_images_of_any_size(signature, shape
     program, random = tt.build(module, "llvm"), np.random.default_rng(0)
     slope = module.main.params[1].type
     for shape in shapes:
-        x, s = (random.normal(scale=4, size=one).astype(slope.dtype) for one in (shape, slope.shape))
+        x, s = (np.array(random.normal(scale=4, size=one), slope.dtype) for one in (shape, slope.shape))
         np.testing.assert_array_equal(program.run({"x": x, "s": s})["y"], np.where(x < 0, x * s, x), strict=True)
 
 
@@ -432,3 +432,24 @@ def test_the_maximum_of_all_is_read_under_two_names():
         m = ReduceMax<axes = [0, 1]>(x) t = ReduceMean<axes = [-1]>(m) u = Sub(m, t) v = Mul(u, s) y = Mul(v, m) }""")
     x = np.array([[[1, 5], [4, 2], [3, 3]]], "float32")
     assert tt.build(module, "llvm").run({"x": x})["y"].tolist() == [[[-4, 7.5]]]
+
+
+def test_a_symbolic_dimension_is_split_into_a_number_of_parts():
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n,2] x) => (float[a,2] y, float[b,2] z, float[c,2] w) {
+            u, y, v = Split<axis = 0, num_outputs = 3>(x) z = Neg(u) w = Neg(v) }""")
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    for size, last in ((9, 3), (7, 1), (3, 1)):
+        x = np.arange(2 * size, dtype="float32").reshape(size, 2)
+        found, most = program.run({"x": x}), -(-size // 3)
+        for part, expected in zip(found.values(), (x[most:-last], -x[:most], -x[-last:]), strict=True):
+            np.testing.assert_array_equal(part, expected, strict=True)
+    with pytest.raises(RunError, match="sizes do not fit"):
+        program.run({"x": np.zeros((1, 2), "float32")})
+
+
+def test_the_first_of_equal_maxima_along_a_symbolic_dimension_is_the_hard_one():
+    module = model("g (float[n,m] x) => (float[n,m] y, float[n,m] z) { y = Hardmax(x) z = Hardmax<axis = 0>(x) }")
+    found = tt.build(module, "llvm").run({"x": np.float32([[1, 3, 3], [2, 0, 3]])})
+    assert found["y"].tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert found["z"].tolist() == [[0, 1, 1], [1, 0, 0]]

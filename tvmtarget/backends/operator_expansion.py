@@ -189,6 +189,20 @@ def _eye_like(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Cast", [builder.add("Trilu", [above, diagonal], upper=0)], node.output[0], to=to)
 
 
+def _hardmax(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a Hardmax along a symbolic dimension as the first of the places of the maximum."""
+    (x,) = node.input
+    axis = attributes_of(node).get("axis", -1)
+    if builder.opset < 13 or builder.types[x].shape.dim[axis].HasField("dim_value"):
+        builder.nodes.append(node)
+        return
+    is_most = builder.add("Equal", [x, builder.along("ReduceMax", x, [axis])])
+    count = builder.add("Cast", [is_most], to=TensorProto.INT64)
+    count = builder.add("CumSum", [count, builder.constant(np.array(axis), x)])
+    is_first = builder.add("Equal", [count, builder.constant(np.array(1), x)])
+    builder.add("Cast", [builder.add("And", [is_most, is_first])], node.output[0], to=builder.types[x].elem_type)
+
+
 def _dequantized_constant(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Compute floats of constants of 4 bits, and of blocks with scales of their own."""
     x, scale, zero = operands_of(node, 3)
@@ -633,6 +647,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "DequantizeLinear": _dequantized_constant,
     "Equal": _equal,
     "EyeLike": _eye_like,
+    "Hardmax": _hardmax,
     "LpNormalization": _lp_norm,
     "MatMulInteger": _integer_product,
     "OneHot": _one_hot,

@@ -195,11 +195,11 @@ def _check_concat(op: Op) -> Reject | None:
 
 
 def _check_divisor(op: Op) -> Reject | None:
-    """Reject constant integer divisors that are 0 or -1; others are checked at run time."""
+    """Reject constant integer divisors that are 0; others are checked at run time."""
     tensor, by = op.tensor(1), op.constant(1)
-    if tensor is None or "int" not in tensor.dtype or by is None or not np.isin(by, (0, -1)).any():
+    if tensor is None or "int" not in tensor.dtype or by is None or by.all():
         return None
-    return reject("RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0 or -1, which kills the process")
+    return reject("RULE", f"the divisor {op.operand(1)!r} of an integer {op.kind} has 0, which kills the process")
 
 
 def _check_remainder(op: Op) -> Reject | None:
@@ -216,14 +216,6 @@ def _check_shift(op: Op) -> Reject | None:
     if by is None or ((by >= 0) & (by < by.dtype.itemsize * 8)).all():
         return None
     return reject("RULE", f"it shifts by less than the width, and {op.operand(1)!r} is from {by.min()} to {by.max()}")
-
-
-def _check_same_types(op: Op) -> Reject | None:
-    """Require operands of one element type."""
-    types = {tensor.dtype for index in range(len(op.call.inputs)) if (tensor := op.tensor(index)) is not None}
-    if len(types) < 2:
-        return None
-    return reject("DTYPE", f"it does not support {op.kind} of {' and '.join(sorted(types))}", hint="cast to one type")
 
 
 def _check_reduction(op: Op) -> Reject | None:
@@ -313,14 +305,6 @@ def _check_reshape(op: Op) -> Reject | None:
     return None
 
 
-def _check_constant_of_shape(op: Op) -> Reject | None:
-    """Reject a scalar result: the value that fills it is a vector of one element."""
-    result = op.outputs[0]
-    if isinstance(result, TensorType) and result.shape == ():
-        return reject("RULE", "it makes no scalar by ConstantOfShape", hint="use Constant")
-    return None
-
-
 def _check_expand(op: Op) -> Reject | None:
     """Require a known number of dimensions, and a constant target without empty ones."""
     wanted, tensor = op.constant(1), op.tensor(0)
@@ -378,19 +362,15 @@ def _check_squeeze(op: Op) -> Reject | None:
 
 
 def _check_split(op: Op) -> Reject | None:
-    """Reject empty parts; without sizes, require a static axis."""
-    sizes, shape = op.constant(1), _shape(op, 0)
+    """Reject empty parts."""
+    sizes = op.constant(1)
     listed = _numbers(op, "split") if sizes is None else tuple(map(int, sizes))
-    if 0 in listed:
-        return reject("RULE", f"it makes no empty parts, and those of Split are {listed}")
-    return None if listed or op.operand(1) or isinstance(_dim(shape, _axis(op, 0)), int) else _symbolic(op, 0)
+    return reject("RULE", f"it makes no empty parts, and those of Split are {listed}") if 0 in listed else None
 
 
 def _check_hardmax(op: Op) -> Reject | None:
-    """Require a static axis; before version 13 all dimensions from the axis on count as one."""
-    shape, axis = _shape(op, 0), _axis(op, 1 if op.opset < 13 else -1)
-    concerned = shape[axis:] if op.opset < 13 else shape[axis : axis + 1]
-    return None if _is_static(concerned) else _symbolic(op, 0)
+    """Require static dimensions from the axis on before version 13, where they count as one."""
+    return None if op.opset > 12 or _is_static(_shape(op, 0)[_axis(op, 1) :]) else _symbolic(op, 0)
 
 
 def check_grid_of_rows(op: Op) -> Reject | None:
@@ -770,8 +750,8 @@ RULES: dict[str, Rule] = {
     **_each("Reciprocal Round Shrink Sigmoid Sin Softmax Softplus Softsign Sqrt Tan Tanh", _FLOAT),
     **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", Rule(dtypes=_WIDE_FLOATS)),
     **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_FLOAT32)),
-    **_each("Neg Relu Sign", Rule(dtypes=_SIGNED | _FLOATS)),
-    **_each("Abs Clip", Rule(dtypes=_NUMBERS)),
+    **_each("Neg Relu", Rule(dtypes=_SIGNED | _FLOATS)),
+    **_each("Abs Clip Sign", Rule(dtypes=_NUMBERS)),
     **_each("Cast CastLike Identity", _ANY),
     "BitwiseNot": Rule(dtypes=_INTEGERS),
     "IsInf": Rule(dtypes=_FLOATS, attrs={"detect_negative": (1,), "detect_positive": (1,)}),
@@ -789,7 +769,7 @@ RULES: dict[str, Rule] = {
     "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift,)),
     "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor,)),
     "Mod": Rule(dtypes=_INTEGERS | _WIDE_FLOATS, checks=(_check_divisor, _check_remainder)),
-    "Pow": Rule(dtypes=_FLOATS, checks=(_check_same_types,)),
+    "Pow": Rule(dtypes=_FLOATS | {"int32", "int64"}),
     "PRelu": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_prelu,)),
     "Where": _ANY,
     # Reductions.
@@ -842,7 +822,7 @@ RULES: dict[str, Rule] = {
             (),
         )
     ),
-    "ConstantOfShape": Rule(checks=(_require_rank, _require_static(0), _check_constant_of_shape)),
+    "ConstantOfShape": Rule(checks=(_require_rank, _require_static(0))),
     "Expand": Rule(checks=(_require_rank, _require_static(1), _check_expand)),
     "Pad": Rule(constants=(3,), checks=(_check_pad,)),
     "Range": Rule(checks=(_check_range,)),

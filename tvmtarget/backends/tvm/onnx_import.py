@@ -339,20 +339,22 @@ class _SymbolicImport(FittingOperands):
         return relax.op.astype(sums, "int32") if product is not None and fits_int32(product) else None
 
     def sign(self, builder: Builder, _node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Sign of floats, which is NaN of NaN, where TVM's is 0; None for integers."""
+        """Lower a Sign of floats, which is NaN of NaN, where TVM's is 0, or of unsigned integers; None for others."""
         (x,), op = inputs, self._tvm.relax.op
+        if str(x.ty.dtype).startswith("uint"):
+            return op.minimum(x, self._tvm.relax.const(1, str(x.ty.dtype)))
         if "float" not in str(x.ty.dtype):
             return None
         return op.where(builder.emit(op.isnan(x)), x, builder.emit(op.sign(x)))
 
     def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a ConstantOfShape of computed sizes; None for one of constant sizes."""
-        if node.input[0] in self._constants:
-            return None
-        sizes = self.known(node.input[0]) or self.read_sizes(builder, inputs[0])
+        """Lower a ConstantOfShape of computed sizes, or a scalar; None for one of constant sizes."""
         tensor = self.attribute(node, "value", None)
         value = np.zeros(1, "float32") if tensor is None else numpy_helper.to_array(tensor)
         relax, dtype = self._tvm.relax, str(value.dtype)
+        if node.input[0] in self._constants:
+            return None if self.known(node.input[0]) else relax.const(value.reshape(()), dtype)
+        sizes = self.known(node.input[0]) or self.read_sizes(builder, inputs[0])
         # `full` writes no infinities, and `broadcast_to` compiles for 20 s in front of Trilu.
         is_finite = value.dtype.kind != "f" or bool(np.isfinite(value).all())
         constant, one = (relax.const(number.reshape(()), dtype) for number in (value, np.ones(1, value.dtype)))
@@ -500,7 +502,7 @@ class _SymbolicImport(FittingOperands):
         return first, self.read_sizes(builder, counts)
 
     def divide(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a remainder of floats, or a division by integers that only a run knows; None for others.
+        """Lower a remainder of floats, or a division by integers that a run knows or that are -1; None for others.
 
         The least number divided by -1 would kill the process, too: it is negated, as all numbers are.
         """
@@ -508,10 +510,11 @@ class _SymbolicImport(FittingOperands):
         dtype = str(by.ty.dtype)
         if "int" not in dtype and node.op_type == "Mod":
             return self._remainder(builder, data, by)
-        if "int" not in dtype or node.input[1] in self._constants:
+        constant = self._constants.get(node.input[1])
+        if "int" not in dtype or (constant is not None and -1 not in numpy_helper.to_array(constant)):
             return None
         op, emit = self._tvm.relax.op, builder.normalize
-        by = check_divisors(builder, node.op_type, by)
+        by = check_divisors(builder, node.op_type, by) if constant is None else by
         if dtype.startswith("uint"):
             inputs[1] = by
             return None
@@ -547,6 +550,20 @@ class _SymbolicImport(FittingOperands):
             return None
         is_negative = emit(op.less(x, self._tvm.relax.const(0, dtype)))
         return op.where(is_negative, emit(op.multiply(x, slope)), x)
+
+    def power(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a Pow of integers, or of two types; None for others. Powers of integers are rounded to float64."""
+        (x, exponent), op, emit = inputs, self._tvm.relax.op, builder.normalize
+        dtype = str(x.ty.dtype)
+        if "float" in dtype:
+            inputs[1] = exponent if str(exponent.ty.dtype) == dtype else builder.emit(op.astype(exponent, dtype))
+            return None
+        constant = self._constants.get(node.input[1])
+        powers = None if constant is None else set(numpy_helper.to_array(constant).ravel().tolist())
+        if powers in ({2}, {3}) and not exponent.ty.ndim:
+            return op.multiply(x, x if powers == {2} else emit(op.multiply(x, x)))
+        wide = [emit(op.astype(one, "float64")) for one in (x, exponent)]
+        return op.astype(emit(op.power(*wide)), dtype)
 
     def reverse_sequence(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a ReverseSequence, whose lengths are checked where indices are."""
@@ -782,16 +799,12 @@ class _SymbolicImport(FittingOperands):
         return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
     def split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Split into parts of computed sizes; None for constant ones."""
+        """Lower a Split into parts of computed sizes, or of a symbolic dimension; None for others."""
         te, relax, shape = self._tvm.te, self._tvm.relax, self.shape(inputs[0])
-        if len(node.input) < 2 or not node.input[1] or node.input[1] in self._constants:
-            return None
-        axis, sizes = self.attribute(node, "axis", 0) % len(shape), self.known(node.input[1])
+        axis = self.attribute(node, "axis", 0) % len(shape)
+        sizes = self._computed_parts(builder, node, inputs, axis)
         if sizes is None:
-            # A negative size becomes 0, so that the sum is more than there is.
-            given = builder.emit(relax.op.maximum(inputs[1], relax.const(0, str(inputs[1].ty.dtype))))
-            sizes = self.read_sizes(builder, given)
-            self._require(builder, inputs, 0, [*shape[:axis], self.simple(sum(sizes)), *shape[axis + 1 :]])
+            return None
         start, parts = self.number(0), []
         for size in sizes:
             self._require_equal(builder, size, self._tvm.tirx.max(size, 0))
@@ -805,6 +818,26 @@ class _SymbolicImport(FittingOperands):
             parts.append(self.emitted(builder, part, inputs[0], [start]))
             start = self.simple(start + size)
         return relax.Tuple(parts)
+
+    def _computed_parts(self, builder: Builder, node: NodeProto, inputs: list[Expr], axis: int) -> list[Size] | None:
+        """Return the sizes of the parts of a Split, which make up its operand; None for constant ones."""
+        relax, shape, count = self._tvm.relax, self.shape(inputs[0]), len(node.output)
+        if len(node.input) > 1 and node.input[1]:
+            sizes = self.known(node.input[1])
+            if sizes is not None:
+                return None if node.input[1] in self._constants else sizes
+            # A negative size becomes 0, so that the sum is more than there is.
+            given = builder.emit(relax.op.maximum(inputs[1], relax.const(0, str(inputs[1].ty.dtype))))
+            sizes = self.read_sizes(builder, given)
+        elif self.attribute(node, "split", None) or self.value(shape[axis]) is not None:
+            return None
+        else:
+            most = self.simple(self._tvm.tirx.floordiv(shape[axis] + count - 1, count))
+            # Since version 18, the last part may be smaller.
+            last = self.most(self.simple(shape[axis] - most * (count - 1)), self.number(0))
+            sizes = [*[most] * (count - 1), last if self.opset > 17 else most]
+        self._require(builder, inputs, 0, [*shape[:axis], self.simple(sum(sizes)), *shape[axis + 1 :]])
+        return sizes
 
     def scatter_elements(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a ScatterElements with fewer indices than elements to a ScatterND; None for others.
@@ -958,6 +991,7 @@ _LOWERED: dict[str, _Lowering] = {
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "PRelu": _SymbolicImport.rectify,
     "Pad": _SymbolicImport.pad,
+    "Pow": _SymbolicImport.power,
     "Range": _SymbolicImport.range,
     "Reshape": _SymbolicImport.reshape,
     "Resize": _SymbolicImport.resize,
