@@ -453,3 +453,17 @@ def test_the_first_of_equal_maxima_along_a_symbolic_dimension_is_the_hard_one():
     found = tt.build(module, "llvm").run({"x": np.float32([[1, 3, 3], [2, 0, 3]])})
     assert found["y"].tolist() == [[0, 1, 0], [0, 0, 1]]
     assert found["z"].tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_images_of_symbolic_sizes_are_padded_automatically(mode):
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 13]>
+        g (float[n,1,h,w] x, float[1,1,3,1] k) => (float[n,1,h,w] y, float[n,1,p,q] z) {{
+            m = MaxPool<auto_pad = "{mode}", kernel_shape = [2, 3]>(x) y = Add(m, x)
+            z = Conv<auto_pad = "{mode}", strides = [2, 2], dilations = [2, 1]>(x, k) }}""")
+    program, expected = tt.build(tt.IRModule.from_onnx(proto), "llvm"), tt.build(proto, "numpy")
+    random = np.random.default_rng(0)
+    for shape in ((1, 1, 5, 6), (2, 1, 1, 1), (1, 1, 8, 3)):
+        given = {"x": -random.random(shape, "float32"), "k": random.random((1, 1, 3, 1), "float32")}
+        for found, wanted in zip(program.run(given).values(), expected.run(given).values(), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, strict=True)

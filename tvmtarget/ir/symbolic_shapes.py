@@ -319,10 +319,10 @@ def _flatten(call: Call, operands: ShapeOperands) -> _Shape | None:
 
 
 def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
-    """Return the shape of a convolution or pooling with stated padding that rounds down."""
+    """Return the shape of a convolution or pooling that rounds down, or up with automatic padding."""
     at = 3 if call.op == "onnx.QLinearConv" else 1
     shape, weights = operands.shape(0), operands.shape(at) if "Conv" in call.op else None
-    if shape is None or call.attr("auto_pad") not in (None, "NOTSET") or call.attr("ceil_mode"):
+    if shape is None or call.attr("auto_pad") == "VALID" or call.attr("ceil_mode"):
         return None
     rank = len(shape) - 2
     kernel: list[Dim] = list(integers_of(call, "kernel_shape")) or list(weights[2:] if weights else ())
@@ -331,6 +331,9 @@ def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
     if not len(kernel) == len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
         return None
     dims: list[Dim] = [shape[0], weights[0] if weights else shape[1]]
+    if call.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
+        each = zip(shape[2:], strides, strict=False)
+        return (*dims, *(divide_dims(add_dims(size, stride - 1), stride) for size, stride in each))
     for at in range(rank):
         extent = add_dims(multiply_dims(subtract_dims(kernel[at], 1), dilations[at]), 1)
         padded = add_dims(shape[2 + at], pads[at] + pads[at + rank])

@@ -20,6 +20,7 @@ from tvmtarget.ir.onnx.functions import instantiate_function
 from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.opset_versions import convert_opsets
 from tvmtarget.ir.onnx.reader import read_body
+from tvmtarget.ir.onnx.same_padding import padded_convolution, padded_maxima
 from tvmtarget.ir.onnx.tensors import write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.types import TensorType, Type
@@ -27,7 +28,12 @@ from tvmtarget.ir.types import TensorType, Type
 __all__ = ["definition", "has_definition"]
 
 # Definitions of this package.
-_OWN = {**CONTRIB_DEFINITIONS, "onnx.Resize": antialiased_resize}
+_OWN = {
+    **CONTRIB_DEFINITIONS,
+    "onnx.Conv": padded_convolution,
+    "onnx.MaxPool": padded_maxima,
+    "onnx.Resize": antialiased_resize,
+}
 
 
 def has_definition(op: str, opset: int) -> bool:
