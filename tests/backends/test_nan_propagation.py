@@ -77,3 +77,13 @@ def test_the_sign_of_nan_is_nan(target):
     results = tt.build(model, target).run({"x": x, "n": n})
     np.testing.assert_array_equal(results["y"], np.sign(x))
     np.testing.assert_array_equal(results["m"], np.sign(n))
+
+
+def test_infinities_of_one_sign_or_none_are_found():
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[4] x) => (bool[4] a, bool[4] b, bool[4] c, bool[4] d) {
+        a = IsInf(x) b = IsInf<detect_negative = 0>(x) c = IsInf<detect_positive = 0>(x)
+        d = IsInf<detect_negative = 0, detect_positive = 0>(x) }"""
+    x = np.array([1, np.inf, -np.inf, np.nan], "float32")
+    found = tt.build(parser.parse_model(text), "llvm").run({"x": x})
+    expected = {"a": np.isinf(x), "b": x == np.inf, "c": x == -np.inf, "d": np.zeros(4, bool)}
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in expected.items()}

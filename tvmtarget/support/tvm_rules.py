@@ -746,7 +746,9 @@ _POOL = Rule(dtypes=_FLOATS, checks=(_check_pool,))
 
 RULES: dict[str, Rule] = {
     # Elementwise, one operand.
-    **_each("Atanh Ceil Cos Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN LeakyRelu Log LogSoftmax Mish", _FLOAT),
+    **_each(
+        "Atanh Ceil Cos Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN IsInf LeakyRelu Log LogSoftmax Mish", _FLOAT
+    ),
     **_each("Reciprocal Round Shrink Sigmoid Sin Softmax Softplus Softsign Sqrt Tan Tanh", _FLOAT),
     **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", Rule(dtypes=_WIDE_FLOATS)),
     **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_FLOAT32)),
@@ -754,7 +756,6 @@ RULES: dict[str, Rule] = {
     **_each("Abs Clip Sign", Rule(dtypes=_NUMBERS)),
     **_each("Cast CastLike Identity", _ANY),
     "BitwiseNot": Rule(dtypes=_INTEGERS),
-    "IsInf": Rule(dtypes=_FLOATS, attrs={"detect_negative": (1,), "detect_positive": (1,)}),
     "Not": Rule(dtypes=_BOOL),
     "Dropout": Rule(dtypes=_FLOATS, results=1, checks=(_check_dropout,)),
     # Elementwise, several operands.

@@ -53,6 +53,7 @@ Builder: TypeAlias = Any
 Expr: TypeAlias = Any  # of Relax
 Size: TypeAlias = Any  # an integer expression of TIR, or a bool that is known
 
+_INFINITIES = {"detect_negative": -np.inf, "detect_positive": np.inf}
 _SAME = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -346,6 +347,13 @@ class _SymbolicImport(FittingOperands):
         if "float" not in str(x.ty.dtype):
             return None
         return op.where(builder.emit(op.isnan(x)), x, builder.emit(op.sign(x)))
+
+    def infinities(self, _builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower an IsInf of one sign, or of none; None for both."""
+        (x,), relax = inputs, self._tvm.relax
+        found = [value for name, value in _INFINITIES.items() if self.attribute(node, name, 1)]
+        # Nothing is equal to NaN.
+        return relax.op.equal(x, relax.const(*found or [np.nan], str(x.ty.dtype))) if len(found) < 2 else None
 
     def constant_of_shape(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a ConstantOfShape of computed sizes, or a scalar; None for one of constant sizes."""
@@ -988,6 +996,7 @@ _LOWERED: dict[str, _Lowering] = {
     "DynamicQuantizeLinear": _SymbolicImport.dynamic_quantization,
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
+    "IsInf": _SymbolicImport.infinities,
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "PRelu": _SymbolicImport.rectify,
     "Pad": _SymbolicImport.pad,
