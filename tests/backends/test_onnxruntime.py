@@ -281,6 +281,13 @@ def test_a_function_whose_body_has_newer_operators_is_computed_by_these(kind, op
     np.testing.assert_allclose(found(x), tt.build(program, "numpy")(x), rtol=1e-12)
 
 
+def test_a_fast_gelu_of_a_scalar_is_computed_by_operators_of_onnx():
+    text = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float x) => (float y) { y = com.microsoft.FastGelu(x) }"""
+    found = tt.build(onnx.parser.parse_model(text), "onnxruntime")(np.float32(0.7))
+    np.testing.assert_allclose(found, 0.5306, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
 def test_the_table_of_kernels_is_the_one_of_the_package():

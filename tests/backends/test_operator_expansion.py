@@ -342,6 +342,7 @@ def test_every_expanded_operator_has_a_rule():
         "ConvTranspose",
         "DequantizeLinear",
         "Equal",
+        "Hardmax",
         "MatMulInteger",
         "ReduceLogSumExp",
         "Resize",

@@ -202,9 +202,7 @@ def check_antialias(op: Op) -> Reject | None:
     pairs = zip_longest(old, new)
     is_known = bool(old) and all(one == other or {type(one), type(other)} == {int} for one, other in pairs)
     steps = ["" if is_known else STATIC_INPUTS, "" if op.operand(3) else "give sizes instead of scales"]
-    hint = "set it to 0"
-    if antialiased_resize.is_defined(op.call, data):
-        hint = f"{' and '.join(filter(None, steps))}, or {hint}"
+    hint = " and ".join(filter(None, steps)) if antialiased_resize.is_defined(op.call, data) else ""
     return reject("ATTR", "it does not support Resize with antialias=1", hint=hint)
 
 
@@ -325,11 +323,9 @@ def _resizes_images(op: Op) -> Reject | None:
     """Reject what its kernels of interpolation lack: at the first run it fails, or no session can be made (1.31)."""
     mode, dims = str(op.attr("mode") or "nearest"), resized_dims(op)
     if op.attr("antialias") and mode == "nearest":
-        return reject("ATTR", "it does not support Resize with antialias=1 to nearest elements", hint="set it to 0")
+        return reject("ATTR", "it does not support Resize with antialias=1 to nearest elements")
     if op.attr("exclude_outside") and mode != "cubic" and not (mode == "linear" and op.attr("antialias")):
-        return reject(
-            "ATTR", f"it does not support Resize with exclude_outside=1 and mode={mode!r}", hint="set it to 0"
-        )
+        return reject("ATTR", f"it does not support Resize with exclude_outside=1 and mode={mode!r}")
     if mode == "nearest" or not dims:
         return None
     if mode == "cubic" and (tensor := op.tensor(0)) is not None and tensor.dtype not in _FLOATS:
@@ -528,6 +524,7 @@ RULES: dict[str, Rule] = {
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
     "ai.onnx.ml::TreeEnsemble": Rule(checks=(_no_numbered_transform,)),
+    "com.microsoft::FastGelu": Rule(checks=(_ranks(1),)),
 }
 
 UNSUPPORTED = {"ImageDecoder": "it has no kernel for ImageDecoder"}

@@ -425,7 +425,7 @@ def _usual_places(op: Op) -> Reject | None:
     if len(op.call.outputs) < 2 or op.call.outputs[1].name not in op.read:
         return None
     if op.attr("storage_order"):
-        return reject("ATTR", "it computes places of MaxPool with storage_order=0 only", hint="set it to 0")
+        return reject("ATTR", "it computes places of MaxPool with storage_order=0 only")
     tensor = op.tensor(0)
     is_static = tensor is not None and tensor.nbytes is not None
     if is_static or op.attr("auto_pad") not in ("SAME_LOWER", "SAME_UPPER"):

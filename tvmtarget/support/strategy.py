@@ -121,8 +121,9 @@ class Rule:
     def _attributes(self, op: Op) -> Reject | None:
         for name, value in op.call.attrs:
             if name in self.attrs and value not in self.attrs[name]:
-                hint = f"set it to {_one_of(map(str, self.attrs[name]))}" if self.attrs[name] else "leave it out"
-                return reject("ATTR", f"it does not support {op.kind} with {name}={value!r}", hint=hint)
+                # Another value would be another model, which is no advice.
+                limit = f", only with {_one_of(map(repr, self.attrs[name]))}" if self.attrs[name] else ""
+                return reject("ATTR", f"it does not support {op.kind} with {name}={value!r}{limit}")
         return None
 
     def _rank(self, op: Op) -> Reject | None:
