@@ -31,7 +31,6 @@ from onnx.reference.ops.op_lstm import CommonLSTM as ReferenceLSTM
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
 from onnx.reference.ops.op_negative_log_likelihood_loss import NegativeLogLikelihoodLoss as ReferenceLoss
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
-from onnx.reference.ops.op_non_zero import NonZero as ReferenceNonZero
 from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
 from onnx.reference.ops.op_pad import Pad_18
@@ -833,14 +832,6 @@ class Unique(OpRun):  # type: ignore[misc]
         return results[: len(self.onnx_node.output)]
 
 
-class NonZero(ReferenceNonZero):  # type: ignore[misc]
-    """Places of elements, of which a scalar has one, where the evaluator finds none (onnx 1.23)."""
-
-    def _run(self, x: Array) -> tuple[Array]:
-        result: tuple[Array] = super()._run(np.atleast_1d(x))
-        return result
-
-
 class _Recurrent:
     """A recurrent network, of which the evaluator does not compute sequences of no steps (onnx 1.23).
 
@@ -955,7 +946,6 @@ FIXES = [
     LayerNormalization,
     RMSNormalization,
     Unique,
-    NonZero,
     LSTM,
     GRU,
     RNN,

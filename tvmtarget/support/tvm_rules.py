@@ -283,6 +283,12 @@ def _require_rank(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", f"the number of dimensions that {op.kind} makes is not known", hint=STATIC_INPUTS)
 
 
+def _check_places(op: Op) -> Reject | None:
+    """Reject scalars, whose places have no coordinates: TVM finds one."""
+    tensor = op.tensor(0)
+    return reject("RANK", "it finds no places in a scalar") if tensor is not None and tensor.shape == () else None
+
+
 def _check_range(op: Op) -> Reject | None:
     """Require a constant step where bounds are computed: a step of 0 kills the process."""
     computed = [index for index in (0, 1) if not op.is_constant(index)]
@@ -834,7 +840,8 @@ RULES: dict[str, Rule] = {
     "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),
     # Choice of elements.
-    **_each("Compress NonZero Unique", _ANY),
+    **_each("Compress Unique", _ANY),
+    "NonZero": Rule(checks=(_check_places,)),
     **_each("Gather GatherElements ScatterElements", Rule(checks=(_check_indices,))),
     "NonMaxSuppression": Rule(dtypes=_FLOAT32, checks=(_check_boxes,)),
     **_each("GatherND ScatterND", Rule(checks=(_check_coordinates,))),
