@@ -745,6 +745,17 @@ def test_slopes_are_broadcast_from_the_last_dimension(shape):
     compared([node], {"x": x}, {"y": "float32"}, s=slope)
 
 
+def test_truth_values_of_inputs_are_chosen():
+    text = """<ir_version: 8, opset_import: ["": 17]> g (bool[n,2] x, bool[2,2] z) => (bool[2,2] y, bool[n,2] w)
+        <bool one = {1}> { y = Where(x, z, x) w = Where(x, x, one) }"""
+    program, z = tt.build(parser.parse_model(text), "openvino"), np.array([[False, True], [True, False]])
+    for x in (np.array([[True, False]]), np.array([[True, False], [True, True]])):
+        found = program.run({"x": x, "z": z})
+        assert (found["y"] == np.where(x, z, x)).all()
+        assert found["w"].shape == x.shape
+        assert found["w"].all()
+
+
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_response_is_normalized_with_a_bias(size):
     x = np.random.default_rng(0).normal(size=(2, 4, 3, 3)).astype("float32")

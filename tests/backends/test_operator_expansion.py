@@ -692,3 +692,22 @@ def test_quantization_of_com_microsoft_is_computed_by_its_definition(target, dty
         found, wanted = exe.run({"x": x}), expected.run({"x": x})
         np.testing.assert_array_equal(found["q"], wanted["q"], strict=True)
         np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=0.01 * constants["s"].min())
+
+
+@pytest.mark.parametrize("leaf", ["llvm", "openvino"])
+@pytest.mark.parametrize(("domain", "opset"), [("com.microsoft", 17), ("", 21)])
+def test_weights_of_4_bits_are_dequantized_when_a_function_is_compiled(domain, opset, leaf):
+    """ONNX Runtime's quantization writes these before version 21, in its own domain."""
+    if leaf == "openvino":
+        pytest.importorskip("openvino")
+    values, scale = RNG.integers(-8, 8, (4, 3)), np.float32([0.5, 2, 1])
+    weights = helper.make_tensor("w", TensorProto.INT4, values.shape, values.reshape(-1).tolist())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], domain=domain, axis=1),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 4), ("y", 3)))
+    graph = helper.make_graph(nodes, "four", [x], [y], [weights, numpy_helper.from_array(scale, "s")])
+    opsets = [helper.make_opsetid(*one) for one in {("", opset), (domain, opset if not domain else 1)}]
+    program = tt.build(helper.make_model(graph, opset_imports=opsets, ir_version=10), leaf)
+    np.testing.assert_allclose(program(np.eye(4, dtype="float32")), values * scale)

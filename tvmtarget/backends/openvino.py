@@ -666,6 +666,17 @@ def _parametric_rectifier(builder: ExpansionBuilder, node: onnx.NodeProto) -> No
     builder.add("PRelu", [x, slope], node.output[0])
 
 
+def _choice(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Where of truth values by operators of logic: OpenVINO stores inputs and what it computes differently."""
+    condition, first, second = node.input
+    if _dtype(builder, first) != "bool" and _dtype(builder, second) != "bool":
+        builder.nodes.append(node)
+        return
+    chosen = builder.add("And", [condition, first])
+    other = builder.add("And", [builder.add("Not", [condition]), second])
+    builder.add("Or", [chosen, other], node.output[0])
+
+
 def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a reduction that computes something before or after it as two operators.
 
@@ -814,9 +825,15 @@ def _regions(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
 
 def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Reshape the result of a DequantizeLinear of a scalar: OpenVINO makes a vector of one element."""
-    builder.nodes.append(node)
+    """Reshape the result of a DequantizeLinear of a scalar: OpenVINO makes a vector of one element.
+
+    Constants of 4 bits, and of blocks with scales of their own, are dequantized here.
+    """
     x, result = node.input[0], node.output[0]
+    if attributes_of(node).get("block_size") or builder.types[x].elem_type in _FOUR_BITS:
+        EXPANSIONS["DequantizeLinear"](builder, node)
+        return
+    builder.nodes.append(node)
     if builder.types[x].HasField("shape") and not builder.rank(x):
         node.output[0] = builder.fresh(f"{result}:vector")
         builder.add("Reshape", [node.output[0], builder.constant(np.array([], "int64"), x)], result)
@@ -903,6 +920,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "RoiAlign": _regions,
     "Softmax": _softmax,
     "Tile": _tiling,
+    "Where": _choice,
 }
 
 
@@ -930,6 +948,7 @@ _LOW_PRECISION = frozenset(
     }
 )
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"})
+_FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 

@@ -320,8 +320,12 @@ def _quantized_unary(kind: str, *kept: str) -> Expansion:
 
 
 def _quantization_of_onnx(builder: ExpansionBuilder, node: NodeProto) -> None:
-    """Write the operator of com.microsoft, which has 16 bits in every version, as that of ONNX."""
-    builder.add(node.op_type, node.input, node.output[0], **attributes_of(node))
+    """Write the operator of com.microsoft, which has 4 and 16 bits in every version, as that of ONNX."""
+    made = onnx.helper.make_node(node.op_type, node.input, node.output[:1], **attributes_of(node))
+    if node.op_type == "DequantizeLinear":
+        _dequantized_constant(builder, made)
+    else:
+        builder.nodes.append(made)
 
 
 def _quantized_concat(builder: ExpansionBuilder, node: NodeProto) -> None:

@@ -320,7 +320,10 @@ class OPENVINO(Strategy):
             None if it is supported, else why not.
         """
         other = None if op.kind in openvino_rules.RULES else _only_domains(op)
-        checks = (openvino_rules.check_integers, openvino_rules.check_empty, openvino_rules.check_lists)
+        checks = (
+            *(openvino_rules.check_integers, openvino_rules.check_empty, openvino_rules.check_lists),
+            check_four_bits,
+        )
         return other or next((rejection for check in checks if (rejection := check(op)) is not None), None)
 
 

@@ -21,7 +21,7 @@ def check_four_bits(op: Op) -> Reject | None:
     if FOUR_BITS.isdisjoint(op.dtypes):
         return None
     constant = all(op.is_constant(index) for index in (0, 2) if op.operand(index))
-    if op.kind == "DequantizeLinear" and constant:
+    if op.kind in ("DequantizeLinear", "com.microsoft::DequantizeLinear") and constant:
         return None
     return reject(
         "DTYPE", f"it supports 4 bits only in constants of DequantizeLinear, not in {op.kind}", hint="cast to int8"

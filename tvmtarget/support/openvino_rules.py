@@ -16,6 +16,7 @@ from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
+from tvmtarget.support.four_bits import FOUR_BITS
 from tvmtarget.support.onnxruntime_rules import check_aligned_corners, check_antialias, check_kept_sizes, resized_dims
 from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
@@ -40,7 +41,7 @@ _WIDE = frozenset({"int32", "int64"})
 
 # float64 is computed in float32, uint32 and uint64 in int32, and Python reads no bfloat16.
 _RESIZED = _FLOATS | _BYTES | _WIDE
-DTYPES = _RESIZED | frozenset({"int16", "uint16", "bool"})
+DTYPES = _RESIZED | frozenset({"int16", "uint16", "bool", *FOUR_BITS})
 
 OPSETS = range(7, 27)
 
@@ -462,7 +463,7 @@ RULES: dict[str, Rule] = {
     "Conv": _WEIGHTED,
     "ConvInteger": Rule(checks=(_static_weights, _few_terms)),
     "ConvTranspose": Rule(checks=(_static_weights, _no_open_padding)),
-    "DequantizeLinear": Rule(attrs={"block_size": (0,)}),
+    "DequantizeLinear": Rule(checks=(tvm_rules.check_blocks_and_few_bits,)),
     "Dropout": Rule(constants=(1,), checks=(_no_training,)),
     "Equal": _COMPARED,
     "GRU": _RECURRENT,

@@ -31,6 +31,7 @@ __all__ = [
     "OPSETS",
     "RULES",
     "UNSUPPORTED",
+    "check_blocks_and_few_bits",
     "check_broadcast",
     "check_empty_operands",
     "check_grid_of_rows",
@@ -446,11 +447,25 @@ def _check_scales(op: Op) -> Reject | None:
 
 
 def _check_dequantize(op: Op) -> Reject | None:
-    """Require constants of 4 bits, and where scales are those of blocks."""
+    """Require one scale for each place along an axis; only of constants also scales of blocks, and 4 bits."""
+    tensor = op.tensor(0)
+    is_plain = not op.attr("block_size") and (tensor is None or tensor.dtype not in FOUR_BITS)
+    return _check_scales(op) if is_plain else check_blocks_and_few_bits(op)
+
+
+def check_blocks_and_few_bits(op: Op) -> Reject | None:
+    """Require constants of 4 bits, and where scales are those of blocks, which are dequantized here.
+
+    Args:
+        op: a DequantizeLinear.
+
+    Returns:
+        None if it is supported, else why not.
+    """
     tensor = op.tensor(0)
     if not op.attr("block_size") and (tensor is None or tensor.dtype not in FOUR_BITS):
-        return _check_scales(op)
-    index = next((index for index in range(3) if not op.is_constant(index)), None)
+        return None
+    index = next((index for index in range(3) if op.operand(index) and not op.is_constant(index)), None)
     if index is None:
         return None
     message = f"operand {index} of DequantizeLinear of 4 bits or blocks, {op.operand(index)!r}, is computed at run time"
@@ -913,10 +928,10 @@ def _check_bits(op: Op) -> Reject | None:
     numbers, scale = op.tensor(0 if dequantizes else 2), op.tensor(1)
     if scale is None or scale.dtype != "float32" or scale.shape is None or len(scale.shape) > 1:
         return reject("DTYPE", f"it supports {op.kind} with one scale of float32, or one for each place along an axis")
-    taken = {*_BYTES, "int16", "uint16"} | ({"int32"} if dequantizes else set())
+    taken = {*_BYTES, "int16", "uint16"} | ({"int32", *FOUR_BITS} if dequantizes else set())
     if numbers is not None and numbers.dtype not in taken:
         return reject("DTYPE", f"it does not support {op.kind} of {numbers.dtype} here")
-    return _require_rank(op)
+    return (check_blocks_and_few_bits(op) if dequantizes else None) or _require_rank(op)
 
 
 def _check_quantized_softmax(op: Op) -> Reject | None:
