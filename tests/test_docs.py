@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -64,6 +65,26 @@ def test_the_main_job_of_the_readme_prints_what_it_says():
     words = shlex.split(command.splitlines()[0])
     done = subprocess.run([*run, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[:-1] == printed.splitlines()[:-1]
+
+
+def test_the_python_of_the_readme_and_of_the_compile_cache_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime", reason="pip install tvmtarget[onnxruntime]")
+    pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    relu = tt.IRModule.parse("func @main(%x: float32[2]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
+    names: dict[str, Any] = {"model": relu}
+    for page in ("README.md", "docs/compile-cache.md"):
+        text = (
+            (ROOT / page)
+            .read_text(encoding="utf-8")
+            .replace('"/ci/cache"', '"cache"')
+            .replace('"llvm"', '"onnxruntime"')
+        )
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(compile(block, page, "exec"), names)
+    assert "fc1 (Gemm) runs on @node1/cpu" in capsys.readouterr().out
+    assert names["logits"].shape == (450, 10)
 
 
 def test_the_page_on_graphs():
