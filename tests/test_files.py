@@ -12,8 +12,20 @@ from contextlib import contextmanager
 
 import pytest
 
+import tvmtarget as tt
 from tvmtarget import IRModule
+from tvmtarget.errors import TvmTargetError
 from tvmtarget.files import atomic_write, temporary_folder, write_folder
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_names_that_no_file_can_have_are_errors_of_the_library(name):
+    for read in (tt.Plan.load, tt.read_configuration, lambda path: tt.TuningLog("memory:", layers=[path])):
+        with pytest.raises(TvmTargetError):
+            read(name)
+    relu = IRModule.parse("func @main(%x: float32[2]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
+    with pytest.raises(TvmTargetError, match="cannot be used: "):
+        tt.build(relu, "numpy", cache=name)
 
 
 def write(path, data=b"new"):

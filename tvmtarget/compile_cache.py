@@ -108,8 +108,8 @@ class CompileCache:
             found = self.folder.stat()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            return f"compile cache {str(self.folder)!r} cannot be used: {error.strerror or error}"
+        except (OSError, ValueError) as error:  # the latter for a null character in its name
+            return f"compile cache {str(self.folder)!r} cannot be used: {getattr(error, 'strerror', None) or error}"
         if not stat.S_ISDIR(found.st_mode):
             return f"compile cache {str(self.folder)!r} is no folder; name another one by TVMTARGET_CACHE"
         reason = _not_private(found)

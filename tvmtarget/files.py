@@ -34,6 +34,7 @@ except ImportError:  # Windows: nothing is locked, so that leftovers look like f
 __all__ = [
     "atomic_write",
     "file_identity",
+    "has_file",
     "locked_folder",
     "remove_leftovers",
     "sync_folder",
@@ -43,6 +44,21 @@ __all__ = [
     "write_arrays",
     "write_folder",
 ]
+
+
+def has_file(path: Path) -> bool:
+    """Return whether there is a file or folder.
+
+    Args:
+        path: its path.
+
+    Returns:
+        False also for names that no file can have, for which `Path.exists` may raise an error.
+    """
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

@@ -221,6 +221,15 @@ def test_bad_input_is_one_line_and_exit_code_one_or_two_for_misused_options(cli,
 
 
 @pytest.mark.parametrize(
+    "words", [["inspect"], ["show", "--config"], ["explain"], ["explain", DIGITS, "-t", "llvm", "--diff"]]
+)
+def test_a_file_name_that_is_too_long_is_named(cli, words):
+    code, out, err = cli(*words, "x" * 300)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "x" * 300 in err
+
+
+@pytest.mark.parametrize(
     ("arrays", "text"),
     [
         ({"input": np.zeros((2, 1, 8, 8))}, "input 'input' is float64, not float32"),

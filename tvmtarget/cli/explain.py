@@ -16,7 +16,7 @@ from tvmtarget.cli.options import Json, UsageError, print_json, split_rules
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
 from tvmtarget.errors import ArtifactError, BackendError, TvmTargetError
-from tvmtarget.files import atomic_write
+from tvmtarget.files import atomic_write, has_file
 from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _load_plan(path: Path, *, is_changed: bool) -> Plan:
 def _make_plan(
     model: Path, target: str | None, edits: TargetEdits, extra: list[str], options: PlanOptions, log: TuningLog | None
 ) -> Plan:
-    if target is None and not model.exists():
+    if target is None and not has_file(model):
         raise ArtifactError(f"no model or plan {str(model)!r}")
     if target is None:
         raise UsageError(f"{str(model)!r} is not a saved plan, so it needs --target, such as --target llvm")

@@ -10,6 +10,7 @@ import typer
 from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.options import Json, print_json
 from tvmtarget.errors import ArtifactError
+from tvmtarget.files import has_file
 from tvmtarget.human_units import bytes_text, counted
 
 __all__ = ["inspect_program"]
@@ -26,7 +27,7 @@ def inspect_program(
     """
     from tvmtarget.building.saved_program import inspect
 
-    if program.is_file() and not is_artifact(program):
+    if has_file(program) and program.is_file() and not is_artifact(program):
         raise ArtifactError(
             f"{str(program)!r} is not a compiled program, or its beginning is damaged; "
             "for a model, use tvmtarget explain MODEL --target TARGET"

@@ -12,6 +12,7 @@ import typer
 from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.human_units import counted
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json
@@ -170,7 +171,7 @@ def import_(
     """Import logs of other tools, and print each rejected line with the reason."""
     # Read before LOG is, so that an error in them creates no log.
     targets = [read_target(one) for one in target or ()]
-    missing = [f"no file {str(source)!r}" for source in sources if not source.exists()]
+    missing = [f"no file {str(source)!r}" for source in sources if not has_file(source)]
     raise_all(LogError, missing)
     accepted, rejected = 0, 0
     with read_log(log, new=True) as opened:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tvmtarget.errors import ArtifactError, TvmTargetError
+from tvmtarget.files import has_file
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.options import PartitionOptions
@@ -47,7 +48,7 @@ def read_plan(path: str | Path, *, trust: bool = False, trust_target: bool = Fal
     Raises:
         ArtifactError: if there is no such file, or it is damaged or holds no plan.
     """
-    if not Path(path).exists():
+    if not has_file(Path(path)):
         raise ArtifactError(f"no plan {str(path)!r}; write one with Plan.save, or explain --save")
     module = IRModule.load(path, trust=trust)
     attrs = dict(module.attrs)

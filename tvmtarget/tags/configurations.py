@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.tags.discovery import user_folder
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.problems import shown
@@ -90,7 +91,7 @@ def load_configuration(source: str | Path, environ: Mapping[str, str] = os.envir
         TargetError: The file is not a JSON object.
     """
     name = str(source).strip()
-    path = next((path for path in (Path(name), Path(f"{name}.json")) if path.is_file()), None)
+    path = next((path for path in (Path(name), Path(f"{name}.json")) if has_file(path) and path.is_file()), None)
     found = [path] if path is not None else sorted(_named(name.removesuffix(".json"), environ))
     if len(found) > 1:
         raise UnknownNameError(f"configuration {name!r} is ambiguous: {', '.join(map(str, found))}")

@@ -31,6 +31,7 @@ from tvmtarget.autotune.log.records import (
 from tvmtarget.autotune.log.report import LogDifference, Stats, about, compare, write_lines
 from tvmtarget.autotune.log.store import DATABASES, Store, open_store, path_of
 from tvmtarget.errors import ArgumentError, LogError, TvmTargetError, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.ir.function import Function
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
@@ -71,7 +72,7 @@ class TuningLog:
 
     def __init__(self, url: str | Path, *, layers: Sequence[str | Path] = (), durable: bool = False) -> None:
         self.url, *lower = (str(one) if isinstance(one, Path) else one for one in (url, *layers))
-        missing = [one for one in lower if isinstance(one, str) and (path := path_of(one)) and not path.exists()]
+        missing = [one for one in lower if isinstance(one, str) and (path := path_of(one)) and not has_file(path)]
         raise_all(LogError, [f"there is no log {one!r} to look into" for one in missing])
         self._store = open_store(self.url, durable=durable)
         self._layers = (self._store, *map(open_store, lower))
