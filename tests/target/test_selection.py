@@ -14,6 +14,19 @@ def selected(targets, constraint, **options):
     return [one.kind for one in tt.select(targets, constraint, **options)]
 
 
+@pytest.mark.parametrize("name", [5, None, [], b"cpu"])
+def test_a_name_that_is_no_text_is_an_error_and_not_an_unknown_one(name):
+    with pytest.raises(TargetError, match="the name of a child is a text, not "):
+        tt.Target.parse("[cpu=llvm]").child(name)
+    with pytest.raises(TargetError, match="the name of a kind is a text, not "):
+        tt.find_kind(name)
+
+
+def test_a_kind_of_an_unknown_role_is_an_error():
+    with pytest.raises(UnknownNameError, match="unknown role 'executer'; did you mean 'executor'"):
+        tt.find_kind("aot", "executer")
+
+
 def test_nodes_of_a_tree_are_selected_at_every_level_parents_first():
     assert selected(BOARD, "llvm|cuda") == ["cuda", "llvm"]
     assert selected(BOARD, "composite") == ["composite", "composite"]

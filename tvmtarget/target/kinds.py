@@ -307,6 +307,9 @@ class Kind(_Row):
 @plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
     """Return all kinds of a role by name; those of this library first, so that no plugin replaces one."""
+    roles = get_args(Role)
+    if role not in roles:
+        raise UnknownNameError(f"unknown role {shown(role)}{did_you_mean(str(role), roles)}")
     table: dict[str, Kind] = {}
     # False sorts before True: `builtin` is first, then all others by name.
     for plugin in sorted(plugins.names("tvmtarget.kinds"), key=lambda name: name != "builtin"):
@@ -364,9 +367,6 @@ def kinds(role: Role = "target") -> tuple[Kind, ...]:
     >>> [kind.name for kind in kinds("executor")]
     ['aot', 'graph', 'vm']
     """
-    roles = get_args(Role)
-    if role not in roles:
-        raise UnknownNameError(f"unknown role {shown(role)}{did_you_mean(str(role), roles)}")
     return tuple(_table(role)[name] for name in kind_names(role))
 
 
@@ -379,7 +379,13 @@ def find_kind(name: str, role: Role = "target") -> Kind | None:
 
     Returns:
         The kind, or None.
+
+    Raises:
+        TargetError: the name is no text.
+        UnknownNameError: there is no such role.
     """
+    if not isinstance(name, str):
+        raise TargetError(f"the name of a kind is a text, not {shown(name)}")
     return _table(role).get(name)
 
 

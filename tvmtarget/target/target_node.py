@@ -349,7 +349,12 @@ class TargetNode(JsonNode):
 
         Returns:
             The child, or None.
+
+        Raises:
+            TargetError: the name is no text.
         """
+        if not isinstance(segment, str):
+            raise TargetError(f"the name of a child is a text, not {shown(segment)}")
         # Finding each of 10,000 children by a scan would be quadratic.
         return self._children().find(segment) if self.targets else None
 
