@@ -85,6 +85,8 @@ def test_invalid_calls_are_rejected():
     for data, problem in (([[1], [1, 2]], "inhomogeneous"), (object(), "of numbers or strings, but of object")):
         with pytest.raises(ModelError, match=rf"constant 'k' is not a tensor.*{problem}"):
             f.constant(data, "k")
+    with pytest.raises(ModelError, match="attrs is a tuple of pairs of a name and its value, not 5"):
+        f.build(x, attrs=5)
     y = f.call("MatMul", x, x)
     with pytest.raises(ModelError, match=r"function 'main' does not fit together: .*Incompatible dimensions"):
         f.build(y)

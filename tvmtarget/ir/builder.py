@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.errors import ModelError, did_you_mean, raise_all
 from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
+from tvmtarget.ir.verify import mistyped_fields
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
@@ -173,7 +174,7 @@ class FunctionBuilder:
             The function; a nested body without inference, which needs the enclosing function.
 
         Raises:
-            ModelError: a result is not defined, or ONNX rejects an operation.
+            ModelError: a result is not defined, a field is of another type, or ONNX rejects an operation.
         """
         for result in results:
             if result not in self._known:
@@ -187,6 +188,7 @@ class FunctionBuilder:
             opsets=tuple(sorted(self._opsets.items())),
             **fields,
         )
+        raise_all(ModelError, [*mistyped_fields(built.replace(body=()))])
         # A nested body has no operator sets of its own: its types are inferred with the enclosing function.
         if not self._opsets:
             return built

@@ -55,7 +55,7 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "unknown_memories", "verify_functions"]
+__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "mistyped_fields", "unknown_memories", "verify_functions"]
 
 MAX_SHOWN = 5
 
@@ -85,7 +85,7 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     # The rules rely on the types of fields, which are checked first.
     raise_all(
         ModelError,
-        _first([f"{text} (function {shown(one.name)})" for one in unproven for text in _mistyped_fields(one)]),
+        _first([f"{text} (function {shown(one.name)})" for one in unproven for text in mistyped_fields(one)]),
     )
     problems: list[str] = []
     tree = None if target is None else _TargetView(target)
@@ -126,7 +126,7 @@ def _keeps_own_rules(function: Function, earlier: Function | None) -> bool:
 
 def _is_sound(function: Function) -> bool:
     rules = (problem for rule in RULES for problem in rule(_Body(function)))
-    return _keeps_all_rules(function) or next(chain(_mistyped_fields(function), rules), None) is None
+    return _keeps_all_rules(function) or next(chain(mistyped_fields(function), rules), None) is None
 
 
 def _own_problems(body: _Body) -> Iterator[str]:
@@ -146,9 +146,9 @@ def _own_problems(body: _Body) -> Iterator[str]:
 def _keeps_all_rules(function: Function) -> bool:
     """Return whether a function of plain operations keeps `RULES`, in one pass; False where that is not certain.
 
-    Types of fields are checked in the same pass, as `_mistyped_fields` does.
+    Types of fields are checked in the same pass, as `mistyped_fields` does.
     """
-    if type(function.body) is not tuple or any(True for _ in _mistyped_fields(function.replace(body=()))):
+    if type(function.body) is not tuple or any(True for _ in mistyped_fields(function.replace(body=()))):
         return False
     named = (*(param.name for param in function.params), *(constant.name for constant in function.constants))
     known = {"", *named}
@@ -206,7 +206,7 @@ _PLAIN = frozenset({int, float, str, bool})
 def _has_typed_fields(call: Call) -> bool:
     """Return whether the fields of a call and its results, apart from attributes and types, are of their types.
 
-    It is what `_mistyped_fields` checks, but fast, as it runs for every call.
+    It is what `mistyped_fields` checks, but fast, as it runs for every call.
     """
     if type(call) is not Call or not type(call.op) is type(call.source) is str or type(call.has_effect) is not bool:
         return False
@@ -221,8 +221,15 @@ def _has_typed_fields(call: Call) -> bool:
 _STR = frozenset({str})
 
 
-def _mistyped_fields(function: Function) -> Iterator[str]:
-    """Yield the fields of a function, its calls and its values that are of other types than annotated."""
+def mistyped_fields(function: Function) -> Iterator[str]:
+    """Yield the fields of a function, its calls and values of other types than annotated.
+
+    Args:
+        function: the function.
+
+    Yields:
+        Messages that name the field, what is expected, and the value.
+    """
     yield from _mistyped_items("", function, {"params": Value, "body": Call, "results": str, "constants": Constant})
     if not isinstance(function.name, str):
         yield f"name is a text, not {shown(function.name)}"
@@ -248,7 +255,7 @@ def _mistyped_fields(function: Function) -> Iterator[str]:
             yield from _mistyped_value(output)
         for label, region in call.regions if _are_pairs(call.regions) else ():
             if isinstance(region, Function):
-                yield from (f"{problem} in {label!r}{owner}" for problem in _mistyped_fields(region))
+                yield from (f"{problem} in {label!r}{owner}" for problem in mistyped_fields(region))
 
 
 def _items(value: object, of: type[_Item]) -> list[_Item]:
