@@ -102,3 +102,17 @@ def test_openvino_refuses_to_fill_by_a_computed_value():
         g (float[2, 3] x, float v) => (float[a, b] y) <int64[4] pads = {0, 1, 1, -1}> { y = Pad(x, pads, v) }""")
     with pytest.raises(InfeasibleError, match="'v', is computed at run time"):
         tt.build(tt.IRModule.from_onnx(proto), "openvino")
+
+
+@pytest.mark.parametrize("leaf", ["llvm", "c"])
+def test_padding_behind_the_elements_of_a_product_is_written(leaf):
+    """It was what was in memory, as products were padded tile by tile of their own elements."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,3] x, float[1,2,2,2] u) => (float[4,2] y, float[1,3,2,2] z)
+        <float[3,2] w = {1, 2, 3, 4, 5, 6}, int64[4] rows = {0, 0, 2, 0}, float seven = {7},
+         float[2,2,1,1] k = {1, 0, 0, 2}, int64[8] channels = {0, 0, 0, 0, 0, 1, 0, 0}> {
+            m = MatMul(x, w) y = Pad(m, rows, seven) c = Conv(u, k) z = Pad(c, channels, seven) }"""
+    x, u = np.ones((2, 3), "float32"), np.arange(8, dtype="float32").reshape(1, 2, 2, 2)
+    found = tt.build(parser.parse_model(text), leaf).run({"x": x, "u": u})
+    assert found["y"].tolist() == [[9, 12], [9, 12], [7, 7], [7, 7]]
+    assert found["z"][0].tolist() == [[[0, 1], [2, 3]], [[8, 10], [12, 14]], [[7, 7], [7, 7]]]

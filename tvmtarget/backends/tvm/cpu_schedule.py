@@ -1052,10 +1052,15 @@ class Scheduler:
             block: the other block.
 
         Returns:
-            False if the reader reduces or indexes otherwise.
+            False if the reader reduces or indexes otherwise, or has more elements, as behind what it pads, or less.
         """
-        result = self.schedule.get(block).writes[0].source
-        axes = [axis.var for axis in self.schedule.get(reader).iter_vars]
+        result, iterated = self.schedule.get(block).writes[0].source, self.schedule.get(reader).iter_vars
+        axes = [axis.var for axis in iterated]
+        prove_equal = self.tvm.sym.Analyzer().can_prove_equal
+        if len(axes) != len(result.shape) or not all(
+            prove_equal(axis.dom.extent, size) for axis, size in zip(iterated, result.shape, strict=True)
+        ):
+            return False
         places = [
             [index.min for index in read.region]
             for read in self.schedule.get(reader).reads
