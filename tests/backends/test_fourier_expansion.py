@@ -83,3 +83,15 @@ def test_transforms_that_are_not_computed_are_refused():
     long = module("g (float[1,4096,1] x) => (float[1,4096,2] y) { y = DFT(x) }")
     with pytest.raises(InfeasibleError, match="RULE: it multiplies by a matrix of 4096 x 4096, and supports up to"):
         tt.decompose(long, "llvm")
+
+
+@pytest.mark.parametrize(("parts", "inverse"), [(1, 0), (2, 0), (2, 1)])
+def test_transforms_of_symbolic_length_are_those_of_numpy(parts, inverse):
+    text = f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,k,2,{parts}] x) => (float[n,k,2,2] y)
+        <int64 axis = {{1}}> {{ y = DFT<inverse = {inverse}>(x, , axis) }}"""
+    program = tt.build(parser.parse_model(text), "llvm")
+    for length in (1, 6):
+        x = np.random.default_rng(0).standard_normal((3, length, 2, parts)).astype("float32")
+        values = x[..., 0] + 1j * x[..., 1] if parts == 2 else x[..., 0]
+        expected = (np.fft.ifft if inverse else np.fft.fft)(values, axis=1)
+        np.testing.assert_allclose(program(x), np.stack([expected.real, expected.imag], -1), atol=1e-5)

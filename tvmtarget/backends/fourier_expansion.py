@@ -69,6 +69,12 @@ def _transform(builder: ExpansionBuilder, node: NodeProto) -> None:
     axis %= rank
     samples, parts = (builder.types[x].shape.dim[at].dim_value for at in (axis, rank - 1))
     is_inverse, is_half = bool(attributes.get("inverse")), bool(attributes.get("onesided"))
+    order = [*(at for at in range(rank - 1) if at != axis), axis, rank - 1]
+    columns = builder.add("Transpose", [x], perm=order)
+    if not builder.types[x].shape.dim[axis].HasField("dim_value"):
+        result = _symbolic_transform(builder, columns, parts, is_inverse=is_inverse)
+        builder.add("Transpose", [result], node.output[0], perm=[order.index(at) for at in range(rank)])
+        return
     stated = int(builder.known(length_name).item()) if length_name else None
     if is_inverse and is_half:
         matrix = _real_matrix(samples, 2 * (samples - 1) if stated is None else stated)
@@ -77,12 +83,36 @@ def _transform(builder: ExpansionBuilder, node: NodeProto) -> None:
         matrix = _matrix(samples, length, length // 2 + 1 if is_half else length, parts, is_inverse=is_inverse)
     _, _, *made = matrix.shape
     dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
-    order = [*(at for at in range(rank - 1) if at != axis), axis, rank - 1]
     kept = [0] * (rank - 2)
-    rows = builder.reshape(builder.add("Transpose", [x], perm=order), [*kept, samples * parts])
+    rows = builder.reshape(columns, [*kept, samples * parts])
     constant = builder.constant(matrix.reshape(samples * parts, -1).astype(dtype), x)
     result = builder.reshape(builder.add("MatMul", [rows, constant]), [*kept, *made])
     builder.add("Transpose", [result], node.output[0], perm=[order.index(at) for at in range(rank)])
+
+
+def _symbolic_transform(builder: ExpansionBuilder, x: str, parts: int, *, is_inverse: bool) -> str:
+    """Return the transform along the last dimension but one, by a matrix that is computed when the program runs."""
+    add, dtype = builder.add, builder.types[builder.nodes[-1].input[0]].elem_type
+
+    def number(value: float, kind: str = "int64") -> str:
+        return builder.constant(np.array(value, kind), x)
+
+    size = add("Gather", [add("Shape", [x]), number(-2)])
+    places = add("Range", [number(0), size, number(1)])
+    rows, columns = (builder.unsqueeze(places, axis) for axis in (1, 0))
+    # The remainder of integers: an angle of many turns would lose digits.
+    turns = add("Cast", [add("Mod", [add("Mul", [rows, columns]), size])], to=dtype)
+    count, real = add("Cast", [size], to=dtype), onnx.helper.tensor_dtype_to_np_dtype(dtype).name
+    angles = add("Mul", [add("Div", [turns, count]), number(2 * np.pi, real)])
+    cosines, sines = (add("MatMul", [add(kind, [angles]), x]) for kind in ("Cos", "Sin"))
+    if parts == 1:
+        result = add("Concat", [cosines, sines if is_inverse else add("Neg", [sines])], axis=-1)
+    else:
+        signs = builder.constant(np.array([-1, 1] if is_inverse else [1, -1], real), x)
+        imaginary, other = (builder.slice(sines, at, at + 1, -1) for at in (1, 0))
+        turned = add("Mul", [add("Concat", [imaginary, other], axis=-1), signs])
+        result = add("Add", [cosines, turned])
+    return add("Div", [result, count]) if is_inverse else result
 
 
 def _frames(builder: ExpansionBuilder, node: NodeProto) -> None:

@@ -984,12 +984,15 @@ _LARGEST_TRANSFORM = 1 << 22  # elements of a matrix: 32 MiB of complex values
 
 
 def _check_transform(op: Op) -> Reject | None:
-    """Require a Fourier transform along an axis of known size."""
+    """Require one of the operations that are written as products (`backends/fourier_expansion.py`)."""
     shape, length, axis = _shape(op, 0), op.constant(1), op.constant(2)
     stated = _number(op, "axis", 1) if op.opset < 20 else -2
     samples = _dim(shape, stated if axis is None else int(axis.item()))
-    if not isinstance(samples, int) or not _is_static(shape[-1:]):
+    is_whole = not op.attr("onesided") and not op.operand(1)
+    if not _is_static(shape[-1:]) or not (isinstance(samples, int) or is_whole):
         return _symbolic(op, 0)
+    if not isinstance(samples, int):
+        return None
     is_half, is_inverse = bool(op.attr("onesided")), bool(op.attr("inverse"))
     if is_half and is_inverse != (shape[-1] == 2):
         return reject("ATTR", "it supports one-sided DFT of real values, and of complex ones with inverse=1")
