@@ -745,6 +745,15 @@ def test_slopes_are_broadcast_from_the_last_dimension(shape):
     compared([node], {"x": x}, {"y": "float32"}, s=slope)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_different_slices_of_integers_are_found_elsewhere(dtype):
+    """OpenVINO compares other memory (2026.4)."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g ({dtype}[3,4] x) => ({dtype}[n,4] y, int64[n] i)
+        {{ y, i = Unique<axis = 0>(x) }}"""
+    with pytest.raises(InfeasibleError, match=f"different slices of float32 only, not of {dtype}"):
+        tt.decompose(parser.parse_model(text), "openvino")
+
+
 def test_truth_values_of_inputs_are_chosen():
     text = """<ir_version: 8, opset_import: ["": 17]> g (bool[n,2] x, bool[2,2] z) => (bool[2,2] y, bool[n,2] w)
         <bool one = {1}> { y = Where(x, z, x) w = Where(x, x, one) }"""

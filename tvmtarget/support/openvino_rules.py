@@ -248,10 +248,18 @@ def _some_elements(op: Op) -> Reject | None:
 
 
 def _sorted_or_along_an_axis(op: Op) -> Reject | None:
-    """Reject elements of a whole tensor that are not sorted: it returns zeros, and counts of 1 (2026.4)."""
-    if op.attr("sorted") == 0 and op.attr("axis") is None:
-        return reject("ATTR", "it finds different elements of a whole tensor sorted only", hint="set sorted to 1")
-    return None
+    """Reject elements of a whole tensor that are not sorted, and slices of integers (2026.4).
+
+    Of the former, it returns zeros, and counts of 1; of the latter, it takes different ones for equal.
+    """
+    if op.attr("axis") is None:
+        if op.attr("sorted") == 0:
+            return reject("ATTR", "it finds different elements of a whole tensor sorted only")
+        return None
+    tensor = op.tensor(0)
+    if tensor is None or tensor.dtype == "float32" or (tensor.shape is not None and len(tensor.shape) == 1):
+        return None
+    return reject("DTYPE", f"it finds different slices of float32 only, not of {tensor.dtype}")
 
 
 def _counted_from_the_first(op: Op) -> Reject | None:

@@ -454,7 +454,7 @@ def _check_dequantize(op: Op) -> Reject | None:
 
 
 def check_blocks_and_few_bits(op: Op) -> Reject | None:
-    """Require constants of 4 bits, and where scales are those of blocks, which are dequantized here.
+    """Require constants of 4 bits, and where blocks have scales of their own.
 
     Args:
         op: a DequantizeLinear.
