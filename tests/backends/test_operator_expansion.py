@@ -96,6 +96,12 @@ QUANTIZED = {
         {**SCALES},
         {"axis": 1, "order": ["ys", "yz", "x", "xs", "xz", "x", "ys", "yz"]},
     ),
+    "QLinearAveragePool": (
+        "com.microsoft",
+        {"x": X},
+        {"xs": S, "xz": Z, "ys": S, "yz": Z},
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]},
+    ),
     "QLinearGlobalAveragePool": (
         "com.microsoft",
         {"x": X},
@@ -108,7 +114,7 @@ QUANTIZED = {
         "com.microsoft",
         {"x": X},
         {"xs": S, "xz": Z, "ys": np.float32(1 / 256), "yz": np.uint8(0)},
-        {"axis": -1, "opset": 17},
+        {"axis": 1, "opset": 17},
     ),
 }
 for name in ("QLinearAdd", "QLinearMul"):

@@ -46,6 +46,10 @@ CASES = {
     "DynamicQuantizeMatMul": ([X, octets(16, 6), SCALE, ZERO], {}),
     "MatMulIntegerToFloat": ([octets(2, 5, 16), octets(16, 6), SCALE, SCALE, ZERO, ZERO], {}),
     "QLinearAdd": ([octets(2, 1, 4), SCALE, ZERO, octets(3, 1), SCALE, ZERO, SCALE, ZERO], {}),
+    "QLinearAveragePool": (
+        [octets(2, 4, 7, 6), SCALE, ZERO, SCALE, ZERO],
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "count_include_pad": 1},
+    ),
     "QLinearConcat": (
         [np.asarray(SCALE), np.asarray(ZERO), octets(2, 4), SCALE, ZERO, octets(2, 3), SCALE, ZERO],
         {"axis": 1},

@@ -670,6 +670,9 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::MatMulNBits": _block_product,
     "com.microsoft::QGemm": _quantized_gemm,
     "com.microsoft::QLinearAdd": _quantized_binary("Add"),
+    "com.microsoft::QLinearAveragePool": _quantized_unary(
+        "AveragePool", "auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"
+    ),
     "com.microsoft::QLinearConcat": _quantized_concat,
     "com.microsoft::QLinearGlobalAveragePool": _quantized_unary("GlobalAveragePool"),
     "com.microsoft::QLinearLeakyRelu": _quantized_unary("LeakyRelu", "alpha"),

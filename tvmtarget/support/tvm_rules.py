@@ -935,10 +935,12 @@ def _check_bits(op: Op) -> Reject | None:
 
 
 def _check_quantized_softmax(op: Op) -> Reject | None:
-    """Require the last axis: others have another meaning by version."""
-    if _axis(op, -1) % max(1, len(_shape(op, 0))) == len(_shape(op, 0)) - 1:
+    """Require the last axis before version 13 of Softmax, where all from the axis on are one."""
+    version, rank = op.attr("opset"), len(_shape(op, 0))
+    if (isinstance(version, int) and version > 12) or _axis(op, -1) == rank - 1:
         return None
-    return reject("ATTR", f"it supports {op.kind} along the last axis only", hint="transpose its operand")
+    message = f"it supports {op.kind} with opset={version!r} along the last axis only"
+    return reject("ATTR", message, hint="transpose its operand")
 
 
 def _check_skip_norm(op: Op) -> Reject | None:
@@ -1072,6 +1074,9 @@ EXPANDED: dict[str, Rule] = {
     ),
     "com.microsoft::QGemm": Rule(dtypes=_BYTES, constants=(3,), checks=(_check_quantized(0),)),
     **_each("com.microsoft::QLinearAdd com.microsoft::QLinearMul", _QUANTIZED_PAIR),
+    "com.microsoft::QLinearAveragePool": replace(
+        _QUANTIZED_UNARY, attrs={"channels_last": (0,)}, checks=(*_QUANTIZED_UNARY.checks, _require_rank, _check_pool)
+    ),
     "com.microsoft::QLinearConcat": Rule(dtypes=_BYTES, typed=2, checks=(_check_quantized(first=2, step=3),)),
     "com.microsoft::QLinearGlobalAveragePool": replace(_QUANTIZED_UNARY, attrs={"channels_last": (0,)}),
     **_each("com.microsoft::QLinearLeakyRelu com.microsoft::QLinearSigmoid", _QUANTIZED_UNARY),

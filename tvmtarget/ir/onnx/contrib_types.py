@@ -227,6 +227,24 @@ def _global_pool(call: Call, operands: _Types) -> _Types:
     )
 
 
+def _average_pool(call: Call, operands: _Types) -> _Types:
+    """Type the means of windows; sizes are known where they are numbers, pads are given, and none is rounded up."""
+    data, kernel = operands[0], _list(call, "kernel_shape", [])
+    shape, rank = _shape(data), len(kernel)
+    if data is None or len(shape) != rank + 2:
+        return ()
+    pads, strides = _list(call, "pads", [0] * 2 * rank), _list(call, "strides", [1] * rank)
+    is_given = call.attr("auto_pad") in (None, "NOTSET") and not call.attr("ceil_mode")
+    outer, inner = (shape[:1], shape[-1:]) if call.attr("channels_last") else (shape[:2], ())
+    sizes = [
+        (size + pads[at] + pads[at + rank] - kernel[at]) // strides[at] + 1
+        if is_given and isinstance(size, int)
+        else None
+        for at, size in enumerate(shape[len(outer) : len(outer) + rank])
+    ]
+    return (TensorType(data.dtype, (*outer, *sizes, *inner)),)
+
+
 def _quantized_gemm(call: Call, operands: _Types) -> _Types:
     """Type a matrix product, which is of floats unless it has a scale."""
     a, b, scale = operands[0], operands[3], operands[7]
@@ -294,6 +312,7 @@ _RULES: dict[str, _Rule] = {
     "MatMulIntegerToFloat": _product(1, 2),
     "MultiHeadAttention": _multi_head_attention,
     "QGemm": _quantized_gemm,
+    "QLinearAveragePool": _average_pool,
     "QLinearConcat": _quantized_concat,
     "QLinearGlobalAveragePool": _global_pool,
     "QuantizeLinear": _typed(2),
