@@ -63,7 +63,7 @@ def test_a_placement_gets_the_status_of_what_it_did_and_the_tuner_goes_on(hostil
     log = tt.TuningLog("memory:")
     limits = Limits(memory=2 << 30)
     if status.endswith("timeout"):
-        limits = replace(limits, open=12 if status == "build_timeout" else limits.open, run=3)
+        limits = replace(limits, open=8 if status == "build_timeout" else limits.open, run=3)
     result = tt.tune(digits(), TREE, log=log, levels=["placement"], trials=2, limits=limits)
     ends = [record.measured.status for record in log if isinstance(record, Trial)]
     assert (ends[0], set(ends) - {"ok"}) == ("ok", {status})

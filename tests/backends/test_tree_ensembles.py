@@ -345,9 +345,8 @@ def test_classes_whose_labels_engines_choose_differently_are_refused(rng, labels
         tt.decompose(tt.IRModule.from_onnx(proto), "llvm")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "is_negated"), [("float32", True), ("float32", False), ("float64", True)])
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
-@pytest.mark.parametrize("is_negated", [True, False])
 def test_weights_of_both_of_two_classes_give_the_label_of_the_sign_of_the_second(rng, target, dtype, post, is_negated):
     """CatBoost writes each weight and its negation."""
     nodes, leaves = trees(rng, count=20, ids=(0, 1))

@@ -29,6 +29,7 @@ from tvmtarget.partition.placement.hypotheses import Moves
 from tvmtarget.partition.placement.where_rules import names_of
 from tvmtarget.partition.plan_cache import NOTHING, CacheUse
 from tvmtarget.support.registry import is_generator, strategy_at
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
@@ -287,6 +288,7 @@ class Decomposition:
         """The copies between memories, in order."""
         return self.outlined.copies
 
+    @check_arguments
     def leaves_of(self, name: str) -> frozenset[str]:
         """Return the leaves of a part of the target.
 
@@ -310,6 +312,7 @@ class Decomposition:
         by_op = {op: subgraph.site for subgraph in self.subgraphs for op in (*subgraph.ops, *subgraph.inner)}
         return by_op | {one.op: one.system for one in self.outlined.driven}
 
+    @check_arguments
     def site_of(self, op: str) -> str:
         """Return where an operation runs.
 
