@@ -40,10 +40,7 @@ def _convolution(builder: ExpansionBuilder, node: NodeProto) -> None:
     the same weights are a convolution without padding.
     """
     attributes = attributes_of(node)
-    sizes, kernel = (
-        [dim.dim_value for dim in builder.types[name].shape.dim[2:]] if name in builder.types else []
-        for name in node.input[:2]
-    )
+    sizes, kernel = (builder.sizes(name)[2:] for name in node.input[:2])
     axes, pads = len(kernel), attributes.get("pads", [])
     strides, dilations = (attributes.get(name) or [1] * axes for name in ("strides", "dilations"))
     is_known = len(pads) == 2 * axes == 2 * len(sizes) and min([*pads, *sizes], default=0) >= 0
@@ -165,10 +162,7 @@ def _transposed(builder: ExpansionBuilder, node: NodeProto) -> None:
     some have fewer weights, or results would have to be cut off.
     """
     x, name, *bias = node.input
-    sizes, shape = (
-        [dim.dim_value for dim in builder.types[one].shape.dim] if one in builder.types else [] for one in (x, name)
-    )
-    kernel = shape[2:]
+    sizes, kernel = builder.sizes(x), builder.sizes(name)[2:]
     attributes = _with_pads(attributes_of(node), sizes[2:], kernel)
     quantized, biases = _quantized(builder, name), [builder.array(one) for one in bias if one]
     weights = builder.array(name) if quantized is None else quantized.numbers

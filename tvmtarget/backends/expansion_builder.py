@@ -165,6 +165,17 @@ class ExpansionBuilder:
         """
         return len(self.types[name].shape.dim)
 
+    def sizes(self, name: str) -> list[int]:
+        """Find the sizes of a value of the graph.
+
+        Args:
+            name: name of the value.
+
+        Returns:
+            The sizes, 0 for one that is not known; none if the type is not known.
+        """
+        return [dim.dim_value for dim in self.types[name].shape.dim] if name in self.types else []
+
     def slice(self, name: str, start: int, end: int, axis: int) -> str:
         """Add a slice.
 

@@ -71,28 +71,27 @@ def _transform(builder: ExpansionBuilder, node: NodeProto) -> None:
     is_inverse, is_half = bool(attributes.get("inverse")), bool(attributes.get("onesided"))
     order = [*(at for at in range(rank - 1) if at != axis), axis, rank - 1]
     columns = builder.add("Transpose", [x], perm=order)
-    if not builder.types[x].shape.dim[axis].HasField("dim_value"):
-        result = _symbolic_transform(builder, columns, parts, is_inverse=is_inverse)
-        builder.add("Transpose", [result], node.output[0], perm=[order.index(at) for at in range(rank)])
-        return
-    stated = int(builder.known(length_name).item()) if length_name else None
-    if is_inverse and is_half:
-        matrix = _real_matrix(samples, 2 * (samples - 1) if stated is None else stated)
+    elem_type = builder.types[x].elem_type
+    if builder.types[x].shape.dim[axis].HasField("dim_value"):
+        stated = int(builder.known(length_name).item()) if length_name else None
+        if is_inverse and is_half:
+            matrix = _real_matrix(samples, 2 * (samples - 1) if stated is None else stated)
+        else:
+            length = samples if stated is None else stated
+            matrix = _matrix(samples, length, length // 2 + 1 if is_half else length, parts, is_inverse=is_inverse)
+        _, _, *made = matrix.shape
+        kept, dtype = [0] * (rank - 2), onnx.helper.tensor_dtype_to_np_dtype(elem_type)
+        rows = builder.reshape(columns, [*kept, samples * parts])
+        constant = builder.constant(matrix.reshape(samples * parts, -1).astype(dtype), x)
+        result = builder.reshape(builder.add("MatMul", [rows, constant]), [*kept, *made])
     else:
-        length = samples if stated is None else stated
-        matrix = _matrix(samples, length, length // 2 + 1 if is_half else length, parts, is_inverse=is_inverse)
-    _, _, *made = matrix.shape
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type)
-    kept = [0] * (rank - 2)
-    rows = builder.reshape(columns, [*kept, samples * parts])
-    constant = builder.constant(matrix.reshape(samples * parts, -1).astype(dtype), x)
-    result = builder.reshape(builder.add("MatMul", [rows, constant]), [*kept, *made])
+        result = _symbolic_transform(builder, columns, elem_type, parts, is_inverse=is_inverse)
     builder.add("Transpose", [result], node.output[0], perm=[order.index(at) for at in range(rank)])
 
 
-def _symbolic_transform(builder: ExpansionBuilder, x: str, parts: int, *, is_inverse: bool) -> str:
+def _symbolic_transform(builder: ExpansionBuilder, x: str, dtype: int, parts: int, *, is_inverse: bool) -> str:
     """Return the transform along the last dimension but one, by a matrix that is computed when the program runs."""
-    add, dtype = builder.add, builder.types[builder.nodes[-1].input[0]].elem_type
+    add = builder.add
 
     def number(value: float, kind: str = "int64") -> str:
         return builder.constant(np.array(value, kind), x)

@@ -830,11 +830,8 @@ def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None
     Constants of 4 bits, and of blocks with scales of their own, are dequantized here.
     """
     x, result = node.input[0], node.output[0]
-    if attributes_of(node).get("block_size") or builder.types[x].elem_type in _FOUR_BITS:
-        EXPANSIONS["DequantizeLinear"](builder, node)
-        return
-    builder.nodes.append(node)
-    if builder.types[x].HasField("shape") and not builder.rank(x):
+    EXPANSIONS["DequantizeLinear"](builder, node)
+    if builder.nodes[-1] is node and builder.types[x].HasField("shape") and not builder.rank(x):
         node.output[0] = builder.fresh(f"{result}:vector")
         builder.add("Reshape", [node.output[0], builder.constant(np.array([], "int64"), x)], result)
 
@@ -948,7 +945,6 @@ _LOW_PRECISION = frozenset(
     }
 )
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul"})
-_FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.UINT4)
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
