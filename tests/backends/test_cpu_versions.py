@@ -10,7 +10,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.backends.tvm import cpu_versions
-from tvmtarget.backends.tvm.cpu_versions import CHECKS, LEVEL_VARIABLE, _in_threads, _parts, has_versions
+from tvmtarget.backends.tvm.cpu_versions import CHECKS, LEVEL_VARIABLE, _in_threads, _lowered, _parts, has_versions
 from tvmtarget.errors import BackendError
 
 pytest.importorskip("tvm")
@@ -88,16 +88,20 @@ def test_functions_that_call_each_other_are_in_one_object_file():
             a[i] = script.float32(0)
 
     alone = {tvm.ir.GlobalVar(f"f{number}"): one for number in range(9)}
-    parts = [*_parts(alone)]
-    assert [(len(part), is_checked) for part, is_checked in parts] == [(3, False), (2, False), (2, False), (2, False)]
-    assert {variable.name_hint for part, _ in parts for variable in part} == {f"f{number}" for number in range(9)}
+    parts = _parts(alone)
+    assert [len(part) for part in parts] == [3, 3, 3]
+    assert {variable.name_hint for part in parts for variable in part} == {f"f{number}" for number in range(9)}
     caller = one.with_body(tvm.tirx.Evaluate(tvm.ir.Call(next(iter(alone)), [])))
-    assert [(len(part), is_checked) for part, is_checked in _parts({**alone, tvm.ir.GlobalVar("g"): caller})] == [
-        (10, True)
+    assert [len(part) for part in _parts({**alone, tvm.ir.GlobalVar("g"): caller})] == [10]
+    assert [len(part) for part in _parts({tvm.ir.GlobalVar(f"f{number}"): one for number in range(50)})] == [
+        13,
+        13,
+        12,
+        12,
     ]
 
 
-def test_only_functions_that_read_inputs_or_state_checks_check_their_arguments():
+def test_functions_check_the_layout_of_inputs_and_what_they_state():
     import tvm
     from tvm.script import tirx as script
 
@@ -118,11 +122,22 @@ def test_only_functions_that_read_inputs_or_state_checks_check_their_arguments()
         assert a[0] > script.float32(0), "not positive"
         a[0] = script.float32(0)
 
-    reads_input = known.with_attr(CHECKS, True)
-    named = {"k": known, "n": symbolic, "s": stated, "i": reads_input}
-    functions = {tvm.ir.GlobalVar(name): one for name, one in named.items()}
-    found = {variable.name_hint: is_checked for part, is_checked in _parts(functions) for variable in part}
-    assert found == {"k": False, "n": False, "s": True, "i": True}
+    named = {"k": known, "n": symbolic, "s": stated, "i": known.with_attr(CHECKS, True)}
+    functions = {tvm.ir.GlobalVar(name): one.with_attr("global_symbol", name) for name, one in named.items()}
+    lowered = _lowered(functions, tvm.target.Target("llvm"), tvm.transform.PassContext.current())
+    found = {variable.name_hint: checks_of(function) for variable, function in lowered.functions_items()}
+    assert (found["k"], found["n"], len(found["i"]), found["s"][-1]) == ([], [], 2, "not positive")
+    assert all("a.strides" in check or "a.byte_offset" in check for check in found["i"])
+
+
+def checks_of(function):
+    """Return the messages of the assertions in a function."""
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    checks = []
+    structural_walk(function.body, (tirx.AssertStmt, checks.append))
+    return ["".join(part.value for part in check.message_parts) for check in checks]
 
 
 def test_an_error_in_a_thread_reaches_the_caller():

@@ -12,6 +12,7 @@ code of a library is several object files, which threads compile at the same tim
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,10 +40,12 @@ LEVEL = "x86-64-v3"
 LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
 
 CHECKS = "checks_arguments"  # attribute of a tensor function that reads what a caller of the library gives
+_LAYOUT = (".strides", ".byte_offset")  # what the virtual machine does not check of an input, in messages of TVM
 
-# Object files of each version, with checks and without, on any machine, so that libraries are equal: LLVM takes most of
-# the time of a build.
+# Object files of each version, on any machine, so that libraries are equal: LLVM takes most of the time of a build. An
+# object file of nothing takes it 15 ms, a function without a check about 5.
 PARTS = 4
+LEAST_FUNCTIONS = 3  # of each object file but the last
 
 
 def has_versions(leaf: Target) -> bool:
@@ -89,7 +92,7 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
     # TVM sets LLVM's options for the whole process while it compiles.
     sets_options = any(target.attrs.get("cl-opt") for target in targets)
     count = 1 if sets_options else processors()
-    lowered = _in_threads([partial(_lowered, *part, targets[0], context) for part in _parts(functions)], count)
+    lowered = _in_threads([partial(_lowered, part, targets[0], context) for part in _parts(functions)], count)
     with object_folder() as folder:
         tasks = [
             partial(_compiled, module, target, version, context, folder / f"{suffix}_{number}.o")
@@ -104,50 +107,55 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
     return [*modules, chosen]
 
 
-def _parts(functions: Mapping[GlobalVar, Function]) -> Iterator[tuple[dict[GlobalVar, Function], bool]]:
-    """Divide functions among object files, and tell whether they check their arguments.
-
-    Functions that call each other have to be in one file.
-    """
+def _parts(functions: Mapping[GlobalVar, Function]) -> list[dict[GlobalVar, Function]]:
+    """Divide functions among object files; those that call each other have to be in one."""
     called: list[GlobalVar] = []
     for function in functions.values():
         with_calls(function, lambda variable, _: called.append(variable))
     if called:
-        yield dict(functions), True
-        return
-    groups: dict[bool, list[tuple[GlobalVar, Function]]] = {False: [], True: []}
-    for variable, function in functions.items():
-        groups[_has_checks(function)].append((variable, function))
-    for is_checked, group in groups.items():
-        count = min(PARTS, len(group))
-        yield from ((dict(group[number::count]), is_checked) for number in range(count))
+        return [dict(functions)]
+    given = list(functions.items())
+    count = min(PARTS, math.ceil(len(given) / LEAST_FUNCTIONS))
+    return [dict(given[number::count]) for number in range(count)]
 
 
-def _has_checks(function: Function) -> bool:
-    """Return whether a function has to check what it gets: inputs of the program, or what it states itself.
-
-    The virtual machine makes all other tensors, by their types, and checks the sizes that types do not tell where it
-    learns them (`match_cast`). The checks of arguments are most of the code of many functions (180 kB of 195 for one
-    that joins 46 tensors).
-    """
-    from tvm import tirx
-    from tvm_ffi import structural_walk
-
-    if CHECKS in function.attrs:
-        return True
-    stated: list[Any] = []
-    structural_walk(function.body, (tirx.AssertStmt, stated.append))
-    return bool(stated)
-
-
-def _lowered(functions: Mapping[GlobalVar, Function], is_checked: bool, target: TvmTarget, context: Any) -> Module:  # noqa: ANN401
+def _lowered(functions: Mapping[GlobalVar, Function], target: TvmTarget, context: Any) -> Module:  # noqa: ANN401
     """Apply the passes that do not depend on the level: what remains is to be compiled for each target."""
     tvm = import_tvm()
     # Contexts belong to threads.
     with context, target:
         lower, _, _ = tvm.tirx.get_tir_pipeline("default")
         module = lower(tvm.tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
-        return module if is_checked else tvm.tirx.transform.SkipAssert()(module)
+    for variable, function in functions.items():
+        if not _states_checks(function):
+            module[variable] = _with_checks(module[variable], _LAYOUT if CHECKS in function.attrs else ())
+    return module
+
+
+def _states_checks(function: Function) -> bool:
+    from tvm import tirx
+    from tvm_ffi import structural_walk
+
+    stated: list[Any] = []
+    structural_walk(function.body, (tirx.AssertStmt, stated.append))
+    return bool(stated)
+
+
+def _with_checks(lowered: Function, names: Sequence[str]) -> Function:
+    """Leave out the checks of arguments whose messages name nothing of these.
+
+    The virtual machine makes most tensors, by their types, checks sizes that types do not tell where it learns them
+    (`match_cast`), and the number of dimensions, element type and sizes of the inputs of the program. Checks are most
+    of the code of many functions (180 kB of 195 for one that joins 46 tensors).
+    """
+    from tvm import tirx
+    from tvm_ffi import structural_map
+
+    def kept(check: Any) -> Any:  # noqa: ANN401
+        message = "".join(part.value for part in check.message_parts)
+        return check if any(name in message for name in names) else tirx.Evaluate(0)
+
+    return lowered.with_body(structural_map(lowered.body, [(tirx.AssertStmt, kept)]))
 
 
 def _compiled(lowered: Module, target: TvmTarget, names: Mapping[str, str], context: Any, path: Path) -> Module:  # noqa: ANN401
