@@ -36,6 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 # Tests of code generators must generate code; those of the cache name a folder of their own.
 os.environ["TVMTARGET_CACHE"] = "off"
 
+# Threads of numpy and TVM that wait for the next product take processors from the other tests, and what these start.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+
 # No machine loses its power during the tests: none has to wait until its disk has what it writes.
 os.fsync = lambda _descriptor: None
 
