@@ -3,11 +3,11 @@
 Code for any x86-64 has SSE2 only, whose vectors are half as wide as those of AVX2, and which multiplies and adds in two
 instructions. Code of a leaf that states no instructions is therefore scheduled and lowered for the level x86-64-v3
 (AVX2 and FMA, processors of 2013 and later), and LLVM compiles each tensor function twice, for that level and for any
-x86-64. A function in C has the name of the tensor function, and calls one of them. Constants and the instructions of
-TVM's virtual machine are those of both. Levels of x86-64: System V ABI for AMD64, version 1.0, section 3.1.1.
+x86-64. A function that has the name of the tensor function calls one of them. Constants and the instructions of TVM's
+virtual machine are those of both. Levels of x86-64: System V ABI for AMD64, version 1.0, section 3.1.1.
 
-Only libraries have several versions, as the functions in C are compiled when these are linked. Of one version or two,
-code of a library is several object files, which threads compile at the same time.
+Only libraries have several versions. Of one version or two, code of a library is several object files, which threads
+compile at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -99,12 +99,10 @@ def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmT
             for target, version, suffix in zip(targets, versions, suffixes, strict=True)
             for number, module in enumerate(lowered)
         ]
-        modules = _in_threads(tasks, count)
-    if len(targets) == 1:
-        return modules
-    entries = ((name, [version[name] for version in versions]) for name in called)
-    chosen = tvm.get_global_func("runtime.CSourceModuleCreate")(_choosing(entries), "c", called, [])
-    return [*modules, chosen]
+        if len(targets) > 1:
+            v3, v1 = versions
+            tasks.append(partial(_choosing, {name: (v3[name], v1[name]) for name in called}, folder / "choosing"))
+        return _in_threads(tasks, count)
 
 
 def _parts(functions: Mapping[GlobalVar, Function]) -> list[dict[GlobalVar, Function]]:
@@ -211,46 +209,89 @@ def _in_threads(tasks: Sequence[Callable[[], _T]], count: int) -> list[_T]:
     return [results[number] for number in range(len(tasks))]
 
 
-# The calling convention is that of tvm-ffi (`TVMFFISafeCallType` in `tvm/ffi/c_api.h`). The bits are those of leaves 1,
-# 7 and 0x80000001 of cpuid, and of XCR0 (Intel SDM 2A, CPUID, and 1, 14.3): the system must save the AVX registers.
-_HEAD = """\
-#include <cpuid.h>
-#include <stdlib.h>
-#ifdef __cplusplus
-extern "C" {
-#endif
-static int has_v3(void) {
-  static volatile int known = 0; /* 1: no, 2: yes */
-  if (known == 0) {
-    unsigned a, b, c, d, xcr0 = 0, xcr0_high, yes = 0;
-    const char *level = getenv("LEVEL_VARIABLE");
-    if ((level == NULL || level[0] != '1') && __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 27)) {
-      __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(xcr0_high) : "c"(0));
-      /* FMA, MOVBE, AVX, F16C; AVX2, BMI1, BMI2; LZCNT */
-      yes = (xcr0 & 6u) == 6u && (c & 0x30401000u) == 0x30401000u;
-      yes = yes && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 0x128u) == 0x128u;
-      yes = yes && __get_cpuid(0x80000001u, &a, &b, &c, &d) && (c & 0x20u);
-    }
-    known = yes ? 2 : 1;
-  }
-  return known == 2;
+# LLVM IR. The bits are those of leaves 1, 7 and 0x80000001 of cpuid, and of XCR0 (Intel SDM 2A, CPUID, and 1, 14.3):
+# FMA, MOVBE, OSXSAVE, AVX, F16C; AVX2, BMI1, BMI2; LZCNT; the system must save the AVX registers.
+_HAS_LEVEL = r"""
+@variable = private constant [LENGTH x i8] c"LEVEL_VARIABLE\00"
+@known = internal global i32 0 ; 1: no, 2: yes
+declare ptr @getenv(ptr)
+
+define internal { i32, i32, i32, i32 } @cpuid(i32 %leaf) {
+  %found = call { i32, i32, i32, i32 } asm "cpuid", "={ax},={bx},={cx},={dx},0,2"(i32 %leaf, i32 0)
+  ret { i32, i32, i32, i32 } %found
 }
-#define CHOOSE(name, v3, v1) \\
-  int v3(void *, const void *, int, void *); \\
-  int v1(void *, const void *, int, void *); \\
-  __attribute__((visibility("default"))) int name(void *self, const void *args, int count, void *result) { \\
-    return (has_v3() ? v3 : v1)(self, args, count, result); \\
-  }
-""".replace("LEVEL_VARIABLE", LEVEL_VARIABLE)
-_TAIL = """\
-#ifdef __cplusplus
+
+define internal i1 @has_level() {
+start:
+  %before = load atomic i32, ptr @known monotonic, align 4
+  switch i32 %before, label %ask [i32 1, label %no
+                                  i32 2, label %yes]
+ask:
+  %value = call ptr @getenv(ptr @variable)
+  %unset = icmp eq ptr %value, null
+  br i1 %unset, label %ask_processor, label %read
+read:
+  %letter = load i8, ptr %value
+  %is_one = icmp eq i8 %letter, 49
+  br i1 %is_one, label %store, label %ask_processor
+ask_processor:
+  %leaf0 = call { i32, i32, i32, i32 } @cpuid(i32 0)
+  %last = extractvalue { i32, i32, i32, i32 } %leaf0, 0
+  %leaf1 = call { i32, i32, i32, i32 } @cpuid(i32 1)
+  %c1 = extractvalue { i32, i32, i32, i32 } %leaf1, 2
+  %bits1 = and i32 %c1, u0x38401000
+  %has1 = icmp eq i32 %bits1, u0x38401000
+  %has_leaf7 = icmp uge i32 %last, 7
+  %first = and i1 %has1, %has_leaf7
+  br i1 %first, label %ask_more, label %store
+ask_more:
+  %xcr0 = call { i32, i32 } asm "xgetbv", "={ax},={dx},{cx}"(i32 0)
+  %saved = extractvalue { i32, i32 } %xcr0, 0
+  %bits_saved = and i32 %saved, 6
+  %are_saved = icmp eq i32 %bits_saved, 6
+  %leaf7 = call { i32, i32, i32, i32 } @cpuid(i32 7)
+  %b7 = extractvalue { i32, i32, i32, i32 } %leaf7, 1
+  %bits7 = and i32 %b7, u0x128
+  %has7 = icmp eq i32 %bits7, u0x128
+  %extended = call { i32, i32, i32, i32 } @cpuid(i32 u0x80000001)
+  %c = extractvalue { i32, i32, i32, i32 } %extended, 2
+  %lzcnt = and i32 %c, u0x20
+  %has_lzcnt = icmp ne i32 %lzcnt, 0
+  %both = and i1 %has7, %has_lzcnt
+  %all = and i1 %both, %are_saved
+  br label %store
+store:
+  %has = phi i1 [false, %read], [false, %ask_processor], [%all, %ask_more]
+  %now = select i1 %has, i32 2, i32 1
+  store atomic i32 %now, ptr @known monotonic, align 4
+  ret i1 %has
+no:
+  ret i1 false
+yes:
+  ret i1 true
 }
-#endif
+""".replace("LENGTH", str(len(LEVEL_VARIABLE) + 1)).replace("LEVEL_VARIABLE", LEVEL_VARIABLE)
+# The calling convention is that of tvm-ffi (`TVMFFISafeCallType` in `tvm/ffi/c_api.h`).
+_CHOOSE = """
+declare i32 @{v3}(ptr, ptr, i32, ptr)
+declare i32 @{v1}(ptr, ptr, i32, ptr)
+define i32 @{name}(ptr %self, ptr %args, i32 %count, ptr %result) {{
+  %has = call i1 @has_level()
+  %version = select i1 %has, ptr @{v3}, ptr @{v1}
+  %status = tail call i32 %version(ptr %self, ptr %args, i32 %count, ptr %result)
+  ret i32 %status
+}}
 """
 _PREFIX = "__tvm_ffi_"
 
 
-def _choosing(entries: Iterable[tuple[str, list[str]]]) -> str:
-    """Return C that calls one of two functions, for each name with those of its versions."""
-    lines = (f"CHOOSE({', '.join(_PREFIX + one for one in (name, *made))})\n" for name, made in entries)
-    return _HEAD + "".join(lines) + _TAIL
+def _choosing(versions: Mapping[str, tuple[str, str]], path: Path) -> Module:
+    """Compile functions that call one of two versions, that for `LEVEL` or that for other machines."""
+    tvm = import_tvm()
+    text, binary = path.with_suffix(".ll"), path.with_suffix(".o")
+    chosen = (
+        _CHOOSE.format(name=_PREFIX + name, v3=_PREFIX + v3, v1=_PREFIX + v1) for name, (v3, v1) in versions.items()
+    )
+    text.write_text(_HAS_LEVEL + "".join(chosen))
+    tvm.get_global_func("ffi.Module.load_from_file.ll")(str(text), "ll").write_to_file(str(binary))
+    return tvm.runtime.load_static_library(str(binary), list(versions))
