@@ -2,6 +2,8 @@
 
 import ctypes
 import platform
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -43,6 +45,36 @@ def test_a_library_has_a_function_of_each_version_and_one_that_chooses(tmp_path)
     (tmp_path / "lib.so").write_bytes(leaf.code.native_files()["lib.so"])
     library = ctypes.CDLL(str(tmp_path / "lib.so"))
     assert [hasattr(library, f"__tvm_ffi_relu{suffix}") for suffix in ("", "_v3", "_v1", "_v2")] == [True] * 3 + [False]
+
+
+MAIN = """
+#include <stdio.h>
+int __tvm_ffi_f(void *, void *, int, void *);
+int __tvm_ffi_f3(void *self, void *args, int count, void *result) { return count + 3; }
+int __tvm_ffi_f1(void *self, void *args, int count, void *result) { return count + 1; }
+int main(void) {
+  int first = __tvm_ffi_f(NULL, NULL, 10, NULL);
+  return printf("%d %d", first, __tvm_ffi_f(NULL, NULL, 20, NULL)) < 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64") is None or shutil.which("gcc") is None, reason="needs gcc and QEMU")
+def test_a_processor_runs_the_version_that_it_has_instructions_for(tmp_path):
+    cpu_versions._choosing({"f": ("f3", "f1")}, tmp_path / "choosing")
+    (tmp_path / "main.c").write_text(MAIN)
+    subprocess.run(["gcc", "-static", "main.c", "choosing.o", "-o", "main"], cwd=tmp_path, check=True)
+
+    def ran(cpu, *options):
+        command = ["qemu-x86_64", "-cpu", cpu, *options, "./main"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    # The first has only what every x86-64 has; the third has AVX and no AVX2.
+    found = {cpu: ran(cpu) for cpu in ("qemu64", "Nehalem", "IvyBridge", "Haswell", "EPYC")}
+    assert found == dict.fromkeys(("qemu64", "Nehalem", "IvyBridge"), "11 21") | dict.fromkeys(
+        ("Haswell", "EPYC"), "13 23"
+    )
+    assert ran("Haswell", "-E", f"{LEVEL_VARIABLE}=1") == "11 21"
 
 
 @pytest.mark.parametrize(
