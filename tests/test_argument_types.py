@@ -41,7 +41,7 @@ LOG = tt.TuningLog("memory:")
         (lambda: tt.IRModule("main"), "functions of IRModule is a sequence of Functions, not 'main'"),
         (lambda: tt.IRModule.parse("", trust="no"), "trust of IRModule.parse is True or False, not 'no'"),
         (lambda: PLAN.explain([]), r"op of Plan.explain is a text, not \[\]"),
-        (lambda: PLAN.site_of(5), r"op of Decomposition.site_of is a text, not 5"),
+        (lambda: PLAN.site_of(5), r"op of Plan.site_of is a text, not 5"),
         (lambda: PLAN.with_sites("numpy"), "sites of Plan.with_sites is a sequence of texts, not 'numpy'"),
         (lambda: tt.TuningLog(5), "url of TuningLog is a text or a path, not 5"),
         (lambda: tt.TuningLog("memory:", layers=[5]), r"layers\[0\] of TuningLog is a text or a path, not 5"),

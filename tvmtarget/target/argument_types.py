@@ -126,13 +126,15 @@ class _Signature:
     """What the parameters of a function accept; None for one that the function checks itself.
 
     Attributes:
-        function: the name of the function.
+        function: the name of the function, with the class that defines it.
+        is_method: whether the first argument is an object or a class.
         positional: parameters that may be given by position.
         rest: the parameter of further positional arguments.
         by_name: parameters that may be given by name.
     """
 
     function: str
+    is_method: bool
     positional: tuple[tuple[str, _Accepted | None], ...]
     rest: tuple[str, _Accepted | None]
     by_name: Mapping[str, _Accepted | None]
@@ -152,8 +154,8 @@ class _Signature:
                 by_name[parameter.name] = accepted
             if parameter.kind == parameter.VAR_POSITIONAL:
                 rest = parameter.name, accepted
-        name = original.__qualname__.removesuffix(".__init__")
-        return cls(name, tuple(positional), rest, by_name)
+        is_method = bool(positional) and positional[0][0] in ("self", "cls")
+        return cls(original.__qualname__, is_method, tuple(positional), rest, by_name)
 
     def problems(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Sequence[str]:
         """Return a message for each argument of another type than its parameter has."""
@@ -161,15 +163,20 @@ class _Signature:
         placed = self.positional if len(args) <= len(self.positional) else chain(self.positional, repeat(self.rest))
         for (name, accepted), value in zip(placed, args, strict=False):
             if accepted is not None and (part := accepted.wrong_part(value)) is not None:
-                wrong.append(self._message(name, *part))
+                wrong.append(self._message(args, name, *part))
         for name, value in kwargs.items():
             accepted = self.by_name.get(name)
             if accepted is not None and (part := accepted.wrong_part(value)) is not None:
-                wrong.append(self._message(name, *part))
+                wrong.append(self._message(args, name, *part))
         return wrong
 
-    def _message(self, name: str, place: str, expected: str, value: object) -> str:
-        return f"{name}{place} of {self.function} is {expected}, not {shown(value)}"
+    def _message(self, args: Sequence[object], name: str, place: str, expected: str, value: object) -> str:
+        function = self.function
+        if self.is_method and args:
+            # Users know the class of the object, which may derive from the one that defines the method.
+            owner = args[0] if isinstance(args[0], type) else type(args[0])
+            function = f"{owner.__name__}.{function.rpartition('.')[2]}"
+        return f"{name}{place} of {function.removesuffix('.__init__')} is {expected}, not {shown(value)}"
 
 
 def _of_text(annotation: str, known: Mapping[str, Any]) -> _Accepted | None:
