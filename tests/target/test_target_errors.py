@@ -2,10 +2,12 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 from tvmtarget import Executor, Link, Memory, Runtime, Target
 from tvmtarget.errors import TargetError, TvmTargetError, UnknownNameError
+from tvmtarget.target.kinds import find_kind
 
 JETSON = "nvidia/jetson-nano"
 
@@ -63,6 +65,8 @@ def test_wrong_json_is_reported_in_one_line(data, problem):
     assert str(caught.value) == problem
 
 
+TREE = Target("llvm")
+
 ARGUMENTS = [
     (lambda: Target(5), "'kind' is the name of a kind, not 5"),
     (lambda: Target("zz"), "unknown kind 'zz'"),
@@ -94,7 +98,29 @@ ARGUMENTS = [
         "'gpu.0' is one of 8 identical replicas; change 'gpu'",
     ),
     (lambda: Target.parse("cuda(host=@x)").at("host"), "host '@x' of 'the root' names no node of the tree"),
+    (lambda: TREE.at(np.zeros(2)), "a path is names with '/' between them, not array([0., 0.])"),
+    (lambda: TREE.at(None), "a path is names with '/' between them, not None"),
+    (lambda: TREE.part([]), "a path is names with '/' between them, not []"),
+    (lambda: TREE.origin_of([]), "the name of a value is a text, not []"),
+    (lambda: TREE.stated(None), "the name of a field is a text, not None"),
+    (lambda: TREE.with_origins(5), "origins of Target.with_origins is a mapping of Origins, not 5"),
+    (lambda: TREE.record_origins([]), "origins are a mapping of names of values to their origins, not []"),
+    (lambda: TREE.to_tvm(np.zeros(2)), "TVM array([0., 0.]) is not known here; known: v0.9, v0.19, v0.27"),
+    (lambda: Target.from_cli("llvm", np.zeros(2)), "unknown dialect array([0., 0.]); known: plain, v0.9, v0.10"),
+    (lambda: TREE.features.has([]), "the name of a feature is a text, not []"),
+    (lambda: TREE.features.covers([]), "the name of a CPU is a text, not []"),
+    (lambda: find_kind("llvm", []), "the role of a kind is a text, not []"),
+    (lambda: Memory(name="m", of="cpu"), "'of' of a memory is a list, not 'cpu'"),
 ]
+
+
+def test_methods_and_other_names_are_no_fields_that_a_tree_states():
+    assert [TREE.stated(name) for name in ("at", "own_keys", "model_fields", "x")] == [None] * 4
+    assert TREE.stated("kind") == "llvm"
+
+
+def test_lists_of_names_become_tuples():
+    assert Memory(name="m", of=["cpu"]) == Memory(name="m", of=("cpu",))
 
 
 @pytest.mark.parametrize(("call", "problem"), ARGUMENTS, ids=range(len(ARGUMENTS)))

@@ -262,9 +262,9 @@ def part(root: _N, path: str) -> _N:
     Raises:
         UnknownNameError: there is no such node.
     """
-    if not path:
-        return root
     found, node = root.locate(path)
+    if not found:
+        return root
     segments = found.split("/")
     around = [root.at("/".join(segments[:end])) for end in range(len(segments) + 1)]
     slots, hosts = unnumbered(found), hosts_by_path(root)

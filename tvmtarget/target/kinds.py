@@ -386,6 +386,8 @@ def find_kind(name: str, role: Role = "target") -> Kind | None:
     """
     if not isinstance(name, str):
         raise TargetError(f"the name of a kind is a text, not {shown(name)}")
+    if not isinstance(role, str):
+        raise TargetError(f"the role of a kind is a text, not {shown(role)}")
     return _table(role).get(name)
 
 

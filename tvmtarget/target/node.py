@@ -205,7 +205,10 @@ class _Fact(JsonNode):
         ):
             self._fill(fields)
         else:
-            super().__init__(**values)
+            lists = {name for name, default in self._defaults.items() if isinstance(default, tuple)}
+            super().__init__(
+                **{name: tuple(one) if name in lists and isinstance(one, list) else one for name, one in values.items()}
+            )
             raise_all(TargetError, [*self._broken_texts()])
 
     def _broken_texts(self) -> Iterator[str]:
@@ -233,7 +236,7 @@ class _Fact(JsonNode):
             return data
         if not isinstance(data, Mapping):
             raise TargetError(f"a {cls.__name__.lower()} is an object, not {shown(data)}")
-        return cls(**{str(key): tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+        return cls(**{str(key): value for key, value in data.items()})
 
     @classmethod
     def list_from_json(cls, rows: object, field: str) -> tuple[Self, ...]:

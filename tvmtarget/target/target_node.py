@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeAlias, Typ
 from pydantic import Field, InstanceOf, PrivateAttr
 
 from tvmtarget.errors import Problem, TargetError, UnknownNameError, did_you_mean, raise_all
+from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Attributes, fold
 from tvmtarget.target.device_types import device_type_of
 from tvmtarget.target.kinds import find_kind
@@ -114,7 +115,7 @@ class TargetNode(JsonNode):
         """
         new = super().replace(**changes)
         unchanged = {name: origin for name, origin in self._recorded().items() if self._is_unchanged(new, name)}
-        return new.with_origins(unchanged) if unchanged else new
+        return new._copied({}, unchanged) if unchanged else new
 
     def _is_unchanged(self, new: Self, name: str) -> bool:
         if name in self.attrs:
@@ -134,6 +135,7 @@ class TargetNode(JsonNode):
         """
         return self._copied(fields, {})
 
+    @check_arguments
     def with_origins(self, origins: Mapping[str, Origin]) -> Self:
         """Return a copy that records where some of its values come from.
 
@@ -150,7 +152,12 @@ class TargetNode(JsonNode):
 
         Args:
             origins: as for `with_origins`.
+
+        Raises:
+            TargetError: the argument is no mapping.
         """
+        if not isinstance(origins, Mapping):
+            raise TargetError(f"origins are a mapping of names of values to their origins, not {shown(origins)}")
         object.__setattr__(self, "__pydantic_private__", {"_origins": origins})
 
     def _copied(self, fields: Mapping[str, object], origins: Mapping[str, Origin]) -> Self:
@@ -173,8 +180,13 @@ class TargetNode(JsonNode):
 
         Returns:
             The origin of the value, else that of the field that holds it, else "code".
+
+        Raises:
+            TargetError: the name is no text.
         """
         origins = self._recorded()
+        if not isinstance(name, str):
+            raise TargetError(f"the name of a value is a text, not {shown(name)}")
         found = origins.get(name) or origins.get(name.partition("/")[0])
         # Values that no reader recorded were set by a program.
         return found or CODE
@@ -223,8 +235,15 @@ class TargetNode(JsonNode):
 
         Returns:
             The value, or None if there is no such field.
+
+        Raises:
+            TargetError: the name is no text.
         """
-        return self.own_keys if field == "keys" else getattr(self, field, None)
+        if not isinstance(field, str):
+            raise TargetError(f"the name of a field is a text, not {shown(field)}")
+        if field == "keys":
+            return self.own_keys
+        return getattr(self, field) if field in self._names_of_fields and field != "own_keys" else None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -327,7 +346,7 @@ class TargetNode(JsonNode):
         """
         site, slots, node = "", "", self  # `slots` is the path without replica numbers
         # Replica numbers stay in `site`, and `slots` goes by the names in the tree, which have none.
-        segments = checked_path(path).split("/") if path else []
+        segments = path.split("/") if checked_path(path) else []
         for at, segment in enumerate(segments):
             child = node.child(segment)
             if child is not None:

@@ -18,6 +18,7 @@ from tvmtarget.target.cpu.chips import chips_of
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
 from tvmtarget.target.cpu.riscv import expand_isa, is_isa_string, isa_string
 from tvmtarget.target.cpu.triples import Triple
+from tvmtarget.target.problems import shown
 
 __all__ = [
     "Features",
@@ -138,7 +139,12 @@ class Features:
 
         Returns:
             Whether it is present, or None if that is unknown.
+
+        Raises:
+            TargetError: the name is no text.
         """
+        if not isinstance(name, str):
+            raise TargetError(f"the name of a feature is a text, not {shown(name)}")
         if name in self.names:
             return True
         return False if self.is_complete or name in self.absent else None
@@ -152,7 +158,12 @@ class Features:
         Returns:
             The answer, or None if the family, the CPU or the presence of a feature is unknown; False for a CPU of
             another family.
+
+        Raises:
+            TargetError: the name is no text.
         """
+        if not isinstance(cpu, str):
+            raise TargetError(f"the name of a CPU is a text, not {shown(cpu)}")
         table = table_of(self.family)
         if table is None:
             return None

@@ -198,7 +198,7 @@ def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
     Raises:
         TargetError: there is no such version, or it has not the kind of the root or of any of its children.
     """
-    known = next((known for known in VERSIONS if known == version), None)
+    known = next((known for known in VERSIONS if isinstance(version, str) and known == version), None)
     # Versions are those whose rules were read; between them, TVM differs in ways that are not listed.
     if known is None:
         raise TargetError(f"TVM {shown(version)} is not known here; known: {', '.join(VERSIONS)}")

@@ -38,9 +38,9 @@ def checked_dialect(dialect: object) -> Dialect:
     Raises:
         TargetError: there is no such dialect.
     """
-    for known in DIALECTS:
-        if dialect == known:
-            return known
+    known = next((known for known in DIALECTS if isinstance(dialect, str) and known == dialect), None)
+    if known is not None:
+        return known
     raise TargetError(f"unknown dialect {shown(dialect)}; known: {', '.join(DIALECTS)}")
 
 
