@@ -233,7 +233,7 @@ def test_an_export_for_tvm_without_records_gives_the_reason(cli, log, tmp_path):
     assert (code, out, (tmp_path / "tvm").exists()) == (1, "", False)
     assert err.splitlines() == [
         "error: no record of the log can be written for MetaSchedule",
-        "error: 2 trials: it is no trace of MetaSchedule, but of format 'knobs/1'",
+        "error: 2 trials: MetaSchedule replays candidates of format 'tvm.ms.trace/1', not 'knobs/1'",
     ]
     TuningLog(str(tmp_path / "empty.db")).append(known(ZNVER4)[0])
     assert cli("log", "export", tmp_path / "empty.db", tmp_path / "tvm", "--format", "metaschedule")[0] == 1
@@ -244,7 +244,7 @@ def test_an_export_for_tvm_counts_the_trials_that_it_skips(cli, log, tmp_path):
     assert cli("log", "import", log, folder)[0] == 0
     code, out, err = cli("log", "export", log, tmp_path / "tvm", "--format", "metaschedule")
     assert (code, len(out.splitlines())) == (0, 1)
-    assert err == "not exported: 2 trials: it is no trace of MetaSchedule, but of format 'knobs/1'\n"
+    assert err == "not exported: 2 trials: MetaSchedule replays candidates of format 'tvm.ms.trace/1', not 'knobs/1'\n"
 
 
 def test_an_import_fails_if_every_line_is_rejected(cli, tmp_path):
@@ -261,7 +261,7 @@ def test_an_import_of_a_missing_file_creates_no_log(cli, tmp_path):
 
 def test_an_unknown_tier_is_misuse(cli, log):
     code, _, err = cli("log", "lookup", log, "w1:", "-t", "cuda", "--require", "nearer")
-    assert (code, "error: unknown tier 'nearer'; did you mean" in err) == (2, True)
+    assert (code, "error: unknown --require 'nearer'; did you mean" in err) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["--strict"], ["--max-distance", "1"]])
@@ -280,3 +280,8 @@ def test_a_line_is_not_retracted_or_pinned_without_a_reason(cli, log):
         code, _, err = cli("log", *words, "--why", " ")
         assert (code, err) == (1, "error: the reason (why, --why) is empty; write one for readers of the log\n")
     assert lines_of(log) == before
+
+
+def test_a_database_for_tvm_is_a_folder(cli, log, tmp_path):
+    code, _, err = cli("log", "export", log, "-", "--format", "metaschedule")
+    assert (code, err) == (2, "error: '-' needs --format lines; --format metaschedule writes folders\n")

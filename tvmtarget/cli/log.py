@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from tvmtarget.cli.options import Json, UsageError, print_json
+from tvmtarget.cli.options import Json, UsageError, one_of, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.files import has_file
@@ -19,7 +19,6 @@ from tvmtarget.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.importers.import_common import Imported
-    from tvmtarget.autotune.log.match import Tier
     from tvmtarget.autotune.log.records import Candidate, Workload
     from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.target.tree import Target
@@ -110,15 +109,16 @@ def lookup(
     as_json: Json = False,
 ) -> None:
     """Print the best record for a workload on a target, its tier, and why better tiers have none."""
-    from tvmtarget.autotune.log.match import Policy
+    from tvmtarget.autotune.log.match import TIERS, Policy
 
+    tier = one_of("--require", require, TIERS)
     if top is not None and (strict or max_distance is not None):
         raise UsageError(f"--top lists all records of this target; omit {'--strict' if strict else '--max-distance'}")
     opened = read_log(log, layers=layer or ())
     policy = Policy(strict=strict) if max_distance is None else Policy(max_distance, strict)
     key, tree = _workload(opened, workload), read_target(target)
-    if require is not None:
-        opened.lookup(key, tree, policy=policy).require(_tier(require))
+    if tier is not None:
+        opened.lookup(key, tree, policy=policy).require(tier)
     if top is not None:
         matches = opened.top_k(key, tree, top)
         if as_json:
@@ -210,7 +210,8 @@ def export(
             "--best",
             min=1,
             metavar="N",
-            help="Only the N fastest candidates of each workload and target.",
+            help="Only the N fastest candidates of each workload and target; without it lines of all of them, or the "
+            "fastest for metaschedule.",
             show_default=False,
         ),
     ] = None,
@@ -225,6 +226,9 @@ def export(
     ] = None,
 ) -> None:
     """Export a log as sorted lines, or as databases of TVM's MetaSchedule."""
+    if format_ != "lines" and (family is not None or str(output) == "-"):
+        option, written = ("--target-family", "all tuning keys") if family is not None else ("'-'", "folders")
+        raise UsageError(f"{option} needs --format lines; --format metaschedule writes {written}")
     opened = _with_warnings(read_log(log))
     relative = None if family is None else read_target(family)
     if format_ == "lines" and str(output) == "-":
@@ -234,8 +238,6 @@ def export(
     if format_ == "lines":
         typer.echo(f"{counted(opened.export(output, best=best, family=relative), 'line')} written to {output}")
         return
-    if relative is not None:
-        raise UsageError("--target-family needs --format lines; --format metaschedule writes all tuning keys")
     from tvmtarget.autotune.log.importers.metaschedule import export_metaschedule, left_out
 
     for key, folder in export_metaschedule(opened, output, best=best or 1).items():
@@ -381,16 +383,6 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
         what = "no trial" if not found else f"{len(found)} trials"
         raise LogError(f"{what} of the log with a digest that starts with {text!r}")
     return found[0].candidate
-
-
-def _tier(text: str) -> Tier:
-    from tvmtarget.autotune.log.match import TIERS
-    from tvmtarget.errors import did_you_mean
-
-    found = next((tier for tier in TIERS if tier == text), None)
-    if found is None:
-        raise UsageError(f"unknown tier {text!r}{did_you_mean(text, TIERS, listing='there are')}")
-    return found
 
 
 def _workload(log: TuningLog, text: str) -> Workload:

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from tvmtarget.autotune.log.importers.metaschedule import candidate_problem
 from tvmtarget.autotune.log.match import Match
 from tvmtarget.autotune.log.records import Candidate, Measurement, Trial, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.tuned_schedules import kernel_target, kernel_workload
 from tvmtarget.errors import BackendError, MissingExtraError
-from tvmtarget.ir.traces import trace_problem
 from tvmtarget.target.tree import Target
 
 try:
@@ -107,8 +107,8 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
         found = [
             match
             for workload in self._known(mod)
-            for match in self._log.top_k(workload, target, _MORE * count, unusable=_no_trace)
-            if match.candidate is not None and _no_trace(match.candidate) is None
+            for match in self._log.top_k(workload, target, _MORE * count, unusable=candidate_problem)
+            if match.candidate is not None and candidate_problem(match.candidate) is None
         ]
         return sorted(found, key=_rank)[:count]
 
@@ -139,11 +139,6 @@ class _LogDatabase(PyDatabase):  # type: ignore[misc]
 
 def _key(target: TvmTarget) -> str:
     return kernel_target(Target.from_tvm(target)).tuning_key("kernel")
-
-
-def _no_trace(candidate: Candidate) -> str | None:
-    """Return why a candidate may not be given to TVM, None if it may."""
-    return trace_problem(candidate.body) if candidate.format == TRACE_FORMAT else "it is no trace"
 
 
 def _rank(match: Match) -> tuple[int, int]:

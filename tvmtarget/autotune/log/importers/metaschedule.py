@@ -42,12 +42,11 @@ from tvmtarget.autotune.log.report import write_lines
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.errors import LogError, TvmTargetError
 from tvmtarget.human_units import counted
-from tvmtarget.ir.traces import TRACE_FORMAT as _FORMAT
-from tvmtarget.ir.traces import trace_problem
+from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 
-__all__ = ["RECORDS", "WORKLOADS", "export_metaschedule", "import_metaschedule", "left_out"]
+__all__ = ["RECORDS", "WORKLOADS", "candidate_problem", "export_metaschedule", "import_metaschedule", "left_out"]
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -122,7 +121,7 @@ def _records(workloads: Sequence[Workload | str], device: Callable[[Target], Tar
         workload=workload.key,
         target=known.key,
         env=_ENV.key,
-        candidate=Candidate(format=_FORMAT, body=_compact(trace)),
+        candidate=Candidate(format=TRACE_FORMAT, body=_compact(trace)),
         measured=Measurement(status="ok", costs=ran) if ran else Measurement(status="infra_error"),
         src={"format": "metaschedule/1", "rest": _compact([target, args])},
     )
@@ -184,15 +183,16 @@ def left_out(log: TuningLog) -> dict[str, int]:
     targets = {one.key: _tvm_problem(one) for one in records if isinstance(one, TargetRecord)}
     found = Counter[str]()
     for trial in (one for one in records if isinstance(one, Trial) and one.digest not in gone):
-        reason = _no_trace(trial.candidate)
+        reason = candidate_problem(trial.candidate)
+        unknown = "the log has no record of the target"
         if trial.measured.status != "ok":
-            found[f"they did not run: {trial.measured.status}"] += 1
+            found[f"the measurement failed with status {trial.measured.status!r}"] += 1
         elif reason is not None:
-            found[f"{reason}, but of format {trial.candidate.format!r}"] += 1
+            found[reason] += 1
         elif trial.workload not in programs:
-            found["the log has no program of TVM of their workload"] += 1
-        elif targets.get(trial.target, "nothing says what their target is"):
-            found[targets.get(trial.target, "nothing says what their target is")] += 1
+            found["the log has no TVM program of the workload"] += 1
+        elif targets.get(trial.target, unknown):
+            found[targets.get(trial.target, unknown)] += 1
     return dict(sorted(found.items()))
 
 
@@ -232,13 +232,23 @@ def _last(name: str, aliases: Mapping[str, str]) -> str:
 
 
 def _best(log: TuningLog, workload: Workload, target: Target, count: int) -> list[Trial]:
-    found = log.top_k(workload, target, count, unusable=_no_trace)
+    found = log.top_k(workload, target, count, unusable=candidate_problem)
     return [match.record for match in found if isinstance(match.record, Trial)]
 
 
-def _no_trace(candidate: Candidate) -> str | None:
-    """Return why a candidate may not be given to TVM, None if it may."""
-    return trace_problem(candidate.body) if candidate.format == _FORMAT else "it is no trace of MetaSchedule"
+def candidate_problem(candidate: Candidate) -> str | None:
+    """Return why MetaSchedule cannot replay a candidate.
+
+    Args:
+        candidate: the candidate of a trial.
+
+    Returns:
+        The reason; None if it can.
+    """
+    if candidate.format != TRACE_FORMAT:
+        return f"MetaSchedule replays candidates of format {TRACE_FORMAT!r}, not {candidate.format!r}"
+    problem = trace_problem(candidate.body)
+    return None if problem is None else f"the candidate is not a valid trace: {problem}"
 
 
 def _export_pair(
