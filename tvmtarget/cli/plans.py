@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tvmtarget.cli.options import Log, Near, UsageError, Where, read_where
+from tvmtarget.cli.options import Log, Near, UsageError, Where, one_of, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.target.problems import shown
 
@@ -32,7 +32,6 @@ MEASURED = "measured"
 _PANEL = "Partitioning"
 
 _Texts: TypeAlias = list[str] | None
-_Word = TypeVar("_Word", bound=str)
 
 
 def _option(name: str, help_text: str, metavar: str | None = None) -> Any:  # noqa: ANN401 - typer's own type
@@ -151,7 +150,7 @@ class PartitionArguments:
         if self.objective == "throughput" and self.costs is None:
             raise UsageError("--objective throughput needs --costs, such as --costs roofline")
         return {
-            "objective": _one_of("--objective", self.objective, OBJECTIVES) or "latency",
+            "objective": one_of("--objective", self.objective, OBJECTIVES) or "latency",
             "max_replicas": 1 if self.max_replicas is None else self.max_replicas,
             "same_site": _groups("--same-site", self.same_site),
             "apart": _groups("--apart", self.apart),
@@ -160,7 +159,7 @@ class PartitionArguments:
             "boundary_after": self.boundary_after or (),
             "max_subgraphs": _numbers("--max-subgraphs", self.max_subgraphs, "npu=4"),
             "fold_constants": self.fold_constants is not False,
-            "constants": _one_of("--constants", self.constants, CONSTANTS),
+            "constants": one_of("--constants", self.constants, CONSTANTS),
         }
 
     def read_costs(
@@ -240,7 +239,7 @@ class PlanOptions(PartitionArguments):
             LogError: The log does not exist or cannot be read.
             UsageError: `--placement` or `--near` is given without `--log`, or `--placement` with `--costs`.
         """
-        is_auto = _one_of("--placement", self.placement, ("auto",)) is not None
+        is_auto = one_of("--placement", self.placement, ("auto",)) is not None
         if is_auto and self.log is None:
             raise UsageError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
         if self.near and self.log is None:
@@ -363,14 +362,6 @@ def _costs(text: str, target: Target, log: TuningLog | None, *, allow_interprete
         return load_costs(text)
     except TvmTargetError as error:
         raise TextError(*(f"{problem} (in --costs {text!r})" for problem in error.problems)) from error
-
-
-def _one_of(flag: str, text: str | None, known: tuple[_Word, ...]) -> _Word | None:
-    """Return the known word that equals a text; None for no text."""
-    chosen = next((each for each in known if each == text), None)
-    if text is not None and chosen is None:
-        raise UsageError(f"unknown {flag} {text!r}{did_you_mean(text, known)}")
-    return chosen
 
 
 def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:

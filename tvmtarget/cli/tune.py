@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, print_json
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, UsageError, one_of, print_json
 from tvmtarget.cli.plans import MEASURED, PartitionArguments
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target, tvmc_options
 
@@ -70,12 +70,21 @@ def tune(
     """
     begin = time.monotonic()  # --seconds includes the imports below, which take seconds on a busy machine
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
-    from tvmtarget.autotune.search.tuning import LEVELS
+    from tvmtarget.autotune.search.tuning import LEVELS, SPACES
     from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.building.tuned_schedules import opened_log
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
     from tvmtarget.cli.progress import tune_progress
 
+    for each in level or ():
+        one_of("--level", each, LEVELS)
+    one_of("--space", space, SPACES)
+    if insecure and workers is None:
+        raise UsageError("--insecure needs --workers")
+    if partition.objective == "throughput":
+        raise UsageError("--objective throughput is not what tuning measures, which is latency; omit it")
+    if partition.costs is not None and level and "placement" not in level:
+        raise UsageError("--costs needs --level placement; kernels and settings are measured without costs")
     with graceful_shutdown():
         try:
             rules, options = partition.rules, partition.options()
