@@ -118,6 +118,40 @@ def test_rules_hold_in_nested_bodies_too(text, problem):
     assert problem in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("%y: float32[2] = onnx.Abs(%d) as a", "op 'a' states 'y' as float32[2], but element type float64 is inferred"),
+        (
+            "%y: int8[2] = onnx.Cast(%d) {to=1}",
+            "op 'onnx.Cast' states 'y' as int8[2], but element type float32",
+        ),
+        ("%y: int32[1] = onnx.Shape(%d)", "states 'y' as int32[1], but element type int64 is inferred"),
+        ("_, %y: int32[2] = onnx.TopK(%d, %k) {axis=0}", "states 'y' as int32[2], but element type int64 is inferred"),
+        ("%y: int8[2] = onnx.Clip(%d, _, %d)", "states 'y' as int8[2], but element type float64 is inferred"),
+        (
+            "%y: sequence(int8[2]) = onnx.SequenceConstruct(%d)",
+            "but sequence(float64[...]) is inferred from its operands",
+        ),
+        ("%y: int8[2] = onnx.SequenceConstruct(%d)", "states 'y' as int8[2], but sequence(float64[...]) is inferred"),
+        ("%y: int8[2] = onnx.com.microsoft::FusedMatMul(%m, %m)", "but element type float32 is inferred"),
+        ('%y: int8[2] = tt.copy(%d) {src="a", dst="b"}', "states 'y' as int8[2], but element type float64 is inferred"),
+        (
+            "%y = onnx.If(%c) as if then_branch @t() { %z: int8[2] = onnx.Abs(%d) as b return %z } "
+            "else_branch @e() { return %d }",
+            "op 'b' states 'z' as int8[2], but element type float64 is inferred from its operands",
+        ),
+    ],
+)
+def test_results_are_of_the_types_that_operands_and_attributes_imply(call, problem):
+    params = "%d: float64[2], %m: float32[2,2], %k: int64[1], %c: bool[]"
+    head = f"func @main({params}) opsets(onnx=17, com.microsoft=1) {{"
+    right = "%r: float32[2] = onnx.Cast(%d) {to=1} %s: int8[2] = onnx.Cast(%d) {to=3}"
+    assert tt.IRModule.parse(f"{head} {right} return %r }}")
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        tt.IRModule.parse(f"{head} {right} {call} return %y }}")
+
+
 def test_two_branches_may_use_one_name():
     branch = "@b() { %z = onnx.Abs(%x) return %z }"
     assert tt.IRModule.parse(f"{HEAD} %y = onnx.If(%c) then_branch {branch} else_branch {branch} return %y }}")

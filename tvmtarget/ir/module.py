@@ -24,7 +24,7 @@ from tvmtarget.ir.structure import module_hash
 from tvmtarget.ir.text.parser import parse_functions
 from tvmtarget.ir.text.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
-from tvmtarget.ir.verify import verify_functions
+from tvmtarget.ir.verify import verify_functions, verify_result_types
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
@@ -547,6 +547,7 @@ class IRModule:
             ModelError: rules are broken; the first 5 problems are listed.
         """
         verify_functions(self.by_name, self.target)
+        verify_result_types(self.by_name)
         return self
 
     def __str__(self) -> str:

@@ -36,6 +36,7 @@ from tvmtarget.ir.function import (
 )
 from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.resized_sizes import scales_at
+from tvmtarget.ir.result_types import contradicted_results
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
 from tvmtarget.ir.text.parser import MAX_DEPTH
 from tvmtarget.ir.types import (
@@ -55,7 +56,15 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["MODULE_RULES", "RULES", "TARGET_RULES", "mistyped_fields", "unknown_memories", "verify_functions"]
+__all__ = [
+    "MODULE_RULES",
+    "RULES",
+    "TARGET_RULES",
+    "mistyped_fields",
+    "unknown_memories",
+    "verify_functions",
+    "verify_result_types",
+]
 
 MAX_SHOWN = 5
 
@@ -106,6 +115,30 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
         problems.append("the module has no function 'main'")
     problems += [] if problems else _cycles(module)  # the call graph is well defined only if all callees exist
     raise_all(ModelError, _first(problems))
+
+
+def verify_result_types(module: Functions) -> None:
+    """Check that results are stated to be of the element types that ONNX infers.
+
+    Passes keep that, so that it is checked where a module is read or enters the library, and not between passes.
+
+    Args:
+        module: functions by name that keep the rules of the IR.
+
+    Raises:
+        ModelError: there are such results; the first 5 are listed.
+    """
+    found = [
+        f"{_op(call)} states {output.name!r} as {output.type}, but {_element(type_)} is inferred from its operands "
+        f"and attributes (function {name!r})"
+        for name, function in module.items()
+        for call, output, type_ in contradicted_results(function)
+    ]
+    raise_all(ModelError, _first(found))
+
+
+def _element(type_: Type) -> str:
+    return f"element type {type_.dtype}" if isinstance(type_, TensorType) else str(type_)
 
 
 def _first(problems: list[str]) -> list[str]:
