@@ -7,6 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
+from tvmtarget.ir.function import Call
+from tvmtarget.ir.onnx.contrib_types import contrib_types
+from tvmtarget.ir.types import TensorType
 
 RANDOM = np.random.default_rng(0)
 
@@ -234,3 +237,12 @@ def test_spectra_have_as_many_frequencies_as_engines_return(dims, attribute, inn
     x = floats(3, 20, 1)
     pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
     np.testing.assert_allclose(tt.build(module, "llvm")(x), tt.build(module, "numpy")(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"pads": (1,)}, {"strides": (0, 0)}, {"strides": (2,)}, {"auto_pad": "VALID"}, {"ceil_mode": 1}]
+)
+def test_attributes_that_fit_no_windows_leave_sizes_open(attrs):
+    image, scalar = TensorType("uint8", (1, 2, 5, 5)), TensorType("float32", ())
+    call = Call("onnx.com.microsoft::QLinearAveragePool", ("x", "s"), (), (("kernel_shape", (3, 3)), *attrs.items()))
+    assert contrib_types(call, [image, scalar]) == (TensorType("uint8", (1, 2, None, None)),)

@@ -30,6 +30,7 @@ __all__ = [
     "integers_of",
     "least_sizes",
     "symbolic_shape",
+    "window_count",
 ]
 
 _Shape: TypeAlias = "tuple[Dim, ...]"
@@ -127,6 +128,23 @@ def least_sizes(
     beyond = [stride - 1 if rounds_up else 0 for stride in strides]
     extents = [(kernel[at] - 1) * dilations[at] + 1 for at in range(rank)]
     return [max(1, extents[at] - pads[at] - pads[at + rank] - beyond[at]) for at in range(rank)]
+
+
+def window_count(size: Dim, kernel: Dim, stride: int, dilation: int, padding: int) -> Dim:
+    """Return how many windows fit in a dimension of a convolution or pooling that rounds down.
+
+    Args:
+        size: the size of the dimension.
+        kernel: the extent of the window.
+        stride: its step.
+        dilation: the distance of its elements.
+        padding: what is padded at both ends together.
+
+    Returns:
+        The count, None if it is not known.
+    """
+    extent = add_dims(multiply_dims(subtract_dims(kernel, 1), dilation), 1)
+    return add_dims(divide_dims(subtract_dims(add_dims(size, padding), extent), stride), 1)
 
 
 def integers_of(call: Call, name: str, default: Sequence[int] = ()) -> list[int]:
@@ -335,9 +353,8 @@ def _window(call: Call, operands: ShapeOperands) -> _Shape | None:
         each = zip(shape[2:], strides, strict=False)
         return (*dims, *(divide_dims(add_dims(size, stride - 1), stride) for size, stride in each))
     for at in range(rank):
-        extent = add_dims(multiply_dims(subtract_dims(kernel[at], 1), dilations[at]), 1)
-        padded = add_dims(shape[2 + at], pads[at] + pads[at + rank])
-        dims.append(add_dims(divide_dims(subtract_dims(padded, extent), strides[at]), 1))
+        padding = pads[at] + pads[at + rank]
+        dims.append(window_count(shape[2 + at], kernel[at], strides[at], dilations[at], padding))
     return tuple(dims)
 
 

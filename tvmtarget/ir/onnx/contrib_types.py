@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tvmtarget.ir.function import Call
+from tvmtarget.ir.symbolic_shapes import integer_of, integers_of, window_count
 from tvmtarget.ir.types import Dim, TensorType
 
 __all__ = ["contrib_types"]
@@ -50,11 +51,6 @@ def _typed(index: int) -> _Rule:
     return rule
 
 
-def _number(call: Call, name: str, default: int = 0) -> int:
-    value = call.attr(name)
-    return value if isinstance(value, int) else default
-
-
 def _shape(operand: TensorType | None) -> _Shape:
     return () if operand is None or operand.shape is None else operand.shape
 
@@ -91,8 +87,8 @@ def _product(second: int, dtype: int) -> _Rule:
         a, b, typed = _shape(operands[0]), _shape(operands[second]), operands[dtype]
         if len(a) < 2 or len(b) < 2 or typed is None:
             return ()
-        rows = a[-1] if _number(call, "transA") else a[-2]
-        columns = b[-2] if _number(call, "transB") else b[-1]
+        rows = a[-1] if integer_of(call, "transA", 0) else a[-2]
+        columns = b[-2] if integer_of(call, "transB", 0) else b[-1]
         return (TensorType(typed.dtype, (*_broadcast(a[:-2], b[:-2]), rows, columns)),)
 
     return rule
@@ -101,7 +97,7 @@ def _product(second: int, dtype: int) -> _Rule:
 def _blockwise_product(call: Call, operands: _Types) -> _Types:
     """Type a product with a matrix of few bits, whose columns are an attribute."""
     a = operands[0]
-    return () if a is None else (TensorType(a.dtype, (*_shape(a)[:-1], _number(call, "N"))),)
+    return () if a is None else (TensorType(a.dtype, (*_shape(a)[:-1], integer_of(call, "N", 0))),)
 
 
 def _layer_norm(call: Call, operands: _Types) -> _Types:
@@ -131,7 +127,7 @@ def _attention(call: Call, operands: _Types) -> _Types:
 def _multi_head_attention(call: Call, operands: _Types) -> _Types:
     """Type an attention over heads: the result, and where they are returned, keys and values so far."""
     query, key, value, past = operands[0], operands[1], operands[2], operands[6]
-    heads, shape = _number(call, "num_heads"), _shape(query)
+    heads, shape = integer_of(call, "num_heads", 0), _shape(query)
     if query is None or heads < 1 or len(shape) != 3 or (past is not None and len(call.outputs) > 1):
         return ()
     last = _shape(value)
@@ -147,7 +143,7 @@ def _multi_head_attention(call: Call, operands: _Types) -> _Types:
 def _group_query_attention(call: Call, operands: _Types) -> _Types:
     """Type an attention whose heads share keys: without keys, the query holds them and the values, too."""
     query, key = operands[:2]
-    heads, shared, shape = _number(call, "num_heads"), _number(call, "kv_num_heads"), _shape(query)
+    heads, shared, shape = integer_of(call, "num_heads", 0), integer_of(call, "kv_num_heads", 0), _shape(query)
     if query is None or heads < 1 or shared < 1 or len(shape) != 3:
         return ()
     size = _parts(shape[2], heads if key is not None else heads + 2 * shared)
@@ -196,7 +192,7 @@ def _recurrent(call: Call, operands: _Types) -> _Types:
 def _gather_blocks(call: Call, operands: _Types) -> _Types:
     """Type rows of a matrix of few bits."""
     data, indices, scales = operands[:3]
-    shape, axis = _shape(data), _number(call, "gather_axis")
+    shape, axis = _shape(data), integer_of(call, "gather_axis", 0)
     if data is None or indices is None or scales is None or data.dtype == "uint8" or not shape:
         return ()
     axis %= len(shape)
@@ -209,7 +205,7 @@ def _quantized_concat(call: Call, operands: _Types) -> _Types:
     first = parts[0] if parts else None
     if first is None or not first.shape or any(len(_shape(part)) != len(first.shape) for part in parts):
         return ()
-    axis = _number(call, "axis") % len(first.shape)
+    axis = integer_of(call, "axis", 0) % len(first.shape)
     sizes = [_shape(part)[axis] for part in parts]
     total = sum(size for size in sizes if isinstance(size, int)) if all(isinstance(one, int) for one in sizes) else None
     return (TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :])),)
@@ -229,20 +225,25 @@ def _global_pool(call: Call, operands: _Types) -> _Types:
 
 def _average_pool(call: Call, operands: _Types) -> _Types:
     """Type the means of windows; sizes are known where they are numbers, pads are given, and none is rounded up."""
-    data, kernel = operands[0], _list(call, "kernel_shape", [])
+    data, kernel = operands[0], integers_of(call, "kernel_shape")
     shape, rank = _shape(data), len(kernel)
     if data is None or len(shape) != rank + 2:
         return ()
-    pads, strides = _list(call, "pads", [0] * 2 * rank), _list(call, "strides", [1] * rank)
-    is_given = call.attr("auto_pad") in (None, "NOTSET") and not call.attr("ceil_mode")
     outer, inner = (shape[:1], shape[-1:]) if call.attr("channels_last") else (shape[:2], ())
-    sizes = [
-        (size + pads[at] + pads[at + rank] - kernel[at]) // strides[at] + 1
-        if is_given and isinstance(size, int)
-        else None
-        for at, size in enumerate(shape[len(outer) : len(outer) + rank])
-    ]
-    return (TensorType(data.dtype, (*outer, *sizes, *inner)),)
+    counts = _window_counts(call, shape[len(outer) : len(outer) + rank], kernel)
+    return (TensorType(data.dtype, (*outer, *counts, *inner)),)
+
+
+def _window_counts(call: Call, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Sequence[Dim]:
+    rank = len(sizes)
+    strides, dilations = integers_of(call, "strides", [1] * rank), integers_of(call, "dilations", [1] * rank)
+    pads = integers_of(call, "pads", [0] * 2 * rank)
+    is_given = call.attr("auto_pad") in (None, "NOTSET") and not call.attr("ceil_mode")
+    if not is_given or not len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
+        return [None] * rank
+    padding = [pads[at] + pads[at + rank] for at in range(rank)]
+    counts = map(window_count, sizes, kernel, strides, dilations, padding)
+    return [count if isinstance(count, int) else None for count in counts]
 
 
 def _quantized_gemm(call: Call, operands: _Types) -> _Types:
@@ -259,22 +260,8 @@ def _convolution(call: Call, operands: _Types) -> _Types:
     data, weights = operands[:2]
     if data is None or weights is None or len(_shape(data)) != len(_shape(weights)) or len(_shape(data)) < 3:
         return ()
-    rank = len(_shape(data)) - 2
-    pads = _list(call, "pads", [0] * 2 * rank)
-    strides, dilations = (_list(call, name, [1] * rank) for name in ("strides", "dilations"))
-    sizes: list[Dim] = []
-    for at, (size, kernel) in enumerate(zip(_shape(data)[2:], _shape(weights)[2:], strict=True)):
-        is_known = isinstance(size, int) and isinstance(kernel, int) and call.attr("auto_pad") in (None, "NOTSET")
-        padded = size + pads[at] + pads[at + rank] if is_known else None  # type: ignore[operator]
-        sizes.append(
-            None if padded is None else (padded - dilations[at] * (int(str(kernel)) - 1) - 1) // strides[at] + 1
-        )
-    return (TensorType(data.dtype, (_shape(data)[0], _shape(weights)[0], *sizes)),)
-
-
-def _list(call: Call, name: str, default: list[int]) -> list[int]:
-    value = call.attr(name)
-    return [one for one in value if isinstance(one, int)] if isinstance(value, tuple) else default
+    counts = _window_counts(call, _shape(data)[2:], _shape(weights)[2:])
+    return (TensorType(data.dtype, (_shape(data)[0], _shape(weights)[0], *counts)),)
 
 
 _RULES: dict[str, _Rule] = {
@@ -341,13 +328,13 @@ def _classifier(call: Call, operands: _Types) -> _Types:
 
 def _regressor(call: Call, operands: _Types) -> _Types:
     rows = _shape(operands[0])
-    targets = _number(call, "n_targets", _number(call, "targets", 1))
+    targets = integer_of(call, "n_targets", integer_of(call, "targets", 1))
     return (TensorType("float32", (rows[0], targets)),) if len(rows) == 2 else ()
 
 
 def _trees(call: Call, operands: _Types) -> _Types:
     first, rows = operands[0], _shape(operands[0])
-    return (TensorType(first.dtype, (rows[0], _number(call, "n_targets", 1))),) if first and len(rows) == 2 else ()
+    return (TensorType(first.dtype, (rows[0], integer_of(call, "n_targets", 1))),) if first and len(rows) == 2 else ()
 
 
 def _scaled(_call: Call, operands: _Types) -> _Types:
@@ -380,7 +367,7 @@ def _encoded(call: Call, operands: _Types) -> _Types:
 
 def _joined(call: Call, operands: _Types) -> _Types:
     """Type rows of features that stand side by side."""
-    shape, sizes = _shape(operands[0]), _list(call, "inputdimensions", [])
+    shape, sizes = _shape(operands[0]), integers_of(call, "inputdimensions")
     return (TensorType("float32", (shape[0] if len(shape) > 1 else 1, sum(sizes))),) if sizes else ()
 
 
@@ -401,7 +388,7 @@ def _frames(call: Call, operands: _Types) -> _Types:
     """Type the spectra of frames, whose number follows from the length of the signal."""
     signal, window = operands[0], _shape(operands[2])
     length = window[0] if window else None
-    bins = length // 2 + 1 if isinstance(length, int) and _number(call, "onesided", 1) else length
+    bins = length // 2 + 1 if isinstance(length, int) and integer_of(call, "onesided", 1) else length
     return (TensorType(signal.dtype, (_shape(signal)[0], None, bins, 2)),) if signal and _shape(signal) else ()
 
 
