@@ -267,6 +267,10 @@ def test_parameters_are_bound_to_matching_arrays():
             module.bind({"x": np.zeros(shape, "float32")})
 
 
+def test_a_list_of_functions_makes_an_equal_module():
+    assert tt.IRModule([module().main]) == module()
+
+
 def test_lists_in_attributes_become_tuples():
     module = tt.IRModule.parse("func @main(%x: float32[3]) { return %x }").with_attrs(sizes=[1, [2.0, "a"], []])
     assert tt.IRModule.parse(str(module)) == tt.IRModule.from_json(module.to_json()) == module

@@ -66,6 +66,7 @@ class IRModule:
         if twice:
             raise ModelError(f"two functions are called {twice[0]!r}")
         # Frozen dataclass: normalization in `__post_init__` is the only assignment.
+        object.__setattr__(self, "functions", tuple(self.functions))
         object.__setattr__(
             self, "attrs", MappingProxyType({name: _frozen(value) for name, value in self.attrs.items()})
         )
