@@ -59,6 +59,7 @@ __all__ = [
     "constants_of",
     "kind_of_op",
     "map_calls",
+    "operand_functions",
     "reachable_functions",
     "with_renamed_callees",
 ]
@@ -440,7 +441,7 @@ def callees_of(function: Function) -> frozenset[str]:
     own = {op[1:] for op in function.ops if op[:1] == "@"}
     if any(op[:6] == "relax." for op in function.ops):
         for call in [call for call in function.calls if call.op[:6] == "relax."]:
-            own.update(_operand_functions(call))
+            own.update(operand_functions(call))
     if CODE in function.ops:
         bodies = (function, *(region for call in function.calls for _, region in call.regions))
         for body in [body for body in bodies if body.code is not None]:
@@ -467,8 +468,15 @@ def _literal(text: str) -> str:
         return ""
 
 
-def _operand_functions(call: Call) -> Iterator[str]:
-    """Yield the functions that are operands of a Relax operation."""
+def operand_functions(call: Call) -> Iterator[str]:
+    """Yield the functions that are operands of a Relax operation.
+
+    Args:
+        call: any operation.
+
+    Yields:
+        Names in order, each as often as it occurs.
+    """
     for found in _FUNCTION_OPERAND.findall(_operand_texts(call)):
         if found.startswith("Global("):
             name = _literal(found.removeprefix("Global("))

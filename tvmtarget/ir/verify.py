@@ -33,6 +33,7 @@ from tvmtarget.ir.function import (
     changed_places,
     code_callees,
     constants_of,
+    operand_functions,
 )
 from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.resized_sizes import scales_at
@@ -452,7 +453,7 @@ class _Body:
     @property
     def is_calling(self) -> bool:
         """Whether it, or code that it consists of, may call functions of the module."""
-        return any(op[:1] == "@" or op == CODE for op in self.function.ops)
+        return any(op[:1] == "@" or op == CODE or op[:6] == "relax." for op in self.function.ops)
 
     @cached_property
     def calls_of_functions(self) -> tuple[tuple[Function, Call, str], ...]:
@@ -582,6 +583,15 @@ def _callees_exist_and_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator
         if expected != found:
             arity = f"takes {expected[0]} and returns {expected[1]} values, not {found[0]} and {found[1]}"
             yield f"{_op(call)} calls {call.op!r}, which {arity}"
+
+
+def _operand_functions_exist(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
+    if not any(op[:6] == "relax." for op in body.function.ops):
+        return
+    for call in body.calls:
+        for name in operand_functions(call):
+            if name not in bodies:
+                yield f"{_op(call)} has operand {name!r}, which is not in the module{did_you_mean(name, bodies)}"
 
 
 def _aliases_fit(bodies: Mapping[str, _Body], body: _Body) -> Iterator[str]:
@@ -919,6 +929,7 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
 # Rules on what a function calls.
 MODULE_RULES: tuple[Callable[[Mapping[str, _Body], _Body], Iterator[str]], ...] = (
     _callees_exist_and_fit,
+    _operand_functions_exist,
     _aliases_fit,
     _types_at_calls_fit,
     _code_calls_functions_of_the_module,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.function import (
@@ -25,7 +26,7 @@ from tvmtarget.ir.function import (
 )
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS
-from tvmtarget.ir.relax.syntax import rename_symbols, tuple_fields
+from tvmtarget.ir.relax.syntax import read_text, rename_symbols, tuple_fields
 from tvmtarget.ir.relax.tuples import untuple_results
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
@@ -199,7 +200,10 @@ def _operands(call: Call) -> tuple[str, list[str | list[str]]] | None:
     text = call.attr("tvm.args")
     if not isinstance(text, str) or (call.callee is None and call.op != "relax.Call"):
         return None
-    items = list(ast.parse(f"({text},)", mode="eval").body.elts)  # type: ignore[attr-defined]
+    return read_text(f"({text},)", lambda node: _parsed_operands(call, list(cast("ast.Tuple", node).elts)))
+
+
+def _parsed_operands(call: Call, items: list[ast.expr]) -> tuple[str, list[str | list[str]]] | None:
     callee = call.callee
     if callee is None:
         first = items.pop(0)

@@ -19,12 +19,13 @@ import ast
 import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from tvmtarget.errors import ModelError, TvmTargetError
+from tvmtarget.errors import ModelError, TvmTargetError, first_line
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import DTYPES, OpaqueType, TensorType, Type, numpy_dtype
+from tvmtarget.target.problems import shown
 
 __all__ = [
     "Printer",
@@ -32,6 +33,7 @@ __all__ = [
     "Symbols",
     "dtype_name",
     "on_vdevice",
+    "read_text",
     "rename_symbols",
     "symbols_in",
     "tuple_fields",
@@ -39,6 +41,8 @@ __all__ = [
     "type_of",
     "type_text",
 ]
+
+_Result = TypeVar("_Result")
 
 _BINARY = {
     "Add": "+",
@@ -330,7 +334,7 @@ class Reader:
         Raises:
             ModelError: the text is malformed.
         """
-        return self._read(text, self._type)
+        return read_text(text, self._type)
 
     def expression(self, text: str, operands: Sequence[Any] = ()) -> Any:
         """Parse an expression.
@@ -345,27 +349,25 @@ class Reader:
         Raises:
             ModelError: the text is malformed.
         """
-        return self._read(text, lambda node: self._expression(node, operands))
-
-    def _read(self, text: str, read: Callable[[ast.expr], Any]) -> Any:
-        try:
-            return read(ast.parse(text, mode="eval").body)
-        except TvmTargetError:
-            raise
-        # The text may come from an untrusted file, where anything can be malformed.
-        except (SyntaxError, RecursionError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ModelError(f"{text!r} is not a type or expression of Relax: {error}") from error
+        return read_text(text, lambda node: self._expression(node, operands))
 
     def _type(self, node: ast.expr) -> Any:
         relax, ir = self._tvm.relax, self._tvm.ir
         name, args, keys = _call(node)
         match name, args:
-            case "Tensor", [shape, dtype]:
+            case "Tensor", [shape, dtype] if keys.keys() <= {"ndim", "vdevice"}:
                 dims = None if _literal(shape) is None else relax.ShapeExpr(self._dims(_items(shape)))
-                vdevice = self._vdevices[keys["vdevice"]] if "vdevice" in keys else None
+                index = keys.get("vdevice")
+                if index is not None and not 0 <= index < len(self._vdevices):
+                    raise ValueError(f"there is no virtual device {index}; the module has {len(self._vdevices)}")
+                vdevice = None if index is None else self._vdevices[index]
                 return relax.TensorType(dims, _literal(dtype), vdevice, keys.get("ndim", -1))
+            case "Shape", [] if keys.keys() == {"ndim"}:
+                return relax.ShapeType(ndim=keys["ndim"])
+            case _ if keys:
+                raise ValueError(f"{name} with {', '.join(keys)} is unexpected")
             case "Shape", _:
-                return relax.ShapeType(ndim=keys["ndim"]) if keys else relax.ShapeType(self._dims(args))
+                return relax.ShapeType(self._dims(args))
             case "Tuple", _:
                 return ir.TupleType([self._type(field) for field in args])
             case "Prim", [dtype]:
@@ -418,7 +420,7 @@ class Reader:
         Raises:
             ModelError: the text is malformed.
         """
-        return self._read(text, self._scalar)
+        return read_text(text, self._scalar)
 
     def _scalar(self, node: ast.expr) -> Any:
         tirx = self._tvm.tirx
@@ -443,6 +445,31 @@ class Reader:
             inner = [self._scalar(arg) for arg in args[2:]]
             return self._tvm.ir.Call(_literal(args[0]), inner, ret_ty=_literal(args[1]))
         return getattr(tirx, _CLASSES[name])(*[self._scalar(arg) for arg in args])
+
+
+# Exceptions of Python's parser and of TVM for malformed texts.
+_MALFORMED = (SyntaxError, RuntimeError, MemoryError, ValueError, TypeError, LookupError, AttributeError)
+
+
+def read_text(text: str, read: Callable[[ast.expr], _Result]) -> _Result:
+    """Parse a type or an expression, which may come from an untrusted file.
+
+    Args:
+        text: the text.
+        read: returns what a parsed text means.
+
+    Returns:
+        The result of `read`.
+
+    Raises:
+        ModelError: the text is malformed.
+    """
+    try:
+        return read(ast.parse(text, mode="eval").body)
+    except TvmTargetError:
+        raise
+    except _MALFORMED as error:
+        raise ModelError(f"{shown(text)} is not a type or expression of Relax: {first_line(error)}") from error
 
 
 def _dtype_constant(tvm: Any, name: str) -> Any:
@@ -528,15 +555,21 @@ def on_vdevice(text: str, index: int | None) -> str:
 
     Returns:
         The changed text.
+
+    Raises:
+        ModelError: the text is malformed.
     """
     if "Tensor(" not in text:
         return text
-    tree = ast.parse(text, mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Tensor":
-            node.keywords = [key for key in node.keywords if key.arg != "vdevice"]
-            node.keywords += [] if index is None else [ast.keyword("vdevice", ast.Constant(index))]
-    return ast.unparse(tree)
+
+    def moved(tree: ast.expr) -> str:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Tensor":
+                node.keywords = [key for key in node.keywords if key.arg != "vdevice"]
+                node.keywords += [] if index is None else [ast.keyword("vdevice", ast.Constant(index))]
+        return ast.unparse(tree)
+
+    return read_text(text, moved)
 
 
 def tuple_fields(text: str) -> tuple[str, ...]:
@@ -547,8 +580,11 @@ def tuple_fields(text: str) -> tuple[str, ...]:
 
     Returns:
         Texts of the fields in order.
+
+    Raises:
+        ModelError: the text is malformed.
     """
-    return tuple(map(ast.unparse, _call(ast.parse(text, mode="eval").body)[1]))
+    return read_text(text, lambda node: tuple(map(ast.unparse, _call(node)[1])))
 
 
 def type_of(text: str) -> tuple[Type, str]:
@@ -559,8 +595,15 @@ def type_of(text: str) -> tuple[Type, str]:
 
     Returns:
         A tensor type, or an opaque type with this text; and the scope of its virtual device, or "".
+
+    Raises:
+        ModelError: the text is malformed.
     """
-    name, args, keys = _call(ast.parse(text, mode="eval").body)
+    return read_text(text, lambda node: _type_of(text, node))
+
+
+def _type_of(text: str, node: ast.expr) -> tuple[Type, str]:
+    name, args, keys = _call(node)
     dtype = dtype_name(str(_literal(args[1]))) if name == "Tensor" and _literal(args[1]) is not None else None
     if dtype is None:
         return OpaqueType(text), ""

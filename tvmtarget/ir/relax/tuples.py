@@ -16,7 +16,7 @@ from tvmtarget.ir.function import Call, Function, Value, all_names, callees_firs
 from tvmtarget.ir.inline import Inlined, rename_values
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.blocks import BLOCKS, RESULT, is_inline
-from tvmtarget.ir.relax.syntax import tuple_fields, type_of
+from tvmtarget.ir.relax.syntax import read_text, tuple_fields, type_of
 from tvmtarget.ir.types import OpaqueType, TensorType, Type
 
 __all__ = ["split_tuples", "untuple_results"]
@@ -216,8 +216,11 @@ class _Rewriter:
         text = ", ".join(f"_{place}" for place in range(len(inputs))) if not isinstance(text, str) else text
         flat: list[str] = []
         written = [_numbered(env.get(name, name), flat) for name in inputs]
-        tree = _Renamer(written).visit(ast.parse(f"({text},)", mode="eval").body)
-        args = ", ".join(ast.unparse(field) for field in tree.elts)
+
+        def renamed(tree: ast.expr) -> str:
+            return ", ".join(ast.unparse(field) for field in _Renamer(written).visit(tree).elts)
+
+        args = read_text(f"({text},)", renamed)
         attrs = tuple(item for item in call.attrs if item[0] != _ARGS)
         return replace(call, inputs=tuple(flat), attrs=((_ARGS, args), *attrs))
 
@@ -281,7 +284,7 @@ def _resolve_fields(call: Call, env: dict[str, _Fields]) -> _Fields | None:
         return whole[int(str(call.attr("index")))] if isinstance(whole, tuple) else None
     if call.op == "relax.value" and _fields_of(call.outputs[0]) is not None:
         text = call.attr(_ARGS)
-        parsed = None if text is None else _parse_fields(ast.parse(str(text), mode="eval").body, fields)
+        parsed = None if text is None else read_text(str(text), lambda node: _parse_fields(node, fields))
         return fields[0] if text is None and len(fields) == 1 and isinstance(fields[0], tuple) else parsed
     return None
 
@@ -376,10 +379,10 @@ def _values_in_tuple(call: Call, function: Function) -> tuple[str, ...] | None:
     if call.op == "relax.Tuple":
         names = call.inputs
     elif call.op == "relax.value" and isinstance(text, str) and text.startswith("("):
-        items = getattr(ast.parse(text, mode="eval").body, "elts", [])
-        if not all(isinstance(item, ast.Name) and item.id[1:].isdecimal() for item in items):
+        fields = read_text(text, lambda node: _parse_fields(node, call.inputs))
+        if not isinstance(fields, tuple) or not all(isinstance(field, str) for field in fields):
             return None
-        names = tuple(call.inputs[int(item.id[1:])] for item in items)
+        names = tuple(map(str, fields))
     else:
         return None
     if len(set(names)) != len(names) or not set(names) <= function.types.keys():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.errors import ModelError, TvmTargetError, did_you_mean, first_line
 from tvmtarget.ir.entry_function import OWN_NAME
 from tvmtarget.ir.function import Call, Constant, Function, Value, callees_first, callees_of
 from tvmtarget.ir.relax.attributes import node_of, read_blob, write_any
@@ -18,6 +18,7 @@ from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.syntax import Reader, tvm_dtype
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.ir.types import OpaqueType, TensorType, numpy_dtype
+from tvmtarget.target.problems import shown
 
 __all__ = ["write_tvm_module"]
 
@@ -116,9 +117,12 @@ class _FunctionWriter:
                     self.values[call.outputs[0].name] = self._value(call, None)
                 else:
                     bindings += self._bindings(call, is_output)
-            except ModelError as error:
+            # The module may come from an untrusted file, where attributes, operands and bodies can be missing.
+            except (TvmTargetError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+                malformed = f"operands, attributes or bodies are malformed: {first_line(error)}"
+                problems = error.problems if isinstance(error, TvmTargetError) else (malformed,)
                 where = f"op {call.source or call.op!r} of function {self.function.name!r}"
-                raise ModelError(*[f"{where}: {problem}" for problem in error.problems]) from error
+                raise ModelError(*[f"{where}: {problem}" for problem in problems]) from error
         result = self._result(bindings, is_output)
         blocks, first = [], 0
         for block in layout:
@@ -139,6 +143,9 @@ class _FunctionWriter:
         packed = self.tvm.ir.Tuple(results)
         if form == "tuple":
             return packed
+        if form and not form.startswith("tuple "):
+            where = f"function {self.function.name!r}"
+            raise ModelError(f"attribute {RESULT!r} of {where} is 'tuple' or 'tuple NAME', not {shown(form)}")
         is_out = next(is_output)
         var = self._new(form.removeprefix("tuple ") or "gv", packed.ty, is_hidden=not is_out)
         bindings.append(self.tvm.relax.VarBinding(var, packed))
