@@ -1,10 +1,13 @@
 """TVM modules round-trip without loss: directly, as text, as JSON, and as files."""
 
+import re
+
 import pytest
 
 tvm = pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
 import numpy as np  # noqa: E402
+import tvm_ffi  # noqa: E402
 from models import light  # noqa: E402
 from relax_modules import EVERYTHING, SIX, random_module  # noqa: E402
 from tvm import relax  # noqa: E402
@@ -13,6 +16,7 @@ from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 from tvm.script import ir as I  # noqa: E402, N812
 from tvm.script import relax as R  # noqa: E402, N812
 
+import tvmtarget as tt  # noqa: E402
 from tvmtarget import IRModule  # noqa: E402
 from tvmtarget.errors import ModelError  # noqa: E402
 from tvmtarget.ir.function import CODE  # noqa: E402
@@ -196,3 +200,74 @@ def test_onnx_operations_cannot_be_written_as_relax():
 def test_only_modules_of_tvm_are_read():
     with pytest.raises(ModelError, match=r"dict is not a tvm.IRModule"):
         IRModule.from_tvm({})
+
+
+HEAD = "func @main(%x: float32[4], %c: bool[]) {"
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "problem"),
+    [
+        (
+            f'{HEAD} %y: opaque("Tuple(") = relax.abs(%x) %z = relax.TupleGetItem(%y) {{index=0}} return %z }}',
+            lambda module: tt.decompose(module, "[a=llvm,b=cuda](host=@a)"),
+            "'Tuple(' is not a type or expression of Relax: '(' was never closed",
+        ),
+        (
+            f"{HEAD} %y: opaque(\"Tuple(Tensor((4,), 'float32'))\") = relax.value(%x) {{tvm.args=\"(_7,)\"}} "
+            "%z: float32[4] = relax.TupleGetItem(%y) {index=0} return %z }",
+            lambda module: tt.decompose(module, "[a=llvm,b=cuda](host=@a)"),
+            "'(_7,)' is not a type or expression of Relax",
+        ),
+        (
+            f"{HEAD} %y: float32[4] = relax.Call() {{tvm.args=\"Global('f')\"}} as op return %y }}",
+            lambda module: module,
+            "op 'op' has operand 'f', which is not in the module",
+        ),
+        (
+            "func @main(%x: float32[4]) attrs {tvm.result=\"list\"} { return %x, %x }",
+            lambda module: module.to_tvm(),
+            "attribute 'tvm.result' of function 'main' is 'tuple' or 'tuple NAME', not 'list'",
+        ),
+        (
+            f"{HEAD} %y: float32[4] = relax.value(%x) {{tvm.args=\"\"}} as op return %y }}",
+            lambda module: module.to_tvm(),
+            "op 'op' of function 'main': operands, attributes or bodies are malformed: list index out of range",
+        ),
+        (
+            f"{HEAD} %y: float32[4] = relax.If(%c) as op return %y }}",
+            lambda module: module.to_tvm(),
+            "op 'op' of function 'main': operands, attributes or bodies are malformed: KeyError: 'then'",
+        ),
+        (
+            "func @main(%x: opaque(\"Tensor((4,), 'float32', vdevice=-1)\")) { return %x }",
+            lambda module: module.to_tvm(),
+            "there is no virtual device -1; the module has 0",
+        ),
+        (
+            "func @main(%x: opaque(\"Prim('int64', size=1)\")) { return %x }",
+            lambda module: module.to_tvm(),
+            "Prim with size is unexpected",
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_texts_of_relax_are_errors_of_the_module(text, read, problem):
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        read(tt.IRModule.parse(text, trust=True))
+
+
+def test_functions_that_are_not_partitioned_keep_the_devices_of_their_tuples():
+    @I.ir_module
+    class Module:
+        I.module_global_infos({"vdevice": [I.vdevice("llvm")]})
+
+        @R.function
+        def main(x: R.Tensor((4,), "float32")):  # noqa: N805 - TVMScript has no self
+            return R.abs(x)
+
+        @R.function
+        def other(t: R.Tuple(R.Tensor((4,), "float32", vdevice="llvm:0"))):  # noqa: N805
+            return t
+
+    written = tt.decompose(IRModule.from_tvm(Module), "[a=llvm,b=cuda](host=@a)").to_tvm()
+    assert tvm_ffi.structural_equal(written["other"], Module["other"])

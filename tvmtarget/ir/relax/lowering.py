@@ -126,8 +126,14 @@ def _lower_root(
 
 
 def _is_on_vdevices(function: Function) -> bool:
-    values = (*function.params, *(output for call in function.body for output in call.outputs))
-    return any(value.scope.startswith("vdevice:") for value in values)
+    """Return whether the types or copies of a function refer to virtual devices of the module."""
+    bodies = (function, *(region for call in function.calls for _, region in call.regions))
+    params = (param for body in bodies for param in body.params)
+    values = (*params, *(output for call in function.calls for output in call.outputs))
+    return "relax.to_vdevice" in function.ops or any(
+        value.scope.startswith("vdevice:") or (isinstance(value.type, OpaqueType) and "vdevice=" in value.type.name)
+        for value in values
+    )
 
 
 def _without_vdevices(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
