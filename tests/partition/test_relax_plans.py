@@ -381,6 +381,20 @@ def test_code_that_writes_into_its_input_leaves_the_array_of_the_caller(target):
     assert x.tolist() == [1.0] * 4
 
 
+def test_our_own_build_takes_dimensions_that_a_match_cast_defines():
+    builder = relax.BlockBuilder()
+    x, size = relax.Var("x", relax.TensorType((4,), "float32")), tvm.tirx.Var("m", "int64")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            found = builder.emit(relax.op.unique(x, False, False, False))
+            cast = builder.match_cast(found, relax.TensorType((size,), "float32"))
+            out = builder.emit_output(relax.op.add(cast, cast))
+        builder.emit_func_output(out)
+    exe = tt.build(tt.IRModule.from_tvm(builder.get()), "llvm")
+    (result,) = exe.run({"x": np.float32([3, 1, 3, 2])}).values()
+    assert sorted(result.tolist()) == [2, 4, 6]
+
+
 def test_our_own_build_names_dimensions_that_a_part_cannot_know():
     builder = relax.BlockBuilder()
     rows = tvm.tirx.Var("n", "int64")

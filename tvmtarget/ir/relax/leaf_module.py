@@ -90,7 +90,8 @@ def unbound_symbols(function: Function) -> tuple[str, ...]:
         function: the function.
 
     Returns:
-        The symbols in order of first use. A parameter determines a symbol that is a dimension by itself.
+        The symbols in order of first use. A parameter determines a symbol that is a dimension by itself, and so does
+        the result of a `match_cast`.
     """
     known: set[str] = set()
     used: dict[str, None] = {}
@@ -108,4 +109,6 @@ def unbound_symbols(function: Function) -> tuple[str, ...]:
         for output in call.outputs:
             dims = (output.type.shape or ()) if isinstance(output.type, TensorType) else ()
             used |= dict.fromkeys(word for dim in dims if isinstance(dim, str) for word in symbols_in(dim))
+            if call.op == "relax.match_cast" or call.attr("tvm.cast"):
+                known.update(dim for dim in dims if isinstance(dim, str) and symbols_in(dim) == [dim])
     return tuple(word for word in used if word not in known)
