@@ -277,5 +277,8 @@ def test_the_python_of_the_page_runs(tmp_path):
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search("does not begin at a multiple of 64 bytes|B data pointer is NULL", done.stdout)
-    header = re.search(r"```c\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    header, call = re.findall(r"```c\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert set(header.splitlines()) <= set((tmp_path / "ops.h").read_text().splitlines())
+    code = f'#include "relu.h"\nvoid f(const float *x, float *y) {{\n{call}}}\n'
+    check = ["gcc", "-std=c99", "-Wall", "-Werror", "-fsyntax-only", f"-I{tmp_path}", "-x", "c", "-"]
+    subprocess.run(check, input=code, text=True, check=True)

@@ -1,9 +1,11 @@
 """Programs of aot linked with others: shared memory, kernels that fail, sanitizers, and the memory of small boards."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -428,6 +430,12 @@ def test_code_generators_of_devices_bring_kernels_into_programs_in_c(cpu, tmp_pa
     executable.export(tmp_path)
     header = (tmp_path / "include" / "tvmgen_default.h").read_text()
     assert "struct tvmgen_default_devices {\n  void *npu; /* my-npu */\n};" in header
+    # What the document declares agrees with the header: C allows to declare a function again as it is.
+    page = (Path(__file__).parents[2] / "docs" / "executors.md").read_text(encoding="utf-8")
+    declared = re.search(r"```c\nstruct tvmgen_default_devices \{ void \*npu; \};\n(.*?)```", page, re.DOTALL)[1]
+    code = f'#include "tvmgen_default.h"\n{declared.replace("EthosU", "MyNpu")}'
+    check = ["gcc", "-std=c99", "-Werror", "-fsyntax-only", f"-I{tmp_path / 'include'}", "-x", "c", "-"]
+    subprocess.run(check, input=code, text=True, check=True)
     if cpu == "c":
         given = inputs_of(model)
         np.testing.assert_allclose(executable.run(given)["y"], np.exp(-np.tanh(given["x"])), rtol=1e-5)
