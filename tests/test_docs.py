@@ -14,6 +14,7 @@ import typer
 
 import tvmtarget as tt
 from tvmtarget.cli.main import app
+from tvmtarget.cli.targets import tvmc_options
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,6 +36,20 @@ def is_documented(word):
 def test_every_option_of_a_command_is_documented():
     undocumented = [(command, one) for command, one in options(typer.main.get_command(app)) if not is_documented(one)]
     assert not undocumented
+
+
+BLOCKS = "".join(re.findall(r"^```\w*\n(.*?)^```", TEXT.replace("\\\n", " "), re.MULTILINE | re.DOTALL))
+COMMANDS = sorted({*re.findall(r"^(?:\$ )?tvmtarget (.*)$", BLOCKS, re.MULTILINE)})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_line_has_only_options_of_its_command(line):
+    words, command = shlex.split(line, comments=True), typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        # `tags` lists tags unless a command follows.
+        name = words.pop(0) if words and words[0] in command.commands else "list"
+        command = command.commands[name]
+    tvmc_options(command.make_context("tvmtarget", words))  # raises UsageError for other words
 
 
 @pytest.mark.parametrize("name", [name for name in tt.__all__ if inspect.isfunction(getattr(tt, name))])
