@@ -711,9 +711,10 @@ def test_memory_that_is_too_small_is_refused_with_the_missing_bytes():
         match=r"@. cannot be built: the memory of pool 'sram' of 1000 bytes is [0-9]+ bytes too small",
     ):
         tt.build(model, target)
-    flash = {**target, "memory": [{"name": "flash", "bytes": 100000, "kind": "flash"}]}
-    with pytest.raises(BackendError, match="bytes more than the read-only memory"):
-        tt.build(model, flash)
+    for kind in ("eeprom", "flash", "mram", "nvm", "rom"):
+        store = {**target, "memory": [{"name": "store", "bytes": 100000, "kind": kind}]}
+        with pytest.raises(BackendError, match="bytes more than the read-only memory"):
+            tt.build(model, store)
 
 
 def test_wrong_inputs_are_errors_of_the_run():

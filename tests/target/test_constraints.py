@@ -566,3 +566,9 @@ def test_a_cpu_by_generated_c_has_the_features_of_its_chip():
     assert reduced.satisfies(reduced)
     least = Constraint.of(reduced)
     assert Constraint.parse(str(least)) == Constraint.from_json(least.to_json()) == least
+
+
+@pytest.mark.parametrize("kind", ["eeprom", "flash", "mram", "nvm", "rom"])
+def test_memories_that_programs_cannot_write_hold_no_tensors(kind):
+    board = Target("c", memory=[{"name": "store", "bytes": 2**20, "kind": kind}])
+    assert board.satisfies("c(memory>=1)").truth is not Truth.YES

@@ -57,8 +57,6 @@ __all__ = ["EXECUTOR", "AotExecutor", "AotSystem", "export_library", "library_na
 
 _NATIVE = "program"
 _HOSTS = ("c", "llvm")
-# Kinds of memories that programs cannot write.
-_READ_ONLY = frozenset({"flash", "rom", "mram", "eeprom"})
 
 
 class AotExecutor(ProgramExecutor):
@@ -193,12 +191,12 @@ def _memories(system: System) -> Iterator[Memory]:
 
 
 def _pools(system: System) -> list[Memory]:
-    return [one for one in _memories(system) if one.kind not in _READ_ONLY]
+    return [one for one in _memories(system) if not one.is_read_only]
 
 
 def _check_read_only(system: System, project: CProject) -> None:
     """Check that constants fit into the memories that programs cannot write, if the target states some."""
-    sizes = [one.bytes for one in _memories(system) if one.kind in _READ_ONLY]
+    sizes = [one.bytes for one in _memories(system) if one.is_read_only]
     if sizes and None not in sizes and project.constants_in_code:
         known = sum(size for size in sizes if size is not None)
         if project.constant_bytes > known:

@@ -292,11 +292,19 @@ class Memory(_Fact):
     in bytes per second.
     """
 
+    # Kinds of memories that programs cannot write.
+    _READ_ONLY: ClassVar = frozenset({"eeprom", "flash", "mram", "nvm", "rom"})
+
     name: str
     bytes: int | None = Field(default=None, ge=0, le=MAX_INT)
     kind: str = "ram"
     bandwidth_Bps: int | None = Field(default=None, ge=0, le=MAX_INT)
     of: tuple[str, ...] = ()
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it holds code and constants, and no values that a program computes."""
+        return self.kind in self._READ_ONLY
 
 
 class _Configured(JsonNode):

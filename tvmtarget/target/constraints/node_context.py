@@ -14,9 +14,6 @@ from tvmtarget.target.tree_paths import join
 
 __all__ = ["NodeContext", "known_words", "matches_word", "walk_contexts"]
 
-# Memories that hold programs and constants, not tensors.
-_FIXED = frozenset({"flash", "rom", "nvm"})
-
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -113,9 +110,9 @@ class NodeContext:
         """Find the memories for tensors that this node states itself.
 
         Yields:
-            Memories other than flash, ROM and other nonvolatile memory.
+            Memories that programs can write.
         """
-        yield from (memory for memory in self.node.memory if memory.kind not in _FIXED)
+        yield from (memory for memory in self.node.memory if not memory.is_read_only)
 
     def _shared(self) -> Iterator[Memory]:
         if self.around is None:
