@@ -22,11 +22,11 @@ from tvmtarget.target.constraints.instructions import (
     check_feature,
     check_vector_width,
     cpu_names,
-    is_cpu,
-    is_cpu_kind,
+    is_known_cpu,
 )
 from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.constraints.reasons import Reason, Truth
+from tvmtarget.target.cpu.isa import is_cpu
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind, kind_names
 from tvmtarget.target.node import Node
 from tvmtarget.target.problems import shown
@@ -106,13 +106,13 @@ class Condition(Node):
         if self.name == "vector-width" and self.operator == "ge" and isinstance(self.value, int):
             truth, finding = check_vector_width(context.node, self.value)
             return Reason(truth=truth, text=f"{self}: {finding}")
-        if kind is not None and is_cpu_kind(kind.name) and self._is_on_cpu_features():
+        if kind is not None and is_cpu(kind.name) and self._is_on_cpu_features():
             return self._check_instructions(context)
         return self.check_attributes(context.node.kind, kind, context.node.attrs, measured=context.measured)
 
     def _is_on_cpu_features(self) -> bool:
         """Whether the closed feature set of a CPU decides this, and not one attribute alone."""
-        is_level = self.name == "mcpu" and self.operator in ORDERED and is_cpu(str(self.value))
+        is_level = self.name == "mcpu" and self.operator in ORDERED and is_known_cpu(str(self.value))
         return is_level or self.name == "+"
 
     def _check_instructions(self, context: NodeContext) -> Reason:
@@ -239,7 +239,7 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
     else:
         read = _read(row, value)
         # CPUs have an order too, that of their feature sets, which is only known by their names.
-        if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_cpu(str(read))):
+        if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_known_cpu(str(read))):
             raise TargetError(_without_order(name, row, operator, read))
         if (
             operator == "eq"
@@ -295,7 +295,7 @@ def _read(row: Attribute | None, value: object) -> Value:
 
 def _means_features(word: str, name: str, role: Role) -> bool:
     kinds = _kinds_of(word, role)
-    if name == "+" or (fold(name) == "mattr" and (not kinds or any(is_cpu_kind(kind.name) for kind in kinds))):
+    if name == "+" or (fold(name) == "mattr" and (not kinds or any(is_cpu(kind.name) for kind in kinds))):
         return True
     return any(row.type == "features" for kind in kinds if (row := kind.attribute(name)) is not None)
 
@@ -304,7 +304,7 @@ def _feature_condition(word: str, operator: Operator, value: object) -> Conditio
     if not isinstance(value, str) or not is_word(value):
         raise TargetError(f"a feature is a word such as 'avx2', not {shown(value)}")
     kinds = _kinds_of(word, "target")
-    if kinds and not any(kind.features or is_cpu_kind(kind.name) for kind in kinds):
+    if kinds and not any(kind.features or is_cpu(kind.name) for kind in kinds):
         raise TargetError(kinds[0].without_features([f"{'+' if operator == 'has' else '-'}{value}"]))
     return Condition(name="+", operator=operator, value=str(value))
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from tvmtarget.target.attributes import Attributes
 from tvmtarget.target.constraints.attribute_comparison import required_operator
 from tvmtarget.target.constraints.conditions import Condition
-from tvmtarget.target.constraints.instructions import implied_features, is_cpu, is_cpu_kind, is_reduced, known_features
+from tvmtarget.target.constraints.instructions import implied_features, is_known_cpu, is_reduced, known_features
 from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.cpu.features import table_of
+from tvmtarget.target.cpu.isa import is_cpu
 from tvmtarget.target.kinds import Kind, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.target_node import TargetNode
@@ -78,14 +79,14 @@ def _configured(make: type[Constraint], actual: Executor | Runtime) -> Constrain
 
 def _instructions(node: TargetNode) -> Iterator[Condition]:
     """Yield conditions on the instruction set of a CPU: `mcpu>=` of its CPU, or one by one where some are removed."""
-    if not is_cpu_kind(node.kind):
+    if not is_cpu(node.kind):
         return
     cpu, written = node.attrs.get("mcpu"), node.attrs.get("mattr")
     names = {str(item)[1:] for item in (written if isinstance(written, tuple) else ()) if str(item)[0] == "+"}
     # `mcpu>=haswell` would require what `mattr=-avx2` removes, so a reduced CPU is stated feature by feature.
     features = known_features(node) if is_reduced(node) else None
     if isinstance(cpu, str) and not is_reduced(node):
-        yield Condition(name="mcpu", operator="ge" if is_cpu(cpu) else "eq", value=cpu)
+        yield Condition(name="mcpu", operator="ge" if is_known_cpu(cpu) else "eq", value=cpu)
     elif isinstance(cpu, str) and (features is None or not features.is_complete):
         yield Condition(name="mcpu", operator="eq", value=cpu)
     elif features is not None:
@@ -103,7 +104,7 @@ def _conditions(kind: Kind | None, attrs: Attributes) -> Iterator[Condition]:
         row = None if kind is None else kind.attribute(name)
         if row is None:
             yield Condition(name=name, operator="eq", value=value)
-        elif kind is not None and is_cpu_kind(kind.name) and row.name in ("mcpu", "mattr"):
+        elif kind is not None and is_cpu(kind.name) and row.name in ("mcpu", "mattr"):
             continue
         elif row.type == "features" and isinstance(value, tuple):
             for feature in map(str, value):

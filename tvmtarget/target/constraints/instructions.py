@@ -24,8 +24,7 @@ __all__ = [
     "check_vector_width",
     "cpu_names",
     "implied_features",
-    "is_cpu",
-    "is_cpu_kind",
+    "is_known_cpu",
     "is_reduced",
     "known_features",
     "level_features",
@@ -34,7 +33,7 @@ __all__ = [
 ]
 
 
-def is_cpu(name: str) -> bool:
+def is_known_cpu(name: str) -> bool:
     """Whether a feature table contains a CPU.
 
     Args:
@@ -44,18 +43,6 @@ def is_cpu(name: str) -> bool:
         True if its features are known; False for `generic`.
     """
     return name in cpu_names()
-
-
-def is_cpu_kind(kind: str) -> bool:
-    """Whether the `mcpu` attribute of a kind names a CPU of the feature tables.
-
-    Args:
-        kind: The name of a kind.
-
-    Returns:
-        True for kinds that generate CPU code.
-    """
-    return kind in ("llvm", "c", "hexagon", "cmsis-nn")
 
 
 @cache

@@ -31,14 +31,13 @@ from tvmtarget.target.constraints.attribute_comparison import (
 )
 from tvmtarget.target.constraints.instructions import (
     check_vector_width,
-    is_cpu_kind,
     is_reduced,
     missing_features,
     unused_features,
 )
 from tvmtarget.target.constraints.matching import assign, indices
 from tvmtarget.target.constraints.reasons import Reason, Truth
-from tvmtarget.target.cpu.isa import read_isa
+from tvmtarget.target.cpu.isa import is_cpu, read_isa
 from tvmtarget.target.gpu_archs import NvidiaArch
 from tvmtarget.target.kinds import Attribute, AttributeClass, find_kind, kind_names, kind_of
 from tvmtarget.target.target_node import TargetNode
@@ -396,7 +395,7 @@ def compare_instructions(have: TargetNode, required: TargetNode) -> Iterator[Rea
     Yields:
         One reason for each fact that the target states.
     """
-    if is_cpu_kind(required.kind):
+    if is_cpu(required.kind):
         yield from _cpu_instructions(have, required)
         if isinstance(width := required.attrs.get("vector-width"), int):
             truth, finding = check_vector_width(have, width)
