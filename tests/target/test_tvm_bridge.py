@@ -315,6 +315,13 @@ def test_the_target_of_a_saved_module_is_the_one_that_is_no_part_of_another():
         Target.from_tvm(two)
 
 
+@pytest.mark.parametrize(("version", "keys"), [("v0.21", {"keys": ["num-cores"]}), ("today", {"data": [3]})])
+def test_maps_of_a_saved_file_have_a_value_for_each_key(version, keys):
+    nodes = [node | keys if node.get("data", ()) in ([5, 7], [3, 10]) else node for node in SAVED[version]["nodes"]]
+    with pytest.raises(TargetError, match=r"a map in a file of TVM has 1 key and [02] values"):
+        Target.from_tvm(SAVED[version] | {"nodes": nodes})
+
+
 json_values = st.recursive(
     st.one_of(st.none(), st.integers(-1, 12), st.sampled_from(["1", "c", "null", "llvm", "AwAAAAAAAADDqSE="])),
     lambda inner: st.one_of(

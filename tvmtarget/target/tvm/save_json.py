@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tvmtarget.errors import TargetError
+from tvmtarget.human_units import counted
 from tvmtarget.target.problems import shown
 from tvmtarget.target.text.words import MAX_DEPTH
 from tvmtarget.target.tvm import command_line
@@ -147,9 +148,14 @@ def _list(graph: _Graph, node: Mapping[str, object]) -> object:
 def _map(graph: _Graph, node: Mapping[str, object]) -> object:
     """Decode a map, whose keys are in a list of their own or precede the values."""
     items, keys = _items(node), node.get("keys")
-    if isinstance(keys, Sequence):
-        return {str(key): graph.value(item) for key, item in zip(keys, items, strict=False)}
-    return {str(graph.value(key)): graph.value(item) for key, item in zip(items[::2], items[1::2], strict=False)}
+    names: Sequence[object] = [graph.value(key) for key in items[::2]]
+    values = items[1::2]
+    if isinstance(keys, Sequence) and not isinstance(keys, str):
+        names, values = keys, items
+    if len(names) != len(values):
+        problem = f"{counted(len(names), 'key')} and {counted(len(values), 'value')}"
+        raise TargetError(f"a map in a file of TVM has {problem}")
+    return {str(name): graph.value(item) for name, item in zip(names, values, strict=True)}
 
 
 def _target(graph: _Graph, node: Mapping[str, object]) -> object:
