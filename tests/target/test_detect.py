@@ -314,3 +314,11 @@ def test_many_equal_devices_are_compared_once():
     answer = cluster(8, 2000).why_not(cluster(8, 2010))
     assert [part.truth for part in answer.parts].count(Truth.NO) == 10
     assert not cluster(8, 2000).why_not(cluster(11, 4))
+
+
+def test_memories_of_boards_are_compared_by_their_bytes():
+    machine = Target("llvm", memory=[{"name": "dram", "bytes": 2**20}])
+    board = {"kind": "llvm", "memory": [{"name": "sram", "bytes": 2**21, "kind": "sram"}]}
+    assert "memory 1 MiB < 2 MiB" in str(machine.why_not(board))
+    board["memory"][0]["kind"] = "flash"
+    assert "memory" not in str(machine.why_not(board)).partition("\n")[2]

@@ -120,7 +120,7 @@ def _leaves(node: TargetNode, path: str = "", count: int = 1, inherited: int | N
 
 def _own_memory(node: TargetNode, child: str) -> int | None:
     """Return the bytes of memory that a node states for itself or for one child."""
-    shared = (memory for memory in node.memory if memory.kind == "ram" and (not memory.of or child in memory.of))
+    shared = (memory for memory in node.memory if not memory.is_read_only and (not memory.of or child in memory.of))
     sizes = [memory.bytes for memory in shared if memory.bytes is not None]
     return sum(sizes) if sizes else None
 
