@@ -498,6 +498,13 @@ def test_an_export_is_sorted_and_a_log_itself(path, name):
     assert lines == sorted(lines, key=lambda line: (json.loads(line)["t"], line))
 
 
+@pytest.mark.parametrize("name", ["out", "out.txt", "out.gz"])
+def test_an_export_goes_to_a_file_that_is_read_as_a_log(tmp_path, name):
+    with TuningLog("memory:") as log, pytest.raises(LogError, match=f"not to '.*{name}'"):
+        log.export(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_export_of_a_family_has_what_may_be_carried_over_and_what_that_refers_to(tmp_path):
     near, gpu = ZNVER4.override({"num-cores": 8}), Target.parse("nvidia/nvidia-a100")
     other = Workload.of({"op": "relu", "shapes": [[4]]})

@@ -17,7 +17,7 @@ from tvmtarget.autotune.log.sqlite_store import SqliteStore
 from tvmtarget.errors import LogError, did_you_mean
 from tvmtarget.target.problems import shown
 
-__all__ = ["DATABASES", "Store", "open_store", "path_of"]
+__all__ = ["DATABASES", "Store", "is_line_file", "open_store", "path_of"]
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
 
@@ -294,9 +294,21 @@ def open_store(url: str, *, durable: bool = False) -> Store:
     suffix = "" if path is None else path.suffix.lower()
     if path is not None and (scheme == "sqlite" or suffix in DATABASES):
         return SqliteStore(path, durable=durable)
-    if path is not None and (suffix in (".jsonl", ".json") or path.name.lower().endswith(".jsonl.gz")):
+    if path is not None and is_line_file(path):
         return JsonLinesStore(path)
     raise LogError(f"{url!r} is no log: a log is NAME.db, sqlite:NAME, memory: or, only to be read, NAME.jsonl")
+
+
+def is_line_file(path: Path) -> bool:
+    """Return whether a file is read as lines of a log, by its name.
+
+    Args:
+        path: the file, which need not exist.
+
+    Returns:
+        True for `NAME.jsonl`, `NAME.jsonl.gz` and `NAME.json`.
+    """
+    return path.name.lower().endswith((".jsonl", ".jsonl.gz", ".json"))
 
 
 def path_of(url: str) -> Path | None:

@@ -29,7 +29,7 @@ from tvmtarget.autotune.log.records import (
     Workload,
 )
 from tvmtarget.autotune.log.report import LogDifference, Stats, about, compare, write_lines
-from tvmtarget.autotune.log.store import DATABASES, Store, open_store, path_of
+from tvmtarget.autotune.log.store import DATABASES, Store, is_line_file, open_store, path_of
 from tvmtarget.errors import ArgumentError, LogError, TvmTargetError, raise_all
 from tvmtarget.files import has_file
 from tvmtarget.ir.function import Function
@@ -409,7 +409,7 @@ class TuningLog:
         """Write the lines, sorted, to a new file, which is complete or not there.
 
         Args:
-            path: the file; with suffix `.gz` it is compressed.
+            path: the file, `NAME.jsonl` or, compressed, `NAME.jsonl.gz`.
             best: as for `lines`.
             family: as for `lines`.
 
@@ -417,12 +417,14 @@ class TuningLog:
             How many lines were written.
 
         Raises:
-            LogError: the path names a database, or cannot be written.
+            LogError: the path names a database or another file that is not read as a log, or cannot be written.
         """
         if Path(path).suffix.lower() in DATABASES:
             raise LogError(
                 f"lines go to a file such as NAME.jsonl, not to {str(path)!r}; a database takes them by merging"
             )
+        if not is_line_file(Path(path)):
+            raise LogError(f"lines go to NAME.jsonl or NAME.jsonl.gz, which are read again, not to {str(path)!r}")
         return write_lines(Path(path), self.lines(best=best, family=family))
 
     def _family(self, target: Target) -> set[str]:
