@@ -98,6 +98,7 @@ ARGUMENTS = [
         "'gpu.0' is one of 8 identical replicas; change 'gpu'",
     ),
     (lambda: Target.parse("cuda(host=@x)").at("host"), "host '@x' of 'the root' names no node of the tree"),
+    (lambda: Target("llvm", {"opt-level": 4}), "attribute 'opt-level' of kind 'llvm' is 0 or 1 or 2 or 3, not 4"),
     (lambda: TREE.at(np.zeros(2)), "a path is names with '/' between them, not array([0., 0.])"),
     (lambda: TREE.at(None), "a path is names with '/' between them, not None"),
     (lambda: TREE.part([]), "a path is names with '/' between them, not []"),
