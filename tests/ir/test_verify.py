@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, UnknownNameError
-from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.function import Call, Function, Opaque, Value
 from tvmtarget.ir.types import TensorType
 from tvmtarget.ir.verify import verify_functions
 
@@ -150,6 +150,21 @@ def test_results_are_of_the_types_that_operands_and_attributes_imply(call, probl
     assert tt.IRModule.parse(f"{head} {right} return %r }}")
     with pytest.raises(ModelError, match=re.escape(problem)):
         tt.IRModule.parse(f"{head} {right} {call} return %y }}")
+
+
+@pytest.mark.parametrize(
+    ("call", "opsets"),
+    [
+        (Call("onnx.Relu", ("x",), (Value("y", FLOAT),), (("a", Opaque("", b"\0")),)), (("", 17),)),
+        (Call("onnx.Cast", ("x",), (Value("y", FLOAT),), (("to", {"a": 1}),)), (("", 17),)),
+        (Call("onnx.Cast", ("x",), (Value("y", FLOAT),), (("to", 2**70),)), (("", 17),)),
+        (Call("onnx.ai.onnx.ml::Scaler", ("x",), (Value("y", FLOAT),)), (("", 17), ("ai.onnx.ml", 2**70))),
+        (Call("onnx.Abs", ("x", "x"), (Value("y", FLOAT), Value("z", FLOAT))), (("", 17),)),
+        (Call("onnx.\ud800", (), (Value("y", FLOAT),)), (("", 17),)),
+    ],
+)
+def test_nothing_follows_of_the_types_of_operations_that_onnx_does_not_take(call, opsets):
+    assert changed(body=(call,), results=("y",), opsets=opsets).verify()
 
 
 def test_two_branches_may_use_one_name():

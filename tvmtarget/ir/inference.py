@@ -403,7 +403,6 @@ def infer_call(
     if call.regions or not call.op.startswith("onnx."):
         return {}
     domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
-    imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
     names = [name for name in call.inputs if name]
     operand = scales_at(call.inputs) if kind in _RESIZINGS else None
     if operand is not None and (scales := call.inputs[operand]) in values:
@@ -411,6 +410,7 @@ def infer_call(
         factors = _exact_factors(types.get(call.inputs[0]), values[scales].reshape(-1).tolist(), axes)
         values = {**values, scales: np.array(factors, "float32")}
     try:
+        imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
         operand_types = {name: write_type(types.get(name), what=name) for name in names}
         data = {
             name: write_tensor(Constant(name, _type_of(types.get(name), value), value))

@@ -91,7 +91,8 @@ def _has_typing_attributes(op: str, opsets: _Opsets) -> bool:
     domain, _, kind = op.removeprefix("onnx.").rpartition("::")
     try:
         schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
-    except onnx.defs.SchemaError:
+    # Numbers and names of a file may be such that onnx does not take them.
+    except (onnx.defs.SchemaError, TypeError, ValueError):
         return True
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     given = {one.type_str for one in schema.inputs if one.option != optional}

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
-from tvmtarget.errors import ModelError, did_you_mean
+from tvmtarget.errors import ModelError, did_you_mean, first_line
 from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.onnx.metadata import write_graph_metadata
 from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
@@ -132,7 +133,10 @@ def write_call(call: Call, tensor: WriteTensor) -> NodeProto:
 def _write_attribute(name: str, value: Attribute, tensor: WriteTensor) -> AttributeProto:
     attribute = AttributeProto(name=name)
     if isinstance(value, Opaque):
-        attribute.ParseFromString(value.data)
+        try:
+            attribute.ParseFromString(value.data)
+        except DecodeError as error:
+            raise ModelError(f"attribute {name!r} is not in the encoding of ONNX: {first_line(error)}") from error
         if tensor_ := next(external_tensors(attribute), None):
             raise ModelError(f"attribute {name!r} holds tensor {tensor_.name!r}, whose data is in another file")
     elif isinstance(value, Constant):
