@@ -102,7 +102,7 @@ def test_attention_of_two_types_has_no_definition_to_run_by():
     }
     for target in ("llvm", "onnxruntime"):
         with pytest.raises(InfeasibleError, match="Attention"):
-            tt.decompose(model("Attention", operands, TensorProto.DOUBLE), target)
+            tt.decompose(model("Attention", operands, TensorProto.FLOAT), target)
 
 
 @pytest.mark.parametrize("target", ["llvm", "c"])
