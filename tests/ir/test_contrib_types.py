@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
-from tvmtarget.ir.function import Call
+from tvmtarget.ir.function import Call, Value
 from tvmtarget.ir.onnx.contrib_types import contrib_types
 from tvmtarget.ir.types import TensorType
 
@@ -246,3 +246,22 @@ def test_attributes_that_fit_no_windows_leave_sizes_open(attrs):
     image, scalar = TensorType("uint8", (1, 2, 5, 5)), TensorType("float32", ())
     call = Call("onnx.com.microsoft::QLinearAveragePool", ("x", "s"), (), (("kernel_shape", (3, 3)), *attrs.items()))
     assert contrib_types(call, [image, scalar]) == (TensorType("uint8", (1, 2, None, None)),)
+
+
+@pytest.mark.parametrize(
+    ("past", "attrs", "cached"),
+    [
+        (TensorType("int8", (2, 1, 3, 8)), {"k_quant_type": "PER_TENSOR"}, [TensorType("int8", (2, 1, None, 8))] * 2),
+        (None, {"k_quant_type": "PER_TENSOR"}, []),
+        (None, {}, [TensorType("float32", (2, 1, None, 8))] * 2),
+    ],
+)
+def test_keys_and_values_so_far_are_of_the_type_of_the_past(past, attrs, cached):
+    query, key = TensorType("float32", (2, 5, 16)), TensorType("float32", (2, 5, 8))
+    call = Call(
+        "onnx.com.microsoft::GroupQueryAttention",
+        ("q", "k", "v", "p"),
+        (Value("y", None), Value("keys", None), Value("values", None)),
+        (("num_heads", 2), ("kv_num_heads", 1), *attrs.items()),
+    )
+    assert list(contrib_types(call, [query, key, key, past])) == [query, *cached]

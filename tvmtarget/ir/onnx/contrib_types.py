@@ -142,14 +142,17 @@ def _multi_head_attention(call: Call, operands: _Types) -> _Types:
 
 def _group_query_attention(call: Call, operands: _Types) -> _Types:
     """Type an attention whose heads share keys: without keys, the query holds them and the values, too."""
-    query, key = operands[:2]
+    query, key, past = operands[0], operands[1], operands[3]
     heads, shared, shape = integer_of(call, "num_heads", 0), integer_of(call, "kv_num_heads", 0), _shape(query)
     if query is None or heads < 1 or shared < 1 or len(shape) != 3:
         return ()
     size = _parts(shape[2], heads if key is not None else heads + 2 * shared)
     result = TensorType(query.dtype, (*shape[:2], _times(heads, size)))
+    # Keys and values so far may be quantized.
+    if past is None and call.attr("k_quant_type") not in (None, "NONE"):
+        return (result,)
     # How long the keys are is computed: the buffer that is given, or the past and what is new.
-    present = TensorType(query.dtype, (shape[0], shared, None, size))
+    present = TensorType(query.dtype if past is None else past.dtype, (shape[0], shared, None, size))
     return (result, present, present)[: len(call.outputs)]
 
 
