@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blocks import answered
@@ -171,7 +172,7 @@ def test_exports_that_are_nested_too_deep_are_rejected():
 
 # Files of save_json
 
-SAVED = {
+SAVED: dict[str, dict[str, Any]] = {
     "v0.6": {
         "root": 1,
         "nodes": [
