@@ -406,6 +406,16 @@ def test_an_empty_tensor_is_reshaped(shape, sizes, allowzero):
     assert tt.build(module, "llvm")(x).shape == tt.build(module, "onnxruntime")(x).shape
 
 
+def test_a_size_of_0_that_copies_another_size_is_refused_when_a_program_runs():
+    module = model("""g (float[a,4,b,c] x) => (float[d,e,f,g] z) {
+        s = Shape(x) t = Transpose<perm = [0, 3, 2, 1]>(x) y = Reshape(t, s) z = Neg(y) }""")
+    program = tt.build(module, "llvm")
+    for shape in ((2, 4, 3, 5), (2, 4, 0, 1)):
+        assert program(np.zeros(shape, "float32")).shape == shape
+    with pytest.raises(RunError, match="sizes do not fit: a value has 4 elements"):  # ONNX: (2, 4, 0, 4)
+        program(np.zeros((2, 4, 0, 0), "float32"))
+
+
 @pytest.mark.parametrize(
     ("signature", "shapes"),
     [

@@ -219,6 +219,7 @@ class _SymbolicImport(FittingOperands):
             wanted = self.read_sizes(builder, self._resolved(builder, inputs[1], shape, copies=copies))
         elif copies:
             wanted = [shape[at] if self.value(one) == 0 else one for at, one in enumerate(wanted)]
+            self._require_no_copied_sizes(builder, shape, wanted)
         if any(self.value(one) == -1 for one in wanted):
             at = next(at for at, one in enumerate(wanted) if self.value(one) == -1)
             # A size that stays, such as that of an empty batch, is no divisor.
@@ -230,6 +231,20 @@ class _SymbolicImport(FittingOperands):
         if any(self.value(one) == 0 for one in wanted):  # for which TVM copies a size of the operand
             return self._tvm.relax.op.zeros(self._tvm.relax.ShapeExpr(wanted), str(data.ty.dtype))
         return self._tvm.relax.op.reshape(data, self._tvm.relax.ShapeExpr(wanted))
+
+    def _require_no_copied_sizes(self, builder: Builder, shape: Sequence[Size], wanted: Sequence[Size]) -> None:
+        """Check when the program runs that no symbolic size is 0 where that copies another size of the operand.
+
+        The stated type of the result has 0 there. Only a tensor without elements has two such sizes that fit.
+        """
+        tirx = self._tvm.tirx
+        symbolic = [at for at, size in enumerate(wanted) if self.value(size) is None]
+        if len(symbolic) < 2:
+            return
+        for at, (size, old) in enumerate(zip(wanted, shape, strict=False)):
+            if at in symbolic and not self.is_proven(tirx.any(size != 0, old == 0)):
+                is_copied = tirx.all(size == 0, self.product([*wanted[:at], *wanted[at + 1 :]]) == 0)
+                self._require_equal(builder, tirx.Select(is_copied, old, size), size)
 
     def _without_common(self, sizes: Sequence[Size], others: Sequence[Size]) -> tuple[list[Size], list[Size]]:
         """Return sizes without the symbolic ones that occur in both lists."""
