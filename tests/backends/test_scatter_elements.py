@@ -1,4 +1,4 @@
-"""ScatterElements with fewer indices than elements, on llvm."""
+"""ScatterElements with fewer indices than elements, and of truth values, on llvm."""
 
 import numpy as np
 import pytest
@@ -30,3 +30,17 @@ def test_indices_that_are_fewer_along_other_axes(data, updates, axis):
     given["i"][0, 0, 0] = shape[axis]
     with pytest.raises(tt.TvmTargetError, match="out of bounds"):
         program.run(given)
+
+
+@pytest.mark.parametrize(("version", "first", "second"), [(16, "add", "mul"), (18, "max", "min")])
+def test_truth_values_are_reduced(version, first, second):
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": {version}]>
+        g (bool[n, 3] x, int64[4, 3] i, int64[4, 1] j, bool[4, 3] u) => (bool[n, 3] y, bool[n, 3] z) {{
+            y = ScatterElements <reduction = "{first}"> (x, i, u) z = ScatterND <reduction = "{second}"> (x, j, u) }}""")
+    random = np.random.default_rng(0)
+    given = {name: random.random((rows, 3)) < 0.5 for name, rows in (("x", 5), ("u", 4))}
+    given |= {"i": random.integers(-5, 5, (4, 3)), "j": random.integers(-5, 5, (4, 1))}
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run(given)
+    for name, expected in zip("yz", ReferenceEvaluator(proto).run(None, given), strict=True):
+        np.testing.assert_array_equal(found[name], expected)

@@ -157,6 +157,26 @@ def _equal(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.nodes.append(node)
 
 
+def _scatter(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a reduction of scattered truth values as a product of numbers; a sum is false where all of it is.
+
+    TVM reduces numbers only, to their maximum since version 18 only.
+    """
+    data, indices, updates = node.input
+    attributes = attributes_of(node)
+    reduction = attributes.pop("reduction", "none")
+    if reduction == "none" or builder.types[data].elem_type != TensorProto.BOOL:
+        builder.nodes.append(node)
+        return
+    is_sum = reduction in ("add", "max")
+    truths = [builder.add("Not", [one]) if is_sum else one for one in (data, updates)]
+    numbers = [builder.add("Cast", [one], to=TensorProto.UINT8) for one in truths]
+    product = builder.add(node.op_type, [numbers[0], indices, numbers[1]], reduction="mul", **attributes)
+    truth = builder.add("Cast", [product], None if is_sum else node.output[0], to=TensorProto.BOOL)
+    if is_sum:
+        builder.add("Not", [truth], node.output[0])
+
+
 def _one_hot(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a OneHot as a choice where an index equals a position; one that is out of range equals none."""
     indices, depth_name, values = node.input
@@ -685,6 +705,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "com.microsoft::SkipSimplifiedLayerNormalization": _skip_norm,
     "ReduceLogSumExp": _log_sum_exp,
     "Resize": _image_resize,
+    **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
     "SimplifiedLayerNormalization": _simple_norm,
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,

@@ -434,6 +434,26 @@ def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
     return check
 
 
+# Types whose scattered elements it reduces when it runs only to fail (1.31).
+_NOT_SCATTERED = {
+    ("ScatterElements", "add"): {"float16"},
+    ("ScatterElements", "mul"): {"float16", "string"},
+    **dict.fromkeys((("ScatterElements", "max"), ("ScatterElements", "min")), {"bool", "string"}),
+    ("ScatterND", "add"): {"float16"},
+    ("ScatterND", "mul"): {"float16", "string"},
+    **dict.fromkeys((("ScatterND", "max"), ("ScatterND", "min")), {"bool", "float16", "string"}),
+}
+
+
+def _reduced_elements(op: Op) -> Reject | None:
+    """Reject scattered elements that it has no reduction for."""
+    reduction, tensor = op.attr("reduction"), op.tensor(0)
+    if tensor is None or tensor.dtype not in _NOT_SCATTERED.get((op.kind, str(reduction)), ()):
+        return None
+    message = f"it does not support {op.kind} with reduction={reduction!r} on {tensor.dtype}"
+    return reject("DTYPE", message, hint={"float16": "cast to float32", "bool": "cast to uint8"}.get(tensor.dtype, ""))
+
+
 def _odd_window(op: Op) -> Reject | None:
     size = op.attr("size")
     if isinstance(size, int) and size % 2 == 0:
@@ -520,6 +540,7 @@ RULES: dict[str, Rule] = {
         )
     ),
     "RotaryEmbedding": Rule(checks=(_no_broadcast_caches,)),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), Rule(checks=(_reduced_elements,))),
     # Changing case needs a locale that the machine may not have.
     "StringNormalizer": Rule(attrs={"case_change_action": ("NONE",)}),
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
