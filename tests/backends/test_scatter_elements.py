@@ -37,7 +37,8 @@ def test_truth_values_are_reduced(version, first, second):
     proto = parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": {version}]>
         g (bool[n, 3] x, int64[4, 3] i, int64[4, 1] j, bool[4, 3] u) => (bool[n, 3] y, bool[n, 3] z) {{
-            y = ScatterElements <reduction = "{first}"> (x, i, u) z = ScatterND <reduction = "{second}"> (x, j, u) }}""")
+            y = ScatterElements <reduction = "{first}"> (x, i, u)
+            z = ScatterND <reduction = "{second}"> (x, j, u) }}""")
     random = np.random.default_rng(0)
     given = {name: random.random((rows, 3)) < 0.5 for name, rows in (("x", 5), ("u", 4))}
     given |= {"i": random.integers(-5, 5, (4, 3)), "j": random.integers(-5, 5, (4, 1))}

@@ -390,6 +390,15 @@ def test_what_is_normalized_has_the_dimensions_of_the_scale(kind, leaf):
         executable(x[:, :1])
 
 
+def test_what_has_no_elements_is_broadcast_and_added_up():
+    module = model("""g (float[6,1,5] x, float[n,2,m] z) => (float[6,0,5] y, float[n,0,m] c)
+        <int64[1] start = {1}, int64[1] end = {9}, int64[1] axes = {1}, int64[2] parts = {0, 2}, int64 axis = {1}> {
+            none = Slice(x, start, end, axes) y = Min(none, x)
+            first, second = Split<axis = 1>(z, parts) c = CumSum(first, axis) }""")
+    results = tt.build(module, "llvm").run({"x": np.zeros((6, 1, 5), "float32"), "z": np.zeros((3, 2, 4), "float32")})
+    assert [results[name].shape for name in "yc"] == [(6, 0, 5), (3, 0, 4)]
+
+
 @pytest.mark.parametrize(
     ("shape", "sizes", "allowzero"),
     [

@@ -438,10 +438,10 @@ def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
 _NOT_SCATTERED = {
     ("ScatterElements", "add"): {"float16"},
     ("ScatterElements", "mul"): {"float16", "string"},
-    **dict.fromkeys((("ScatterElements", "max"), ("ScatterElements", "min")), {"bool", "string"}),
+    **{key: {"bool", "string"} for key in (("ScatterElements", "max"), ("ScatterElements", "min"))},
     ("ScatterND", "add"): {"float16"},
     ("ScatterND", "mul"): {"float16", "string"},
-    **dict.fromkeys((("ScatterND", "max"), ("ScatterND", "min")), {"bool", "float16", "string"}),
+    **{key: {"bool", "float16", "string"} for key in (("ScatterND", "max"), ("ScatterND", "min"))},
 }
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.protocol import Array
@@ -115,7 +115,7 @@ class _SymbolicImport(FittingOperands):
             return self._tensor(builder, node.output[0], sizes)
         self.fit(builder, node, inputs)
         lower = _LOWERED.get(node.op_type)
-        found = None if lower is None else lower(self, builder, node, inputs)
+        found = self._nothing(node) if lower is None else lower(self, builder, node, inputs)
         found = default(inputs) if found is None else builder.normalize(found)
         if node.op_type == "MaxPool" and len(node.output) == 2:
             found = self._with_places(builder, node, inputs[0], builder.emit(found))
@@ -124,6 +124,19 @@ class _SymbolicImport(FittingOperands):
         if isinstance(found.ty, self._tvm.relax.ShapeType):  # a concatenation of constants
             found = self.vector(builder, list(found.values))
         return self._aligned(builder, node, found)
+
+    def _nothing(self, node: NodeProto) -> Expr | None:
+        """Return a result that is stated to have no elements; None for others.
+
+        TVM broadcasts no dimension of 1 to 0 in a Max or Min, and divides by 0 in a CumSum.
+        """
+        name, relax = node.output[0], self._tvm.relax
+        dims = self._shapes.get(name, ())
+        sizes = [self.dim(dim) for dim in dims]
+        is_known = name in self._dtypes and all(size is not None for size in sizes)
+        if not is_known or 0 not in dims or len(node.output) != 1:
+            return None
+        return relax.op.zeros(relax.ShapeExpr(sizes), str(helper.tensor_dtype_to_np_dtype(self._dtypes[name])))
 
     # Sizes that are expressions
 
