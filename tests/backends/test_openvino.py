@@ -610,6 +610,27 @@ def test_an_lstm_with_coupled_gates_is_refused():
         tt.decompose(tt.IRModule.from_onnx(small(node, shape=(3, 1, 2), opset=14, **weights)), "openvino")
 
 
+def test_quotients_of_static_sizes_are_cut_off():
+    compared_text("g (float[4, 1] x) => (int64[2] y) <int64[1] by = {-2}> { s = Shape(x) y = Div(s, by) }")
+
+
+def test_scalars_are_repeated():
+    node = helper.make_node("Tile", ["x", "repeats"], ["y"])
+    compared([node], {"x": np.array(2, "float32")}, {"y": "float32"}, repeats=np.zeros(0, "int64"))
+
+
+@pytest.mark.parametrize(("shape", "is_taken"), [(("n", 3, "m"), True), (("n", 1, "m", 2), False)])
+def test_computed_numbers_of_repeats(shape, is_taken):
+    program = small(helper.make_node("Tile", ["x", "r"], ["y"]), shape=shape, opset=13)
+    program.graph.input.append(helper.make_tensor_value_info("r", TensorProto.INT64, (len(shape),)))
+    if not is_taken:
+        with pytest.raises(InfeasibleError, match="the repeats 'r' of more than three dimensions are computed"):
+            tt.decompose(program, "openvino")
+        return
+    x, repeats = np.arange(12, dtype="float32").reshape(2, 3, 2), np.array([2, 1, 3])
+    np.testing.assert_array_equal(tt.build(program, "openvino").run({"x": x, "r": repeats})["y"], np.tile(x, repeats))
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
@@ -621,10 +642,11 @@ def test_an_lstm_with_coupled_gates_is_refused():
             helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[8], strides=[3], ceil_mode=1),
             "needs padded images as large as",
         ),
+        (helper.make_node("Compress", ["x", "none"], ["y"], axis=2), "no Compress that keeps nothing, as 'none' does"),
     ],
 )
 def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
-    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18))
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18, none=np.zeros(6, bool)))
     with pytest.raises(InfeasibleError, match=reason):
         tt.decompose(module, "openvino", fold_constants=False)
 

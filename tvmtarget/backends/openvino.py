@@ -395,12 +395,16 @@ def _divide_exactly(model: Any) -> None:  # noqa: ANN401
 
     The mark is that of OpenVINO's `disable_divide_conversion` (`transformations/rt_info/nonconvertible_divide.hpp`). An
     inverse so marked is fused wrongly into the operation before it, and a division into a reduction (2026.4).
+
+    Quotients of integers are cut off, where OpenVINO rounds those of constants down.
     """
     rounded: set[str] = set()
     for node in reversed(model.get_ordered_ops()):
         kind, name = node.get_type_name(), node.get_friendly_name()
         readers = [one.get_node() for output in node.outputs() for one in output.get_target_inputs()]
         is_integer = kind == "Convert" and node.get_output_element_type(0).is_integral_number()
+        if kind == "Divide" and not node.get_output_element_type(0).is_real():
+            node.set_attribute("m_pythondiv", False)
         if (
             kind in _ROUNDS
             or is_integer
@@ -761,12 +765,15 @@ def _expansion(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
 
 def _tiling(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a Tile of four or five dimensions as one of six where sizes are open.
+    """Write a Tile of four or five dimensions as one of six where sizes are open, and one of a scalar as what it is.
 
     OpenVINO returns other elements where a second dimension of 1 and one that is open are repeated (2026.4).
     """
     x, repeats = node.input
     rank = builder.rank(x)
+    if rank == 0:
+        builder.add("Identity", [x], node.output[0])
+        return
     if rank not in (4, 5) or all(isinstance(dim, int) for dim in _dims(builder, x)):
         builder.nodes.append(node)
         return

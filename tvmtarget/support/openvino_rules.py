@@ -247,6 +247,23 @@ def _some_elements(op: Op) -> Reject | None:
     return None
 
 
+def _some_kept(op: Op) -> Reject | None:
+    """Reject a constant condition that keeps nothing: the process ends when that is compiled (2026.4)."""
+    condition = op.constant(1)
+    if condition is None or condition.any():
+        return None
+    return reject("RULE", f"it has no {op.kind} that keeps nothing, as {op.operand(1)!r} does")
+
+
+def _few_computed_repeats(op: Op) -> Reject | None:
+    """Reject computed repeats of more than three dimensions, of which it returns other elements (2026.4)."""
+    tensor = op.tensor(0)
+    if op.is_constant(1) or (tensor is not None and tensor.shape is not None and len(tensor.shape) <= 3):
+        return None
+    message = f"the repeats {op.operand(1)!r} of more than three dimensions are computed at run time"
+    return reject("NEED_CONST", message, hint=STATIC_INPUTS)
+
+
 def _sorted_or_along_an_axis(op: Op) -> Reject | None:
     """Reject elements of a whole tensor that are not sorted, and slices of integers (2026.4).
 
@@ -468,6 +485,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("BatchNormalization", "RMSNormalization"), Rule(checks=(_one_numeric_type,))),
     "Celu": Rule(dtypes=frozenset({"float32"})),
     "Col2Im": Rule(constants=(1, 2), checks=(_two_dimensions,)),
+    "Compress": Rule(checks=(_some_kept,)),
     "Conv": _WEIGHTED,
     "ConvInteger": Rule(checks=(_static_weights, _few_terms)),
     "ConvTranspose": Rule(checks=(_static_weights, _no_open_padding)),
@@ -522,7 +540,7 @@ RULES: dict[str, Rule] = {
     "Split": Rule(checks=(_no_rest,)),
     "Unique": Rule(checks=(_sorted_or_along_an_axis,)),
     "Squeeze": Rule(constants=(1,), checks=(_known_axes,)),
-    "Tile": Rule(constants=(1,)),
+    "Tile": Rule(checks=(_few_computed_repeats,)),
     "TopK": Rule(constants=(1,), checks=(_some_elements,)),
     "Unsqueeze": Rule(constants=(1,)),
 }
