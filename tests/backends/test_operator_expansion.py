@@ -236,6 +236,27 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("leaf", ["llvm", "openvino"])
+def test_weights_of_few_bits_have_an_order_of_groups(leaf):
+    pytest.importorskip(leaf.replace("llvm", "tvm"))
+    rows, columns, block = 3, 40, 16
+    inputs, groups = {"a": floats(2, columns)}, RNG.permutation(np.arange(3 * block) // block).astype("int32")
+    values, zeros = RNG.integers(0, 16, (rows, 3 * block)), RNG.integers(0, 16, (rows, 4))
+    constants = {
+        "b": (values[:, ::2] | values[:, 1::2] << 4).astype("uint8").reshape(rows, 3, block // 2),
+        "s": floats(rows, 3),
+        "z": (zeros[:, ::2] | zeros[:, 1::2] << 4).astype("uint8"),
+        "g": groups,
+    }
+    proto = model("MatMulNBits", inputs, constants, domain="com.microsoft", N=rows, K=columns, bits=4, block_size=block)
+    order = groups[:columns]
+    weights = (values[:, :columns] - zeros[:, order]) * constants["s"][:, order]
+    found = tt.build(proto, leaf).run(inputs)["y0"]
+    np.testing.assert_allclose(found, inputs["a"] @ weights.T, rtol=1e-3, atol=1e-3)
+    with pytest.raises(InfeasibleError, match="it ignores the zero points 'z' of"):
+        tt.decompose(proto, "onnxruntime")
+
+
 @pytest.mark.parametrize(
     ("dtype", "block", "axis", "shape"),
     [

@@ -129,20 +129,21 @@ def _few_bits(packed: Array, count: int, bits: int) -> Array:
 
 def _block_product(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a MatMulNBits as a MatMul with dequantized weights."""
-    a, b, scale, zero, _, bias = operands_of(node, 6)
+    a, b, scale, zero, groups, bias = operands_of(node, 6)
     attributes = attributes_of(node)
     rows, columns = attributes["N"], attributes["K"]
     bits, block = attributes.get("bits", 4), attributes["block_size"]
     blocks = -(-columns // block)
     values = _few_bits(builder.known(b).reshape(rows, blocks, -1), block, bits).astype("float32")
-    scales = builder.known(scale).reshape(rows, blocks, 1)
+    scales = builder.known(scale).reshape(rows, blocks)
     zeros: Array = np.full((rows, blocks), 1 << (bits - 1), "float32")
     if zero:
         known = builder.known(zero)
         is_packed = known.dtype == np.uint8
         zeros = _few_bits(known.reshape(rows, -1), blocks, bits) if is_packed else known.reshape(rows, blocks)
-    weights = (values - zeros[..., None].astype("float32")) * scales.astype("float32")
-    flat = weights.reshape(rows, -1)[:, :columns].T.astype(scales.dtype)
+    group = builder.known(groups)[:columns] if groups else np.arange(columns) // block
+    floats = values.reshape(rows, -1)[:, :columns] - zeros.astype("float32")[:, group]
+    flat = (floats * scales.astype("float32")[:, group]).T.astype(scales.dtype)
     product = builder.add("MatMul", [a, builder.constant(flat, b)], None if bias else node.output[0])
     if bias:
         builder.add("Add", [product, bias], node.output[0])

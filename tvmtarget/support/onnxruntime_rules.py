@@ -434,6 +434,19 @@ def _ranks(least: int, most: int = 99) -> Callable[[Op], Reject | None]:
     return check
 
 
+def _usual_blocks(op: Op) -> Reject | None:
+    """Reject zero points and groups of weights in blocks that it ignores, or fails at when it runs (1.31)."""
+    bits, zeros, has_groups = op.attr("bits") or 4, op.tensor(3), bool(op.operand(4))
+    if has_groups and bits != 4:
+        return reject("RULE", f"it computes {op.kind} of {bits} bits without an order of groups only")
+    if has_groups and zeros is not None and zeros.dtype == "uint8":
+        message = f"it ignores the zero points {op.operand(3)!r} of {op.kind} beside an order of groups"
+        return reject("RULE", message, hint="make them floats")
+    if bits == 8 and zeros is not None and zeros.dtype != "uint8":
+        return reject("DTYPE", f"it does not support {op.kind} of 8 bits with zero points of {zeros.dtype}")
+    return None
+
+
 # Types whose scattered elements it reduces when it runs only to fail (1.31).
 _NOT_SCATTERED = {
     ("ScatterElements", "add"): {"float16"},
@@ -546,6 +559,7 @@ RULES: dict[str, Rule] = {
     "TopK": Rule(dtypes=_SIGNED - {"int16"} | _FLOATS | {"uint8"}),
     "ai.onnx.ml::TreeEnsemble": Rule(checks=(_no_numbered_transform,)),
     "com.microsoft::FastGelu": Rule(checks=(_ranks(1),)),
+    "com.microsoft::MatMulNBits": Rule(checks=(_usual_blocks,)),
 }
 
 UNSUPPORTED = {"ImageDecoder": "it has no kernel for ImageDecoder"}

@@ -952,9 +952,7 @@ def _check_skip_norm(op: Op) -> Reject | None:
 
 
 def _check_blocks(op: Op) -> Reject | None:
-    """Require weights in their usual order, of 2, 4 or 8 bits."""
-    if op.operand(4):
-        return reject("RULE", f"it does not support {op.kind} with an order of groups, {op.operand(4)!r}")
+    """Require weights of 2, 4 or 8 bits."""
     zeros = op.tensor(3)
     if op.attr("bits") not in (None, 2, 4, 8) or (
         zeros is not None and zeros.dtype not in ("uint8", "float16", "float32")
@@ -1068,7 +1066,7 @@ EXPANDED: dict[str, Rule] = {
     "com.microsoft::MatMulIntegerToFloat": Rule(dtypes=_BYTES, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulNBits": Rule(
         dtypes=frozenset({"float16", "float32"}),
-        constants=(1, 2, 3),
+        constants=(1, 2, 3, 4),
         attrs={"weight_prepacked": (0,)},
         checks=(_check_blocks,),
     ),
