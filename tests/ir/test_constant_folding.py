@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import TensorProto, helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import UnknownNameError
@@ -138,6 +138,25 @@ def test_what_is_random_quantized_or_returned_stays():
         float[2] c = {1, 2}> {
         w = DequantizeLinear(q, scale) r = RandomUniformLike(c) a = Add(w, r) y = Add(x, a) z = Neg(c) }""")
     assert fold_constants(module) is module or kinds(fold_constants(module)) == kinds(module)
+
+
+@pytest.mark.parametrize("dtype", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2FNUZ"])
+def test_constants_of_short_floats_become_those_of_float32(dtype):
+    element, numbers = getattr(TensorProto, dtype), [0.5, -1.5, 3.0, 0.25, -8.0, 1.0]
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+        g (float[n,2] x) => (float[n,3] y, float[n,3] z) <float[3] scale = {0.5, 2.0, 4.0}> {
+            t = Transpose(w) c = Cast<to = 1>(t) y = MatMul(x, c)
+            f = DequantizeLinear<axis = 0>(w, scale) u = Transpose(f) z = MatMul(x, u) }""")
+    if dtype == "BFLOAT16":  # which no operator dequantizes
+        model.graph.node[3].CopyFrom(helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT))
+    model.graph.initializer.append(helper.make_tensor("w", element, (3, 2), numbers))
+    module = tt.IRModule.from_onnx(model)
+    folded = fold_constants(module)
+    assert kinds(folded) == ["MatMul", "MatMul"]
+    x = np.float32([[1, 2], [3, -4]])
+    for name, array in run(module, x=x).items():
+        np.testing.assert_array_equal(run(folded, x=x)[name], array)
+    tt.decompose(module, "onnxruntime")
 
 
 def test_results_that_onnx_does_not_define_stay():

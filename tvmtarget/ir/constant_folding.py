@@ -60,7 +60,7 @@ def _kinds(names: str) -> frozenset[str]:
 
 
 # Operators whose results ONNX's reference evaluator computes exactly as ONNX defines them, or to the last digits of
-# the element type. Quantized weights stay quantized, and what draws random numbers stays.
+# the element type. Weights that are quantized to integers stay so, and what draws random numbers stays.
 _MOVES = _kinds(
     "Compress Concat ConstantOfShape Expand Flatten Gather GatherND Identity NonZero Pad Reshape ScatterElements "
     "ScatterND Slice Split Squeeze Tile Transpose Trilu Unsqueeze Where"
@@ -77,6 +77,8 @@ _ORDERS = _kinds("TopK Unique")
 _NUMBERS = frozenset(
     {"bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
+# Floats that few code generators know, as what constants are stored in; in float32, these are exact.
+_STORED = frozenset({"bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"})
 _MOST_ROUNDS = 64  # of folding bodies again, as assumed sizes do not hold
 _FIRST_OPSET = 7  # before it, operands are broadcast by an attribute
 _SIZES_AS_OPERANDS = 13  # from it on, sizes and axes are operands
@@ -175,7 +177,7 @@ def _has_empty_parts(function: Function) -> bool:
 
 
 def _is_foldable(call: Call) -> bool:
-    is_known = any(call.kind in kinds for kinds in (_MOVES, _COMPUTES, _SUMS, _ORDERS))
+    is_known = any(call.kind in kinds for kinds in (_MOVES, _COMPUTES, _SUMS, _ORDERS, _kinds("DequantizeLinear")))
     return is_known and call.op == f"onnx.{call.kind}" and not call.has_effect and not call.regions
 
 
@@ -750,9 +752,12 @@ def _is_constant(call: Call, scope: _Scope) -> bool:
 
 def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:
     """Return whether the reference evaluator computes an operation on some element types as ONNX defines it."""
-    dtypes = dtypes | {type_.dtype for type_ in stated if isinstance(type_, TensorType)}
+    results = {type_.dtype for type_ in stated if isinstance(type_, TensorType)}
+    if call.kind == "DequantizeLinear" or (call.kind == "Cast" and dtypes <= _STORED):
+        return not dtypes.isdisjoint(_STORED) and dtypes <= _STORED | {"float32"} and results == {"float32"}
+    dtypes = dtypes | results
     if call.kind in _MOVES:
-        return dtypes <= _NUMBERS | {"string"}
+        return dtypes <= _NUMBERS | _STORED | {"string"}
     if call.kind in _ORDERS:
         return call.attr("sorted") != 0 and dtypes <= {one for one in _NUMBERS if "int" in one}
     return dtypes <= _NUMBERS and not (call.kind in _SUMS and "float16" in dtypes)

@@ -438,7 +438,7 @@ def _usual_blocks(op: Op) -> Reject | None:
     """Reject zero points and groups of weights in blocks that it ignores, or fails at when it runs (1.31)."""
     bits, zeros, has_groups = op.attr("bits") or 4, op.tensor(3), bool(op.operand(4))
     if has_groups and bits != 4:
-        return reject("RULE", f"it computes {op.kind} of {bits} bits without an order of groups only")
+        return reject("RULE", f"it computes {op.kind} of {bits!r} bits without an order of groups only")
     if has_groups and zeros is not None and zeros.dtype == "uint8":
         message = f"it ignores the zero points {op.operand(3)!r} of {op.kind} beside an order of groups"
         return reject("RULE", message, hint="make them floats")
