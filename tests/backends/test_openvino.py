@@ -642,11 +642,12 @@ def test_computed_numbers_of_repeats(shape, is_taken):
             helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[8], strides=[3], ceil_mode=1),
             "needs padded images as large as",
         ),
+        (helper.make_node("ReduceMax", ["x", "axis"], ["y"]), "the axes 'axis' of ReduceMax are a scalar; make them a"),
         (helper.make_node("Compress", ["x", "none"], ["y"], axis=2), "no Compress that keeps nothing, as 'none' does"),
     ],
 )
 def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: str) -> None:
-    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18, none=np.zeros(6, bool)))
+    module = tt.IRModule.from_onnx(small(node, shape=(1, 2, 6), opset=18, none=np.zeros(6, bool), axis=np.array(1)))
     with pytest.raises(InfeasibleError, match=reason):
         tt.decompose(module, "openvino", fold_constants=False)
 

@@ -236,6 +236,14 @@ def test_products_with_weights_of_few_bits(bits, zeros, dtype):
     np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
 
 
+def test_an_axis_that_is_a_scalar_is_inserted():
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n,1,3] x) => (float[n,1,1,3] y, float[n,3] z) <int64 axis = {1}> {
+            y = Unsqueeze(x, axis) z = Squeeze(x, axis) }""")
+    found = tt.build(proto, "llvm").run({"x": np.ones((2, 1, 3), "float32")})
+    assert [found[name].shape for name in "yz"] == [(2, 1, 1, 3), (2, 3)]
+
+
 @pytest.mark.parametrize("leaf", ["llvm", "openvino"])
 def test_weights_of_few_bits_have_an_order_of_groups(leaf):
     pytest.importorskip(leaf.replace("llvm", "tvm"))

@@ -158,6 +158,16 @@ def _equal(builder: ExpansionBuilder, node: NodeProto) -> None:
         builder.nodes.append(node)
 
 
+def _along_axes(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a Squeeze or Unsqueeze along one axis that is a scalar, as torch exports it, as one along a vector."""
+    x, axes = operands_of(node, 2)
+    known = builder.array(axes)
+    if known is not None and not known.ndim:
+        builder.add(node.op_type, [x, builder.constant(known.reshape(1), axes)], node.output[0])
+    else:
+        builder.nodes.append(node)
+
+
 def _scatter(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a reduction of scattered truth values as a product of numbers; a sum is false where all of it is.
 
@@ -707,6 +717,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "ReduceLogSumExp": _log_sum_exp,
     "Resize": _image_resize,
     **dict.fromkeys(("ScatterElements", "ScatterND"), _scatter),
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), _along_axes),
     "SimplifiedLayerNormalization": _simple_norm,
     "com.microsoft::CDist": _distances,
     "com.microsoft::DynamicQuantizeLSTM": _quantized_lstm,

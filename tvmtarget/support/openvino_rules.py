@@ -255,6 +255,14 @@ def _some_kept(op: Op) -> Reject | None:
     return reject("RULE", f"it has no {op.kind} that keeps nothing, as {op.operand(1)!r} does")
 
 
+def _listed_axes(op: Op) -> Reject | None:
+    """Reject axes that are a scalar, for which it reduces all: ONNX defines vectors only."""
+    axes = op.constant(1)
+    if axes is None or axes.ndim:
+        return None
+    return reject("RANK", f"the axes {op.operand(1)!r} of {op.kind} are a scalar", hint="make them a vector")
+
+
 def _few_computed_repeats(op: Op) -> Reject | None:
     """Reject computed repeats of more than three dimensions, of which it returns other elements (2026.4)."""
     tensor = op.tensor(0)
@@ -460,7 +468,7 @@ def _usual_places(op: Op) -> Reject | None:
 
 
 _RECURRENT = Rule(attrs={"layout": (0,)}, checks=(_usual_network,))
-_REDUCED = Rule(constants=(1,))
+_REDUCED = Rule(constants=(1,), checks=(_listed_axes,))
 _WEIGHTED = Rule(checks=(_static_weights,))
 _COMPARED = Rule(checks=(_no_equal_floats,))
 
@@ -508,7 +516,7 @@ RULES: dict[str, Rule] = {
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
     # It rounds logarithms of integers, where others cut them off.
-    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), Rule(dtypes=_FLOATS, constants=(1,))),
+    **dict.fromkeys(("ReduceLogSum", "ReduceLogSumExp"), replace(_REDUCED, dtypes=_FLOATS)),
     "Resize": Rule(
         dtypes=_RESIZED,
         attrs={
