@@ -610,6 +610,15 @@ def test_an_lstm_with_coupled_gates_is_refused():
         tt.decompose(tt.IRModule.from_onnx(small(node, shape=(3, 1, 2), opset=14, **weights)), "openvino")
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("attributes", [{}, {"keepdims": 0}, {"noop_with_empty_axes": 1}])
+@pytest.mark.parametrize("axes", [None, [0, -1]])
+def test_integers_are_added_exactly(dtype, attributes, axes):
+    x = np.random.default_rng(0).integers(-(2**26), 2**26, (2, 3, 4)).astype(dtype)
+    node = helper.make_node("ReduceSum", ["x", "axes"] if axes else ["x"], ["y"], **attributes)
+    compared([node], {"x": x}, {"y": dtype}, **({"axes": np.array(axes)} if axes else {}))
+
+
 def test_quotients_of_static_sizes_are_cut_off():
     compared_text("g (float[4, 1] x) => (int64[2] y) <int64[1] by = {-2}> { s = Shape(x) y = Div(s, by) }")
 

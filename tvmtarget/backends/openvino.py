@@ -26,7 +26,7 @@ from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.size_requirements import RunSizes
 from tvmtarget.ir.types import Dim
 from tvmtarget.python_process import never_free_in_forks
-from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES
+from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -704,6 +704,32 @@ def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         builder.along("ReduceSum", sizes, stated, node.output[0], keepdims=attributes.get("keepdims", 1))
 
 
+def _sum(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a ReduceSum of integers as the last of cumulative sums, which OpenVINO adds as integers, others as floats.
+
+    They begin with 0, so that there is one for an axis without elements.
+    """
+    x, axes = operands_of(node, 2)
+    if builder.opset < SUMS_SINCE or _dtype(builder, x) not in ("int32", "int64"):
+        builder.nodes.append(node)
+        return
+    rank, attributes = builder.rank(x), attributes_of(node)
+    stated = builder.known(axes).tolist() if axes else attributes.get("axes", [])
+    if not stated and not attributes.get("noop_with_empty_axes"):
+        stated = range(rank)
+    places = sorted(axis % rank for axis in stated)
+    if places:
+        pads = np.array([*(int(axis in places) for axis in range(rank)), *[0] * rank])
+        x = builder.add("Pad", [x, builder.constant(pads, x)])
+    for axis in places:
+        sums = builder.add("CumSum", [x, builder.constant(np.array(axis), x)])
+        x = builder.add("Gather", [sums, builder.constant(np.array([-1]), x)], axis=axis)
+    if places and attributes.get("keepdims") == 0:
+        builder.along("Squeeze", x, places, node.output[0])
+    else:
+        builder.add("Identity", [x], node.output[0])
+
+
 def _norm_of_image(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a GlobalLpPool by its definition: OpenVINO does not compile it for symbolic dimensions."""
     (x,), order = node.input, float(attributes_of(node).get("p", 2))
@@ -909,6 +935,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **TRAVERSED_TREES,
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
+    "ReduceSum": _sum,
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,
     "DynamicQuantizeLinear": _dynamic_quantization,

@@ -28,6 +28,7 @@ __all__ = [
     "EXACT",
     "OPSETS",
     "RULES",
+    "SUMS_SINCE",
     "UNSUPPORTED",
     "check_empty",
     "check_integers",
@@ -89,6 +90,7 @@ EMPTY = frozenset(
 # Trees are walked level by level.
 _MOST_LEVELS = 256
 _MOST_WEIGHTS = 1 << 24
+SUMS_SINCE = 11  # version of cumulative sums, by which integers are added
 EXACT = 2**24  # float32 holds all integers up to this one
 
 
@@ -109,7 +111,8 @@ def check_integers(op: Op) -> Reject | None:
     if tensor is not None and tensor.dtype in _BYTES and op.kind in _SATURATING:
         return reject("DTYPE", f"its {op.kind} of {tensor.dtype} saturates", hint="cast to int32")
     is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
-    if tensor is not None and tensor.dtype in _WIDE and is_long and op.kind in _BY_FLOATS:
+    is_sum = op.kind == "ReduceSum" and op.opset >= SUMS_SINCE
+    if tensor is not None and tensor.dtype in _WIDE and is_long and op.kind in _BY_FLOATS and not is_sum:
         return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in float32", hint="cast to float32")
     # The greatest integer stands for the end of a slice, and is truncated to a size that does too.
     for index in range(len(op.call.inputs) if op.kind != "Slice" else 1):
