@@ -1,4 +1,4 @@
-"""Fourier transforms on llvm, which multiplies by matrices, beside those of NumPy."""
+"""Fourier transforms on llvm and openvino, which multiply by matrices, beside those of NumPy."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
 
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
+pytest.importorskip("openvino", reason="pip install 'tvmtarget[openvino]'")
 
 RNG = np.random.default_rng(20)
 
@@ -17,8 +18,9 @@ def module(text, version=20):
 
 
 def transformed(text, x, version=20):
-    program = tt.build(module(text, version), "llvm")
-    return next(iter(program.run({"x": x}).values()))
+    found, other = (tt.build(module(text, version), leaf)(x) for leaf in ("llvm", "openvino"))
+    np.testing.assert_allclose(other, found, rtol=1e-5, atol=1e-5, strict=True)
+    return found
 
 
 def floats(*shape):
@@ -83,6 +85,11 @@ def test_transforms_that_are_not_computed_are_refused():
     long = module("g (float[1,4096,1] x) => (float[1,4096,2] y) { y = DFT(x) }")
     with pytest.raises(InfeasibleError, match="RULE: it multiplies by a matrix of 4096 x 4096, and supports up to"):
         tt.decompose(long, "llvm")
+
+
+def test_transforms_of_symbolic_length_are_left_by_openvino():
+    with pytest.raises(InfeasibleError, match="how many samples DFT transforms is not known; give the inputs static"):
+        tt.decompose(module("g (float[b,n,2] x) => (float[b,n,2] y) { y = DFT(x) }"), "openvino")
 
 
 @pytest.mark.parametrize(("parts", "inverse"), [(1, 0), (2, 0), (2, 1)])

@@ -16,6 +16,7 @@ import onnx.version_converter
 
 from tvmtarget.backends.classical_expansion import TRAVERSED_TREES, TREES_SINCE
 from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
@@ -933,6 +934,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **{kind: expand for kind, expand in EXPANSIONS.items() if kind in RULES and "::" in kind},
     "SimplifiedLayerNormalization": EXPANSIONS["SimplifiedLayerNormalization"],
     **TRAVERSED_TREES,
+    **FOURIER_EXPANSIONS,
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "ReduceSum": _sum,

@@ -41,6 +41,7 @@ __all__ = [
     "order_to_resize",
     "reduced_dims",
     "squeezed_dims",
+    "transformed_dim",
     "unknown_fit",
 ]
 
@@ -985,9 +986,7 @@ _LARGEST_TRANSFORM = 1 << 22  # elements of a matrix: 32 MiB of complex values
 
 def _check_transform(op: Op) -> Reject | None:
     """Require one of the operations that are written as products (`backends/fourier_expansion.py`)."""
-    shape, length, axis = _shape(op, 0), op.constant(1), op.constant(2)
-    stated = _number(op, "axis", 1) if op.opset < 20 else -2
-    samples = _dim(shape, stated if axis is None else int(axis.item()))
+    shape, length, samples = _shape(op, 0), op.constant(1), transformed_dim(op)
     is_whole = not op.attr("onesided") and not op.operand(1)
     if not _is_static(shape[-1:]) or not (isinstance(samples, int) or is_whole):
         return _symbolic(op, 0)
@@ -998,6 +997,19 @@ def _check_transform(op: Op) -> Reject | None:
         return reject("ATTR", "it supports one-sided DFT of real values, and of complex ones with inverse=1")
     default = 2 * (samples - 1) if is_half and is_inverse else samples
     return _check_matrix(op, samples, default if length is None else int(length.item()))
+
+
+def transformed_dim(op: Op) -> Dim:
+    """Return the dimension along which a DFT transforms.
+
+    Args:
+        op: a DFT.
+
+    Returns:
+        The dimension; None if it is not known.
+    """
+    axis, stated = op.constant(2), _number(op, "axis", 1) if op.opset < 20 else -2
+    return _dim(_shape(op, 0), stated if axis is None else int(axis.item()))
 
 
 def _check_frames(op: Op) -> Reject | None:
