@@ -786,6 +786,25 @@ def test_different_slices_of_integers_are_found_elsewhere(dtype):
         tt.decompose(parser.parse_model(text), "openvino")
 
 
+@pytest.mark.parametrize(("size", "is_taken"), [("n", True), ("unk__0", False), ("n - 3", False)])
+def test_different_elements_of_what_may_be_empty_are_found_elsewhere(size, is_taken):
+    program = small(helper.make_node("Unique", ["x"], ["y"]), shape=(size,), opset=18)
+    if is_taken:
+        tt.decompose(program, "openvino")
+    else:
+        with pytest.raises(InfeasibleError, match="it finds elements in 'x' where a run has none"):
+            tt.decompose(program, "openvino")
+
+
+def test_scattered_truth_values_are_added():
+    nodes = [
+        helper.make_node("ScatterND", ["x", "places", "updates"], ["s"], reduction="add"),
+        helper.make_node("Cast", ["s"], ["y"], to=TensorProto.INT64),
+    ]
+    constants = {"places": np.array([[1], [1]]), "updates": np.array([True, True])}
+    compared(nodes, {"x": np.array([False, True, False])}, {"y": "int64"}, **constants)
+
+
 def test_truth_values_of_inputs_are_chosen():
     text = """<ir_version: 8, opset_import: ["": 17]> g (bool[n,2] x, bool[2,2] z) => (bool[2,2] y, bool[n,2] w)
         <bool one = {1}> { y = Where(x, z, x) w = Where(x, x, one) }"""

@@ -951,6 +951,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QLinearMatMul": _quantized_product,
     "QuantizeLinear": _other_quantization,
     "RoiAlign": _regions,
+    **dict.fromkeys(("ScatterElements", "ScatterND"), EXPANSIONS["ScatterND"]),
     "Softmax": _softmax,
     "Tile": _tiling,
     "Where": _choice,

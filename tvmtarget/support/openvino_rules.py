@@ -273,6 +273,15 @@ def _known_samples(op: Op) -> Reject | None:
     return reject("SHAPE_DYNAMIC", f"how many samples {op.kind} transforms is not known", hint=STATIC_INPUTS)
 
 
+def _never_empty(op: Op) -> Reject | None:
+    """Reject what may have no elements in some runs, for which it returns those of the run before (2026.4)."""
+    tensor = op.tensor(0)
+    dims = (None,) if tensor is None or tensor.shape is None else tensor.shape
+    if tvm_rules.check_nonempty(op, dims) is None:
+        return None
+    return reject("SHAPE_DYNAMIC", f"it finds elements in {op.operand(0)!r} where a run has none", hint=STATIC_INPUTS)
+
+
 def _few_computed_repeats(op: Op) -> Reject | None:
     """Reject computed repeats of more than three dimensions, of which it returns other elements (2026.4)."""
     tensor = op.tensor(0)
@@ -559,7 +568,7 @@ RULES: dict[str, Rule] = {
     # The process ends where it computes axes.
     "Slice": Rule(constants=(3,)),
     "Split": Rule(checks=(_no_rest,)),
-    "Unique": Rule(checks=(_sorted_or_along_an_axis,)),
+    "Unique": Rule(checks=(_sorted_or_along_an_axis, _never_empty)),
     "Squeeze": Rule(constants=(1,), checks=(_known_axes,)),
     "Tile": Rule(checks=(_few_computed_repeats,)),
     "TopK": Rule(constants=(1,), checks=(_some_elements,)),
