@@ -159,6 +159,13 @@ def test_constants_of_short_floats_become_those_of_float32(dtype):
     tt.decompose(module, "onnxruntime")
 
 
+@pytest.mark.parametrize(("size", "left"), [("2", ["Slice", "Identity"]), ("n", ["Split"])])
+def test_a_split_into_all_and_nothing_stays_where_a_run_checks_its_sizes(size, left):
+    module = read(f"""g (float[{size},3] x) => (float[2,3] y, float[0,3] z) <int64[2] parts = {{2, 0}}> {{
+        y, z = Split<axis = 0>(x, parts) }}""")
+    assert sorted(kinds(fold_constants(module))) == sorted(left)
+
+
 def test_results_that_onnx_does_not_define_stay():
     module = read("""g (int64[2] x) => (int64[2] y) <int64[2] a = {7, -7}, int64[2] zero = {0, 0},
         float[2] f = {nan, 1}> {

@@ -447,10 +447,13 @@ class _Folding:
     def _full_part(self, call: Call, scope: _Scope) -> Function | None:
         """Return operations for a Split of which one part is all, and the others have no elements; None for others."""
         stated = scope.values.get(call.inputs[1]) if len(call.inputs) > 1 else None
-        axis = self._axis(call, scope.tensor(call.inputs[0]))
-        if stated is None or axis is None or self._version < _SIZES_AS_OPERANDS:
+        data = scope.tensor(call.inputs[0])
+        axis = self._axis(call, data)
+        if stated is None or axis is None or data is None or data.shape is None or self._version < _SIZES_AS_OPERANDS:
             return None
         sizes = stated.tolist()
+        if data.shape[axis] != sum(sizes):  # where only a run can tell whether they fit, the Split checks it
+            return None
         if len(sizes) != len(call.outputs) or len(sizes) - sizes.count(0) != 1 or len(sizes) == 1:
             return None
         zero, along = (self._names.fresh(f"{call.outputs[0].name}_{name}") for name in ("zero", "axis"))
