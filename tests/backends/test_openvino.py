@@ -796,6 +796,31 @@ def test_different_elements_of_what_may_be_empty_are_found_elsewhere(size, is_ta
             tt.decompose(program, "openvino")
 
 
+@pytest.mark.parametrize("axis", [1, None])
+def test_conditions_may_be_longer_than_what_they_select(axis):
+    node = helper.make_node("Compress", ["x", "condition"], ["y"], **({} if axis is None else {"axis": axis}))
+    x = np.arange(6, dtype="float32").reshape(3, 2)
+    compared([node], {"x": x}, {"y": "float32"}, condition=np.array([True, False, True, True, False, True, True, True]))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("g (int16[n] x) => (int16[n] y) { y = Add(x, x) }", "it computes Add of int16 in 32 bits; cast to int32"),
+        ("g (int32[n] x) => (uint16[n] y) { y = Cast<to = 4>(x) }", "it keeps numbers of int32 that uint16 does not"),
+        ("g (float x) => (int64[0] y) { y = Shape(x) }", "the shape 'y' of no dimensions is not that of ONNX"),
+        (
+            'g (int64[2,2] x) => (int64[2,2] y) { y = Einsum<equation = "ij,jk->ik">(x, x) }',
+            "it computes Einsum of int64 in float32",
+        ),
+    ],
+)
+def test_integers_that_openvino_computes_otherwise_are_left_to_others(text, reason):
+    program = parser.parse_model('<ir_version: 8, opset_import: ["": 18]>' + text)
+    with pytest.raises(InfeasibleError, match=reason):
+        tt.decompose(program, "openvino", fold_constants=False)
+
+
 def test_scattered_truth_values_are_added():
     nodes = [
         helper.make_node("ScatterND", ["x", "places", "updates"], ["s"], reduction="add"),

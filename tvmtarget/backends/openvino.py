@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -811,11 +812,22 @@ def _tiling(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
 
 def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a Compress without axis as one of a vector: OpenVINO does not compile it for symbolic dimensions."""
+    """Write a Compress by no more truth values than there are elements, and without axis as one of a vector.
+
+    OpenVINO reads memory beyond the elements for others, and does not compile one without axis of symbolic dimensions.
+    """
     data, condition = node.input
     attributes = attributes_of(node)
-    if "axis" not in attributes:
+    if "axis" in attributes:
+        size = builder.sizes(data)[attributes["axis"]]
+    else:
+        size = math.prod(builder.sizes(data))
         data, attributes["axis"] = builder.reshape(data, [-1]), 0
+    [count] = builder.sizes(condition)
+    if not count or count > size:
+        first, last = (builder.constant(np.array([at]), data) for at in (0, attributes["axis"]))
+        end = builder.add("Gather", [builder.add("Shape", [data]), last])
+        condition = builder.add("Slice", [condition, first, end, first])
     builder.add("Compress", [data, condition], node.output[0], **attributes)
 
 

@@ -37,6 +37,7 @@ __all__ = [
 
 _FLOATS = frozenset({"float16", "float32"})
 _BYTES = frozenset({"int8", "uint8"})
+_SHORT = frozenset({"int16", "uint16"})
 _MOST_TRIED = 4096  # sizes of a dimension that is open
 _WIDE = frozenset({"int32", "int64"})
 
@@ -60,9 +61,9 @@ _REDUCTIONS = (
 )
 # On int32 and int64, its kernels for these compute in float32. The backend writes the comparisons otherwise.
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-_BY_FLOATS = frozenset({*_REDUCTIONS, "Clip", "Div", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
-# On integers of 8 bits, these saturate, where those of ONNX wrap around.
-_SATURATING = frozenset({"Abs", "Add", "Mul", "Neg", "Sub", "Sum"})
+_BY_FLOATS = frozenset({*_REDUCTIONS, "Clip", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
+# On integers of 8 bits, these saturate, and those of 16 bits it computes in 32, where those of ONNX wrap around.
+_WRAPPING = frozenset({"Abs", "Add", "Einsum", "Mul", "Neg", "Sub", "Sum"})
 # Operands that are lists of sizes, positions or axes, whose number decides on ranks.
 _LISTS = {
     "CenterCropPad": (1,),
@@ -108,8 +109,13 @@ def check_integers(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     if tensor is not None and tensor.dtype in _BYTES and op.kind in ("Div", "Mod"):
         return reject("DTYPE", f"it rounds {op.kind} of {tensor.dtype} as floats", hint="cast to float32")
-    if tensor is not None and tensor.dtype in _BYTES and op.kind in _SATURATING:
+    if tensor is not None and tensor.dtype in _BYTES and op.kind in _WRAPPING:
         return reject("DTYPE", f"its {op.kind} of {tensor.dtype} saturates", hint="cast to int32")
+    if tensor is not None and tensor.dtype in _SHORT and op.kind in _WRAPPING:
+        return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in 32 bits", hint="cast to int32")
+    is_short = op.kind in ("Cast", "CastLike") and op.dtype in _SHORT
+    if is_short and tensor is not None and "int" in tensor.dtype and not np.can_cast(tensor.dtype, op.dtype):
+        return reject("DTYPE", f"it keeps numbers of {tensor.dtype} that {op.dtype} does not hold")
     is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
     is_sum = op.kind == "ReduceSum" and op.opset >= SUMS_SINCE
     if tensor is not None and tensor.dtype in _WIDE and is_long and op.kind in _BY_FLOATS and not is_sum:
@@ -280,6 +286,13 @@ def _never_empty(op: Op) -> Reject | None:
     if tvm_rules.check_nonempty(op, dims) is None:
         return None
     return reject("SHAPE_DYNAMIC", f"it finds elements in {op.operand(0)!r} where a run has none", hint=STATIC_INPUTS)
+
+
+def _some_dimensions(op: Op) -> Reject | None:
+    """Reject the shape of a scalar, or of none of the dimensions: it is a scalar in what reads it."""
+    if op.outputs and _is_empty(op.outputs[0]):
+        return reject("RULE", f"the shape {op.call.outputs[0].name!r} of no dimensions is not that of ONNX")
+    return None
 
 
 def _few_computed_repeats(op: Op) -> Reject | None:
@@ -564,6 +577,7 @@ RULES: dict[str, Rule] = {
     "Upsample": Rule(dtypes=_RESIZED, checks=(_rounded_down, check_kept_sizes, _resizes_images)),
     "RoiAlign": Rule(attrs={"mode": ("avg",)}, checks=(_static_operands,)),
     "RotaryEmbedding": Rule(checks=(_static_operands,)),
+    "Shape": Rule(checks=(_some_dimensions,)),
     "SpaceToDepth": Rule(attrs={"mode": ("DCR",)}),
     # The process ends where it computes axes.
     "Slice": Rule(constants=(3,)),
