@@ -821,6 +821,21 @@ def test_integers_that_openvino_computes_otherwise_are_left_to_others(text, reas
         tt.decompose(program, "openvino", fold_constants=False)
 
 
+@pytest.mark.parametrize("lengths", ["input", "constant", "computed"])
+def test_lengths_beyond_the_elements_of_a_run_are_errors(lengths):
+    taken = {"input": "n", "constant": "three", "computed": "m"}[lengths]
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]>
+        g (float[t,2] x, int64[2] n) => (float[t,2] y, int64[2] m) <int64[2] three = {{3, 2}}> {{
+            m = Add(n, n) y = ReverseSequence(x, {taken}) }}""")
+    built, x = tt.build(program, "openvino"), np.arange(8, dtype="float32").reshape(4, 2)
+    n = np.array([1, 2] if lengths == "computed" else [3, 2])
+    count = np.array({"input": [3, 2], "constant": [3, 2], "computed": [2, 4]}[lengths])
+    expected = np.stack([np.r_[x[:k, at][::-1], x[k:, at]] for at, k in enumerate(count)], axis=1)
+    np.testing.assert_array_equal(built.run({"x": x, "n": n})["y"], expected)
+    with pytest.raises(RunError, match=r"length \d of .* is not one of up to 1 elements"):
+        built.run({"x": x[:1], "n": n})
+
+
 def test_scattered_truth_values_are_added():
     nodes = [
         helper.make_node("ScatterND", ["x", "places", "updates"], ["s"], reduction="add"),

@@ -831,6 +831,20 @@ def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Compress", [data, condition], node.output[0], **attributes)
 
 
+def _reversal(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a ReverseSequence by lengths that are no more than there are elements.
+
+    OpenVINO stops in the middle of a run where they are, and has overwritten memory then; checks report them.
+    """
+    x, lengths = node.input
+    attributes = attributes_of(node)
+    if builder.array(lengths) is None or not builder.sizes(x)[attributes.get("time_axis", 0)]:
+        first, axis = (builder.constant(np.array([at]), x) for at in (0, attributes.get("time_axis", 0)))
+        size = builder.add("Gather", [builder.add("Shape", [x]), axis])
+        lengths = builder.add("Max", [builder.add("Min", [lengths, size]), first])
+    builder.add("ReverseSequence", [x, lengths], node.output[0], **attributes)
+
+
 def _other_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a QuantizeLinear to 16 bits, or by computed scales, by its definition: OpenVINO does not support these."""
     _, scale, zero = operands_of(node, 3)
@@ -962,6 +976,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "QuantizeLinear": _other_quantization,
+    "ReverseSequence": _reversal,
     "RoiAlign": _regions,
     **dict.fromkeys(("ScatterElements", "ScatterND"), EXPANSIONS["ScatterND"]),
     "Softmax": _softmax,
@@ -1013,12 +1028,14 @@ class _IndexCheck:
         indices: name of the value.
         sizes: elements along each axis that they refer to.
         constant: the indices, if they are known.
+        are_lengths: whether they are numbers of elements, up to all.
     """
 
     node: str
     indices: str
     sizes: tuple[_Size, ...]
     constant: Array | None = None
+    are_lengths: bool = False
 
     def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
         """Raise an error for an index that is out of bounds.
@@ -1030,7 +1047,10 @@ class _IndexCheck:
         columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
         for column, size in zip(columns, self.sizes, strict=True):
             elements = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
-            wrong = column[(column < -elements) | (column >= elements)]
+            least, most = (0, elements) if self.are_lengths else (-elements, elements - 1)
+            wrong = column[(column < least) | (column > most)]
+            if wrong.size and self.are_lengths:
+                raise RunError(f"length {wrong[0]} of {self.node} is not one of up to {elements} elements")
             if wrong.size:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
 
@@ -1079,13 +1099,14 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
             if isinstance(dim, str) and dim:  # others have no name
                 places.setdefault(dim, (position, axis))
     for node in graph.node:
-        if node.op_type not in _ALONG_AXIS | _COORDINATES:
+        if node.op_type not in _ALONG_AXIS | _COORDINATES | {"ReverseSequence"}:
             continue
         data, indices = shapes.get(node.input[0]), shapes.get(node.input[1])
         attributes = {one.name: one.i for one in node.attribute}
         if data is None or indices is None:
             continue
-        first, count = attributes.get("axis", 0), 1
+        are_lengths = node.op_type == "ReverseSequence"
+        first, count = attributes.get("time_axis" if are_lengths else "axis", 0), 1
         if node.op_type in _COORDINATES:
             first, last = attributes.get("batch_dims", 0), indices[-1]
             count = last if isinstance(last, int) else 0
@@ -1094,7 +1115,8 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         tensor = tensors.get(node.input[1])
         if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
-            yield _IndexCheck(f"{node.name!r} ({node.op_type}) in {place}", node.input[1], known, constant)
+            name = f"{node.name!r} ({node.op_type}) in {place}"
+            yield _IndexCheck(name, node.input[1], known, constant, are_lengths)
 
 
 class _Program(Compiled):
