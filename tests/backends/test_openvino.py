@@ -836,6 +836,17 @@ def test_lengths_beyond_the_elements_of_a_run_are_errors(lengths):
         built.run({"x": x[:1], "n": n})
 
 
+def test_indices_beyond_sizes_that_follow_from_those_of_inputs_are_errors():
+    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n,3] x, float[2,3] u) => (float[p,3] y) <int64[4] pads = {1, 0, 1, 0},
+            int64[2,3] places = {0, 3, 1, 2, -4, 0}> {
+            v = Pad(x, pads) y = ScatterElements<axis = 0>(v, places, u) }""")
+    built, updates = tt.build(program, "openvino"), np.ones((2, 3), "float32")
+    assert built.run({"x": np.zeros((2, 3), "float32"), "u": updates})["y"].sum() == 6
+    with pytest.raises(RunError, match=r"index 3 of 'ScatterElements_1' .* is out of bounds for 3 elements"):
+        built.run({"x": np.zeros((1, 3), "float32"), "u": updates})
+
+
 def test_scattered_truth_values_are_added():
     nodes = [
         helper.make_node("ScatterND", ["x", "places", "updates"], ["s"], reduction="add"),

@@ -22,7 +22,7 @@ from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
-from tvmtarget.ir.dim_expressions import size_of
+from tvmtarget.ir.dim_expressions import size_of, symbols_of
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.size_requirements import RunSizes
@@ -1015,8 +1015,6 @@ _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Operators whose second operand holds indices along their axis, and those where it holds coordinates.
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _COORDINATES = frozenset({"GatherND", "ScatterND"})
-# A number of elements, or an input by position and the axis that has as many.
-_Size: TypeAlias = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -1026,27 +1024,29 @@ class _IndexCheck:
     Attributes:
         node: name, kind and place of the operator.
         indices: name of the value.
-        sizes: elements along each axis that they refer to.
+        sizes: elements along each axis that they refer to, as numbers or expressions of dimensions of the inputs.
         constant: the indices, if they are known.
         are_lengths: whether they are numbers of elements, up to all.
     """
 
     node: str
     indices: str
-    sizes: tuple[_Size, ...]
+    sizes: tuple[int | str, ...]
     constant: Array | None = None
     are_lengths: bool = False
 
-    def require_within(self, indices: Array, inputs: Sequence[Array]) -> None:
+    def require_within(self, indices: Array, sizes: Mapping[str, int]) -> None:
         """Raise an error for an index that is out of bounds.
 
         Args:
             indices: the value.
-            inputs: the inputs of the run.
+            sizes: the dimensions of the inputs of the run.
         """
         columns = [indices] if len(self.sizes) == 1 else np.moveaxis(indices, -1, 0)
         for column, size in zip(columns, self.sizes, strict=True):
-            elements = size if isinstance(size, int) else inputs[size[0]].shape[size[1]]
+            elements = size_of(size, sizes)
+            if elements is None:
+                continue
             least, most = (0, elements) if self.are_lengths else (-elements, elements - 1)
             wrong = column[(column < least) | (column > most)]
             if wrong.size and self.are_lengths:
@@ -1083,7 +1083,7 @@ def _size_problem(model: Any, inputs: Sequence[int | None], shapes: Sequence[tup
 def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
     """Yield what is to be checked in each run: indices, where they or the sizes of what they refer to are not known.
 
-    Sizes of values that are neither static nor dimensions of inputs are not checked.
+    Sizes that are neither static nor follow from those of inputs are not checked.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     constants = {name: tuple(tensor.dims) for name, tensor in tensors.items()}
@@ -1093,11 +1093,7 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if value.type.tensor_type.HasField("shape"):
             dims = value.type.tensor_type.shape.dim
             shapes[value.name] = tuple(one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims)
-    places: dict[str, tuple[int, int]] = {}
-    for position, value in enumerate(given):
-        for axis, dim in enumerate(shapes.get(value.name, ())):
-            if isinstance(dim, str) and dim:  # others have no name
-                places.setdefault(dim, (position, axis))
+    symbols = {dim for value in given for dim in shapes.get(value.name, ()) if isinstance(dim, str)}
     for node in graph.node:
         if node.op_type not in _ALONG_AXIS | _COORDINATES | {"ReverseSequence"}:
             continue
@@ -1110,8 +1106,8 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if node.op_type in _COORDINATES:
             first, last = attributes.get("batch_dims", 0), indices[-1]
             count = last if isinstance(last, int) else 0
-        sizes = [size if isinstance(size, int) else places.get(size) for size in data[first % len(data) :]]
-        known = tuple(size for size in sizes[:count] if size is not None)
+        sizes = data[first % len(data) :][:count]
+        known = tuple(size for size in sizes if isinstance(size, int) or (size and symbols_of(size) <= symbols))
         tensor = tensors.get(node.input[1])
         if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
@@ -1184,10 +1180,11 @@ class _Program(Compiled):
                 )
         if self._sizes is not None and (problem := self._sizes.problem([array.shape for array in arrays])):
             raise RunError(f"{problem} ({self._place})")
+        sizes = self._sizes_of([array.shape for array in arrays])
         for check, constant in self._known_indices:
-            check.require_within(constant, arrays)
+            check.require_within(constant, sizes)
         for check, given in self._checks_before:
-            check.require_within(arrays[given], arrays)
+            check.require_within(arrays[given], sizes)
         with self._lock:
             if self._compiled is None:
                 self._compiled = self._compile_model()
@@ -1211,18 +1208,23 @@ class _Program(Compiled):
         results = [request.get_output_tensor(position).data.copy() for position in self._outputs]
         try:
             for check, result in self._checks_after:
-                check.require_within(request.get_output_tensor(result).data, arrays)
+                check.require_within(request.get_output_tensor(result).data, sizes)
         finally:
             with self._lock:
                 if self._compiled is compiled:
                     self._idle.append(request)
         return results
 
-    def _results_of_nothing(self, shapes: Sequence[Sequence[int]]) -> list[Array] | None:
-        """Return the results if none of them has elements, such as those of an empty batch; else None."""
+    def _sizes_of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+        """Return the sizes of the symbolic dimensions of the inputs."""
         sizes: dict[str, int] = {}
         for dims, shape in zip(self._dims, shapes, strict=True):
             sizes |= {dim: size for dim, size in zip(dims, shape, strict=False) if isinstance(dim, str)}
+        return sizes
+
+    def _results_of_nothing(self, shapes: Sequence[Sequence[int]]) -> list[Array] | None:
+        """Return the results if none of them has elements, such as those of an empty batch; else None."""
+        sizes = self._sizes_of(shapes)
         results = []
         for type_ in self._results:
             found = [size_of(dim, sizes) for dim in _stated_dims(type_)]
