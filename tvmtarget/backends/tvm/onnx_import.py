@@ -115,7 +115,7 @@ class _SymbolicImport(FittingOperands):
             return self._tensor(builder, node.output[0], sizes)
         self.fit(builder, node, inputs)
         lower = _LOWERED.get(node.op_type)
-        found = self._nothing(node) if lower is None else lower(self, builder, node, inputs)
+        found = self._nothing(node, inputs) if lower is None else lower(self, builder, node, inputs)
         found = default(inputs) if found is None else builder.normalize(found)
         if node.op_type == "MaxPool" and len(node.output) == 2:
             found = self._with_places(builder, node, inputs[0], builder.emit(found))
@@ -125,8 +125,8 @@ class _SymbolicImport(FittingOperands):
             found = self.vector(builder, list(found.values))
         return self._aligned(builder, node, found)
 
-    def _nothing(self, node: NodeProto) -> Expr | None:
-        """Return a result that is stated to have no elements; None for others.
+    def _nothing(self, node: NodeProto, inputs: Sequence[Expr]) -> Expr | None:
+        """Return a result without elements, of an operand without elements; None for others.
 
         TVM broadcasts no dimension of 1 to 0 in a Max or Min, and divides by 0 in a CumSum.
         """
@@ -134,7 +134,8 @@ class _SymbolicImport(FittingOperands):
         dims = self._shapes.get(name, ())
         sizes = [self.dim(dim) for dim in dims]
         is_known = name in self._dtypes and all(size is not None for size in sizes)
-        if not is_known or 0 not in dims or len(node.output) != 1:
+        is_empty = any(self.value(size) == 0 for value in inputs for size in self._shape_of(value) or ())
+        if not is_known or not is_empty or 0 not in dims or len(node.output) != 1:
             return None
         return relax.op.zeros(relax.ShapeExpr(sizes), str(helper.tensor_dtype_to_np_dtype(self._dtypes[name])))
 
