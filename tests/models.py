@@ -86,7 +86,7 @@ def inputs_of(model: ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def small(*nodes: onnx.NodeProto, inputs=("x",), outputs=("y",), shape=(2, 3), opset=17, **constants) -> ModelProto:
-    """Return a model of nodes with float32 inputs; `constants` are its initializers."""
+    """Return a model of nodes with float32 inputs and results as ONNX infers; `constants` are its initializers."""
     model = helper.make_model(
         helper.make_graph(
             list(nodes),
@@ -98,13 +98,14 @@ def small(*nodes: onnx.NodeProto, inputs=("x",), outputs=("y",), shape=(2, 3), o
         opset_imports=[helper.make_opsetid("", opset)],
         ir_version=8,
     )
-    open_results = ModelProto()
-    open_results.CopyFrom(model)
-    del open_results.graph.output[:]
-    inferred = onnx.shape_inference.infer_shapes(open_results).graph.value_info
-    types = {info.name: info.type.tensor_type.elem_type for info in inferred}
-    for output in model.graph.output:
-        output.type.tensor_type.elem_type = types.get(output.name) or TensorProto.FLOAT
+    if all(node.domain in ("", "ai.onnx") for node in nodes):
+        open_results = ModelProto()
+        open_results.CopyFrom(model)
+        del open_results.graph.output[:]
+        inferred = onnx.shape_inference.infer_shapes(open_results).graph.value_info
+        types = {info.name: info.type.tensor_type.elem_type for info in inferred}
+        for output in model.graph.output:
+            output.type.tensor_type.elem_type = types.get(output.name) or TensorProto.FLOAT
     return model
 
 
