@@ -12,8 +12,9 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, TargetError, UnknownNameError
-from tvmtarget.ir.function import COPY
+from tvmtarget.ir.function import COPY, Call, Function, Value
 from tvmtarget.ir.inline import inline_calls
+from tvmtarget.ir.types import TensorType
 
 FLAT = "composite[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[z=[c=llvm,d=numpy],e=onnxruntime](host=@z/c)](host=@x/a)"
@@ -380,3 +381,15 @@ def test_an_operation_that_no_leaf_has_code_for_is_refused_with_what_would_help(
     model.opset_import.append(helper.make_opsetid(domain, 1))
     with pytest.raises(InfeasibleError, match=f"; .*{fix}"):
         tt.decompose(tt.IRModule.from_onnx(model), target)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ({"a": 1},)])
+def test_an_attribute_may_be_a_mapping(value):
+    """Modules of Relax have such attributes, which cannot be hashed."""
+    type_ = TensorType("float32", (2,))
+    calls = (
+        Call("onnx.Abs", ("x",), (Value("a", type_),), (("notes", value),)),
+        Call("onnx.Abs", ("a",), (Value("y", type_),), (("notes", value),)),
+    )
+    module = tt.IRModule((Function("main", (Value("x", type_),), calls, ("y",), opsets=(("", 18),)),))
+    assert len(tt.decompose(module, "numpy").subgraphs) == 1

@@ -267,10 +267,14 @@ class Signatures:
         return Signatures(body, renamed.tolist(), by_key, firsts.tolist())
 
 
+def _has_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) or (type(value) is tuple and any(map(_has_mapping, value)))
+
+
 def _key_of_op(index: int, call: Call, operands: Callable[[str], int | None], read: Container[str]) -> Hashable:
     """Return the structure of an operation, for comparison; its position if it equals no other."""
     attrs = call.attrs
-    if call.regions or (attrs and any(isinstance(value, Constant | Opaque) for _, value in attrs)):
+    if call.regions or any(isinstance(value, Constant | Opaque) or _has_mapping(value) for _, value in attrs):
         return index
     names = call.inputs
     inputs = tuple(map(operands, names))
