@@ -296,7 +296,7 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     """
     import difflib  # only messages need it, and reading a target is to start fast
 
-    names: Sequence[str] = sorted(set(candidates))
+    names: Sequence[str] = sorted({*candidates} - {""})  # the root of a tree has no name
     near = difflib.get_close_matches(value, names, n=3, cutoff=0.6)
     if near:
         return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
