@@ -1169,18 +1169,19 @@ class _Program(Compiled):
             )
         ov = _openvino()
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
+        shapes = [array.shape for array in arrays]
+        sizes = self._sizes_of(shapes)
         for at, axis, dim, node in self._not_empty:
-            if not arrays[at].shape[axis]:
-                nothing = self._results_of_nothing([array.shape for array in arrays])
+            if not shapes[at][axis]:
+                nothing = self._results_of_nothing(sizes)
                 if nothing is not None:
                     return nothing
                 raise RunError(
                     f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
                     "of no elements as ONNX defines it; place its operations on another site"
                 )
-        if self._sizes is not None and (problem := self._sizes.problem([array.shape for array in arrays])):
+        if self._sizes is not None and (problem := self._sizes.problem(shapes)):
             raise RunError(f"{problem} ({self._place})")
-        sizes = self._sizes_of([array.shape for array in arrays])
         for check, constant in self._known_indices:
             check.require_within(constant, sizes)
         for check, given in self._checks_before:
@@ -1222,9 +1223,8 @@ class _Program(Compiled):
             sizes |= {dim: size for dim, size in zip(dims, shape, strict=False) if isinstance(dim, str)}
         return sizes
 
-    def _results_of_nothing(self, shapes: Sequence[Sequence[int]]) -> list[Array] | None:
+    def _results_of_nothing(self, sizes: Mapping[str, int]) -> list[Array] | None:
         """Return the results if none of them has elements, such as those of an empty batch; else None."""
-        sizes = self._sizes_of(shapes)
         results = []
         for type_ in self._results:
             found = [size_of(dim, sizes) for dim in _stated_dims(type_)]
