@@ -1,7 +1,8 @@
 """Whole programs by cost, by preference, and on each leaf alone: measured rates, plans, and times, all in one run.
 
 Run as `python -m benchmarks placement [MODEL ...] [--target TEXT | --three] [--log URL] [--rounds N]`. Models are
-`digits` and those of `benchmarks.tvm_schedule`. First the rates of each leaf are measured (`tuner/rates.py`); they make
+`digits`, those of `benchmarks.tvm_schedule`, and files in ONNX. First the rates of each leaf are measured
+(`autotune/search/rates.py`); they make
 the plan `by rates`. Then `tune` begins with that plan, and measures placements into a log, from which `build` takes the
 plan `measured`. Beside these run the plan by preference, the whole program on each leaf that takes it, and onnxruntime
 without this library. All run by turns, each turn in another order and each program a few times in a row, as idle
@@ -11,7 +12,10 @@ weights lie; in a turn the fastest build counts. A leaf that is far behind alone
 Printed are medians of the turns in microseconds, and for the plans by cost the median over the turns of the ratio to
 the plan by preference and to the fastest of the leaves alone, with twice its standard error, and whether both are one
 plan; then what is where, in how many subgraphs and how many there are at least, and how far results are apart, in
-standard deviations. Two columns of one plan show how much such a ratio says. Subgraphs are counted of a plan that does
+standard deviations. Two columns of one plan show how much such a ratio says. The bound that `tune` found
+(`Finding.bound`) is printed as a part of the time that its best placement took then: where that is one leaf and the
+bound is near 1, mixing leaves gains nothing. The last line is the geometric mean of the ratios of measured plans to the
+fastest leaf alone. Subgraphs are counted of a plan that does
 not run, too: its operators are dealt to the leaves in turn.
 
 The error of predictions by rates is reported for the functions of other plans: all on each leaf, and segments on them
@@ -43,7 +47,6 @@ from benchmarks.tvm_schedule import apart, line, names, network
 
 if TYPE_CHECKING:
     from tvmtarget import Costs, IRModule, Plan, Target
-    from tvmtarget.building.executable import Executable
 
 DIGITS = Path(__file__).parents[1] / "examples/digits.onnx"
 DEFAULT = ("digits", "squeezenet", "shufflenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
@@ -65,6 +68,7 @@ class Contender:
     seconds: list[float]
     plan: Plan | None = None
     predicted: float | None = None  # seconds, by rates
+    bound: float = 0.0  # what no placement takes less than, as a part of the measured one; 0 if unknown
 
     @property
     def error(self) -> float | None:
@@ -96,7 +100,9 @@ class Contender:
 
 
 def module_of(name: str) -> onnx.ModelProto:
-    """Return a model by name."""
+    """Return a model by its name or file."""
+    if name.endswith(".onnx"):
+        return onnx.load(name)
     return onnx.load(DIGITS) if name == "digits" else network(name)
 
 
@@ -122,6 +128,17 @@ class Race:
     predicted: list[Prediction]
     dealt: Plan
 
+    @property
+    def best(self) -> Contender:
+        """The fastest of the leaves alone; the plan by preference if none takes the program."""
+        singles = [each for each in self.found if each.name.startswith("only ")]
+        return min(singles, key=lambda each: median(each.seconds), default=self.found[0])
+
+    @property
+    def gains(self) -> list[Ratio]:
+        """What the measured plan takes of the time of the fastest leaf alone; nothing without one."""
+        return [Ratio.of(each, self.best) for each in self.found if each.name == "measured"]
+
 
 def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespace) -> Race:
     """Build all programs of a model."""
@@ -143,7 +160,7 @@ def contenders(name: str, tree: Target, rates: Costs, options: argparse.Namespac
         for which, plan in plans.items()
     ]
     if options.trials != 0:
-        found.append(Contender("measured", measured_placement(name, module, tree, rates, options), []))
+        found.append(measured_placement(name, module, tree, rates, options))
     found.append(Contender(PLAIN, [plain(model, options.threads) for _ in builds], []))
     clock = CLOCKS[options.clock]
     limit = FAR_BEHIND * min(timed(each, inputs, clock) for each in found)
@@ -176,7 +193,7 @@ def seconds_of(by_rates: Plan, plan: Plan) -> float:
 
 def measured_placement(
     name: str, module: IRModule, tree: Target, rates: Costs, options: argparse.Namespace
-) -> list[Executable]:
+) -> Contender:
     """Measure placements into the log, the one by rates early, and build the best."""
     import tvmtarget as tt
 
@@ -185,7 +202,8 @@ def measured_placement(
         result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials, costs=rates)
         measured = [tt.build(module, tree, log=log) for _ in range(options.builds)]
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-    return measured
+    (found,) = (each for each in result.findings if each.level == "placement")
+    return Contender("measured", measured, [], bound=found.bound / found.best)
 
 
 def by_itself(module: IRModule, leaf: Target) -> Plan:
@@ -268,9 +286,7 @@ class Ratio:
 def report(race: Race, apart: float) -> bool:
     """Print the lines of a model; return whether its results agree and no plan by cost is slower than its goals."""
     name, found = race.name, race.found
-    by_name = {each.name: each for each in found}
-    singles = [each for each in found if each.name.startswith("only ")]
-    best = min(singles, key=lambda each: median(each.seconds), default=by_name["preference"])
+    by_name, best = {each.name: each for each in found}, race.best
     print(line(f"{name}, us", *(each.name for each in found)))
     print(line("", *(f"{1e6 * median(each.seconds):.1f}" for each in found)))
     is_fine = apart <= CLOSE
@@ -278,7 +294,8 @@ def report(race: Race, apart: float) -> bool:
         over = {other.name: Ratio.of(each, other) for other in (by_name["preference"], best)}
         is_fine = is_fine and not any(ratio.is_slower for ratio in over.values())
         ratios = ", ".join(f"{ratio} of {other}" for other, ratio in over.items())
-        print(f"  {each.name:<10} {ratios}: {each.placed}")
+        bound = f"; no placement takes less than {each.bound:.3f} of it" if each.bound else ""
+        print(f"  {each.name:<10} {ratios}: {each.placed}{bound}")
     print(f"  {best.name} {Ratio.of(best, by_name[PLAIN])} of {PLAIN}; results {apart:.0e} apart")
     errors = {each.name: each.error for each in found if each.error is not None}
     print("  predicted, of measured: " + ", ".join(f"{name} x{math.exp(error):.3f}" for name, error in errors.items()))
@@ -294,7 +311,13 @@ def report(race: Race, apart: float) -> bool:
 def main() -> None:
     """Print the rates, and a block of lines per model; exit with 1 where a plan by cost was slower."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join(("digits", *names())))
+    parser.add_argument(
+        "models",
+        nargs="*",
+        default=DEFAULT,
+        metavar="MODEL",
+        help=f"{', '.join(('digits', *names()))}, or a file FILE.onnx",
+    )
     parser.add_argument("--target", help="a composite; onnxruntime and llvm for this machine unless given")
     parser.add_argument("--three", action="store_true", help="numpy as a third leaf")
     parser.add_argument("--costs", help="rates that were measured before")
@@ -307,7 +330,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()
-    if unknown := sorted({*options.models} - {"digits", *names()}):
+    if unknown := sorted({name for name in options.models if not name.endswith(".onnx")} - {"digits", *names()}):
         parser.error(f"no model {', '.join(unknown)}; choose from {', '.join(('digits', *names()))}")
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     from benchmarks.run import targets
@@ -322,16 +345,20 @@ def main() -> None:
         Path(options.save_costs).write_text(json.dumps(write_costs(rates.costs)))
     print(tree)
     print("\n".join(rates.lines()), flush=True)
-    fine, predicted, errors = list[bool](), list[Prediction](), list[float]()
+    fine, predicted, errors, gains = list[bool](), list[Prediction](), list[float](), list[Ratio]()
     for name in options.models:
         race = contenders(name, tree, rates.costs, options)
         apart = run_by_turns(race.found, race.inputs, options.rounds, CLOCKS[options.clock])
         fine.append(report(race, apart))
         predicted += race.predicted
+        gains += race.gains
         errors += [abs(each.error) for each in race.found if each.error is not None]
     print(f"predictions of programs off by {median(errors):.3f}, at most {max(errors):.3f} ({len(errors)})")
     if predicted:
         print(f"predictions of functions off by: {spread(predicted)}")
+    if gains:
+        mean = math.exp(sum(math.log(ratio.middle) for ratio in gains) / len(gains))
+        print(f"measured plans take {mean:.3f} of the fastest leaf alone (geometric mean of {len(gains)})")
     sys.exit(0 if all(fine) else 1)
 
 
