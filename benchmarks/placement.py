@@ -202,8 +202,9 @@ def measured_placement(
         result = tt.tune(module, tree, log=log, levels=["placement"], trials=options.trials, costs=rates)
         measured = [tt.build(module, tree, log=log) for _ in range(options.builds)]
     print(f"{name}: {result.measured} placements measured in {time.monotonic() - begin:.0f} s", file=sys.stderr)
-    (found,) = (each for each in result.findings if each.level == "placement")
-    return Contender("measured", measured, [], bound=found.bound / found.best)
+    print(*result.left_out, sep="\n", end="\n" if result.left_out else "", file=sys.stderr)
+    bounds = (each.bound / each.best for each in result.findings if each.level == "placement")
+    return Contender("measured", measured, [], bound=next(bounds, 0.0))
 
 
 def by_itself(module: IRModule, leaf: Target) -> Plan:

@@ -417,6 +417,7 @@ def test_work_is_counted_from_shapes():
         batch, filters, rows, columns = shapes[name]
         assert batch == "batch"
         assert works[name].flops == 2 * 4 * filters * rows * columns * channels * height * width
+        assert works[name].size == 2 * filters * channels * height * width
     assert works["relu1"].nbytes == 2 * 4 * works["relu1"].flops
 
 
@@ -615,17 +616,19 @@ def test_a_share_by_size_is_one_of_those_beside_it_or_between_them(pairs, size):
 
 
 @pytest.mark.parametrize(
-    ("channels", "weights", "group", "form"),
+    ("channels", "weights", "attrs", "form"),
     [
-        (64, (64, 64, 3, 3), 1, "window"),
-        (64, (32, 64, 1, 1), 1, "pointwise"),
-        (64, (64, 1, 3, 3), 64, "depthwise"),
-        (64, (64, 16, 1, 1), 4, "grouped"),
-        (3, (64, 3, 7, 7), 1, "shallow"),
+        (64, (64, 64, 3, 3), {}, "window"),
+        (64, (64, 64, 3, 3), {"strides": [1, 1]}, "window"),
+        (64, (64, 64, 3, 3), {"strides": [2, 1]}, "strided"),
+        (64, (32, 64, 1, 1), {"strides": [2, 2]}, "pointwise"),
+        (64, (64, 1, 3, 3), {"group": 64}, "depthwise"),
+        (64, (64, 16, 1, 1), {"group": 4}, "grouped"),
+        (3, (64, 3, 7, 7), {"strides": [2, 2]}, "shallow"),
     ],
 )
-def test_costs_distinguish_convolutions_by_form(channels, weights, group, form):
-    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", group=group)
+def test_costs_distinguish_convolutions_by_form(channels, weights, attrs, form):
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="c", **attrs)
     ends = (
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", (1, channels, 8, 8)), ("w", weights))

@@ -12,7 +12,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 __all__ = [
+    "CACHED",
     "CALL",
+    "COLD",
     "DTYPE",
     "LARGE_ONE",
     "LARGE_PASSED",
@@ -57,16 +59,41 @@ class _Layer:
     given: int = 0
     stride: int = 1
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights of one."""
+        return 4 * self.channels * (self.given or self.channels) // self.groups * self.kernel**2
 
-# Convolutions by form (`FORMS`), small ones first, as networks for images of 224 x 224 have them. All of a program take
-# a few milliseconds at most, so that there are runs which nothing else on the machine interrupts.
+
+# Convolutions by form (`FORMS`), by operations at a position of the result (`Work.size`), as networks for images of
+# 224 x 224 have them: with more channels, images are smaller. All of a program take a few milliseconds at most, so that
+# there are runs which nothing else on the machine interrupts.
 LAYERS: Mapping[str, tuple[_Layer, ...]] = {
-    "window": (_Layer(4, 32, 14, 3), _Layer(2, 64, 28, 3), _Layer(1, 128, 28, 3)),
-    "pointwise": (_Layer(4, 64, 14, 1), _Layer(4, 128, 28, 1), _Layer(1, 256, 28, 1)),
+    "window": (_Layer(2, 32, 56, 3), _Layer(1, 64, 56, 3), _Layer(1, 128, 28, 3), _Layer(1, 256, 14, 3)),
+    "strided": (_Layer(1, 64, 56, 3, stride=2), _Layer(1, 256, 28, 3, stride=2)),
+    "pointwise": (_Layer(4, 32, 56, 1), _Layer(4, 128, 28, 1), _Layer(1, 256, 28, 1), _Layer(1, 512, 14, 1)),
     "depthwise": (_Layer(4, 128, 14, 3, groups=128), _Layer(4, 128, 56, 3, groups=128)),
     "grouped": (_Layer(4, 128, 14, 1, groups=4), _Layer(4, 256, 28, 1, groups=4), _Layer(1, 384, 13, 3, groups=2)),
-    "shallow": (_Layer(1, 64, 224, 7, given=3, stride=2),),
+    "shallow": (_Layer(1, 32, 224, 3, given=3, stride=2), _Layer(1, 64, 224, 7, given=3, stride=2)),
 }
+
+
+def _named(what: str, number: int) -> str:
+    return f"{what} {number}"
+
+
+# Programs of convolutions with many weights run on empty caches: in a network they read the weights from memory, and
+# longest those that are transformed for Winograd's algorithm. Warm, 256 filters of 3 x 3 on 256 channels of 14 x 14
+# take llvm 1.5 ms and onnxruntime 2.6 ms on a Zen 3; cold 2.1 and 2.7.
+MANY = 1 << 16  # bytes of weights of one convolution
+COLD = frozenset(
+    _named(form, number)
+    for form, layers in LAYERS.items()
+    for number, layer in enumerate(layers)
+    if layer.nbytes >= MANY
+)
+CACHED = 1 << 26  # bytes, more than the caches of most processors
+
 # Products of some rows with square matrices, one after the other: how many, rows, and the side. Those of one row are
 # more than a cache holds, as in a network that is run again.
 PRODUCTS: Mapping[str, tuple[tuple[int, int, int], ...]] = {
@@ -115,7 +142,7 @@ def identity() -> str:
     Returns:
         Hexadecimal digits.
     """
-    spec = (DTYPE, OPSET, CHANNELS, SIZE, LARGE, POOL, dict(LAYERS), dict(PRODUCTS), dict(BETWEEN))
+    spec = (DTYPE, OPSET, CHANNELS, SIZE, LARGE, POOL, dict(LAYERS), MANY, CACHED, dict(PRODUCTS), dict(BETWEEN))
     return hashlib.sha256(repr(spec).encode()).hexdigest()[:32]
 
 
@@ -133,10 +160,6 @@ def programs() -> Iterator[Mapping[str, onnx.ModelProto]]:
         yield {_named(form, number): _convolutions(layer) for number, layer in enumerate(layers)}
     for op, sides in PRODUCTS.items():
         yield {_named(op, number): _products(op, *size) for number, size in enumerate(sides)}
-
-
-def _named(what: str, number: int) -> str:
-    return f"{what} {number}"
 
 
 def _elementwise() -> onnx.ModelProto:

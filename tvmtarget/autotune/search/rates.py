@@ -5,9 +5,10 @@ products at several sizes, elementwise operations, and operators between two con
 time of such an operator is that of its program less that of the program without it; it is zero if it is fused. The time
 of a call is that of two programs less that of both in one, and the time of a byte is the same difference with more
 bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
-sizes were measured, so that they hold for other sizes. Leaves run each program by turns, so that other load slows them
-all down equally; leaves of one code generator and equal targets are measured once. A log keeps the times of these
-programs, and serves them as long as it has all leaves of a target, measured with the versions that are installed.
+sizes were measured, so that they hold for other sizes. Convolutions with many weights run on empty caches, as in a
+network. Leaves run each program by turns, so that other load slows them all down equally; leaves of one code generator
+and equal targets are measured once. A log keeps the times of these programs, and serves them as long as it has all
+leaves of a target, measured with the versions that are installed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -27,7 +28,9 @@ from tvmtarget.autotune.log.records import Candidate, Measurement, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import device_lock, holding
 from tvmtarget.autotune.search.rate_programs import (
+    CACHED,
     CALL,
+    COLD,
     DTYPE,
     LARGE_ONE,
     LARGE_PASSED,
@@ -61,6 +64,7 @@ __all__ = ["DOUBT", "RATES", "MeasuredRates", "measure_rates"]
 RATES = "tvmtarget.rates/1"  # the format of a candidate: picoseconds of the fastest run of each program by its name
 
 RUNS = 100  # of a program on a leaf at most
+RUNS_WHEN_COLD = 40  # where caches are emptied before each, which takes 5 to 10 ms
 SECONDS = 0.3  # for each leaf, after which a program is not run again
 LONG = 1.0  # seconds; a first run that takes longer is counted, as allocating memory is a small part of it
 IN_A_ROW = 2  # because idle threads of one leaf still spin while the next one begins
@@ -236,6 +240,7 @@ def _measure(
     """Run programs on leaves by turns, store the times, and return the work of operators by program."""
     runs: list[_Run] = []
     works: dict[str, Works] = {}
+    other = np.zeros(CACHED, "uint8")
     for name, model in group.items():
         module = IRModule.from_onnx(model)
         for leaf in leaves:
@@ -244,7 +249,9 @@ def _measure(
                 program = build(plan, allow_interpreter=allow_interpreter)
                 for one in program.code.values():
                     one.compiled  # noqa: B018 - loads what the compile cache has, with TVM: 1 to 4 s
-                run = _Run(leaf, name, _runner(program, random_inputs(plan) or {}))
+                inputs = random_inputs(plan) or {}
+                prepare = partial(_empty_caches, other, inputs) if name in COLD else None
+                run = _Run(leaf, name, _runner(program, inputs), prepare)
                 run.once()
             except TvmTargetError:
                 continue
@@ -273,6 +280,7 @@ class _Run:
     leaf: _Leaf
     name: str
     work: Callable[[], object]
+    prepare: Callable[[], object] | None = None  # called before each run, in time that does not count
     least: float = float("inf")
     spent: float = 0.0
     count: int = 0
@@ -280,10 +288,12 @@ class _Run:
     @property
     def is_active(self) -> bool:
         """Whether it is to run again."""
-        return self.spent < SECONDS and self.count < RUNS
+        return self.spent < SECONDS and self.count < (RUNS if self.prepare is None else RUNS_WHEN_COLD)
 
     def once(self) -> None:
         """Run once."""
+        if self.prepare is not None:
+            self.prepare()
         begin = time.perf_counter_ns()
         self.work()
         taken = time.perf_counter_ns() - begin
@@ -296,6 +306,13 @@ class _Run:
         for _ in range(IN_A_ROW):
             if self.is_active:
                 self.once()
+
+
+def _empty_caches(other: np.ndarray[Any, Any], inputs: Inputs) -> None:
+    """Replace what caches hold by other memory, then by inputs, which in a network were just written."""
+    other.fill(1)
+    for array in inputs.values():
+        array.sum()
 
 
 def _rates(leaf: _Leaf, works: Mapping[str, Works]) -> tuple[SiteCost, list[OpCost]]:

@@ -22,17 +22,23 @@ class Work:
     """Arithmetic operations on one element type, and bytes read and written.
 
     `is_contraction` marks sums of products, which tensor units compute; all other operations are bound by memory.
+    A convolution of one group computes the same sums at all `positions`, the elements of a channel of its result.
     """
 
     flops: int
     dtype: str
     nbytes: int
     is_contraction: bool = False
+    positions: int = 1
 
     @property
     def size(self) -> int:
-        """Size for the lookup of efficiencies: operations for sums of products, bytes for all others."""
-        return self.flops if self.is_contraction else self.nbytes
+        """Size for the lookup of efficiencies: of sums of products their operations, else the bytes.
+
+        Of a convolution of one group it is the operations at one position, in proportion to its weights: what code
+        reaches depends on the channels, and layers of a network often have equal numbers of operations altogether.
+        """
+        return self.flops // self.positions if self.is_contraction else self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +89,10 @@ def work_of(op: Op, hints: Hints) -> Work | Unknown:
     if count is not None:
         if len(shapes) <= weights or not shapes[0]:
             return Unknown(f"{op.kind} lacks an operand")
-        return Work(min(count(op, shapes, result), LARGEST), dtype, to_read + to_write, is_contraction=True)
+        flops = min(count(op, shapes, result), LARGEST)
+        is_dense = op.kind in _CONVOLUTIONS and op.attr("group") in (None, 1)
+        positions = max(1, min(prod((*result[:1], *result[2:])), flops)) if is_dense else 1
+        return Work(flops, dtype, to_read + to_write, is_contraction=True, positions=positions)
     return Work(min(_plain(op, shapes, result), LARGEST), dtype, to_read + to_write)
 
 
@@ -106,7 +115,10 @@ def form_of(op: Op) -> str | None:
         return "depthwise" if own == 1 else "grouped"
     if isinstance(own, int) and own < SHALLOW:
         return "shallow"
-    return "pointwise" if all(size == 1 for size in kernel) else "window"
+    if all(size == 1 for size in kernel):
+        return "pointwise"
+    strides = op.attr("strides")
+    return "strided" if isinstance(strides, tuple) and any(stride != 1 for stride in strides) else "window"
 
 
 def nbytes_of(type_: Type, hints: Hints) -> int | None:
@@ -133,8 +145,9 @@ def _shape(type_: Type, hints: Hints) -> tuple[int, ...] | None:
 
 
 # Forms of convolutions for which code generators have different kernels: one channel per filter, a group of channels
-# per filter, fewer channels than `SHALLOW` (images), kernels of one element, and all others.
-FORMS = ("depthwise", "grouped", "shallow", "pointwise", "window")
+# per filter, fewer channels than `SHALLOW` (images), kernels of one element, windows at a stride, where Winograd's
+# algorithm does not apply, and all others.
+FORMS = ("depthwise", "grouped", "shallow", "pointwise", "strided", "window")
 SHALLOW = 8
 
 Shape = tuple[int, ...]
@@ -169,6 +182,8 @@ _CONTRACTIONS: Mapping[str, tuple[int, _Count | None]] = {
     "MatMulInteger": (1, _product),
     "QLinearMatMul": (3, _product),
 }
+
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv"})
 
 # Operators without a formula: their work depends on values, or on subtle attributes.
 _UNCOUNTED = frozenset(
