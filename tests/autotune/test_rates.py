@@ -28,7 +28,7 @@ TARGET = f"composite[a={ONE},b={ONE},far=llvm(mtriple=riscv64-unknown-linux-gnu)
 def short():
     """Measure for a short time: noise does not matter here."""
     with pytest.MonkeyPatch.context() as patch:
-        yield patch.setattr("tvmtarget.autotune.search.rates.SECONDS", 0.05)
+        yield patch.setattr("tvmtarget.autotune.search.rates.SECONDS", 0.02)
 
 
 @pytest.fixture(scope="module")

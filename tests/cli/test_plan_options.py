@@ -62,7 +62,8 @@ def test_same_site_and_apart_constrain_operations(cli):
     assert found["conv1"] != found["fc1"]
 
 
-def test_costs_are_measured_on_request_and_can_be_saved(cli, tmp_path):
+def test_costs_are_measured_on_request_and_can_be_saved(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("tvmtarget.autotune.search.rates.SECONDS", 0.02)  # noise does not matter here
     kept = tmp_path / "here.json"
     words = ("--costs", "measured", "--assume-dim", "batch=1", "--save-costs", kept)
     code, _, err = cli("explain", DIGITS, "-t", TWO, *words)

@@ -64,8 +64,7 @@ __all__ = ["DOUBT", "RATES", "MeasuredRates", "measure_rates"]
 RATES = "tvmtarget.rates/1"  # the format of a candidate: picoseconds of the fastest run of each program by its name
 
 RUNS = 100  # of a program on a leaf at most
-RUNS_WHEN_COLD = 40  # where caches are emptied before each, which takes 5 to 10 ms
-SECONDS = 0.3  # for each leaf, after which a program is not run again
+SECONDS = 0.3  # for each leaf, after which a program is not run again; as many may pass between its runs
 LONG = 1.0  # seconds; a first run that takes longer is counted, as allocating memory is a small part of it
 IN_A_ROW = 2  # because idle threads of one leaf still spin while the next one begins
 # How much faster than the usual rate an operator may be: peaks are set this much above the measured rates.
@@ -256,7 +255,7 @@ def _measure(
             except TvmTargetError:
                 continue
             if run.spent < LONG:
-                run = replace(run, least=float("inf"), spent=0.0, count=0)
+                run = replace(run, least=float("inf"), spent=0.0, waited=0.0, count=0)
             runs.append(run)
             works[name] = _works_of(plan)
     with holding(device_lock()):
@@ -275,25 +274,28 @@ def _works_of(plan: Plan) -> Works:
 
 @dataclass
 class _Run:
-    """A program of a leaf: the microseconds of its fastest run, the seconds of all runs, and their number."""
+    """A program of a leaf: microseconds of its fastest run, seconds of and before all runs, and their number."""
 
     leaf: _Leaf
     name: str
     work: Callable[[], object]
-    prepare: Callable[[], object] | None = None  # called before each run, in time that does not count
+    prepare: Callable[[], object] | None = None  # called before each run
     least: float = float("inf")
     spent: float = 0.0
+    waited: float = 0.0
     count: int = 0
 
     @property
     def is_active(self) -> bool:
         """Whether it is to run again."""
-        return self.spent < SECONDS and self.count < (RUNS if self.prepare is None else RUNS_WHEN_COLD)
+        return max(self.spent, self.waited) < SECONDS and self.count < RUNS
 
     def once(self) -> None:
         """Run once."""
         if self.prepare is not None:
+            begin = time.perf_counter_ns()
             self.prepare()
+            self.waited += (time.perf_counter_ns() - begin) / 10**9
         begin = time.perf_counter_ns()
         self.work()
         taken = time.perf_counter_ns() - begin
