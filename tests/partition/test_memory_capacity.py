@@ -201,6 +201,17 @@ def boards(*sizes, **attributes):
     return tt.Target.from_json({"kind": "composite", "host": "@n0", "targets": nodes, **attributes})
 
 
+def test_prices_of_memory_make_a_bound_where_assignments_are_too_many_to_compare(monkeypatch):
+    from benchmarks.oracle import judged_tree
+
+    for name in ("ENUMERATED", "FEW", "SMALL"):
+        monkeypatch.setattr(f"tvmtarget.partition.placement.by_cost.{name}", 0)
+    # That none is above the least is judged, too.
+    judged = [judged_tree(seed, "capacity") for seed in (6, 9, 11, 16, 18, 21)]
+    assert sum(one.bound for one in judged) / len(judged) > 0.85  # 0.75 without prices
+    assert max(one.by_cost for one in judged) < 1.01
+
+
 def test_the_memory_of_the_driver_has_a_limit_too():
     plan = tt.decompose(layers(6), boards(2 * WEIGHT + ROOM + 100, 100 * WEIGHT))
     assert [len(on(plan, site)) for site in ("n0", "n1")] == [2, 4]

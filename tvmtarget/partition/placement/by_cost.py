@@ -27,7 +27,7 @@ from tvmtarget.partition.placement.energy import (
     labelings_below,
 )
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.lagrangian import priced_labelings
+from tvmtarget.partition.placement.lagrangian import Prices, priced_labelings
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
 from tvmtarget.partition.placement.local_search import SubgraphMoves, mixtures, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
@@ -35,7 +35,7 @@ from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capaci
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import least_weight
-from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 from tvmtarget.target.topology import Site
 
 __all__ = ["CostChooser", "with_capacities"]
@@ -227,6 +227,7 @@ class _Search:
         self.labels: Ints = np.zeros(0, dtype=np.int64)
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
+        self.prices: Prices | None = None  # of memories with capacities, for the bound
 
     def run(self, *, is_bounded: bool) -> int | None:
         """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
@@ -275,9 +276,17 @@ class _Search:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
                 bound = max(bound, dual_bound(problem, self.labels, self.total, graph))
+                if self.prices is not None and bound < self.total:
+                    bound = max(bound, self._bound_within_capacity(self.prices, graph))
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound
+
+    def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
+        problem = self.problem
+        paid = int(prices.costs[np.arange(len(self.labels)), self.labels].sum())
+        priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
+        return dual_bound(priced, self.labels, self.total + paid, graph) - prices.most
 
     def compare_better(self) -> int | None:
         """Compare all labelings that may be better than the best one; return a lower bound, None if they are many."""
@@ -376,14 +385,10 @@ class _Search:
 
     def consider_within(self, capacity: MemoryCapacity) -> None:
         """Consider labelings that fit the memories; raise `InfeasibleError` if there is none."""
-        problem, priced = self.problem, priced_labelings(self.problem, capacity)
-        self.consider(priced)
-        try:
-            for labels in (priced[-1], priced[0]):
-                self.consider([capacity.repaired(labels, problem.allowed, problem.costs)])
-        except InfeasibleError:
-            if not len(self.labels):
-                raise
+        problem, (priced, fitting, self.prices) = self.problem, priced_labelings(self.problem, capacity)
+        self.consider([*priced, *fitting])
+        if not fitting and not len(self.labels):
+            capacity.repaired(priced[0], problem.allowed, problem.costs)
         distinct = list({labels.tobytes(): labels for labels in priced}.values())
         self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]], capacity)
 

@@ -2,59 +2,102 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
-from tvmtarget.partition.placement.energy import LabelingProblem
+from tvmtarget.partition.placement.energy import LabelingProblem, energy_of
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 
-__all__ = ["priced_labelings"]
+__all__ = ["Prices", "priced_labelings"]
 
-# Multipliers that are tried, and the edge visits that the cuts for each may take.
+# Prices that are tried, and the edge visits that the cuts for each may take.
 MAX_PRICES, WORK = 20, 300_000
 
 # The part of a launch that is charged between labels.
 SHARE = 0.5
 
+# A step takes the prices to where the bound would be as high as the cost of a labeling that fits, were it linear; after
+# so many steps without a higher bound, to half of that, and so on (Held, Wolfe and Crowder, "Validation of Subgradient
+# Optimization", 1974).
+PATIENCE = 3
 
-def priced_labelings(problem: LabelingProblem, capacity: MemoryCapacity) -> list[Ints]:
-    """Return assignments for several prices of memory, of which only some fit.
 
-    The capacity limits move into the objective as a price per byte of each memory (Fisher, "The Lagrangian Relaxation
-    Method for Solving Integer Programming Problems", 1981). The price of each memory is found by bisection: raised
-    while the memory is too full, lowered while it is not. Of a constant that several atoms read, each pays a part.
+@dataclass(frozen=True)
+class Prices:
+    """Prices of memory for a lower bound.
+
+    A labeling that fits the memories costs no less than the least cost with these prices, less `most`.
+
+    Attributes:
+        costs: what each atom (row) pays for its constants with each label (column).
+        most: what all pay together at most, as the memories hold no more.
+    """
+
+    costs: Ints
+    most: int
+
+
+def priced_labelings(problem: LabelingProblem, capacity: MemoryCapacity) -> tuple[list[Ints], list[Ints], Prices]:
+    """Return assignments for several prices of memory.
+
+    The capacity limits move into the objective as a price per byte of each memory that has one (Fisher, "The Lagrangian
+    Relaxation Method for Solving Integer Programming Problems", 1981). Prices go up while a memory is too full, and
+    down while it is not. Of a constant that several atoms read, each pays a part.
 
     Args:
         problem: the labeling problem without capacities.
         capacity: the capacities.
 
     Returns:
-        The labeling without prices, then one for each set of prices.
+        The labeling without prices, then one for each set of prices, of which only some fit, those of the best prices
+        last; what they become where atoms leave the memories that are too full, if that suffices; and the best prices
+        for a lower bound.
     """
-    count, memories = len(problem.costs), len(capacity.limits)
-    shares = np.zeros(count, dtype=np.int64)
-    bytes_of_first = capacity.shares()
-    shares[: len(bytes_of_first)] = bytes_of_first
-    low, high = np.zeros(memories), np.full(memories, np.inf)
+    # What the readers of a constant pay together is at most its size, so that the bound is one.
+    users = np.bincount(capacity.owned, minlength=len(capacity.sizes))
+    shares = np.zeros(len(problem.costs), dtype=np.int64)
+    np.add.at(shares, capacity.atoms, capacity.sizes[capacity.owned] // users[capacity.owned])
+    is_limited = np.array([limit is not None for limit in capacity.limits])
+    limits = np.array([limit or 0 for limit in capacity.limits])
+    size = np.maximum(limits, 1)  # memories of all sizes are to be filled at the same pace
     # Beyond this price sums would not fit 64 bits.
     max_price = 2.0**59 / max(1, int(shares.sum()))
-    price = np.full(memories, max(1.0, float(problem.costs.max(initial=0)) / max(1, int(shares.max(initial=0)))))
-    found = [expand_labels(problem, SHARE, Budget(WORK))]
+    energy, known = energy_of(problem, 0.0), np.inf
+    price, best, least, part, waited = np.zeros(len(limits)), np.zeros(len(limits)), -np.inf, 1.0, 0
+    found, fitting, bounds = list[Ints](), list[Ints](), list[float]()
     for _ in range(MAX_PRICES):
-        extra = (shares[:, None] * price[capacity.memories]).astype(np.int64)
-        priced = replace(problem, costs=np.where(problem.allowed, problem.costs + extra, 0))
-        found.append(expand_labels(priced, SHARE, Budget(WORK)))
-        loads = capacity.loads(found[-1])
-        is_over = np.array(
-            [limit is not None and load > limit for load, limit in zip(loads, capacity.limits, strict=True)]
-        )
-        low, high = np.where(is_over, price, low), np.where(is_over, high, price)
-        # Until a price is high enough it grows by 8, then the interval is halved.
-        price = np.where(
-            np.isinf(high), np.minimum(price * 8, max_price), (low + np.where(np.isinf(high), low, high)) / 2
-        )
-    return found
+        costs = np.where(problem.allowed, problem.costs + _paid(shares, price, capacity), 0)
+        labels = expand_labels(replace(problem, costs=costs), SHARE, Budget(WORK))
+        found.append(labels)
+        try:
+            fitting.append(capacity.repaired(labels, problem.allowed, problem.costs))
+            known = min(known, float(energy.total(fitting[-1])))
+        except InfeasibleError:
+            pass
+        over = np.where(is_limited, np.bincount(capacity.memories[labels], shares, len(limits)) - limits, 0.0)
+        bound = energy.total(labels) + float(price @ over)
+        bounds.append(bound)
+        if bound > least:
+            best, least, waited = price, bound, 0
+        elif (waited := waited + 1) == PATIENCE:
+            part, waited = part / 2, 0
+        # Full is what costs something, or is too full.
+        slope = np.where((price > 0) | (over > 0), over / size, 0.0)
+        if not slope.any() or least >= known:
+            break
+        # Without a labeling that fits, the bound is to become twice as high.
+        missing = (known if known < np.inf else 2 * abs(least) + 1) - bound
+        price = np.clip(price + part * missing / (slope @ slope) * slope / size, 0.0, max_price)
+    order = [0, *sorted(range(1, len(found)), key=lambda at: bounds[at])]
+    return [found[at] for at in order], fitting, Prices(_paid(shares, best, capacity), ceil(best @ limits))
+
+
+def _paid(shares: Ints, price: npt.NDArray[np.float64], capacity: MemoryCapacity) -> Ints:
+    return (shares[:, None] * price[capacity.memories]).astype(np.int64)
