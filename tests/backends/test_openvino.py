@@ -1084,3 +1084,18 @@ def test_what_reductions_make_is_quantized_by_rows(kind, between):
     given = {"x": np.random.default_rng(0).normal(size=(4, 5, 6)).astype("float32"), "shape": np.array([3, 8])}
     expected = tt.build(module, "numpy").run(given)["y"]
     np.testing.assert_array_equal(tt.build(module, "openvino").run(given)["y"], expected)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_run_that_stops_in_the_middle_is_an_error(threads):
+    """On one thread, `infer` of OpenVINO returned what was in memory, and overwrote that of others."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[4] y, int64 size)
+        <float[4] c = {1, 2, 3, 4}> { u = Unique(x) y = Add(u, c) size = Size(u) }"""
+    exe = tt.build(parser.parse_model(text), f"openvino(inference-num-threads={threads})")
+    for distinct in (5, 4, 3, 4):
+        x = np.arange(8, dtype="float32") % distinct
+        if distinct == 4:
+            np.testing.assert_array_equal(exe.run({"x": x})["y"], [1, 3, 5, 7])
+        else:
+            with pytest.raises(RunError, match=r"^openvino fails in @\.: \[CPU\] Add node with name"):
+                exe.run({"x": x})

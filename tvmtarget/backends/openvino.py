@@ -545,11 +545,21 @@ def _replace_by_values(ov: Any, readers: _Readers) -> None:  # noqa: ANN401
         return
     outputs = [ones[0].get_source_output() for ones in readers.values()]
     precision = {"INFERENCE_PRECISION_HINT": ov.Type.f32}
-    found = _core().compile_model(ov.Model(outputs, []).clone(), "CPU", precision)()
-    for output, ones, array in zip(outputs, readers.values(), found.values(), strict=True):
-        computed = ov.opset1.constant(array, output.get_element_type()).output(0)
+    request = _core().compile_model(ov.Model(outputs, []).clone(), "CPU", precision).create_infer_request()
+    _run_to_end(request)
+    for output, ones, tensor in zip(outputs, readers.values(), request.output_tensors, strict=True):
+        computed = ov.opset1.constant(tensor.data, output.get_element_type()).output(0)
         for one in ones:
             one.replace_source_output(computed)
+
+
+def _run_to_end(request: Any) -> None:  # noqa: ANN401
+    """Run a request, and raise the error that it ends by.
+
+    `infer` of one thread loses errors: it returns what was in memory, and overwrites that of others (2026.4).
+    """
+    request.start_async()
+    request.wait()
 
 
 def _dynamic_quantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
@@ -834,7 +844,7 @@ def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 def _reversal(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a ReverseSequence by lengths that are no more than there are elements.
 
-    OpenVINO stops in the middle of a run where they are, and has overwritten memory then; checks report them.
+    OpenVINO stops in the middle of a run where they are; checks report them.
     """
     x, lengths = node.input
     attributes = attributes_of(node)
@@ -1067,7 +1077,7 @@ def _function_of(model: onnx.ModelProto) -> Function | None:
 def _size_problem(model: Any, inputs: Sequence[int | None], shapes: Sequence[tuple[int, ...]]) -> str | None:  # noqa: ANN401
     """Return what OpenVINO's inference says of the sizes of a run; None if they fit.
 
-    It infers sizes while it runs, too, but has overwritten memory where it stops in the middle (2026.4).
+    It infers sizes while it runs, too, but broadcasts some that do not fit (2026.4).
     """
     known, ports = model.clone(), {}
     for at, shape in zip(inputs, shapes, strict=True):
@@ -1198,7 +1208,7 @@ class _Program(Compiled):
                 tensor = ov.Tensor(array, shared_memory=array.flags.writeable)
                 request.set_input_tensor(position, tensor)
         try:
-            request.infer()
+            _run_to_end(request)
         except Exception as error:
             # Some of its nodes have the shapes of this run now, and later runs would return these.
             with self._lock:
@@ -1303,8 +1313,11 @@ def _slice_ends(graph: onnx.GraphProto) -> set[str]:
 def _first_line(error: Exception) -> str:
     """Return what an error of OpenVINO says, in one line, without where in its sources it was raised."""
     lines = [re.sub(r"Check '.*' failed at \S+", "", line).strip() for line in str(error).splitlines()]
-    places = ("Exception from", "While validating", "FrontEnd API failed", "Errors during ONNX translation")
-    said = [line.removeprefix("-- ") for line in lines if line and not line.startswith((*places, "Model wasn't fully"))]
+    places = (
+        *("Exception from", "Caught exception", "While validating", "FrontEnd API failed"),
+        *("Errors during ONNX translation", "Model wasn't fully"),
+    )
+    said = [line.removeprefix("-- ") for line in lines if line and not line.startswith(places)]
     return ": ".join(line.rstrip(":") for line in said[:3]) or type(error).__name__
 
 
