@@ -131,7 +131,7 @@ def test_attributes_reach_the_compiled_model(tmp_path):
     ("attrs", "text"),
     [
         ("device-name=CPU.7", "function 'main' of @.: OpenVINO finds no device 'CPU.7' here; it finds CPU"),
-        ("inference-num-threads=4096", "inference-num-threads 4096 of @. cannot be honoured: OpenVINO uses"),
+        ("inference-num-threads=1024", "inference-num-threads 1024 of @. cannot be honoured: OpenVINO uses"),
         ("cache-dir=/proc/none", "function 'main' of @.: Couldn't create directory"),
     ],
 )

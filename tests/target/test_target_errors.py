@@ -44,6 +44,10 @@ JSON = [
     ({"kind": "llvm", "memory": [{"name": "m", "of": "a"}]}, "'of' of a memory is a list, not 'a'"),
     ({"kind": "llvm", "+": "neon"}, "'+' is a list of features, not 'neon'"),
     ({"tag": JETSON, "~": 5}, "'~' is a list of paths, not 5"),
+    (
+        {"kind": "onnxruntime", "intra-op-threads": 100_000},
+        "attribute 'intra-op-threads' of kind 'onnxruntime' is at most 1024, not 100000",
+    ),
     ({"kind": "llvm", "num-cores": None}, "attribute 'num-cores' of kind 'llvm' is a whole number, not None"),
     (
         {"kind": "llvm", "model": "\ud800"},

@@ -18,16 +18,17 @@ __all__ = ["KINDS"]
 def _table(text: str) -> tuple[Attribute, ...]:
     """Parse rows of name, type, class, default ('-' for none), version since, and description.
 
-    A type may be followed by the least value (`int>=1`), by `^2` for a power of two, or by choices (`str:a|b`). A
-    default may be followed by `~` and a derived default, with `@` and the name of a flag where it applies only if that
-    is true (`1~32@flag`).
+    A type may be followed by the least value (`int>=1`), and the largest one after it (`int>=0<=1024`), by `^2` for a
+    power of two, or by choices (`str:a|b`). A default may be followed by `~` and a derived default, with `@` and the
+    name of a flag where it applies only if that is true (`1~32@flag`).
     """
     return tuple(_row(*line.split(maxsplit=5)) for line in text.splitlines() if line.strip())
 
 
 def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str) -> Attribute:
     type_, _, choices = type_.partition(":")
-    type_, _, least = type_.partition(">=")
+    type_, _, limits = type_.partition(">=")
+    least, _, most = limits.partition("<=")
     is_power = type_ == "int^2"
     type_ = "int" if is_power else type_
     default, _, derived = default.partition("~")
@@ -45,6 +46,7 @@ def _row(name: str, type_: str, class_: str, default: str, since: str, doc: str)
         derived=(int(derived) if type_ == "int" else derived) if derived else None,
         derived_if=(flag, True) if flag else None,
         least=1 if is_power else int(least) if least else None,
+        most=int(most) if most else None,
         choices=tuple(choices.split("|")) if choices else (),
         power_of_two=is_power,
         doc=doc,
@@ -310,8 +312,10 @@ _VITIS_AI = _table("""
     load_runtime_module    str  none  -  tt1  file to read the runtime module from
 """)
 
+# ONNX Runtime starts as many threads as it is told, without limit. 1,024 is the number of processors that a process can
+# be bound to (`CPU_SETSIZE` of glibc).
 _ONNXRUNTIME = _table("""
-    intra-op-threads    int>=0  soft  0      tt1  threads inside one operator; 0 lets onnxruntime choose
+    intra-op-threads    int>=0<=1024  soft  0      tt1  threads inside one operator; 0 lets onnxruntime choose
     intra-op-spinning   bool    soft  false  tt1  idle threads of a function busy-wait for its next operator or run
     optimization-level  int>=0  soft  99     tt1  graph optimisation: 0 none, 1 basic, 2 extended, 99 all
     provider            str        hard  CPU    tt1  execution provider: CPU, CUDA, TensorRT, OpenVINO, QNN, CoreML, ...
@@ -323,8 +327,8 @@ _ONNXRUNTIME = _table("""
 
 _OPENVINO = _table("""
     device-name            str    hard  CPU      tt1  device of OpenVINO: CPU, GPU, GPU.1, NPU, ...
-    inference-num-threads  int>=0  soft  0        tt1  threads inside one operator; 0 lets OpenVINO choose
-    num-streams            int>=0  soft  0        tt1  calls that are computed at once; 0 is one of all threads
+    inference-num-threads  int>=0<=1024  soft  0        tt1  threads inside one operator; 0 lets OpenVINO choose
+    num-streams            int>=0<=1024  soft  0        tt1  calls that are computed at once; 0 is one of all threads
     inference-precision    str:float32|float16|bfloat16  hard  float32  tt1  element type of sums and products
     cache-dir              str    none  -        tt1  folder in which OpenVINO stores compiled functions
 """)

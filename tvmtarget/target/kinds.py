@@ -79,8 +79,8 @@ class Attribute(_Row):
 
     `class_` is the meaning of the attribute, which decides how it is compared, which keys it is part of, and how it is
     merged: hard (must be equal), isa (legal instructions), capacity (at least as much), scale (how many), model (which
-    chip), soft (affects speed only), none (a note). `least` is the smallest legal number, `choices` are all legal
-    values as text, and `power_of_two` is for alignments.
+    chip), soft (affects speed only), none (a note). `least` and `most` are the smallest and the largest legal number,
+    `choices` are all legal values as text, and `power_of_two` is for alignments.
 
     `derived` is a default that depends on another attribute: it applies if that has a value (`derived_if`: name and
     value), or always if `derived_if` is None. Unlike `default`, identity does not omit it.
@@ -93,6 +93,7 @@ class Attribute(_Row):
     derived: bool | int | str | None = None
     derived_if: tuple[str, bool | int | str] | None = None
     least: int | None = None
+    most: int | None = None
     choices: tuple[str, ...] = ()
     power_of_two: bool = False
     doc: str = ""
@@ -138,7 +139,7 @@ class Attribute(_Row):
     @cached_property
     def is_limited(self) -> bool:
         """Whether some values of its type are out of range."""
-        return self.least is not None or self.power_of_two or bool(self.choices)
+        return self.least is not None or self.most is not None or self.power_of_two or bool(self.choices)
 
     def out_of_range(self, value: Value) -> str:
         """Compare a value with the limits of this attribute.
@@ -151,6 +152,8 @@ class Attribute(_Row):
         """
         if self.least is not None and isinstance(value, int) and value < self.least:
             return f"is at least {self.least}, not {value}"
+        if self.most is not None and isinstance(value, int) and value > self.most:
+            return f"is at most {self.most}, not {value}"
         if self.power_of_two and isinstance(value, int) and value & (value - 1):
             return f"is a power of two, not {value}"
         if self.choices and isinstance(value, str | int) and str(value) not in self.choices:

@@ -110,6 +110,8 @@ def _attribute(row: Attribute) -> dict[str, object]:
     schema = {**_TYPES[row.type], "description": row.doc}
     if row.least is not None:
         schema["minimum"] = row.least
+    if row.most is not None:
+        schema["maximum"] = row.most
     if row.choices:
         schema["enum"] = [int(choice) if row.type == "int" else choice for choice in row.choices]
     if row.default is not None:

@@ -241,14 +241,8 @@ def _conditions(name: str, row: Attribute | None, operator: Operator, value: obj
         # CPUs have an order too, that of their feature sets, which is only known by their names.
         if operator in ORDERED and not has_order(operator, read) and not (name == "mcpu" and is_known_cpu(str(read))):
             raise TargetError(_without_order(name, row, operator, read))
-        if (
-            operator == "eq"
-            and row is not None
-            and row.least is not None
-            and isinstance(read, int)
-            and read < row.least
-        ):
-            raise ValueError(f"is at least {row.least}, not {read}")
+        if operator == "eq" and row is not None and (wrong := row.out_of_range(read)):
+            raise ValueError(wrong)
         yield Condition(name=name, operator=operator, value=read)
 
 
