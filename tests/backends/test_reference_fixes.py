@@ -277,6 +277,14 @@ def test_depths_and_limits_are_scalars_or_vectors(shape):
     np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
 
 
+def test_indices_that_are_not_whole_are_cut_off():
+    node = helper.make_node("OneHot", ["x", "depth", "values"], ["y"])
+    module = tt.IRModule.from_onnx(small(node, shape=(6,), depth=np.int64(3), values=np.float32([0, 1])))
+    x = np.float32([-0.5, 0.5, 1.75, -1.25, 2.0, 3.5])
+    expected = [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), expected)
+
+
 @pytest.mark.parametrize(
     ("node", "opset", "reason"),
     [

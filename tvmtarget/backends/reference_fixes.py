@@ -591,10 +591,11 @@ class LpNormalization(OpRun):  # type: ignore[misc]
 
 
 class OneHot(ReferenceOneHot):  # type: ignore[misc]
-    """One-hot vectors, whose depth the evaluator takes as a scalar only, of numbers only (onnx 1.23)."""
+    """One-hot vectors, which the evaluator makes of whole indices, scalar depths and numbers only (onnx 1.23)."""
 
     def _run(self, indices: Array, depth: Array, values: Array, axis: int | None = None) -> tuple[Array]:
-        is_on = super()._run(indices, np.reshape(depth, ()), np.arange(2), axis=-1 if axis is None else axis)[0]
+        places = indices.astype(np.int64)
+        is_on = super()._run(places, np.reshape(depth, ()), np.arange(2), axis=-1 if axis is None else axis)[0]
         return (values[is_on],)
 
 
