@@ -277,6 +277,15 @@ def test_depths_and_limits_are_scalars_or_vectors(shape):
     np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x))
 
 
+@pytest.mark.parametrize(("start", "end", "step"), [(-5, -9, -1), (-5, -4, -2), (-4, -9, -1), (9, -9, -1), (-9, 9, 1)])
+def test_slices_begin_within_the_elements(start, end, step):
+    node = helper.make_node("Slice", ["x", "start", "end", "axis", "step"], ["y"])
+    operands = {"start": [start], "end": [end], "axis": [1], "step": [step]}
+    module = tt.IRModule.from_onnx(small(node, shape=(2, 3), **{name: np.array(one) for name, one in operands.items()}))
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(tt.build(module, "numpy")(x), tt.build(module, "onnxruntime")(x), strict=True)
+
+
 def test_indices_that_are_not_whole_are_cut_off():
     node = helper.make_node("OneHot", ["x", "depth", "values"], ["y"])
     module = tt.IRModule.from_onnx(small(node, shape=(6,), depth=np.int64(3), values=np.float32([0, 1])))

@@ -40,6 +40,7 @@ from onnx.reference.ops.op_rms_normalization import RMSNormalization as Referenc
 from onnx.reference.ops.op_rnn import CommonRNN as ReferenceRNN
 from onnx.reference.ops.op_scan import Scan as ReferenceScan
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
+from onnx.reference.ops.op_slice import Slice_10
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.ir.resized_sizes import resized
@@ -599,6 +600,20 @@ class OneHot(ReferenceOneHot):  # type: ignore[misc]
         return (values[is_on],)
 
 
+class Slice(Slice_10):  # type: ignore[misc]
+    """Slices, which are empty in the evaluator if they begin before the first element and go backwards (onnx 1.23)."""
+
+    def _run(
+        self, data: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+    ) -> tuple[Array]:
+        if steps is not None:
+            places = range(len(starts)) if axes is None else axes
+            sizes = [data.shape[axis] for axis in places]
+            starts = np.where(steps < 0, np.maximum(starts, np.negative(sizes)), starts)
+        result: tuple[Array] = super()._run(data, starts, ends, axes, steps)
+        return result
+
+
 class NonMaxSuppression(ReferenceNonMaxSuppression):  # type: ignore[misc]
     """Selection of boxes, whose limits the evaluator takes as vectors, and all of them, only (onnx 1.23)."""
 
@@ -934,6 +949,7 @@ FIXES = [
     GlobalLpPool,
     LpNormalization,
     OneHot,
+    Slice,
     NonMaxSuppression,
     Pad,
     Conv,
