@@ -361,6 +361,32 @@ def test_ellipses_of_different_numbers_of_dimensions_go_to_another_leaf(rank, is
 
 
 @pytest.mark.parametrize(
+    ("node", "opset"),
+    [
+        ("ReduceSum(x, axes)", 13),
+        ("ReduceMax<axes=[-1], keepdims=0>(x)", 17),
+        ("ReduceL2<keepdims=0>(x, axes)", 18),
+        ("ArgMax<axis=-1, keepdims=0>(x)", 18),
+    ],
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_reductions_of_nothing_remove_axes_counted_from_the_last(node, opset, is_nested):
+    """Along those, onnxruntime returns its operand if that is empty."""
+    element = "int64" if "Arg" in node else "float"
+    body = f"{{ y = {node} s = Shape(y) }}"
+    if is_nested:
+        names = "() => (int64[k] s)"
+        body = f"{{ s = If<then_branch = t {names} {body}, else_branch = e {names} {body}>(c) }}"
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": {opset}]>
+        g (float[n,3] x, bool c) => (int64[k] s) <int64[1] axes = {{-1}}, {element}[m] y> {body}""")
+    exe = tt.build(program, "onnxruntime")
+    for rows in (0, 2):
+        feeds = {"x": np.ones((rows, 3), "float32"), "c": np.array(True)}
+        found = exe.run({name: feeds[name] for name in exe.inputs})["s"]
+        np.testing.assert_array_equal(found, [rows, 1] if opset == 13 else [rows])
+
+
+@pytest.mark.parametrize(
     ("attributes", "alpha", "beta"),
     [("beta = 2.0", 1, 2), ("alpha = 3.0, transA = 1", 3, 1), ("beta = 0.5, transB = 1", 1, 0.5)],
 )

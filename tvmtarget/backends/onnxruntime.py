@@ -243,19 +243,26 @@ def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
 
 
 _Types: TypeAlias = Mapping[str, TypeProto.Tensor]
+_Constants: TypeAlias = Mapping[str, TensorProto]
 
 
 def _guarded(source: bytes, graph: GraphProto) -> bytes:
     """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
     Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
-    a Gemm that may have no terms is an operation of its own.
+    a Gemm that may have no terms is an operation of its own, and reductions of what may be empty count axes from 0.
     """
-    if not any(node.op_type in ENDED_BY_NOTHING or _has_factor(node) for node in nodes_in(graph)):
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in nodes_in(graph):
+        constants |= {tensor.name: tensor for body in bodies_of(node) for tensor in body.initializer}
+    if not any(
+        node.op_type in ENDED_BY_NOTHING or _has_factor(node) or min(_reduced_axes(node, constants), default=0) < 0
+        for node in nodes_in(graph)
+    ):
         return source
     model = onnx.load_from_string(source)
     names = Names(value_names(model.graph))
-    is_changed = _rewrite(model.graph, {}, names, _checked_dims(model.graph))
+    is_changed = _rewrite(model.graph, {}, constants, names, _checked_dims(model.graph))
     return bytes(model.SerializeToString()) if is_changed else source
 
 
@@ -263,7 +270,7 @@ def _checked_dims(graph: GraphProto) -> frozenset[str]:
     return frozenset(dim for value in graph.input for dim in _dims(value.type.tensor_type))
 
 
-def _rewrite(graph: GraphProto, outer: _Types, names: Names, checked: frozenset[str]) -> bool:
+def _rewrite(graph: GraphProto, outer: _Types, constants: _Constants, names: Names, checked: frozenset[str]) -> bool:
     """Replace nodes of a graph and of its nested bodies by what ONNX Runtime computes right; return whether any are."""
     types = {**outer, **value_types(graph)}
     nodes: list[NodeProto] = []
@@ -271,8 +278,12 @@ def _rewrite(graph: GraphProto, outer: _Types, names: Names, checked: frozenset[
     for node in graph.node:
         for body in bodies_of(node):
             # Sizes of what a body computes are not checked before a run.
-            is_changed |= _rewrite(body, types, names, frozenset())
-        instead = _guarded_network(node, types, names, checked) or _scaled_bias(node, types, names)
+            is_changed |= _rewrite(body, types, constants, names, frozenset())
+        instead = (
+            _guarded_network(node, types, names, checked)
+            or _scaled_bias(node, types, names)
+            or _forward_reduction(node, types, constants, names)
+        )
         is_changed |= bool(instead)
         nodes += instead or [node]
     if is_changed:
@@ -318,6 +329,44 @@ def _has_factor(node: NodeProto) -> bool:
     """Whether a node is a Gemm that multiplies what it adds."""
     is_gemm = node.op_type == "Gemm" and node.domain in ("", "ai.onnx")
     return is_gemm and any(node.input[2:]) and attributes_of(node).get("beta", 1.0) != 1
+
+
+def _forward_reduction(node: NodeProto, types: _Types, constants: _Constants, names: Names) -> list[NodeProto]:
+    """Return nodes that reduce what may be empty along axes counted from the first; none for other nodes.
+
+    Along axes counted from the last, they return their operand if it is empty (1.31).
+    """
+    axes = _reduced_axes(node, constants)
+    if min(axes, default=0) >= 0 or node.input[0] not in types or not types[node.input[0]].HasField("shape"):
+        return []
+    dims = types[node.input[0]].shape.dim
+    if all(dim.dim_value > 0 for dim in dims):
+        return []
+    forward = [axis % len(dims) for axis in axes]
+    attributes = attributes_of(node)
+    added = []
+    inputs = list(node.input)
+    if "axis" in attributes:
+        attributes["axis"] = forward[0]
+    elif "axes" in attributes:
+        attributes["axes"] = forward
+    else:
+        inputs[1] = names.fresh(f"{inputs[1]}:forward")
+        value = helper.make_tensor("", TensorProto.INT64, [len(forward)], forward)
+        added.append(helper.make_node("Constant", [], inputs[1:], value=value))
+    return [*added, helper.make_node(node.op_type, inputs, node.output, name=node.name, **attributes)]
+
+
+def _reduced_axes(node: NodeProto, constants: _Constants) -> list[int]:
+    """Return the axes that a node reduces, as far as they are known."""
+    if node.domain not in ("", "ai.onnx") or not node.op_type.startswith(("Arg", "Reduce")):
+        return []
+    attributes = attributes_of(node)
+    if node.op_type.startswith("Arg"):
+        return [attributes.get("axis", 0)]
+    if len(node.input) > 1 and node.input[1] in constants:
+        return [int(axis) for axis in onnx.numpy_helper.to_array(constants[node.input[1]]).flat]
+    return list(attributes.get("axes", ()))
 
 
 def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str]) -> bool:
