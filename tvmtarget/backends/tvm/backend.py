@@ -52,6 +52,7 @@ from tvmtarget.backends.tvm.cuda import (
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
+from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all, warn
 from tvmtarget.human_units import counted
 from tvmtarget.ir.dim_expressions import least_dim, symbols_of
@@ -287,7 +288,10 @@ class _Tvm(Backend):
             imported = _imported(tvm, request, may_vary=is_library, fuses=fuses, scratch=scratch)
             with imported as (module, targets, pipeline):
                 if not is_library:
-                    return program(tvm.compile(module, target=targets[0], relax_pipeline=pipeline))
+                    lowering = "default" if is_gpu else register_pipeline()
+                    return program(
+                        tvm.compile(module, target=targets[0], relax_pipeline=pipeline, tir_pipeline=lowering)
+                    )
                 from tvmtarget.backends.tvm.vm_linking import VmLinker
 
                 linker = VmLinker(is_library=True)

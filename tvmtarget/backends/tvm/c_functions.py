@@ -28,6 +28,7 @@ from tvmtarget.backends.c.static_function import (
 )
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm, object_folder
+from tvmtarget.backends.tvm.wide_indices import lower_functions
 from tvmtarget.errors import BackendError
 from tvmtarget.ir.names import Names
 
@@ -266,7 +267,8 @@ class _Generated:
         if not functions:
             return
         module = tvm.tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
-        module = tvm.transform.Sequential(list(_passes(form)))(module)
+        passes = tvm.transform.Sequential(list(_passes(form)))
+        module = passes(module) if form == "c" else lower_functions(module, passes)
         lowered: dict[Any, PrimFunc] = {}
         kernels: dict[str, Kernel] = {}
         by_name = {variable.name_hint: symbol for variable, symbol in self.symbols.items()}

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tvmtarget.backends.machine import is_any_x86, native_code_mismatch, processors
 from tvmtarget.backends.tvm.compiled_module import has_linker, import_tvm, object_folder
+from tvmtarget.backends.tvm.wide_indices import lower_functions
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 from tvmtarget.target.tree import Target
@@ -123,7 +124,9 @@ def _lowered(functions: Mapping[GlobalVar, Function], target: TvmTarget, context
     # Contexts belong to threads.
     with context, target:
         lower, _, _ = tvm.tirx.get_tir_pipeline("default")
-        module = lower(tvm.tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)))
+        module = lower_functions(
+            tvm.tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions)), lower
+        )
     for variable, function in functions.items():
         if not _states_checks(function):
             module[variable] = _with_checks(module[variable], _LAYOUT if CHECKS in function.attrs else ())

@@ -24,6 +24,7 @@ from tvmtarget.backends.tvm.register_tiling import Tile, VectorUnit
 from tvmtarget.backends.tvm.schedule_space import Knobs, knobs_of, space, tile_of
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT, applied, program_of, propose
 from tvmtarget.backends.tvm.vector_math import vectorisable
+from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.ir.tensor_functions import script_of, workload_body
 from tvmtarget.target.keys import key_of
 
@@ -391,7 +392,7 @@ def compiled(function: Function, target: Target) -> Any:  # noqa: ANN401
 
     named = function.with_attr("global_symbol", "main")
     with tvm.transform.PassContext(opt_level=3):
-        return tvm.compile(tvm.IRModule({"main": named}), target=target)
+        return tvm.compile(tvm.IRModule({"main": named}), target=target, tir_pipeline=register_pipeline())
 
 
 def functions_of(module: Module) -> Iterator[tuple[str, Function, Use]]:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.compiled_module import import_tvm
 from tvmtarget.backends.tvm.cpu_versions import CHECKS, object_files
+from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
 
@@ -258,7 +259,8 @@ class VmLinker:
                 libraries += object_files(functions, targets)
             elif functions:
                 with targets[0]:
-                    libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=targets[0]))
+                    lowering = register_pipeline() if targets[0].kind.name == "llvm" else "default"
+                    libraries.append(tvm.tirx.build(tvm.IRModule(functions), target=targets[0], pipeline=lowering))
         return tvm.relax.vm_build._vmlink(self._builder, host, ext_libs=libraries)
 
 
