@@ -77,6 +77,18 @@ def test_pads_around_the_end_are_constant(opset, shape):
     np.testing.assert_array_equal(program.run({"x": image(3, 4)})["y"], expected)
 
 
+@pytest.mark.parametrize(("shape", "target"), [("n, 2", "llvm"), ("3, 2", "llvm"), ("3, 2", "c"), ("3, 1", "llvm")])
+def test_reflections_go_there_and_back_as_often_as_needed(shape, target):
+    """TVM's importer reflects once, and read beyond memory."""
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 19]>
+        g (float[{shape}] x) => (float[a, b] y) <int64[4] pads = {{2, 5, 1, 4}}>
+        {{ y = Pad<mode = "reflect">(x, pads) }}""")
+    x = image(3, int(shape[-1]))
+    found = tt.build(tt.IRModule.from_onnx(proto), target).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, np.pad(x, ((2, 1), (5, 4)), "reflect"))
+
+
 @pytest.mark.parametrize(("mode", "target", "reason"), [("wrap", "llvm", "constant pads"), ("edge", "c", "not static")])
 def test_what_is_not_supported_is_refused(mode, target, reason):
     with pytest.raises(TvmTargetError, match=reason):

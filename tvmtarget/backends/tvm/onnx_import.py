@@ -609,9 +609,10 @@ class _SymbolicImport(FittingOperands):
         return self._tvm.relax.op.reverse_sequence(*inputs, seq_axis=steps, batch_axis=rows)
 
     def pad(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Pad by computed numbers of elements, with a computed one, or around the end; None for others.
+        """Lower a Pad by computed numbers of elements, with a computed one, around the end, or back twice; None else.
 
-        TVM's importer knows wrap-around in versions from 19 only, and PyTorch writes it in version 18, too.
+        TVM's importer knows wrap-around in versions from 19 only, and PyTorch writes it in version 18, too. It reflects
+        elements once, and reads beyond memory for more.
         """
         tvm, relax = self._tvm, self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
@@ -619,7 +620,7 @@ class _SymbolicImport(FittingOperands):
         is_computed = bool(names[2]) and names[2] not in self._constants
         if is_computed and mode != "constant":  # which reads no element
             inputs[2], is_computed = relax.const(0, inputs[0].ty.dtype), False
-        is_own = is_computed or mode == "wrap"
+        is_own = is_computed or mode == "wrap" or (mode == "reflect" and not self._reflects_once(names, inputs[0]))
         if not names[1] or (names[1] in self._constants and not is_own):
             return None
         data, rank = inputs[0], len(self.shape(inputs[0]))
@@ -721,15 +722,29 @@ class _SymbolicImport(FittingOperands):
         self._require(builder, inputs, 0, [batch, self.simple(channels * prod(block)), self.number(columns)])
         return self.emitted(builder, summed, inputs[0])
 
+    def _reflects_once(self, names: Sequence[str], data: Expr) -> bool:
+        """Return whether all dimensions have more elements than a Pad by known numbers reflects."""
+        pads = self._constants.get(names[1])
+        if pads is None:
+            return False
+        shape = self.shape(data)
+        axes = (self.known(names[3]) or []) if names[3] else [self.number(at) for at in range(len(shape))]
+        most = np.abs(numpy_helper.to_array(pads)).reshape(2, -1).max(axis=0)
+        sizes = [self.value(shape[(self.value(axis) or 0) % len(shape)]) for axis in axes]
+        return all(not count or (size or 0) > count for count, size in zip(most, sizes, strict=True))
+
     def _padding(self, mode: str, place: Size, size: Size) -> Size:
         """Return which element of a dimension stands at a place, which may be outside of it."""
         tirx = self._tvm.tirx
         if mode == "edge":
             return tirx.max(tirx.min(place, size - 1), self.number(0))
-        if mode == "reflect":  # there and back, as often as needed
+        if mode == "reflect":  # there and back, as often as needed; once without a division
             period = tirx.max(2 * (size - 1), self.number(1))
             at = tirx.floormod(place, period)
-            return tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
+            again = tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
+            once = tirx.abs(place)
+            once = tirx.Select(once < size, once, 2 * (size - 1) - once)
+            return tirx.if_then_else(once >= 0, once, again)
         if mode == "wrap":
             return tirx.floormod(place, tirx.max(size, self.number(1)))
         return place
