@@ -360,6 +360,25 @@ def test_ellipses_of_different_numbers_of_dimensions_go_to_another_leaf(rank, is
     assert [str(one.site) for one in plan.subgraphs] == ["ort" if is_taken else "np"]
 
 
+@pytest.mark.parametrize("shape", ["n,m", "2,m", "n,0", "n,m,1"])
+def test_slices_without_elements_are_equal(shape):
+    """They end the process of onnxruntime."""
+    result = shape.replace("n", "k").replace("2", "k")
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[{shape}] x) => (float[{result}] y, int64[q] i, int64[r] j, int64[s] c)
+        {{ y, i, j, c = Unique<axis=0>(x) }}""")
+    exe = tt.build(program, "onnxruntime")
+    rank = shape.count(",") + 1
+    found = exe.run({"x": np.zeros((2, 0, 1)[:rank], "float32")})
+    assert [found[name].tolist() for name in "ijc"] == [[0], [0, 0], [2]]
+    assert found["y"].shape == (1, 0, 1)[:rank]
+    if "0" not in shape:
+        x = np.float32([[2, 1], [1, 3]]).reshape((2, 2, 1)[:rank])
+        found = exe.run({"x": x})
+        np.testing.assert_array_equal(found["y"], x[::-1], strict=True)
+        assert [found[name].tolist() for name in "ijc"] == [[1, 0], [1, 0], [1, 1]]
+
+
 @pytest.mark.parametrize(
     ("node", "opset"),
     [

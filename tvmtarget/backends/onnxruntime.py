@@ -250,13 +250,16 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
     """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
     Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
-    a Gemm that may have no terms is an operation of its own, and reductions of what may be empty count axes from 0.
+    a Gemm that may have no terms is an operation of its own, reductions of what may be empty count axes from 0, and
+    slices that may be empty are compared with one more element.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in nodes_in(graph):
         constants |= {tensor.name: tensor for body in bodies_of(node) for tensor in body.initializer}
     if not any(
-        node.op_type in ENDED_BY_NOTHING or _has_factor(node) or min(_reduced_axes(node, constants), default=0) < 0
+        node.op_type in {*ENDED_BY_NOTHING, "Unique"}
+        or _has_factor(node)
+        or min(_reduced_axes(node, constants), default=0) < 0
         for node in nodes_in(graph)
     ):
         return source
@@ -283,6 +286,7 @@ def _rewrite(graph: GraphProto, outer: _Types, constants: _Constants, names: Nam
             _guarded_network(node, types, names, checked)
             or _scaled_bias(node, types, names)
             or _forward_reduction(node, types, constants, names)
+            or _longer_slices(node, types, names)
         )
         is_changed |= bool(instead)
         nodes += instead or [node]
@@ -355,6 +359,40 @@ def _forward_reduction(node: NodeProto, types: _Types, constants: _Constants, na
         value = helper.make_tensor("", TensorProto.INT64, [len(forward)], forward)
         added.append(helper.make_node("Constant", [], inputs[1:], value=value))
     return [*added, helper.make_node(node.op_type, inputs, node.output, name=node.name, **attributes)]
+
+
+def _longer_slices(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
+    """Return nodes that find different slices which may have no elements; none for other nodes.
+
+    Slices without elements end the process (1.31), so that each gets one more, of 0.
+    """
+    attributes = attributes_of(node)
+    type_ = types.get(node.input[0]) if node.op_type == "Unique" and "axis" in attributes else None
+    if type_ is None or not type_.HasField("shape"):
+        return []
+    dims = type_.shape.dim
+    axis = attributes["axis"] % len(dims)
+    places = [at for at, dim in enumerate(dims) if at != axis and dim.dim_value <= 0]
+    if not places:
+        return []
+    nodes: list[NodeProto] = []
+
+    def add(kind: str, inputs: Sequence[str], **settings: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [names.fresh(f"{node.input[0]}:{kind}")], **settings))
+        return str(nodes[-1].output[0])
+
+    def constant(numbers: Sequence[int]) -> str:
+        return add("Constant", [], value=helper.make_tensor("", TensorProto.INT64, [len(numbers)], numbers))
+
+    pads = [0] * len(dims) + [int(at in places) for at in range(len(dims))]
+    longer = NodeProto()
+    longer.CopyFrom(node)
+    longer.input[0] = add("Pad", [node.input[0], constant(pads)])
+    longer.output[0] = names.fresh(node.output[0])
+    axes = constant(places)
+    sizes = add("Gather", [add("Shape", node.input), axes])
+    bounds = [constant([0] * len(places)), sizes, axes]
+    return [*nodes, longer, helper.make_node("Slice", [longer.output[0], *bounds], node.output[:1])]
 
 
 def _reduced_axes(node: NodeProto, constants: _Constants) -> list[int]:
