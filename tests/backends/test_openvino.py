@@ -1099,3 +1099,13 @@ def test_a_run_that_stops_in_the_middle_is_an_error(threads):
         else:
             with pytest.raises(RunError, match=r"^openvino fails in @\.: \[CPU\] Add node with name"):
                 exe.run({"x": x})
+
+
+def test_what_is_at_the_zero_point_is_zero():
+    """OpenVINO multiplies before it subtracts, which left 7.5e-9."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (int8[4] q) => (int64[1,n] places, float[4] signs)
+        <float scale = {0.1}, int8 zero = {3}>
+        { x = DequantizeLinear(q, scale, zero) places = NonZero(x) signs = Sign(x) }"""
+    found = tt.build(parser.parse_model(text), "openvino").run({"q": np.int8([3, 5, 3, -1])})
+    np.testing.assert_array_equal(found["places"], [[1, 3]])
+    np.testing.assert_array_equal(found["signs"], [0, 1, 0, -1])

@@ -194,7 +194,9 @@ def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
         opset = TREES_SINCE
     expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
     if not low_precision:  # of what is expanded to, too
-        floats = {"DequantizeLinear": _large_dequantization, "QuantizeLinear": _quantization}
+        compared = frozenset(name for node in model.graph.node if kind_of(node) in _TELL_ZEROS for name in node.input)
+        exact = partial(_exact_dequantization, compared=compared)
+        floats: dict[str, Expansion] = {"DequantizeLinear": exact, "QuantizeLinear": _quantization}
         expand_operators(model.graph, value_types(model.graph), opset, floats)
     return bytes(model.SerializeToString())
 
@@ -906,10 +908,11 @@ def _dequantized_scalar(builder: ExpansionBuilder, node: onnx.NodeProto) -> None
         builder.add("Reshape", [node.output[0], builder.constant(np.array([], "int64"), x)], result)
 
 
-def _large_dequantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a DequantizeLinear to almost the largest floats, as of masks, with a difference of integers.
+def _exact_dequantization(builder: ExpansionBuilder, node: onnx.NodeProto, *, compared: Collection[str] = ()) -> None:
+    """Write a DequantizeLinear with a difference of integers, to almost the largest floats, as of masks, or zeros.
 
-    OpenVINO multiplies before it subtracts the zero point, and the difference of two infinities is NaN (2026.4).
+    OpenVINO multiplies before it subtracts the zero point (2026.4), of which is left what rounding leaves, and the
+    difference of two infinities is NaN. It takes three times as long with integers, so that others stay.
     """
     x, scale, zero = operands_of(node, 3)
     scales, is_block = builder.array(scale), bool(attributes_of(node).get("block_size"))
@@ -919,7 +922,8 @@ def _large_dequantization(builder: ExpansionBuilder, node: onnx.NodeProto) -> No
     info = np.iinfo(onnx.helper.tensor_dtype_to_np_dtype(builder.types[x].elem_type))
     with np.errstate(over="ignore"):
         is_small = scales is not None and bool(np.isfinite(np.abs(scales) * np.float32(2) * info.max).all())
-    if is_small or is_block or not zero or _dtype(builder, scale) != "float32" or info.bits > 16:
+    is_inexact = not is_small or (node.output[0] in compared and builder.array(x) is None)
+    if not is_inexact or is_block or not zero or _dtype(builder, scale) != "float32" or info.bits > 16:
         _dequantized_scalar(builder, node)
         return
     shape = [1] * builder.rank(x)
@@ -995,6 +999,13 @@ _EXPANSIONS: dict[str, Expansion] = {
 }
 
 
+# What has another result of zero than of a number next to it.
+_TELL_ZEROS = frozenset(
+    {
+        *("Cast", "Ceil", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log"),
+        *("Mod", "NonZero", "Reciprocal", "Sign", "Unique"),
+    }
+)
 # What networks consist of whose low-precision transformations are tested.
 _LOW_PRECISION = frozenset(
     {
