@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, TvmTargetError
@@ -65,16 +65,31 @@ def test_an_empty_image_is_padded_by_a_constant_only():
 
 
 @pytest.mark.parametrize("opset", [18, 19])
-@pytest.mark.parametrize("shape", ["n, 4", "3, 4"])
-def test_pads_around_the_end_are_constant(opset, shape):
+@pytest.mark.parametrize(("shape", "target"), [("n, 4", "llvm"), ("3, 4", "llvm"), ("3, 4", "openvino")])
+def test_pads_around_the_end_are_constant(opset, shape, target):
     """PyTorch writes this mode in version 18, too."""
+    pytest.importorskip("tvm" if target == "llvm" else target)
     proto = parser.parse_model(f"""
         <ir_version: 8, opset_import: ["": {opset}]>
         g (float[{shape}] x) => (float[a, b] y) <int64[4] pads = {{1, 3, 2, 4}}>
         {{ y = Pad<mode = "wrap">(x, pads) }}""")
-    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    program = tt.build(tt.IRModule.from_onnx(proto), target)
     expected = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": image(3, 4)})[0]
     np.testing.assert_array_equal(program.run({"x": image(3, 4)})["y"], expected)
+
+
+def test_openvino_wraps_around_static_dimensions_only():
+    pytest.importorskip("openvino")
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 19]>
+        g (float[n, 4] x) => (float[a, b] y) <int64[2] pads = {1, 2}, int64[1] axes = {-1}>
+        { y = Pad<mode = "wrap">(x, pads, , axes) }""")
+    x = image(3, 4)
+    found = tt.build(tt.IRModule.from_onnx(proto), "openvino").run({"x": x})["y"]
+    np.testing.assert_array_equal(found, np.pad(x, ((0, 0), (1, 2)), "wrap"))
+    proto.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([0]), "axes"))
+    with pytest.raises(InfeasibleError, match="wraps around static dimensions only, not 'n'"):
+        tt.build(tt.IRModule.from_onnx(proto), "openvino")
 
 
 @pytest.mark.parametrize(("shape", "target"), [("n, 2", "llvm"), ("3, 2", "llvm"), ("3, 2", "c"), ("3, 1", "llvm")])

@@ -843,6 +843,22 @@ def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.add("Compress", [data, condition], node.output[0], **attributes)
 
 
+def _wrapped(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Pad around the ends as choices of elements along each axis: OpenVINO has no such mode."""
+    x, pads, _, axes = operands_of(node, 4)
+    if attributes_of(node).get("mode") != "wrap":
+        builder.nodes.append(node)
+        return
+    places = builder.known(axes).tolist() if axes else range(builder.rank(x))
+    result = x
+    for axis, (before, after) in zip(places, builder.known(pads).reshape(2, -1).T.tolist(), strict=True):
+        if before or after:
+            size = builder.types[x].shape.dim[axis].dim_value
+            elements = builder.constant(np.arange(-before, size + after) % size, x)
+            result = builder.add("Gather", [result, elements], axis=axis)
+    builder.add("Identity", [result], node.output[0])
+
+
 def _reversal(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a ReverseSequence by lengths that are no more than there are elements.
 
@@ -987,6 +1003,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "LRN": _response_normalization,
     "MatMulInteger": _integer_product,
     "PRelu": _parametric_rectifier,
+    "Pad": _wrapped,
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "QuantizeLinear": _other_quantization,

@@ -459,6 +459,23 @@ def _few_terms(op: Op) -> Reject | None:
     return reject("RULE", f"it computes {op.kind} in float32, and sums of {largest} are not exact in it")
 
 
+def _wraps_known_sizes(op: Op) -> Reject | None:
+    """Reject wrap-around by computed pads, and of symbolic dimensions."""
+    if op.attr("mode") != "wrap":
+        return None
+    tensor, pads, axes = op.tensor(0), op.constant(1), op.constant(3)
+    if tensor is None or tensor.shape is None or pads is None or (axes is None and op.operand(3)):
+        return reject("ATTR", "it supports Pad with mode='wrap' by constant pads only", hint="use Concat of slices")
+    places = range(len(tensor.shape)) if axes is None else axes.tolist()
+    for axis, amounts in zip(places, pads.reshape(2, -1).T.tolist(), strict=True):
+        size = tensor.shape[axis]
+        if any(amounts) and not (isinstance(size, int) and size):
+            return reject(
+                "SHAPE_DYNAMIC", f"it wraps around static dimensions only, not {size!r}", hint="use Concat of slices"
+            )
+    return None
+
+
 def _no_remainder_of_floats(op: Op) -> Reject | None:
     """Reject Mod of floats: the remainder of 1e9 by 1.3 is off by 130, and that by an infinite divisor is NaN."""
     tensor = op.tensor(0)
@@ -546,7 +563,7 @@ RULES: dict[str, Rule] = {
     "MaxPool": Rule(attrs={"ceil_mode": (0,)}, checks=(_usual_places,)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
     # It fills by 0 where the value is computed.
-    "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect")}, constants=(2,)),
+    "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect", "wrap")}, constants=(2,), checks=(_wraps_known_sizes,)),
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, checks=(_quantises_to_integers,)),
     "RNN": _RECURRENT,
     **dict.fromkeys(_REDUCTIONS, _REDUCED),
