@@ -129,3 +129,10 @@ def test_unsigned_integers_have_a_sign_and_scalars_are_filled():
     text = """<ir_version: 8, opset_import: ["": 15]> g (uint8[3] x) => (uint8[3] y) <int64[0] shape = {}> {
         s = Sign(x) c = ConstantOfShape<value = uint8[1] {5}>(shape) y = Mul(s, c) }"""
     assert tt.build(parser.parse_model(text), "llvm").run({"x": np.uint8([0, 1, 200])})["y"].tolist() == [0, 5, 5]
+
+
+def test_a_lower_bound_is_left_out_where_the_upper_one_is_computed():
+    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[4] x, float q) => (float[4] y) { most = Neg(q) y = Clip(x, , most) }""")
+    found = tt.build(program, "llvm").run({"x": np.float32([1, 9, -5, 3]), "q": np.float32(-2)})["y"]
+    np.testing.assert_array_equal(found, [1, 2, -5, 2])

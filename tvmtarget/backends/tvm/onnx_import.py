@@ -125,7 +125,7 @@ class _SymbolicImport(FittingOperands):
             found = self.vector(builder, list(found.values))
         return self._aligned(builder, node, found)
 
-    def _nothing(self, node: NodeProto, inputs: Sequence[Expr]) -> Expr | None:
+    def _nothing(self, node: NodeProto, inputs: Sequence[Expr | None]) -> Expr | None:
         """Return a result without elements, of an operand without elements; None for others.
 
         TVM broadcasts no dimension of 1 to 0 in a Max or Min, and divides by 0 in a CumSum.
@@ -134,7 +134,8 @@ class _SymbolicImport(FittingOperands):
         dims = self._shapes.get(name, ())
         sizes = [self.dim(dim) for dim in dims]
         is_known = name in self._dtypes and all(size is not None for size in sizes)
-        is_empty = any(self.value(size) == 0 for value in inputs for size in self._shape_of(value) or ())
+        given = [value for value in inputs if value is not None]
+        is_empty = any(self.value(size) == 0 for value in given for size in self._shape_of(value) or ())
         if not is_known or not is_empty or 0 not in dims or len(node.output) != 1:
             return None
         return relax.op.zeros(relax.ShapeExpr(sizes), str(helper.tensor_dtype_to_np_dtype(self._dtypes[name])))
