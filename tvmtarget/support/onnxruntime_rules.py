@@ -390,16 +390,6 @@ def _no_other_padding(op: Op) -> Reject | None:
     return reject("ATTR", f"it pads {op.kind} otherwise than ONNX with auto_pad={mode!r} here", hint="write pads")
 
 
-def _no_negative_axes_of_nothing(op: Op) -> Reject | None:
-    """Reject negative axes of tensors without elements: it reduces none of them (1.31)."""
-    tensor, stated, axis = op.tensor(0), op.constant(1), op.attr("axis")
-    axes = integers_of(op.call, "axes", [axis] if isinstance(axis, int) else []) if stated is None else stated.tolist()
-    is_empty = tensor is not None and tensor.shape is not None and 0 in tensor.shape
-    if not is_empty or all(axis >= 0 for axis in axes):
-        return None
-    return reject("RULE", f"it ignores negative axes of a {op.kind} of no elements", hint="count axes from the first")
-
-
 def _some_terms(op: Op) -> Reject | None:
     """Reject products of matrices without elements: they are not sums of nothing, which are 0 (1.31)."""
     a, b = (() if one is None or one.shape is None else one.shape for one in map(op.tensor, range(2)))
@@ -493,10 +483,6 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
 
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_REDUCTIONS = (
-    *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
-    *("ReduceSum", "ReduceSumSquare"),
-)
 # Dimensions of the first operand of which none may be 0: it ends the process (1.31).
 ENDED_BY_NOTHING = {"GRU": (0, 1), "LSTM": (1,)}
 
@@ -529,7 +515,6 @@ RULES: dict[str, Rule] = {
         checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask, _no_products_with_past),
     ),
     **dict.fromkeys(sorted(_POOLS), Rule(checks=(_no_other_padding,))),
-    **dict.fromkeys(_REDUCTIONS, Rule(checks=(_no_negative_axes_of_nothing,))),
     "Conv": Rule(checks=(_no_other_padding,)),
     "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
     "ConvTranspose": Rule(checks=(_no_other_padding,)),
@@ -544,8 +529,8 @@ RULES: dict[str, Rule] = {
     "MaxUnpool": Rule(checks=(_no_output_shape,)),
     "QuantizeLinear": Rule(checks=(_one_type_of_floats,)),
     "RNN": _RECURRENT,
-    "ReduceMax": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
-    "ReduceMin": Rule(checks=(_no_empty_booleans, _no_negative_axes_of_nothing)),
+    "ReduceMax": Rule(checks=(_no_empty_booleans,)),
+    "ReduceMin": Rule(checks=(_no_empty_booleans,)),
     "Resize": Rule(
         checks=(
             *(check_aligned_corners, _no_ratio_of_negative_axes, _number_of_sizes_is_known, _plain_region),
