@@ -202,7 +202,7 @@ def test_private_functions_matter_by_structure_not_by_name():
 def test_recursive_functions_have_no_structure():
     module = tt.IRModule((MAIN.replace(body=(tt.Call("@main", (), ()),), results=()),))
     with pytest.raises(ModelError, match="function 'main' calls itself"):
-        module.structural_hash()
+        structural_hash(module.main, module.by_name)
 
 
 def test_ten_thousand_operations_and_a_chain_of_a_thousand_functions_are_hashed():

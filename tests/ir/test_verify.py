@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -331,7 +332,6 @@ Y = Value("y", FLOAT)
     [
         (body(5), "body[0] is a Call, not 5"),
         (changed(body=5), "body is a tuple of Calls, not 5"),
-        (changed(name=5), "name is a text, not 5 (function 5)"),
         (changed(params=("x",)), "params[0] is a Value, not 'x'"),
         (changed(params=[Value("x", FLOAT)]), "params is a tuple of Values, not [Value("),
         (changed(results="y"), "results is a tuple of texts, not 'y'"),
@@ -348,9 +348,13 @@ Y = Value("y", FLOAT)
         (body(Call("onnx.Relu", ("x",), (Y,), None)), "attrs of op 'onnx.Relu' is a tuple of pairs of a name"),
         (
             body(Call("onnx.Transpose", ("x",), (Y,), (("perm", [1, 0]),))),
-            "attribute 'perm' of op 'onnx.Transpose' is a number, a text, bytes, a Constant, or a tuple of these, "
-            "not [1, 0]",
+            "attribute 'perm' of op 'onnx.Transpose' is a number, a text, bytes, None, a Constant, or a tuple or "
+            "mapping by name of these, not [1, 0]",
         ),
+        (changed(attrs=(("role", object),)), "attribute 'role' is a number, a text, bytes, None"),
+        (module().with_attrs(note={1}), "attribute 'note' of the module is a number, a text, bytes, None, a Constant"),
+        (module().with_attrs(note={1: 2}), "attribute 'note' of the module is a number"),
+        (module().replace(attrs={1: 2}), "the name of an attribute of the module is a text, not 1"),
         (body(Call("onnx.Relu", ("x",), (Y,), (), None)), "regions of op 'onnx.Relu' is a tuple of pairs"),
         (body(Call("onnx.Relu", ("x",), (Y,), source=5)), "source of op 5 is a text, not 5"),
         (body(Call("onnx.Relu", ("x",), (Y,), has_effect=1)), "has_effect of op 'onnx.Relu' is True or False, not 1"),
@@ -369,8 +373,32 @@ Y = Value("y", FLOAT)
     ],
 )
 def test_a_field_of_another_type_is_named_with_its_value_and_what_is_expected(broken, problem):
-    with pytest.raises(ModelError, match=re.escape(problem)):
-        broken.verify()
+    methods = (broken.to_onnx, broken.to_tvm, broken.to_json, broken.constants, broken.graph, broken.structural_hash)
+    for method in (broken.verify, *methods):
+        with pytest.raises(ModelError, match=re.escape(problem)):
+            method()
+    assert "main" in str(broken)
+
+
+def test_the_name_of_a_function_is_a_text():
+    with pytest.raises(ModelError, match=re.escape("a function is named by a text, not ['f']")):
+        changed(name=["f"])
+
+
+def test_an_attribute_in_a_list_of_a_mapping_is_kept_as_a_file_keeps_it():
+    kept = module().with_attrs(sizes={"small": [1, np.int64(2)]}).verify()
+    assert kept.attrs["sizes"] == {"small": (1, 2)}
+    assert tt.IRModule.parse(str(kept)) == kept
+
+
+def test_a_type_of_unknown_elements_is_an_error_of_every_writer(tmp_path):
+    broken = changed(params=(Value("x", TensorType("float33", (2, 3))),))
+    save = partial(broken.save, tmp_path / "m.tt")
+    save_onnx = partial(broken.save_onnx, tmp_path / "m.onnx")
+    for method in (save, save_onnx, broken.to_onnx, broken.to_tvm, broken.to_json, broken.graph):
+        with pytest.raises(ModelError, match=re.escape("value 'x' has element type 'float33'; did you mean 'float32'")):
+            method()
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("change", EDITS.values(), ids=EDITS)

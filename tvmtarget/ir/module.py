@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean, warn
+from tvmtarget.errors import ModelError, TargetError, UnknownNameError, did_you_mean, raise_all, warn
 from tvmtarget.human_units import counted
 from tvmtarget.ir.archive import read_archive, write_archive
 from tvmtarget.ir.def_use import dataflow_graph
@@ -24,7 +24,7 @@ from tvmtarget.ir.structure import module_hash
 from tvmtarget.ir.text.parser import parse_functions
 from tvmtarget.ir.text.printer import print_module
 from tvmtarget.ir.types import TensorType, dtype_of
-from tvmtarget.ir.verify import verify_functions, verify_result_types
+from tvmtarget.ir.verify import mistyped_attributes, mistyped_fields, verify_functions, verify_result_types
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.configuration import CompilationConfig
 from tvmtarget.target.constraints.constraint import Constraint
@@ -62,6 +62,8 @@ class IRModule:
 
     def __post_init__(self) -> None:
         names = [function.name for function in self.functions]
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise ModelError(f"a function is named by a text, not {shown(wrong[0])}")
         twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
         if twice:
             raise ModelError(f"two functions are called {twice[0]!r}")
@@ -109,9 +111,9 @@ class IRModule:
             Data for `json.dumps`; constants are named by digest (`constants()` returns their elements).
 
         Raises:
-            ModelError: an attribute has no form in JSON.
+            ModelError: the module breaks a rule of the IR.
         """
-        return write_module(self.functions, self.target, self.attrs)
+        return write_module(self.verify().functions, self.target, self.attrs)
 
     @classmethod
     def from_json(
@@ -196,11 +198,12 @@ class IRModule:
             The model.
 
         Raises:
-            ModelError: the function has no form in ONNX, or more than 2 GB of constants.
+            ModelError: the module breaks a rule of the IR, the function has no form in ONNX, or more than 2 GB of
+                constants.
         """
         from tvmtarget.ir.onnx.writer import write_function
 
-        written = write_function(self[function], self.by_name)
+        written = write_function(self.verify()[function], self.by_name)
         self._warn_of_omissions(function, "to_onnx")
         return written
 
@@ -212,11 +215,12 @@ class IRModule:
             function: name of the function; all functions that it calls are inlined.
 
         Raises:
-            ModelError: the function has no form in ONNX, or a file cannot be written.
+            ModelError: the module breaks a rule of the IR, the function has no form in ONNX, or a file cannot be
+                written.
         """
         from tvmtarget.ir.onnx.writer import save_function
 
-        save_function(self[function], self.by_name, Path(path))
+        save_function(self.verify()[function], self.by_name, Path(path))
         self._warn_of_omissions(function, "save_onnx")
 
     def _warn_of_omissions(self, name: str, method: str) -> None:
@@ -301,13 +305,13 @@ class IRModule:
             The module of TVM.
 
         Raises:
-            ModelError: an operation is not one of Relax; the message names it.
+            ModelError: the module breaks a rule of the IR, or an operation is not one of Relax; the message names it.
         """
         from tvmtarget.ir.relax.constraint_attributes import write_constraint_attributes
         from tvmtarget.ir.relax.lowering import lower_decomposed
         from tvmtarget.ir.relax.writer import write_tvm_module
 
-        functions, attrs = lower_decomposed(self.functions, self.attrs, self.target)
+        functions, attrs = lower_decomposed(self.verify().functions, self.attrs, self.target)
         topology = None if self.target is None else Topology(self.target.resolve())
         return write_tvm_module(write_constraint_attributes(functions, attrs, topology), attrs)
 
@@ -321,8 +325,11 @@ class IRModule:
 
         Returns:
             Arrays by SHA-256 digest.
+
+        Raises:
+            ModelError: the module breaks a rule of the IR.
         """
-        return {constant.digest: constant.data for function in self for constant in constants_of(function)}
+        return {constant.digest: constant.data for function in self.verify() for constant in constants_of(function)}
 
     def __getitem__(self, name: str) -> Function:
         if not isinstance(name, str) or name not in self.by_name:
@@ -518,6 +525,7 @@ class IRModule:
 
         Raises:
             UnknownNameError: there is no function of the name.
+            ModelError: the module breaks a rule of the IR.
 
         >>> import networkx
         >>> body = "%y = onnx.Relu(%x) as a %z = onnx.Neg(%y) as b return %z"
@@ -528,15 +536,18 @@ class IRModule:
         >>> graph.edges["in", "a", "x"]
         {'value': 'x', 'type': 'float32[4]', 'nbytes': 16}
         """
-        return dataflow_graph(self[function])
+        return dataflow_graph(self.verify()[function])
 
     def structural_hash(self) -> str:
         """Return the structural hash (`structure.py`).
 
         Returns:
             "s1:" and a SHA-256 in hexadecimal; names of values, operations and private functions do not enter it.
+
+        Raises:
+            ModelError: the module breaks a rule of the IR.
         """
-        return module_hash(self)
+        return module_hash(self.verify())
 
     def verify(self) -> IRModule:
         """Check every rule of the IR (`verify.py`).
@@ -547,16 +558,28 @@ class IRModule:
         Raises:
             ModelError: rules are broken; the first 5 problems are listed.
         """
+        raise_all(ModelError, [*mistyped_attributes(self.attrs.items(), " of the module")])
         verify_functions(self.by_name, self.target)
         verify_result_types(self.by_name)
         return self
 
     def __str__(self) -> str:
-        return print_module(self.functions, self.target, self.attrs)
+        try:
+            return print_module(self.functions, self.target, self.attrs)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            if next(self._mistyped_fields(), None) is None:
+                raise
+            return f"<{self!r}>"  # its fields are not of their types, as `verify` reports
+
+    def _mistyped_fields(self) -> Iterator[str]:
+        yield from mistyped_attributes(self.attrs.items(), " of the module")
+        yield from chain.from_iterable(map(mistyped_fields, self.functions))
 
 
 def _frozen(value: object) -> object:
     """Convert lists to tuples and numbers of numpy to those of Python, as reading them from a file would."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Mapping):
+        return {name: _frozen(one) for name, one in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -61,6 +61,7 @@ __all__ = [
     "MODULE_RULES",
     "RULES",
     "TARGET_RULES",
+    "mistyped_attributes",
     "mistyped_fields",
     "unknown_memories",
     "verify_functions",
@@ -269,6 +270,7 @@ def mistyped_fields(function: Function) -> Iterator[str]:
         yield f"name is a text, not {shown(function.name)}"
     for field, second in (("attrs", object), ("opsets", int)):
         yield from _mistyped_pairs("", function, field, second)
+    yield from mistyped_attributes(function.attrs if _are_pairs(function.attrs) else (), "")
     values: list[Value | Constant] = [*_items(function.params, Value), *_items(function.constants, Constant)]
     for value in values:
         yield from _mistyped_value(value)
@@ -281,15 +283,30 @@ def mistyped_fields(function: Function) -> Iterator[str]:
             yield f"has_effect{owner} is True or False, not {shown(call.has_effect)}"
         yield from _mistyped_pairs(owner, call, "attrs", object)
         yield from _mistyped_pairs(owner, call, "regions", Function)
-        for name, one in call.attrs if _are_pairs(call.attrs) else ():
-            if not _is_attribute(one):
-                forms = "a number, a text, bytes, a Constant, or a tuple of these"
-                yield f"attribute {name!r}{owner} is {forms}, not {shown(one)}"
+        yield from mistyped_attributes(call.attrs if _are_pairs(call.attrs) else (), owner)
         for output in _items(call.outputs, Value):
             yield from _mistyped_value(output)
         for label, region in call.regions if _are_pairs(call.regions) else ():
             if isinstance(region, Function):
                 yield from (f"{problem} in {label!r}{owner}" for problem in mistyped_fields(region))
+
+
+def mistyped_attributes(attrs: Iterable[tuple[object, object]], owner: str) -> Iterator[str]:
+    """Yield the attributes that text and JSON have no form of.
+
+    Args:
+        attrs: names with values.
+        owner: what they are attributes of, as the end of a phrase such as " of the module".
+
+    Yields:
+        Messages that name the attribute, what is expected, and the value.
+    """
+    for name, value in attrs:
+        if not isinstance(name, str):
+            yield f"the name of an attribute{owner} is a text, not {shown(name)}"
+        elif not _is_attribute(value):
+            forms = "a number, a text, bytes, None, a Constant, or a tuple or mapping by name of these"
+            yield f"attribute {name!r}{owner} is {forms}, not {shown(value)}"
 
 
 def _items(value: object, of: type[_Item]) -> list[_Item]:
