@@ -130,7 +130,7 @@ def test_sizes_that_a_file_has_for_other_models_are_reported():
         ({"op": "Covn"}, "npu", "operator 'Covn', which neither the program nor ONNX has; did you mean 'Conv'"),
         ({"op": "conv"}, "npu", "operator 'conv', which neither the program nor ONNX has; did you mean 'Conv'"),
         ({"op": "LSTM"}, "npu", "costs of operators that the program does not have: LSTM"),
-        ({"op": "Conv", "dtype": "float16"}, "npu", "costs of ops that match none of the program: Conv on 'npu'"),
+        ({"op": "Conv", "dtype": "float16"}, "npu", "costs of ops that match none of the program: Conv (float16) on 'npu'"),
         ({"structure": "sha256:0"}, "npu", "costs of ops that match none of the program: sha256:0 on 'npu'"),
         ({"op": "Conv"}, "cuda", "costs of sites that the target does not have: 'cuda'"),
     ],
@@ -140,6 +140,13 @@ def test_costs_that_match_nothing_are_reported(match, site, text):
     (unused,) = plan.prediction.unused
     assert text in unused
     assert f"  unused: {unused}" in plan.summary().splitlines()
+
+
+def test_unused_costs_of_one_operator_are_listed_once_with_what_tells_them_apart():
+    matches = [{"form": "grouped"}, {"form": "depthwise", "dtype": "int8"}, {"form": "grouped"}, {"shape": [1, 2]}]
+    ops = [{"match": {"op": "Conv"} | one, "site": "npu", "time": time} for time, one in enumerate(matches, 1)]
+    listed = "Conv (grouped) on 'npu', Conv (depthwise, int8) on 'npu', Conv ([1,2]) on 'npu'"
+    assert digits(ops=ops).prediction.unused == (f"costs of ops that match none of the program: {listed}",)
 
 
 def test_costs_that_match_are_not_reported():

@@ -349,12 +349,12 @@ class Estimates:
             yield f"costs of operators that the program does not have: {', '.join(absent)}"
         target_names = frozenset(name for leaf in self.leaves for name in names_of(leaf))
         idle = [
-            f"{rule.op or rule.structure} on {rule.site!r}"
+            _matched_text(rule)
             for number, rule in enumerate(self.costs.ops)
             if number not in self._matched and rule.op not in named and rule.site in target_names
         ]
         if idle:
-            yield f"costs of ops that match none of the program: {_shorten(idle)}"
+            yield f"costs of ops that match none of the program: {_shorten([*dict.fromkeys(idle)])}"
         subgraphs = dict.fromkeys((one.site, one.structure) for one in self.costs.subgraphs if one.site in target_names)
         idle = [
             f"{structure} on {site!r}"
@@ -370,6 +370,13 @@ class Estimates:
         unused_hints = self._unused_hints()
         if unused_hints:
             yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, unused_hints))}"
+
+
+def _matched_text(rule: OpCost) -> str:
+    """Return the operations that a cost is for: the operator or structure, all that is stated of it, and the site."""
+    shape = None if rule.shape is None else f"[{','.join(map(str, rule.shape))}]"
+    details = ", ".join(one for one in (rule.form, rule.dtype, shape) if one is not None)
+    return f"{rule.op or rule.structure or 'any op'}{f' ({details})' if details else ''} on {rule.site!r}"
 
 
 def _shorten(names: list[str]) -> str:
