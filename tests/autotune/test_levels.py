@@ -17,7 +17,7 @@ from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, 
 from tvmtarget.autotune.search.fit_costs import fit_op_costs
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
-from tvmtarget.autotune.search.result import Budget
+from tvmtarget.autotune.search.result import Budget, TuneResult
 from tvmtarget.autotune.search.timing import random_inputs
 from tvmtarget.backends.machine import processors
 from tvmtarget.building.tuned_schedules import (
@@ -346,6 +346,17 @@ def test_a_program_with_nothing_to_tune_is_run_and_the_result_says_why():
         "settings: numpy has none that the target leaves open",
     )
     assert result.speedup > 0
+
+
+def test_the_ratio_of_a_result_is_that_of_pairs_of_runs_and_the_text_says_so():
+    milliseconds = 10**9
+    before, after = ([one * milliseconds for one in times] for times in ((10, 15, 31), (8, 15, 25)))
+    result = TuneResult("memory:", before=tuple(before), after=tuple(after))
+    assert str(result).splitlines()[-1] == (
+        "whole program: 15 ms -> 15 ms, the median of each; "
+        "1.24 times as fast, the median of 3 pairs of runs by turns (1.00 to 1.25)"
+    )
+    assert result.to_json()["speedup"] == 1.24
 
 
 def test_random_inputs_have_every_element_type():

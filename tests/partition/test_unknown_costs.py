@@ -130,7 +130,7 @@ def test_sizes_that_a_file_has_for_other_models_are_reported():
         ({"op": "Covn"}, "npu", "operator 'Covn', which neither the program nor ONNX has; did you mean 'Conv'"),
         ({"op": "conv"}, "npu", "operator 'conv', which neither the program nor ONNX has; did you mean 'Conv'"),
         ({"op": "LSTM"}, "npu", "costs of operators that the program does not have: LSTM"),
-        ({"op": "Conv", "dtype": "float16"}, "npu", "costs of ops that match none of the program: Conv (float16) on 'npu'"),
+        ({"op": "Conv", "dtype": "float16"}, "npu", "that match none of the program: Conv (float16) on 'npu'"),
         ({"structure": "sha256:0"}, "npu", "costs of ops that match none of the program: sha256:0 on 'npu'"),
         ({"op": "Conv"}, "cuda", "costs of sites that the target does not have: 'cuda'"),
     ],

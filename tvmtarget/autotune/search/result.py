@@ -183,10 +183,17 @@ class TuneResult:
     load: float = 0.0
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        """Times of the untuned program, each over that of the tuned program which ran next to it."""
+        return tuple(before / after for before, after in zip(self.before, self.after, strict=True) if after)
+
+    @property
     def speedup(self) -> float | None:
-        """The median ratio of the untuned and the tuned program by turns; None without such runs."""
-        ratios = [before / after for before, after in zip(self.before, self.after, strict=True) if after]
-        return median(ratios) if ratios else None
+        """The median of `ratios`; None without such runs.
+
+        It differs from the ratio of the median times where the speed of the machine changes between the pairs.
+        """
+        return median(self.ratios) if self.ratios else None
 
     def lines(self) -> Iterator[str]:
         """Describe the result.
@@ -207,9 +214,11 @@ class TuneResult:
         yield from map(str, self.findings)
         yield from (f"not tuned: {reason}" for reason in self.left_out)
         if self.speedup is not None:
+            pairs = f"{counted(len(self.ratios), 'pair')} of runs by turns"
             yield (
-                f"whole program: {_time(median(self.before))} -> {_time(median(self.after))}, "
-                f"{self.speedup:.2f} times as fast"
+                f"whole program: {_time(median(self.before))} -> {_time(median(self.after))}, the median of each; "
+                f"{self.speedup:.2f} times as fast, the median of {pairs} ({min(self.ratios):.2f} to "
+                f"{max(self.ratios):.2f})"
             )
 
     def __str__(self) -> str:
