@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IRModule"]
 
+_MAX_LISTED = 5  # constraints in a warning
+
 
 @check_methods()
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class IRModule:
         """Write a function as a checked ONNX model that computes the same.
 
         Constraints, memory scopes, the target and attributes of the module are left out, with a warning that lists
-        them; text, JSON and `save` keep them.
+        them; text, JSON and `save` keep them. Constraints refer to nodes of the target, for which ONNX has no place.
 
         Args:
             function: name of the function; all functions that it calls are inlined.
@@ -232,10 +234,16 @@ class IRModule:
             *chain.from_iterable(one.params for one in bodies),
             *chain.from_iterable(one.outputs for one in calls),
         ]
-        constraints = len([one for one in functions if one.constraint]) + len([one for one in calls if one.constraint])
+        constraints = [
+            *(f"{one.constraint} of function {one.name!r}" for one in bodies if one.constraint is not None),
+            *(f"{one.constraint} of op {one.source or one.op!r}" for one in calls if one.constraint is not None),
+        ]
         memories = sum(bool(value.scope) for value in values)
         omitted = ["the target"] * (self.target is not None)
-        omitted += [counted(constraints, "constraint")] * bool(constraints)
+        if constraints:
+            more = f", and {len(constraints) - _MAX_LISTED} more" if len(constraints) > _MAX_LISTED else ""
+            listed = ", ".join(constraints[:_MAX_LISTED])
+            omitted.append(f"{counted(len(constraints), 'constraint')} ({listed}{more})")
         omitted += [f"the memories of {counted(memories, 'value')}"] * bool(memories)
         omitted += [f"attributes of the module ({', '.join(sorted(self.attrs))})"] * bool(self.attrs)
         if omitted:
