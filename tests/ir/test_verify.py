@@ -358,14 +358,14 @@ Y = Value("y", FLOAT)
         (body(Call("onnx.Relu", ("x",), (Y,), (), None)), "regions of op 'onnx.Relu' is a tuple of pairs"),
         (body(Call("onnx.Relu", ("x",), (Y,), source=5)), "source of op 5 is a text, not 5"),
         (body(Call("onnx.Relu", ("x",), (Y,), has_effect=1)), "has_effect of op 'onnx.Relu' is True or False, not 1"),
-        (body(Call("onnx.Relu", ("x",), (Value(5, None),))), "the name of a value is a text, not 5"),
+        (body(Call("onnx.Relu", ("x",), (Value(5, None),))), "name of value 5 is a text, not 5"),
         (
             body(Call("onnx.Relu", ("x",), (Value("y", "float32[2]"),))),
             "the type of value 'y' is one such as TensorType('float32', (2, 3)), not 'float32[2]'",
         ),
         (body(Call("onnx.Relu", ("x",), (Value("y", TensorType("float32", [2])),))), "the type of value 'y' is one"),
         (body(Call("onnx.Relu", ("x",), (Value("y", TensorType("float32", (2.5,))),))), "the type of value 'y' is one"),
-        (body(Call("onnx.Relu", ("x",), (Value("y", FLOAT, None),))), "the scope of value 'y' is a text, not None"),
+        (body(Call("onnx.Relu", ("x",), (Value("y", FLOAT, None),))), "scope of value 'y' is a text, not None"),
         (
             body(Call("onnx.If", ("x",), (Y,), (), (("then_branch", Function("t", (), (5,), ())),), source="if")),
             "body[0] is a Call, not 5 in 'then_branch' of op 'if' (function 'main')",
