@@ -240,7 +240,7 @@ def test_bodies_nested_too_deep_are_rejected():
 
 
 def test_attributes_without_a_json_form_are_rejected():
-    with pytest.raises(ModelError, match="attribute 'a' of the module is a number, .*, not <object object"):
+    with pytest.raises(ModelError, match=r"attribute 'a' of the module is a number, .*, not <object object"):
         digits().with_attrs(a=object()).to_json()
     assert digits().with_attrs(a=[1, (2.5, Opaque("k", b"x"))]).to_json()["attrs"] == [
         ["a", [1, [{"float": "2.5"}, {"opaque": "k", "bytes": "78"}]]]

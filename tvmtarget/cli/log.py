@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from tvmtarget.cli.options import Json, UsageError, one_of, print_json
+from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import TargetText, read_target
 from tvmtarget.errors import LogError, TvmTargetError, raise_all
 from tvmtarget.files import has_file
 from tvmtarget.human_units import counted
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import known_word, shown
 from tvmtarget.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def lookup(
     """Print the best record for a workload on a target, its tier, and why better tiers have none."""
     from tvmtarget.autotune.log.match import TIERS, Policy
 
-    tier = one_of("--require", require, TIERS)
+    tier = None if require is None else known_word("--require", require, TIERS, UsageError)
     if top is not None and (strict or max_distance is not None):
         raise UsageError(f"--top lists all records of this target; omit {'--strict' if strict else '--max-distance'}")
     opened = read_log(log, layers=layer or ())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.errors import TextError, TvmTargetError, raise_all
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -25,14 +25,10 @@ __all__ = [
     "NoCache",
     "UsageError",
     "Where",
-    "one_of",
     "print_json",
     "read_where",
     "split_rules",
 ]
-
-
-_Word = TypeVar("_Word", bound=str)
 
 
 class UsageError(TvmTargetError, ValueError):
@@ -141,26 +137,6 @@ def _last_equals(rule: str) -> int:
         if rule[at] == "=" and depth == 0:
             return at
     return -1
-
-
-def one_of(flag: str, text: str | None, known: Sequence[_Word]) -> _Word | None:
-    """Return the known word that equals the text of an option.
-
-    Args:
-        flag: The name of the option, for error messages.
-        text: The text; None for an option that is not given.
-        known: The words.
-
-    Returns:
-        The word; None for no text.
-
-    Raises:
-        UsageError: There is no such word; the error has the nearest one.
-    """
-    chosen = next((each for each in known if each == text), None)
-    if text is not None and chosen is None:
-        raise UsageError(f"unknown {flag} {text!r}{did_you_mean(text, known)}")
-    return chosen
 
 
 def print_json(data: object) -> None:

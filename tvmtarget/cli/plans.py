@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tvmtarget.cli.options import Log, Near, UsageError, Where, one_of, read_where
+from tvmtarget.cli.options import Log, Near, UsageError, Where, read_where
 from tvmtarget.errors import TextError, TvmTargetError, did_you_mean, raise_all
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import known_word, shown
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Policy
@@ -149,8 +149,12 @@ class PartitionArguments:
 
         if self.objective == "throughput" and self.costs is None:
             raise UsageError("--objective throughput needs --costs, such as --costs roofline")
+        objective = "latency" if self.objective is None else self.objective
+        constants = self.constants
+        if constants is not None:
+            constants = known_word("--constants", constants, CONSTANTS, UsageError)
         return {
-            "objective": one_of("--objective", self.objective, OBJECTIVES) or "latency",
+            "objective": known_word("--objective", objective, OBJECTIVES, UsageError),
             "max_replicas": 1 if self.max_replicas is None else self.max_replicas,
             "same_site": _groups("--same-site", self.same_site),
             "apart": _groups("--apart", self.apart),
@@ -159,7 +163,7 @@ class PartitionArguments:
             "boundary_after": self.boundary_after or (),
             "max_subgraphs": _numbers("--max-subgraphs", self.max_subgraphs, "npu=4"),
             "fold_constants": self.fold_constants is not False,
-            "constants": one_of("--constants", self.constants, CONSTANTS),
+            "constants": constants,
         }
 
     def read_costs(
@@ -239,7 +243,9 @@ class PlanOptions(PartitionArguments):
             LogError: The log does not exist or cannot be read.
             UsageError: `--placement` or `--near` is given without `--log`, or `--placement` with `--costs`.
         """
-        is_auto = one_of("--placement", self.placement, ("auto",)) is not None
+        is_auto = self.placement is not None
+        if self.placement is not None:
+            known_word("--placement", self.placement, ("auto",), UsageError)
         if is_auto and self.log is None:
             raise UsageError("--placement auto needs --log, such as --log here.db, which keeps what is measured")
         if self.near and self.log is None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, UsageError, one_of, print_json
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, UsageError, print_json
 from tvmtarget.cli.plans import MEASURED, PartitionArguments
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target, tvmc_options
+from tvmtarget.target.problems import known_word
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.search.result import TuneResult
@@ -77,8 +78,8 @@ def tune(
     from tvmtarget.cli.progress import tune_progress
 
     for each in level or ():
-        one_of("--level", each, LEVELS)
-    one_of("--space", space, SPACES)
+        known_word("--level", each, LEVELS, UsageError)
+    known_word("--space", space, SPACES, UsageError)
     if insecure and workers is None:
         raise UsageError("--insecure needs --workers")
     if partition.objective == "throughput":

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tvmtarget.errors import TargetError, did_you_mean
+from tvmtarget.errors import TargetError
 from tvmtarget.target.cpu.chips import is_unchecked
 from tvmtarget.target.cpu.isa import is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
@@ -25,7 +25,7 @@ from tvmtarget.target.hosts import share_equal_hosts
 from tvmtarget.target.identity import authored, canonical, digest_of, facts
 from tvmtarget.target.kinds import AttributeClass, find_kind
 from tvmtarget.target.node import Executor, Runtime
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import known_word
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
 from tvmtarget.target.tree_paths import join
 
@@ -74,9 +74,7 @@ def tuning_key(node: TargetNode, level: View = "kernel") -> str:
     Raises:
         TargetError: there is no such level, or a composite has no kernel view.
     """
-    if not (isinstance(level, str) and level in LEVELS):
-        raise TargetError(f"unknown level {shown(level)}{did_you_mean(str(level), LEVELS, listing='there are')}")
-    return key_of("t1", view_of(node, level))
+    return key_of("t1", view_of(node, known_word("level", level, LEVELS)))
 
 
 def key_of(prefix: str, view: Mapping[str, object]) -> str:
@@ -105,9 +103,7 @@ def view_of(node: TargetNode, view: View) -> dict[str, object]:
     Raises:
         TargetError: there is no such view, or a composite has no kernel view, because a kernel runs on a leaf.
     """
-    if str(view) not in _CLASSES:
-        raise TargetError(f"unknown view {shown(view)}{did_you_mean(str(view), _CLASSES, listing='there are')}")
-    if view == "kernel" and node.is_composite:
+    if known_word("view", view, _CLASSES) == "kernel" and node.is_composite:
         raise TargetError(f"a kernel runs on a leaf, and {node.slot!r} is a system; use level 'graph', or a part")
     node = share_equal_hosts(node, digest_of)
     return {"view": view} | _view(node, "", view, hosts_by_path(node))

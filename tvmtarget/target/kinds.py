@@ -19,7 +19,7 @@ from tvmtarget.errors import BackendError, Problem, TargetError, UnknownNameErro
 from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Value, fold
 from tvmtarget.target.cpu.chips import chip_problems
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import known_word, shown
 from tvmtarget.target.text.words import RESERVED, is_word
 from tvmtarget.target.validation_errors import own_error
 from tvmtarget.target.values import READERS, AttributeType, read_integer, read_quantity
@@ -310,9 +310,7 @@ class Kind(_Row):
 @plugins.cached
 def _table(role: Role) -> dict[str, Kind]:
     """Return all kinds of a role by name; those of this library first, so that no plugin replaces one."""
-    roles = get_args(Role)
-    if role not in roles:
-        raise UnknownNameError(f"unknown role {shown(role)}{did_you_mean(str(role), roles)}")
+    known_word("role", role, get_args(Role), UnknownNameError)
     table: dict[str, Kind] = {}
     # False sorts before True: `builtin` is first, then all others by name.
     for plugin in sorted(plugins.names("tvmtarget.kinds"), key=lambda name: name != "builtin"):

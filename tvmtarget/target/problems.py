@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from reprlib import Repr
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from tvmtarget.errors import Problem, TargetError, TextError, UnknownNameError
+from tvmtarget.errors import Problem, TargetError, TextError, TvmTargetError, UnknownNameError, did_you_mean
 
-__all__ = ["REPORTED", "Problems", "place", "shown", "syntax_error"]
+__all__ = ["REPORTED", "Problems", "known_word", "place", "shown", "syntax_error"]
+
+_Word = TypeVar("_Word", bound=str)
 
 _MAX_SHOWN = 80  # letters of a value
 _MAX_EXCERPT = 400  # letters of a text, around the column where reading stopped
@@ -28,6 +31,32 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print very long numbers
         return f"a number of {value.bit_length()} bits"
     return _repr.repr(value)
+
+
+def known_word(what: str, value: object, known: Collection[_Word], error: type[TvmTargetError] = TargetError) -> _Word:
+    """Return the known word that equals a value.
+
+    Args:
+        what: what the word is, for the message.
+        value: the value, of any type.
+        known: the words.
+        error: class of the error.
+
+    Returns:
+        The word.
+
+    Raises:
+        TvmTargetError: an `error`; there is no such word, and the message has the nearest ones.
+
+    >>> known_word("level", "krenel", ["kernel", "graph"])
+    Traceback (most recent call last):
+    tvmtarget.errors.TargetError: unknown level 'krenel'; did you mean 'kernel'?
+    """
+    # Only a text is compared, as arrays of numpy compare element by element.
+    found = next((each for each in known if each == value), None) if isinstance(value, str) else None
+    if found is None:
+        raise error(f"unknown {what} {shown(value)}{did_you_mean(str(value), known)}")
+    return found
 
 
 def place(where: str) -> str:

@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias
 
 from tvmtarget.autotune.log.distance import NAME, Term
 from tvmtarget.autotune.log.records import TIE, Candidate, Environment, Pin, Trial, Workload
-from tvmtarget.errors import LogError, did_you_mean, raise_all
+from tvmtarget.errors import LogError, raise_all
+from tvmtarget.target.problems import known_word
 from tvmtarget.target.tree import Target
 
 __all__ = ["TIERS", "Match", "Policy", "Tier", "Tried"]
@@ -133,9 +134,7 @@ class Match:
         Raises:
             LogError: the match is of a later tier; the error has the explanation.
         """
-        if tier not in TIERS:
-            raise LogError(f"unknown tier {tier!r}{did_you_mean(tier, TIERS, listing='there are')}")
-        if TIERS.index(self.tier) > TIERS.index(tier):
+        if TIERS.index(self.tier) > TIERS.index(known_word("tier", tier, TIERS, LogError)):
             raise LogError(f"a match of tier {tier!r} is required:", *self.explain().splitlines())
         return self
 

@@ -19,7 +19,7 @@ from tvmtarget.target.builtin_kinds import KINDS
 from tvmtarget.target.cpu.chips import chip_problems
 from tvmtarget.target.cpu.isa import is_arm, read_isa, spell_for_llvm
 from tvmtarget.target.kinds import Attribute, Kind, find_kind
-from tvmtarget.target.problems import shown
+from tvmtarget.target.problems import known_word, shown
 from tvmtarget.target.target_node import HostChoice, TargetNode, hosts_by_path
 from tvmtarget.target.text.grammar import read_json
 from tvmtarget.target.text.printing import write_value
@@ -198,10 +198,8 @@ def write(root: TargetNode, version: str = TODAY) -> TvmTarget:
     Raises:
         TargetError: there is no such version, or it has not the kind of the root or of any of its children.
     """
-    known = next((known for known in VERSIONS if isinstance(version, str) and known == version), None)
     # Versions are those whose rules were read; between them, TVM differs in ways that are not listed.
-    if known is None:
-        raise TargetError(f"TVM {shown(version)} is not known here; known: {', '.join(VERSIONS)}")
+    known = known_word("version of TVM", version, VERSIONS)
     writer = _Writer(root, int(known.removeprefix("v0.")), hosts_by_path(root))
     config = writer.config(root, "")
     if config is None:

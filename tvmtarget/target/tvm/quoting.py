@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-from tvmtarget.errors import TargetError
-from tvmtarget.target.problems import shown, syntax_error
+from tvmtarget.target.problems import known_word, syntax_error
 
 __all__ = ["DIALECTS", "Dialect", "can_write", "checked_dialect", "interpret", "quote", "split"]
 
@@ -38,10 +37,7 @@ def checked_dialect(dialect: object) -> Dialect:
     Raises:
         TargetError: there is no such dialect.
     """
-    known = next((known for known in DIALECTS if isinstance(dialect, str) and known == dialect), None)
-    if known is not None:
-        return known
-    raise TargetError(f"unknown dialect {shown(dialect)}; known: {', '.join(DIALECTS)}")
+    return known_word("dialect", dialect, DIALECTS)
 
 
 def split(text: str, separator: str, dialect: Dialect) -> list[tuple[int, str]]:
