@@ -127,6 +127,28 @@ def test_large_models_are_written_with_external_data(tmp_path, monkeypatch):
         module.save_onnx(tmp_path / "no" / "m.onnx")
 
 
+def test_a_model_written_through_a_link_replaces_the_file_that_it_points_to(tmp_path):
+    module = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"])))
+    real, link = tmp_path / "real.onnx", tmp_path / "m.onnx"
+    real.write_bytes(b"old")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    module.save_onnx(link)
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert tt.IRModule.from_onnx(real).structural_hash() == module.structural_hash()
+
+
+def test_a_model_with_data_in_a_second_file_does_not_replace_a_pipe(tmp_path, monkeypatch):
+    module = tt.IRModule.from_onnx(small(helper.make_node("Add", ["x", "k"], ["y"]), k=np.ones(3, "float32")))
+    os.mkfifo(tmp_path / "m.onnx")
+    monkeypatch.setattr(writer, "_MAX_BYTES", 1)
+    with pytest.raises(ModelError, match=r"m\.onnx' cannot be written: it is no regular file, and the model needs a"):
+        module.save_onnx(tmp_path / "m.onnx")
+    assert [*tmp_path.iterdir()] == [tmp_path / "m.onnx"]
+    assert (tmp_path / "m.onnx").is_fifo()
+
+
 BIG = """
 import os, resource, sys
 import numpy as np, onnx

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -10,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from tvmtarget.errors import ModelError, TvmTargetError, first_line
-from tvmtarget.files import temporary_folder
+from tvmtarget.files import atomic_write, has_file, temporary_folder
 from tvmtarget.ir.function import Constant, Function, constants_of
 from tvmtarget.ir.inference import infer_types
 from tvmtarget.ir.inline import inline_calls
@@ -45,12 +47,7 @@ def write_function(function: Function, functions: Mapping[str, Function]) -> Mod
     if _bytes_of(flat) > _MAX_BYTES:
         size = f"{_bytes_of(flat) / 1e9:.1f} GB of constants"
         raise ModelError(f"function {function.name!r} has {size}, more than one message holds; write it with save_onnx")
-    model = _model(flat, function.name, write_tensor)
-    try:
-        check_model(model)
-    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
-        raise _invalid(function, error) from error
-    return model
+    return _checked_model(flat, function.name)
 
 
 def save_function(function: Function, functions: Mapping[str, Function], path: Path) -> None:
@@ -66,26 +63,31 @@ def save_function(function: Function, functions: Mapping[str, Function], path: P
     """
     flat = _inlined(function, functions)
     try:
-        with temporary_folder(path.parent, f".{path.name[:40]}.") as folder:
-            new, data = folder / path.name, folder / f"{path.name}.data"
-            if _bytes_of(flat) <= _MAX_BYTES:
-                model = _model(flat, function.name, write_tensor)
-            else:
-                with data.open("wb") as file:
-                    model = _model(flat, function.name, ExternalData(file, data.name).write)
-            new.write_bytes(model.SerializeToString(deterministic=True))
-            # By path, so that the checker also finds the external data beside the model.
-            onnx.checker.check_model(new)
-            # The model is renamed last: until then its name refers to the old, complete files.
-            for written in (data, new):
-                if written.exists():
-                    written.replace(path.parent / written.name)
+        if _bytes_of(flat) > _MAX_BYTES:
+            _save_with_data(flat, function.name, path)
+            return
+        model = _checked_model(flat, function.name).SerializeToString(deterministic=True)
+        with atomic_write(path) as file:
+            file.write(model)
     except OSError as error:
         raise ModelError(f"model file {str(path)!r} cannot be written: {error.strerror or error}") from error
-    except TvmTargetError:
-        raise
-    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
-        raise _invalid(function, error) from error
+
+
+def _save_with_data(flat: Function, name: str, path: Path) -> None:
+    """Write a function with large constants in a file of their own, which the model refers to by its name."""
+    if has_file(path) and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file, and the model needs a second file beside it")
+    with temporary_folder(path.parent, f".{path.name[:40]}.") as folder:
+        new, data = folder / path.name, folder / f"{path.name}.data"
+        with data.open("wb") as file:
+            model = _model(flat, name, ExternalData(file, data.name).write)
+        new.write_bytes(model.SerializeToString(deterministic=True))
+        with _reporting_invalid(name):
+            # By path, so that the checker also finds the external data beside the model.
+            onnx.checker.check_model(new)
+        # The model is renamed last: until then its name refers to the old, complete files.
+        for written in (data, new):
+            written.replace(path.parent / written.name)
 
 
 def _inlined(function: Function, functions: Mapping[str, Function]) -> Function:
@@ -94,8 +96,21 @@ def _inlined(function: Function, functions: Mapping[str, Function]) -> Function:
     return infer_types(flat) if any(flat.types.get(name) is None for name in flat.results) else flat
 
 
-def _invalid(function: Function, error: Exception) -> ModelError:
-    return ModelError(f"function {function.name!r} does not make a valid ONNX model: {first_line(error)}")
+@contextmanager
+def _reporting_invalid(name: str) -> Iterator[None]:
+    """Raise `ModelError` for what the checker of ONNX reports."""
+    try:
+        yield
+    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
+        raise ModelError(f"function {name!r} does not make a valid ONNX model: {first_line(error)}") from error
+
+
+def _checked_model(flat: Function, name: str) -> ModelProto:
+    """Write a function without calls of functions as a model in one message."""
+    model = _model(flat, name, write_tensor)
+    with _reporting_invalid(name):
+        check_model(model)
+    return model
 
 
 def _model(flat: Function, name: str, tensor: WriteTensor) -> ModelProto:
