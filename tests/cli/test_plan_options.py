@@ -245,7 +245,10 @@ def test_a_mistyped_option_is_named_for_models_and_programs(cli, tmp_path):
     for words in (
         ("run", tmp_path / "a.tta", "-i", NPZ, "--chekc"),
         ("run", DIGITS, "-i", NPZ, "-t", "numpy", "--chekc"),
+        ("run", DIGITS, "-t", "numpy", "--imput"),
         ("explain", DIGITS, "-t", "numpy", "--blocker"),
     ):
         code, _, err = cli(*words)
         assert (code, f"no such option {words[-1]}; did you mean '--" in err) == (2, True)
+    code, _, err = cli("run", DIGITS, "-t", "numpy", "--inputs", NPZ)
+    assert (code, "--inputs is an option of tvmc that is not supported; write --input FILE" in err) == (2, True)

@@ -103,13 +103,13 @@ def run(
     """Run a model on a target, or a compiled program, and report what ran on which site."""
     from tvmtarget.artifact import is_artifact, read_files
 
+    extra = tvmc_options(context)  # first, as an option that is mistyped seems to be missing
     if (rtol is not None or atol is not None) and not (check or self_test):
         raise UsageError("--rtol and --atol need --check or --self-test")
     if float64 and not check:
         raise UsageError("--float64 needs --check")
     if (inputs is None) != self_test:
         raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
-    extra = tvmc_options(context)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
         if target is not None or edits or extra or options.given or check or allow_interpreter or no_cache or jobs:

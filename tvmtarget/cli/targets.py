@@ -146,12 +146,13 @@ def tvmc_options(context: typer.Context) -> list[str]:
         Options of tvmc with their values, and words that `read_target` rejects.
 
     Raises:
-        UnknownNameError: An option is none of tvmc either; the message suggests the nearest ones of the command.
+        UsageError: An option is none of tvmc either, or one that something else replaces; the message says what.
     """
     flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("-")]
     for word in context.args:
         name = word.partition("=")[0]
-        if name.startswith("-") and name not in _INSTEAD and name.split("-")[2:3] not in ([role] for role in _ROLES):
+        _reject_replaced(name)
+        if name.startswith("-") and name.split("-")[2:3] not in ([role] for role in _ROLES):
             raise UsageError(f"no such option {name}{did_you_mean(name, flags)}")
     return context.args
 
@@ -241,6 +242,11 @@ def _split_assignment(text: str) -> tuple[str, object]:
     return path.strip(), Word(value.strip())
 
 
+def _reject_replaced(name: str) -> None:
+    if name in _INSTEAD:
+        raise UsageError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
+
+
 # What replaces options of tvmc (python/tvm/driver/tvmc/{compiler,autotuner,runner}.py at v0.18.0).
 _INSTEAD = {
     **dict.fromkeys(("--opt-level", "-O"), "write --target-llvm-opt-level=3"),
@@ -272,8 +278,7 @@ def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, o
     while queue:
         word = queue.pop(0)
         name, equals, value = word.partition("=")
-        if name in _INSTEAD:
-            raise UsageError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
+        _reject_replaced(name)
         if not word.startswith("--"):
             raise UsageError(f"unexpected argument {word!r}")
         # As in tvmc, the value may be the next word, and a flag has none.
