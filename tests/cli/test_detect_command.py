@@ -62,6 +62,7 @@ def test_why_not_is_exit_code_zero_for_yes_only(cli):
         (["--machine", __file__], "the text of a captured machine is not JSON"),
         (["--capture", "/nowhere/file.json"], "capture file '/nowhere/file.json' cannot be written: No such file"),
         (["--why-not", "aws/c55"], "unknown tag 'aws/c55'"),
+        (["--why-not", "nowhere.json"], "no target file 'nowhere.json'"),
         (["--why-not", "llvm(num-cores=many)"], "'num-cores' of kind 'llvm' is a whole number, not 'many'"),
     ],
 )
@@ -69,6 +70,7 @@ def test_bad_input_is_one_line_and_exit_code_one(cli, words, text):
     code, out, err = cli("detect", *words)
     assert (code, out) == (1, "")
     assert text in err
+    assert "argument" not in err
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1
 

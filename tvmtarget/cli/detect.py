@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.targets import read_target
 from tvmtarget.errors import TargetError, TargetFileError
 from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import read_text
@@ -43,7 +44,7 @@ def detect(
         _write(capture, facts)
     found = Target.detect(facts)
     if why_not is not None:
-        reason = found.why_not(why_not)
+        reason = found.why_not(read_target(why_not))
         if as_json:
             print_json(reason.to_json())
         else:
