@@ -28,6 +28,7 @@ from tvmtarget.untrusted import (
     open_regular,
     open_zip,
     parse_json,
+    parse_toml,
     read_arrays,
     read_bytes,
     read_member,
@@ -272,6 +273,11 @@ def test_arrays_of_objects_are_rejected():
         read_arrays(stream, "x")
 
 
+def test_two_arrays_of_one_name_are_rejected():
+    with pytest.raises(FileError, match="array 'a' is given twice"):
+        read_arrays(zipped([("a.npy", npy(np.arange(2))), ("a", npy(np.arange(3)))]), "x")
+
+
 @pytest.mark.parametrize("shape", ["(9999999999999,)", "(-1,)", "(2, 2)", "(True,)", "'x'", "("])
 def test_a_shape_that_does_not_match_the_bytes_is_rejected_before_memory_is_allocated(shape):
     data = npy(np.arange(3.0))
@@ -282,6 +288,22 @@ def test_a_shape_that_does_not_match_the_bytes_is_rejected_before_memory_is_allo
         head = head.replace(b" " * -pad + b"\n", b"\n")
     with cheaply(), pytest.raises(FileError, match="array 'a'"):
         read_arrays(zipped([("a.npy", head)]), "x")
+
+
+# TOML
+
+
+@pytest.mark.parametrize("key", ["a" + ".a" * 200, 'a . "b.c"' + " .\ta" * 200, "'.\".'" + ".a" * 200 + '."x"'])
+def test_a_key_of_many_parts_is_rejected_before_it_is_parsed(key):
+    with pytest.raises(FileError, match="x has keys of more than 200 parts"):
+        parse_toml(f"first = 1\n{key} = 1", "x")
+
+
+def test_dots_that_are_not_in_one_key_are_read_cheaply():
+    with cheaply(2):
+        assert len(parse_toml("x = [" + "0.5, " * 1000 + f"]\ny = '{'.a' * 199} x {'.a' * 199}'", "x")) == 2
+        with pytest.raises(FileError, match="not TOML"):
+            parse_toml((".a" * 199 + " x ") * 4000, "x")
 
 
 # Compressed logs

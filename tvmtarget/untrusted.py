@@ -389,7 +389,7 @@ def parse_toml(text: str, what: str, *, error: type[TvmTargetError] = FileError)
     depth = limit("json-depth")
     check_limit("target-bytes", len(text), what, error)
     # tomllib takes time and memory in proportion to the square of the parts of a key.
-    if re.search(rf"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){{{depth}}}""", text):
+    if any(_has_long_key(line, depth) for line in text.split("\n") if line.count(".") >= depth):
         raise error(f"{what} has keys of more than {depth} parts; {LIMITS['json-depth'].variable} raises it")
     try:
         return tomllib.loads(text)
@@ -397,6 +397,26 @@ def parse_toml(text: str, what: str, *, error: type[TvmTargetError] = FileError)
         raise error(f"{what} is nested too deep") from None
     except ValueError as cause:  # no TOML, or a number of thousands of digits
         raise error(f"{what} is not TOML: {str(cause)[:1].lower()}{str(cause)[1:200]}") from cause
+
+
+# A dot in a key of TOML, and the part after it.
+_PART = re.compile(r"""\.[ \t]*(?:[\w-]+|"[^"]*"|'[^']*')[ \t]*""")
+
+
+def _has_long_key(line: str, depth: int) -> bool:
+    """Return whether so many parts of a key may follow each other in a line of TOML.
+
+    A dot may be in a string, so that parts are counted from every dot on, in time proportional to the line.
+    """
+    parts: dict[int, int] = {}  # in a row, by the position of the first dot
+    at = line.rfind(".")
+    while at >= 0:
+        if (found := _PART.match(line, at)) is not None:
+            parts[at] = 1 + parts.get(found.end(), 0)
+            if parts[at] >= depth:
+                return True
+        at = line.rfind(".", 0, at)
+    return False
 
 
 def _reject_constant(name: str) -> object:
@@ -549,6 +569,8 @@ def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             place = f"{what} is damaged: array {name!r}"
+            if name in found:  # as `x` and `x.npy`
+                raise FileError(f"{place} is given twice", member=name)
             try:
                 with archive.open(info) as head:
                     version = npy.read_magic(head)
