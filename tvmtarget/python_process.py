@@ -16,6 +16,7 @@ import weakref
 
 __all__ = [
     "end_with_parent",
+    "ending_of",
     "is_stopped",
     "never_free_in_forks",
     "path_without_current_folder",
@@ -70,6 +71,26 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def ending_of(code: int) -> str:
+    """Return how a process ended, as the end of a sentence about it.
+
+    Args:
+        code: its return code: the negative number of the signal that ended it, as from `subprocess`, or its exit code.
+
+    Returns:
+        The text.
+
+    >>> ending_of(-9), ending_of(-40), ending_of(3)
+    ('was ended by SIGKILL', 'was ended by signal 40', 'ended with code 3')
+    """
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal, which has no name
+        return f"was ended by signal {-code}"
 
 
 def is_stopped(pid: int) -> bool:

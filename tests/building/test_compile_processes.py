@@ -121,7 +121,7 @@ def test_a_process_that_crashes_is_an_error():
     worker = CompileWorker()
     os.kill(worker._process.pid, signal.SIGSEGV)
     outcome = worker.compile(*request())
-    assert (outcome.problem, outcome.has_ended) == ("ends its compiler (SIGSEGV)", True)
+    assert (outcome.problem, outcome.has_ended) == ("ends its compiler, which was ended by SIGSEGV", True)
 
 
 def test_a_process_that_takes_too_long_is_ended():

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from tvmtarget.backends.protocol import CompileRequest, Kernel, Schedules, backend_named
 from tvmtarget.errors import CompileError, TvmTargetError, first_line
-from tvmtarget.python_process import end_with_parent, python_command, python_environment
+from tvmtarget.python_process import end_with_parent, ending_of, python_command, python_environment
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import limit
 
@@ -118,8 +118,7 @@ class CompileWorker:
         self._process.wait()
 
     def _ending(self) -> str:
-        code = self._process.returncode
-        return f"ends its compiler ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+        return f"ends its compiler, which {ending_of(self._process.returncode)}"
 
 
 def compile_in_processes(

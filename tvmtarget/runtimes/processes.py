@@ -26,7 +26,13 @@ import numpy as np
 
 from tvmtarget.errors import RunError
 from tvmtarget.executors.protocol import CallEvent, CopyEvent, Event, Record
-from tvmtarget.python_process import is_stopped, path_without_current_folder, python_command, python_environment
+from tvmtarget.python_process import (
+    ending_of,
+    is_stopped,
+    path_without_current_folder,
+    python_command,
+    python_environment,
+)
 from tvmtarget.runtimes.messages import Message, Packed, receive
 from tvmtarget.runtimes.protocol import Cluster, ProgramRuntime, WorkerEngine
 from tvmtarget.target.node import Runtime
@@ -239,12 +245,7 @@ class ProcessWorkerGroup:
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
         code = process.returncode
-        if code is None:
-            how = "closed its connections"
-        elif code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
-        else:
-            how = f"ended with code {code}"
+        how = "closed its connections" if code is None else ending_of(code)
         raise RunError(f"machine {machine!r} {how}; the other machines were stopped, the next run starts anew")
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import BackendError, RunError
 from tvmtarget.files import temporary_place
+from tvmtarget.python_process import ending_of
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.boards import board_of
 from tvmtarget.toolchains.compilers import toolchain_for
@@ -234,12 +235,7 @@ class ProgramProcess:
                 status = process.wait(timeout=5)
         said = self._said()
         self._stop()
-        if status is None:
-            reason = str(error) or "it closed its standard output"
-        elif status < 0:
-            reason = f"it was ended by {signal.Signals(-status).name}"
-        else:
-            reason = f"it ended with status {status}"
+        reason = f"it {ending_of(status)}" if status is not None else str(error) or "it closed its standard output"
         return RunError(f"{self._place} failed: {reason}{said}")
 
     def _said(self) -> str:
