@@ -65,8 +65,7 @@ def _compare(path: str, left: object, right: object) -> Iterator[Difference]:
     """Compare two values; objects of one kind are compared entry by entry."""
     if left == right:
         return
-    is_nested = isinstance(left, Mapping) and isinstance(right, Mapping) and left["kind"] == right["kind"]
-    if not (is_nested and isinstance(left, Mapping) and isinstance(right, Mapping)):
+    if not (isinstance(left, Mapping) and isinstance(right, Mapping) and left["kind"] == right["kind"]):
         yield Difference(path, left, right)
         return
     for key in dict.fromkeys([*left, *right]):
