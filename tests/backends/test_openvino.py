@@ -132,7 +132,8 @@ def test_attributes_reach_the_compiled_model(tmp_path):
     [
         ("device-name=CPU.7", "function 'main' of @.: OpenVINO finds no device 'CPU.7' here; it finds CPU"),
         ("inference-num-threads=1024", "inference-num-threads 1024 of @. cannot be honoured: OpenVINO uses"),
-        ("cache-dir=/proc/none", "function 'main' of @.: Couldn't create directory"),
+        ("cache-dir=/proc/none", "cache-dir '/proc/none' of @. cannot be written: No such file or directory; name an"),
+        ('cache-dir="pyproject.toml"', "cache-dir 'pyproject.toml' of @. cannot be written: File exists; name another"),
     ],
 )
 def test_what_openvino_does_not_honour_is_one_line_with_the_place(attrs, text):

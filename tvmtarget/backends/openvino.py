@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +117,7 @@ class _OpenVino(Backend):
         stated = {name: int(str(target[name])) for name in _COUNTS if target[name]}
         properties |= {_COUNTS[name]: count for name, count in stated.items()}
         if target["cache-dir"]:
-            properties["CACHE_DIR"] = str(target["cache-dir"])
+            properties["CACHE_DIR"] = _cache_folder(str(target["cache-dir"]), place)
         try:
             is_cpu = target["device-name"] == "CPU"
             low_precision = not is_cpu or (not saturates_products() and _is_low_precision(request.model.graph))
@@ -163,6 +164,18 @@ class _OpenVino(Backend):
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
         return _Program(compiled, compile_model, model, request, checks, not_empty, function)
+
+
+def _cache_folder(path: str, place: str) -> str:
+    """Make the folder of `cache-dir`; where it cannot be written, OpenVINO would store nothing, and say so nowhere."""
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BackendError(f"cache-dir {path!r} of {place} cannot be written: {reason}; name another folder") from error
+    return path
 
 
 def _is_low_precision(graph: onnx.GraphProto) -> bool:
