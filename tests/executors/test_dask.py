@@ -158,6 +158,21 @@ def test_somebody_silent_at_the_address_of_a_scheduler_is_named(monkeypatch):
             exe.run(images())
 
 
+OPEN = f"""
+import numpy as np, tvmtarget as tt
+if __name__ == "__main__":
+    exe = tt.build(tt.IRModule.from_onnx({str(DIGITS)!r}), {TWO!r}, where={WHERE!r})
+    print(exe(np.zeros((1, 1, 8, 8), np.float32)).shape)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_with_a_program_open_reports_nothing_of_dask(tmp_path):
+    (tmp_path / "open.py").write_text(OPEN)
+    done = subprocess.run([sys.executable, tmp_path / "open.py"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(1, 10)\n", "")
+
+
 KILLED = f"""
 import sys
 import numpy as np, tvmtarget as tt

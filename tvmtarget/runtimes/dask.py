@@ -7,16 +7,19 @@ calling process takes its place.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import signal
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from operator import itemgetter
 from typing import Any, NoReturn, TypeVar
@@ -51,6 +54,12 @@ class _Run:
     events: list[Any] = field(default_factory=list)
 
 
+def _close_at_exit(owner: int, found: weakref.ref[DaskWorkerGroup]) -> None:
+    group = found()
+    if group is not None and os.getpid() == owner:  # a fork has no part in the cluster
+        group.close()
+
+
 class DaskWorkerGroup:
     """A client of a scheduler, the worker of each machine, and the programs that were sent there.
 
@@ -79,10 +88,15 @@ class DaskWorkerGroup:
         self._files = ExitStack()
         self.folder = self._files.enter_context(temporary_folder())
         self._own: Any = None
+        self._at_exit: Callable[[], None] | None = None
         self.client: Any = None
         try:
             if not address:
                 self._own = _start_cluster(self.distributed, len(working), str(self.folder))
+                # Dask ends its cluster when the process exits, and would report each task that is lost by that. Of
+                # functions for the exit, the last to be registered runs first.
+                self._at_exit = partial(_close_at_exit, os.getpid(), weakref.ref(self))
+                atexit.register(self._at_exit)
             if address:
                 is_insecure = bool(runtime["insecure"])
                 self.client = connected(self.distributed, str(address), insecure=is_insecure, seconds=self._silence)
@@ -142,6 +156,8 @@ class DaskWorkerGroup:
 
     def close(self) -> None:
         """Drop all tasks, and end workers that were started here."""
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
         if self.client is not None:
             with suppress(OSError, self.distributed.TimeoutError):
                 self.client.close(timeout=GRACE)
