@@ -15,7 +15,7 @@ from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
 from tvmtarget.autotune.search.device import LockError, holding
 from tvmtarget.autotune.search.process import Limits
-from tvmtarget.autotune.search.programs import Programs, Variant
+from tvmtarget.autotune.search.programs import ProgramRun, Programs, Variant
 from tvmtarget.autotune.search.worker_protocol import failed
 from tvmtarget.building.compile_plan import build_plan
 from tvmtarget.building.tuned_schedules import TunedChoices, sites_of
@@ -79,6 +79,29 @@ def test_programs_are_what_a_build_makes_of_the_same_sites():
             ran = programs.measure(Variant(other), Variant())
             assert ran.status == "ok"
             assert set(ran.functions) == {subgraph.function for subgraph in plan.with_sites(sites_of(other)).subgraphs}
+
+
+def test_placements_that_were_not_compared_by_turns_are_not_built(monkeypatch):
+    lost = ProgramRun("run_timeout", why="limit while it was to run")
+    monkeypatch.setattr(Programs, "compare", lambda *_: lost)
+    target = "[far=numpy,near=onnxruntime](host=@far)"
+    with tt.TuningLog("memory:") as log:
+        result = tt.tune(DIGITS, target, log=log, levels=["placement"], trials=3)
+        built = tt.build(DIGITS, target, log=log)
+    assert result.measured > 1
+    assert "the fastest placements could not be compared: limit while it was to run" in result.left_out
+    assert set(built.plan.sites().values()) == {"far"}
+
+
+def test_programs_may_be_compared_as_long_as_the_turns_of_the_default_take_and_more(monkeypatch):
+    limits = []
+    answer = {"status": "ok", "costs": [[10**11]] * 2}
+    monkeypatch.setattr(Programs, "_request", lambda *given: limits.append(given[-1]) or answer)
+    programs = Programs(tt.decompose(DIGITS, "numpy"), None)
+    programs.measure(Variant(), Variant())
+    programs.compare([Variant()] * 6, 9)
+    assert limits[0] == Limits().open
+    assert limits[1] > 2 * 6 * 27 * 2 * 0.1  # each of 27 turns is the faster of two runs of 0.1 s
 
 
 def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_says_the_same():

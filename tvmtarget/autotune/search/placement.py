@@ -266,6 +266,8 @@ class PlacementTuner(ProgramTuner):
         ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
         if ran.status != "ok":
             self.left_out.append(f"the fastest placements could not be compared: {ran.why}")
+            # Else a build would take one that was the fastest at a single look.
+            self._write(compared[0].plan, [round(compared[0].cost)], [round(compared[0].cost)], "confirm")
             return
         costs = ran.costs
         digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]

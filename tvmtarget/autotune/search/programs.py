@@ -11,6 +11,7 @@ from typing import Any
 from tvmtarget.autotune.log.records import Status
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.process import USUAL_LIMITS, Limits, LostError, Process
+from tvmtarget.autotune.search.timing import seconds_of_turns
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.tuned_schedules import LogSchedules, Settings, placement_body
 from tvmtarget.errors import BackendError
@@ -21,6 +22,7 @@ from tvmtarget.target.tree import Target
 __all__ = ["ProgramRun", "Programs", "Variant"]
 
 HOPELESS = 30  # times the default's run; a program may take that and the usual limit
+SLACK = 4  # times what comparing programs takes if each is as fast as the default
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Programs(Process):
         Returns:
             The outcome.
         """
-        return self._ran({"do": "measure", "program": variant.to_json(), "default": default.to_json()}, 2, -1)
+        limit = 2 * HOPELESS * self._default_cost / 1e12
+        return self._ran({"do": "measure", "program": variant.to_json(), "default": default.to_json()}, limit, -1)
 
     def compare(self, variants: Sequence[Variant], rounds: int) -> ProgramRun:
         """Build programs, compare their results with those of the first, and run them by turns.
@@ -114,14 +117,18 @@ class Programs(Process):
             The outcome.
         """
         listed = [variant.to_json() for variant in variants]
-        return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, len(listed), 0)
+        costs = [self._default_cost] * len(listed)
+        # Each may be a few times slower than the default: other work on the machine slows all of them down.
+        limit = max(HOPELESS * sum(costs) / 1e12, SLACK * seconds_of_turns(costs, rounds))
+        return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, limit, 0)
 
-    def _ran(self, request: Mapping[str, object], count: int, default: int) -> ProgramRun:
-        """Run `count` programs, once more if the process is killed from outside; `default` indexes the costs."""
+    def _ran(self, request: Mapping[str, object], seconds: float, default: int) -> ProgramRun:
+        """Run programs, once more if the process is killed from outside; `default` indexes the costs.
+
+        They may take so many seconds beside the usual limit, once the default was run.
+        """
         begin = time.monotonic()
-        limit = self._limits.open
-        if self._default_cost:
-            limit = self._limits.run + math.ceil(count * HOPELESS * self._default_cost / 1e12)
+        limit = self._limits.run + math.ceil(seconds) if self._default_cost else self._limits.open
         for _ in range(2):
             try:
                 answer = self._request(request, self._limits.open, limit)
