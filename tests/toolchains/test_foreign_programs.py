@@ -90,7 +90,7 @@ def test_a_crash_is_an_error_with_what_the_program_printed_and_the_next_run_star
     process.run(values())
     with pytest.raises(RunError) as error:
         process.run(values(mode=2))
-    expected = "status 70; it printed: fault: CFSR 0x" if name in BOARDS else "SIGSEGV"
+    expected = "code 70; it printed: fault: CFSR 0x" if name in BOARDS else "SIGSEGV"
     assert str(error.value).startswith("@board failed: it ")
     assert expected in str(error.value)
     assert process.run(values())[1] == 41

@@ -315,13 +315,10 @@ class IRModule:
         Raises:
             ModelError: the module breaks a rule of the IR, or an operation is not one of Relax; the message names it.
         """
-        from tvmtarget.ir.relax.constraint_attributes import write_constraint_attributes
-        from tvmtarget.ir.relax.lowering import lower_decomposed
-        from tvmtarget.ir.relax.writer import write_tvm_module
+        from tvmtarget.ir.relax.lowering import tvm_module
 
-        functions, attrs = lower_decomposed(self.verify().functions, self.attrs, self.target)
-        topology = None if self.target is None else Topology(self.target.resolve())
-        return write_tvm_module(write_constraint_attributes(functions, attrs, topology), attrs)
+        written: tvm.IRModule = tvm_module(self.verify().functions, self.attrs, self.target)
+        return written
 
     @cached_property
     def by_name(self) -> Mapping[str, Function]:

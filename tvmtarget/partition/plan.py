@@ -167,9 +167,13 @@ class Plan(Decomposition):
         Operations that a strategy's pattern matches together are inner functions, as MergeCompositeFunctions leaves
         them: `Composite` is `<kind>.<pattern>`.
         """
+        from tvmtarget.ir.relax.lowering import tvm_module
         from tvmtarget.partition.outline.composites import with_composites
 
-        return with_composites(self.module, self.topology).to_tvm()
+        # Calls do not name the operations that define and call inner functions, as `verify` would want.
+        module = with_composites(self.module, self.topology)
+        written: tvm.IRModule = tvm_module(module.functions, module.attrs, module.target)
+        return written
 
     def codegen_options(self) -> dict[str, dict[str, Any]]:
         """Return the options of `RunCodegen`: the attributes of each external code generator."""

@@ -19,16 +19,17 @@ from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.attributes import write_blob
 from tvmtarget.ir.relax.blocks import BLOCKS
 from tvmtarget.ir.relax.code import CodeCall, read_code, with_callees, with_code, without_host
-from tvmtarget.ir.relax.constraint_attributes import assigned_constraint
+from tvmtarget.ir.relax.constraint_attributes import assigned_constraint, write_constraint_attributes
 from tvmtarget.ir.relax.leaf_module import unbound_symbols
 from tvmtarget.ir.relax.reader import GLOBALS
 from tvmtarget.ir.relax.syntax import on_vdevice, tuple_fields
 from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.ir.relax.writer import write_tvm_module
 from tvmtarget.ir.types import OpaqueType, TensorType
 from tvmtarget.target.topology import Site, Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["codegen_options", "is_native", "lower_decomposed"]
+__all__ = ["codegen_options", "is_native", "tvm_module"]
 
 # Kinds for which TVM itself generates code.
 _NATIVE = frozenset({"llvm", "c", "cuda", "nvptx", "rocm", "opencl", "vulkan", "metal", "webgpu", "hexagon", "trn"})
@@ -76,7 +77,28 @@ def codegen_options(module_functions: Sequence[Function], tree: Target | None) -
     return found
 
 
-def lower_decomposed(
+def tvm_module(functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None) -> Any:
+    """Write the functions of a module, which may be decomposed, as a module of TVM.
+
+    Args:
+        functions: functions of the module.
+        attrs: attributes of the module.
+        tree: its target tree.
+
+    Returns:
+        The module of TVM.
+
+    Raises:
+        TargetError: the target has no site that TVM generates code for.
+        ModelError: an operation is not one of Relax, or a function that is called is neither code nor part of the
+            program.
+    """
+    functions, attrs = _lower_decomposed(functions, attrs, tree)
+    topology = None if tree is None else Topology(tree.resolve())
+    return write_tvm_module(write_constraint_attributes(functions, attrs, topology), attrs)
+
+
+def _lower_decomposed(
     functions: Sequence[Function], attrs: Mapping[str, Any], tree: Target | None
 ) -> tuple[tuple[Function, ...], Mapping[str, Any]]:
     """Lower the decomposed functions of a module to TVM's terms.
