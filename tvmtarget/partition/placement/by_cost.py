@@ -387,7 +387,7 @@ class _Search:
         """Consider labelings that fit the memories; raise `InfeasibleError` if there is none."""
         problem, (priced, fitting, self.prices) = self.problem, priced_labelings(self.problem, capacity)
         self.consider([*priced, *fitting])
-        if not fitting and not len(self.labels):
+        if not fitting and not len(self.labels):  # raise the error that names what does not fit
             capacity.repaired(priced[0], problem.allowed, problem.costs)
         distinct = list({labels.tobytes(): labels for labels in priced}.values())
         self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]], capacity)
