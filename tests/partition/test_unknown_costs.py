@@ -142,7 +142,7 @@ def test_costs_that_match_nothing_are_reported(match, site, text):
     assert f"  unused: {unused}" in plan.summary().splitlines()
 
 
-def test_unused_costs_of_one_operator_are_listed_once_with_what_tells_them_apart():
+def test_unused_costs_of_one_operator_are_listed_once_with_their_other_fields():
     matches = [{"form": "grouped"}, {"form": "depthwise", "dtype": "int8"}, {"form": "grouped"}, {"shape": [1, 2]}]
     ops = [{"match": {"op": "Conv"} | one, "site": "npu", "time": time} for time, one in enumerate(matches, 1)]
     listed = "Conv (grouped) on 'npu', Conv (depthwise, int8) on 'npu', Conv ([1,2]) on 'npu'"

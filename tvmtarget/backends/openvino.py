@@ -207,7 +207,9 @@ def _expanded(request: CompileRequest, *, low_precision: bool) -> bytes:
         opset = TREES_SINCE
     expand_operators(model.graph, value_types(model.graph), opset, _EXPANSIONS)
     if not low_precision:  # of what is expanded to, too
-        compared = frozenset(name for node in model.graph.node if kind_of(node) in _TELL_ZEROS for name in node.input)
+        compared = frozenset(
+            name for node in model.graph.node if kind_of(node) in _SENSITIVE_TO_ZERO for name in node.input
+        )
         exact = partial(_exact_dequantization, compared=compared)
         floats: dict[str, Expansion] = {"DequantizeLinear": exact, "QuantizeLinear": _quantization}
         expand_operators(model.graph, value_types(model.graph), opset, floats)
@@ -1030,7 +1032,7 @@ _EXPANSIONS: dict[str, Expansion] = {
 
 
 # What has another result of zero than of a number next to it.
-_TELL_ZEROS = frozenset(
+_SENSITIVE_TO_ZERO = frozenset(
     {
         *("Cast", "Ceil", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log"),
         *("Mod", "NonZero", "Reciprocal", "Sign", "Unique"),

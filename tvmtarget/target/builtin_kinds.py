@@ -312,7 +312,7 @@ _VITIS_AI = _table("""
     load_runtime_module    str  none  -  tt1  file to read the runtime module from
 """)
 
-# ONNX Runtime starts as many threads as it is told, without limit. 1,024 is the number of processors that a process can
+# ONNX Runtime itself starts any number of threads. 1,024 is the number of processors that a process can
 # be bound to (`CPU_SETSIZE` of glibc).
 _ONNXRUNTIME = _table("""
     intra-op-threads    int>=0<=1024  soft  0      tt1  threads inside one operator; 0 lets onnxruntime choose

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 __all__ = [
-    "CACHED",
+    "CACHE_FLUSH_BYTES",
     "CALL",
     "COLD",
     "DTYPE",
@@ -82,17 +82,17 @@ def _named(what: str, number: int) -> str:
     return f"{what} {number}"
 
 
-# Programs of convolutions with many weights run on empty caches: in a network they read the weights from memory, and
+# Programs of convolutions with many weights run on cold caches: in a network they read the weights from memory, and
 # longest those that are transformed for Winograd's algorithm. Warm, 256 filters of 3 x 3 on 256 channels of 14 x 14
 # take llvm 1.5 ms and onnxruntime 2.6 ms on a Zen 3; cold 2.1 and 2.7.
-MANY = 1 << 16  # bytes of weights of one convolution
+COLD_FROM = 1 << 16  # bytes of weights of one convolution
 COLD = frozenset(
     _named(form, number)
     for form, layers in LAYERS.items()
     for number, layer in enumerate(layers)
-    if layer.nbytes >= MANY
+    if layer.nbytes >= COLD_FROM
 )
-CACHED = 1 << 26  # bytes, more than the caches of most processors
+CACHE_FLUSH_BYTES = 1 << 26  # bytes, more than the caches of most processors
 
 # Products of some rows with square matrices, one after the other: how many, rows, and the side. Those of one row are
 # more than a cache holds, as in a network that is run again.
@@ -142,7 +142,19 @@ def identity() -> str:
     Returns:
         Hexadecimal digits.
     """
-    spec = (DTYPE, OPSET, CHANNELS, SIZE, LARGE, POOL, dict(LAYERS), MANY, CACHED, dict(PRODUCTS), dict(BETWEEN))
+    spec = (
+        DTYPE,
+        OPSET,
+        CHANNELS,
+        SIZE,
+        LARGE,
+        POOL,
+        dict(LAYERS),
+        COLD_FROM,
+        CACHE_FLUSH_BYTES,
+        dict(PRODUCTS),
+        dict(BETWEEN),
+    )
     return hashlib.sha256(repr(spec).encode()).hexdigest()[:32]
 
 

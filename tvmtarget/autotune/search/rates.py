@@ -5,7 +5,7 @@ products at several sizes, elementwise operations, and operators between two con
 time of such an operator is that of its program less that of the program without it; it is zero if it is fused. The time
 of a call is that of two programs less that of both in one, and the time of a byte is the same difference with more
 bytes. So the costs include what a cut loses: layouts and fusion. They are shares of peak rates, by size where several
-sizes were measured, so that they hold for other sizes. Convolutions with many weights run on empty caches, as in a
+sizes were measured, so that they hold for other sizes. Convolutions with many weights run on cold caches, as in a
 network. Leaves run each program by turns, so that other load slows them all down equally; leaves of one code generator
 and equal targets are measured once. A log keeps the times of these programs, and serves them as long as it has all
 leaves of a target, measured with the versions that are installed.
@@ -28,7 +28,7 @@ from tvmtarget.autotune.log.records import Candidate, Measurement, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import device_lock, holding
 from tvmtarget.autotune.search.rate_programs import (
-    CACHED,
+    CACHE_FLUSH_BYTES,
     CALL,
     COLD,
     DTYPE,
@@ -239,7 +239,7 @@ def _measure(
     """Run programs on leaves by turns, store the times, and return the work of operators by program."""
     runs: list[_Run] = []
     works: dict[str, Works] = {}
-    other = np.zeros(CACHED, "uint8")
+    other = np.zeros(CACHE_FLUSH_BYTES, "uint8")
     for name, model in group.items():
         module = IRModule.from_onnx(model)
         for leaf in leaves:
@@ -249,7 +249,7 @@ def _measure(
                 for one in program.code.values():
                     one.compiled  # noqa: B018 - loads what the compile cache has, with TVM: 1 to 4 s
                 inputs = random_inputs(plan) or {}
-                prepare = partial(_empty_caches, other, inputs) if name in COLD else None
+                prepare = partial(_flush_caches, other, inputs) if name in COLD else None
                 run = _Run(leaf, name, _runner(program, inputs), prepare)
                 run.once()
             except TvmTargetError:
@@ -310,7 +310,7 @@ class _Run:
                 self.once()
 
 
-def _empty_caches(other: np.ndarray[Any, Any], inputs: Inputs) -> None:
+def _flush_caches(other: np.ndarray[Any, Any], inputs: Inputs) -> None:
     """Replace what caches hold by other memory, then by inputs, which in a network were just written."""
     other.fill(1)
     for array in inputs.values():

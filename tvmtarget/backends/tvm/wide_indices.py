@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tvmtarget.backends.tvm.compiled_module import import_tvm
 from tvmtarget.ir.relax.code import with_calls
 
-__all__ = ["PIPELINE", "has_remainders", "lower_functions", "register_pipeline"]
+__all__ = ["lower_functions", "register_pipeline"]
 
 Module: TypeAlias = Any
 Function: TypeAlias = Any
@@ -23,8 +23,7 @@ Function: TypeAlias = Any
 # LLVM unrolls loops of so few iterations, and may vectorize what is around them.
 _MOST_UNROLLED = 64
 
-
-PIPELINE = "tvmtarget"
+_PIPELINE = "tvmtarget"
 
 
 @cache
@@ -43,8 +42,8 @@ def register_pipeline() -> str:
         )
         return (guarded, *finish)
 
-    tvm.tirx.compilation_pipeline.register_tir_pipeline(PIPELINE, pipeline)
-    return PIPELINE
+    tvm.tirx.compilation_pipeline.register_tir_pipeline(_PIPELINE, pipeline)
+    return _PIPELINE
 
 
 def lower_functions(module: Module, lower: Callable[[Module], Module]) -> Module:
@@ -59,7 +58,7 @@ def lower_functions(module: Module, lower: Callable[[Module], Module]) -> Module
     """
     tvm = import_tvm()
     lowered = lower(module)
-    found = [variable for variable, function in lowered.functions_items() if has_remainders(function)]
+    found = [variable for variable, function in lowered.functions_items() if _has_remainders(function)]
     if not found:
         return lowered
     calls: list[object] = []
@@ -80,7 +79,7 @@ def lower_functions(module: Module, lower: Callable[[Module], Module]) -> Module
     return lowered
 
 
-def has_remainders(function: Function) -> bool:
+def _has_remainders(function: Function) -> bool:
     """Return whether remainders by powers of two depend on loops that LLVM may vectorize.
 
     Args:

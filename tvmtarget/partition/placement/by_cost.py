@@ -276,7 +276,8 @@ class _Search:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
                 bound = max(bound, dual_bound(problem, self.labels, self.total, graph))
-                if self.prices is not None and bound < self.total:
+                # Without a price this would be the same bound again.
+                if self.prices is not None and self.prices.costs.any() and bound < self.total:
                     bound = max(bound, self._bound_within_capacity(self.prices, graph))
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)

@@ -61,9 +61,9 @@ def priced_labelings(problem: LabelingProblem, capacity: MemoryCapacity) -> tupl
         for a lower bound.
     """
     # What the readers of a constant pay together is at most its size, so that the bound is one.
-    users = np.bincount(capacity.owned, minlength=len(capacity.sizes))
+    shares_of_first = capacity.shares(rounds_up=False)
     shares = np.zeros(len(problem.costs), dtype=np.int64)
-    np.add.at(shares, capacity.atoms, capacity.sizes[capacity.owned] // users[capacity.owned])
+    shares[: len(shares_of_first)] = shares_of_first
     is_limited = np.array([limit is not None for limit in capacity.limits])
     limits = np.array([limit or 0 for limit in capacity.limits])
     size = np.maximum(limits, 1)  # memories of all sizes are to be filled at the same pace

@@ -96,15 +96,20 @@ class MemoryCapacity:
             kept &= loads <= limit
         return kept
 
-    def shares(self) -> Ints:
+    def shares(self, *, rounds_up: bool = True) -> Ints:
         """Return the bytes of constants that each atom reads.
+
+        Args:
+            rounds_up: round shares up, so that every reader has one; else down, so that they add up to no more than
+                the constant.
 
         Returns:
             Bytes by atom, up to the last atom that reads a constant; of a constant with several readers, equal shares.
         """
         users = np.bincount(self.owned, minlength=len(self.sizes))
         shares = np.zeros(int(self.atoms.max(initial=-1)) + 1, dtype=np.int64)
-        np.add.at(shares, self.atoms, -(-self.sizes[self.owned] // users[self.owned]))
+        sizes, counts = self.sizes[self.owned], users[self.owned]
+        np.add.at(shares, self.atoms, -(-sizes // counts) if rounds_up else sizes // counts)
         return shares
 
     def released(self, allowed: npt.NDArray[np.bool_], pinned: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
