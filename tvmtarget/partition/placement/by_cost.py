@@ -227,6 +227,8 @@ class _Search:
         self.labels: Ints = np.zeros(0, dtype=np.int64)
         self.total = 2**63
         self.formed: set[bytes] = set()  # labelings whose subgraphs were formed by all methods
+        self.climbed: set[bytes] = set()  # labelings whose neighbours were considered
+        self.best_total = 2**63  # before climbing from another labeling
         self.prices: Prices | None = None  # of memories with capacities, for the bound
 
     def run(self, *, is_bounded: bool) -> int | None:
@@ -250,7 +252,7 @@ class _Search:
                 bound = self.compare_better()
                 if bound is not None:
                     return bound
-                self.labels, self.total, self.formed = self.labels[:0], 2**63, set()
+                self.labels, self.total, self.formed, self.climbed = self.labels[:0], 2**63, set(), set()
             found = _expanded(problem, starts, budget)
             if len(problem.costs) <= SMALL:
                 found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
@@ -332,7 +334,7 @@ class _Search:
         capacity, launches = self.capacity, self.problem.launches
         remaining = MAX_FORMED
         for number in np.argsort(bounds, kind="stable").tolist():
-            if bounds[number] >= self.total or not remaining:
+            if bounds[number] >= min(self.total, self.best_total) or not remaining:
                 break
             labels = candidates[number]
             if (key := labels.tobytes()) in self.formed or not (capacity is None or capacity.fits(labels)):
@@ -439,7 +441,7 @@ class _Search:
             return found
 
         if len(self.labels):
-            self._improve(neighbours)
+            self._improve(neighbours, self.climbed)
 
     def move_single_atoms(self) -> None:
         """Move single atoms to other labels, the most promising ones, while that lowers the cost."""
@@ -470,6 +472,7 @@ class _Search:
         """Improve other labelings by moves of atoms too: the best one may be at the border of what is required."""
         best = self.labels, self.total
         for start in starts:
+            self.best_total = best[1]
             self.labels, self.total = best[0][:0], 2**63
             if self.capacity is not None and not self.capacity.fits(start):
                 try:
@@ -483,10 +486,14 @@ class _Search:
                 best = self.labels, self.total
         self.labels, self.total = best
 
-    def _improve(self, neighbours: Callable[[], Sequence[Ints]]) -> None:
-        """Hill climbing: consider neighbours of the best labeling until none is better."""
+    def _improve(self, neighbours: Callable[[], Sequence[Ints]], known: set[bytes] | None = None) -> None:
+        """Hill climbing: consider neighbours of the best labeling until none is better, or they are known."""
         for _ in range(MAX_ROUNDS):
             before = self.total
+            if known is not None:
+                if (key := self.labels.tobytes()) in known:
+                    break
+                known.add(key)
             self.consider(neighbours())
             if self.total == before:
                 break
