@@ -15,6 +15,7 @@ import time
 import weakref
 
 __all__ = [
+    "WITHOUT_DEVICES",
     "end_with_parent",
     "ending_of",
     "is_stopped",
@@ -23,6 +24,10 @@ __all__ = [
     "python_command",
     "python_environment",
 ]
+
+# A quarter of the time of importing TVM is what it registers for GPUs and other devices, which few processes need.
+# `load_device` (`ir/relax/tvm_library.py`) loads it there.
+WITHOUT_DEVICES = {"TVM_DEVICE_BACKEND_AUTOLOAD": "0"} if sys.platform == "linux" else {}
 
 _POLL_SECONDS = 0.5  # between checks of the parent
 
@@ -40,7 +45,7 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def python_environment(**changes: str) -> dict[str, str]:
-    """Return an environment in which Python leaves the current folder out of its path.
+    """Return an environment in which Python leaves the current folder out of its path, and TVM starts fast.
 
     Processes that the Python process starts inherit it.
 
@@ -50,7 +55,7 @@ def python_environment(**changes: str) -> dict[str, str]:
     Returns:
         The variables of this process with the changes.
     """
-    return os.environ | {"PYTHONSAFEPATH": "1"} | changes
+    return WITHOUT_DEVICES | os.environ | {"PYTHONSAFEPATH": "1"} | changes
 
 
 def path_without_current_folder() -> list[str]:

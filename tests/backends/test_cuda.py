@@ -1,6 +1,7 @@
 """Code for NVIDIA GPUs: what is generated anywhere, what is rejected by name, and what runs where a GPU is."""
 
 import re
+import subprocess
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from onnx import helper
 import tvmtarget as tt
 from tvmtarget.errors import BackendError, InfeasibleError, RunError
 from tvmtarget.executors.protocol import CallEvent, CopyEvent
+from tvmtarget.python_process import python_command, python_environment
 
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
@@ -57,6 +59,22 @@ def test_a_board_with_another_gpu_and_host_gets_code_without_asking_a_gpu():
         pytest.skip("CUDA 13 compiles for no sm_53")
     executable = tt.build(CHAIN, "nvidia/jetson-nano", where={"rectified": "cpu"})
     assert len(sources(executable)) == 2
+
+
+def test_processes_that_import_tvm_without_its_gpus_load_them_for_a_leaf(tmp_path):
+    onnx.save(CHAIN, tmp_path / "chain.onnx")
+    code = f"""if True:
+    import tvmtarget as tt
+    from tvmtarget.ir.relax.tvm_library import the_tvm
+    tvm = the_tvm()
+    from tvm.backend import loader
+    print(tvm.get_global_func("tvm.contrib.sort.topk") is not None, loader.is_loaded("cuda"))
+    executable = tt.build({str(tmp_path / "chain.onnx")!r}, "cuda(arch=sm_90)")
+    print(loader.is_loaded("cuda"), "__global__" in next(iter(executable.code.values())).compiled.source())
+    """
+    command = python_command("-c", code)
+    done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "False", "True", "True"], done.stderr
 
 
 def test_blocks_have_no_more_threads_than_the_target_says():

@@ -20,6 +20,7 @@ from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect,
 from tvmtarget.cli.options import UsageError
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
+from tvmtarget.python_process import WITHOUT_DEVICES
 from tvmtarget.untrusted import printable
 from tvmtarget.version import __version__
 
@@ -141,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    if argv is None:  # the process is the command's alone
+        os.environ |= WITHOUT_DEVICES | os.environ
     _open_closed_streams()
     with _printable_output():
         return _run(argv)

@@ -39,6 +39,7 @@ from tvmtarget.errors import BackendError, CompileError, MissingExtraError, firs
 from tvmtarget.files import temporary_folder
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.human_units import bytes_text
+from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
@@ -91,9 +92,9 @@ def import_tvm() -> Tvm:
     # convolutions of SqueezeNet take 580 us so and 335 us unbound, on two processors.
     os.environ.setdefault("TVM_NUM_THREADS", str(processors()))
     os.environ.setdefault("TVM_BIND_THREADS", "0")
+    tvm = the_tvm()
     try:
         with without_garbage_collection():  # an eighth of the time: all that is imported stays
-            import tvm
             import tvm.relax.frontend.onnx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvmtarget.backends.tvm.cuda_compiler import EXTRA, compiling, wheel
+from tvmtarget.ir.relax.tvm_library import load_device
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.gpu_archs import runs_machine_code
 from tvmtarget.target.tree import Target
@@ -45,6 +46,7 @@ def is_loaded(tvm: Tvm) -> bool:
     Returns:
         Whether it is loaded.
     """
+    load_device("cuda")
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         from tvm.base import _LOADED_LIBS
 
@@ -108,6 +110,7 @@ def cuda_target(tvm: Tvm, attributes: Mapping[str, Value], host: TvmTarget) -> T
     Returns:
         The target.
     """
+    load_device("cuda")
     config = {name: list(value) if isinstance(value, tuple) else value for name, value in attributes.items()}
     if "arch" not in config and is_loaded(tvm) and tvm.cuda(0).exist:
         config["arch"] = capability(tvm)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from tvmtarget.errors import MissingExtraError, ModelError
 from tvmtarget.garbage_collection import without_garbage_collection
 
-__all__ = ["are_same", "checked_module", "is_tvm_module", "the_tvm"]
+__all__ = ["are_same", "checked_module", "is_tvm_module", "load_device", "the_tvm"]
+
+# Libraries of the runtime; all but the first one register functions only.
+_LIBRARIES = {"libtvm_runtime.so": ctypes.RTLD_GLOBAL, "libtvm_runtime_extra.so": ctypes.RTLD_LOCAL}
 
 
 def the_tvm() -> Any:
@@ -20,13 +29,62 @@ def the_tvm() -> Any:
         MissingExtraError: TVM is not installed.
     """
     try:
-        with without_garbage_collection():
+        with without_garbage_collection(), _prepared_import():
             import tvm
             import tvm.relax
             import tvm.tirx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
     return tvm
+
+
+@contextlib.contextmanager
+def _prepared_import() -> Iterator[None]:
+    """Spare the first import of TVM what it does for nothing, a quarter of its time.
+
+    TVM 0.27 looks for what `libtvm_runtime_extra.so` registers before it loads it. The error is caught, but the first
+    error of a process reads the debug information of all libraries. Each of fifty modules lists all functions by their
+    names, of which few are new.
+
+    Yields:
+        Nothing.
+    """
+    if "tvm" in sys.modules or (package := find_spec("tvm")) is None:
+        yield
+        return
+    from tvm_ffi import registry
+
+    for name, mode in _LIBRARIES.items():
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(Path(str(package.origin)).parent / "lib" / name), mode)
+    names: list[str] = []
+    list_names = registry.list_global_func_names
+
+    def known_names() -> list[str]:
+        if registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")()(-1) != len(names):
+            names[:] = list_names()
+        return names
+
+    registry.list_global_func_names = known_names
+    try:
+        yield
+    finally:
+        registry.list_global_func_names = list_names
+
+
+def load_device(kind: str) -> None:
+    """Load what TVM registers for a kind of device, unless it has been, or there is no such kind.
+
+    Processes of tvmtarget's own import TVM without that (`python_process.py`).
+
+    Args:
+        kind: the kind, such as `cuda`.
+    """
+    the_tvm()
+    from tvm import backend
+
+    with contextlib.suppress(ImportError):
+        backend.load(kind)
 
 
 def are_same(one: Any, other: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from tvmtarget.errors import ModelError, TargetError, raise_all
 from tvmtarget.ir.relax.code import CodeCall, calls_of_code, device_scope_of, is_prim, with_calls
-from tvmtarget.ir.relax.tvm_library import checked_module, the_tvm
+from tvmtarget.ir.relax.tvm_library import checked_module, load_device, the_tvm
 from tvmtarget.partition.host_device.callers import CallSite, call_contexts, context_names
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
@@ -271,6 +271,7 @@ def _pair(tvm: Any, target: TargetLike) -> tuple[Any, Any]:  # noqa: ANN401
     device = tree.replace(host=None, executor=None, runtime=None, name=None)
     host = tree.host if isinstance(tree.host, Target) else device if tree.can_host else Target("llvm")
     configs = ({key: value for key, value in one.to_tvm().config.items() if key != "host"} for one in (device, host))
+    load_device(device.kind)
     made = [tvm.target.Target(config) for config in configs]
     return made[0], made[1]
 
