@@ -645,7 +645,7 @@ class _SymbolicImport(FittingOperands):
                 moved, within = list(indices), []
                 for number, at in enumerate(places):
                     place, size = indices[at] - first[number], operand.shape[at]
-                    moved[at] = self._padding(mode, place, size)
+                    moved[at] = self._padding(mode, place, size, is_last=at == rank - 1)
                     within += [place >= 0, place < size]
                 if mode != "constant" or not within:
                     return operand(*moved)
@@ -734,15 +734,21 @@ class _SymbolicImport(FittingOperands):
         sizes = [self.value(shape[(self.value(axis) or 0) % len(shape)]) for axis in axes]
         return all(not count or (size or 0) > count for count, size in zip(most, sizes, strict=True))
 
-    def _padding(self, mode: str, place: Size, size: Size) -> Size:
-        """Return which element of a dimension stands at a place, which may be outside of it."""
+    def _padding(self, mode: str, place: Size, size: Size, *, is_last: bool) -> Size:
+        """Return which element of a dimension stands at a place, which may be outside of it.
+
+        Only of the last dimension are there many places, which a branch may find without a division. Branches of
+        several dimensions make LLVM write loops for all their combinations, which took it 10 s for four.
+        """
         tirx = self._tvm.tirx
         if mode == "edge":
             return tirx.max(tirx.min(place, size - 1), self.number(0))
-        if mode == "reflect":  # there and back, as often as needed; once without a division
+        if mode == "reflect":  # there and back, as often as needed
             period = tirx.max(2 * (size - 1), self.number(1))
             at = tirx.floormod(place, period)
             again = tirx.min(at, tirx.max(2 * (size - 1) - at, self.number(0)))
+            if not is_last:
+                return again
             once = tirx.abs(place)
             once = tirx.Select(once < size, once, 2 * (size - 1) - once)
             return tirx.if_then_else(once >= 0, once, again)
