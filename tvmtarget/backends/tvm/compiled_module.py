@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib
 import io
 import json
 import math
@@ -95,7 +96,7 @@ def import_tvm() -> Tvm:
     tvm = the_tvm()
     try:
         with without_garbage_collection():  # an eighth of the time: all that is imported stays
-            import tvm.relax.frontend.onnx
+            importlib.import_module("tvm.relax.frontend.onnx")
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
 
