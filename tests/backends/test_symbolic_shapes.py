@@ -209,7 +209,7 @@ def test_what_was_halved_and_doubled_is_joined_with_what_was_before():
 
 @pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
 def test_any_number_of_regions_is_aligned(mode):
-    text = f"""g (float[1,2,9,9] x, float[n,4] r, int64[m] i) => (float[n,2,2,2] y) {{
+    text = f"""g (float[1,2,9,9] x, float[n,k] r, int64[m] i) => (float[n,2,2,2] y) {{
         y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2, spatial_scale=0.5,
             coordinate_transformation_mode="{mode}">(x, r, i) }}"""
     program, expected = (tt.build(model(text), target) for target in ("llvm", "numpy"))
@@ -222,6 +222,8 @@ def test_any_number_of_regions_is_aligned(mode):
         program.run({"x": x, "r": regions[:2], "i": np.zeros(3, "int64")})
     with pytest.raises(RunError, match="out of bounds for 1 elements"):
         program.run({"x": x, "r": regions[:2], "i": np.arange(2)})
+    with pytest.raises(RunError, match="3 elements along axis 1"):
+        program.run({"x": x, "r": regions[:2, :3], "i": np.zeros(2, "int64")})
 
 
 def test_a_tensor_is_split_into_parts_of_computed_sizes():

@@ -457,6 +457,8 @@ def _regions(_call: Call, operands: ShapeOperands) -> _Found:
     regions, batches = operands.shape(1), operands.shape(2)
     if regions and batches:
         yield Relation.EQUAL, (regions[0], batches[0])
+    if regions and len(regions) == 2:
+        yield Relation.EQUAL, (regions[1], 4)
 
 
 def _pad(call: Call, operands: ShapeOperands) -> _Found:

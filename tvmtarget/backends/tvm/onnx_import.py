@@ -953,9 +953,10 @@ class _SymbolicImport(FittingOperands):
         """Lower a RoiAlign: TVM's importer shifts half-pixel coordinates before it scales them."""
         relax = self._tvm.relax
         op, emit = relax.op, builder.emit
-        data, regions = inputs[:2]
-        dtype, count = str(regions.ty.dtype), self.shape(regions)[0]
+        dtype, count = str(inputs[1].ty.dtype), self.shape(inputs[1])[0]
+        self._require(builder, inputs, 1, [count, self.number(4)])
         self._require(builder, inputs, 2, [count])
+        data, regions = inputs[:2]
         mode = self.attribute(node, "coordinate_transformation_mode", b"half_pixel" if self.opset >= 16 else b"")
         is_aligned = mode == b"half_pixel"
         scaled = emit(op.multiply(regions, relax.const(self.attribute(node, "spatial_scale", 1.0), dtype)))
