@@ -45,9 +45,9 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def python_environment(**changes: str) -> dict[str, str]:
-    """Return an environment in which Python leaves the current folder out of its path, and TVM starts fast.
+    """Return an environment in which Python leaves the current folder out of its path.
 
-    Processes that the Python process starts inherit it.
+    Processes that the Python process starts inherit it. TVM is imported without what it registers for devices there.
 
     Args:
         changes: variables to set.

@@ -73,9 +73,10 @@ def _prepared_import() -> Iterator[None]:
 
 
 def load_device(kind: str) -> None:
-    """Load what TVM registers for a kind of device, unless it has been, or there is no such kind.
+    """Load what TVM registers for a kind of device.
 
-    Processes of tvmtarget's own import TVM without that (`python_process.py`).
+    Processes of tvmtarget's own import TVM without that (`python_process.py`). Nothing happens where it is loaded, and
+    for kinds without it, such as `llvm`.
 
     Args:
         kind: the kind, such as `cuda`.
