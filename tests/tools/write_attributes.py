@@ -100,6 +100,11 @@ ENVIRONMENT = {
     "TVMTARGET_CACHE": (DESCRIPTIVE, "the folder of the compile cache, or `off`"),
     "XDG_CACHE_HOME": (DESCRIPTIVE, "where the compile cache is, if `TVMTARGET_CACHE` is not set"),
     "LOCALAPPDATA": (DESCRIPTIVE, "where the compile cache is on Windows, if `TVMTARGET_CACHE` is not set"),
+    "TVM_DEVICE_BACKEND_AUTOLOAD": (
+        DESCRIPTIVE,
+        "set to 0 by the command line and for worker processes on Linux for a faster start, unless it is set; 1 also "
+        "loads TVM's plugins of devices",
+    ),
     "PYDANTIC_DISABLE_PLUGINS": (DESCRIPTIVE, "set by the command line for a faster start, unless it is set"),
     "PYTHONSAFEPATH": (DESCRIPTIVE, "set for worker processes"),
     **{row.variable: (RESULT, f"limit of the {row.doc}: {default_text(row)}") for row in LIMITS.values()},
