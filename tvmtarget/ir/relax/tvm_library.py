@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -54,9 +55,14 @@ def _prepared_import() -> Iterator[None]:
         return
     from tvm_ffi import registry
 
-    for name, mode in _LIBRARIES.items():
-        with contextlib.suppress(OSError):
-            ctypes.CDLL(str(Path(str(package.origin)).parent / "lib" / name), mode)
+    # As `tvm.libinfo.package_lib_paths` has it: an environment variable, a wheel, then a checkout.
+    root, named = Path(str(package.origin)).parent, os.environ.get("TVM_LIBRARY_PATH")
+    for folder in (Path(named or root / "lib"), root / "lib", root.parents[1] / "build/lib", root.parents[1] / "lib"):
+        if all((folder / name).is_file() for name in _LIBRARIES):
+            with contextlib.suppress(OSError):
+                for name, mode in _LIBRARIES.items():
+                    ctypes.CDLL(str(folder / name), mode)
+            break
     names: list[str] = []
     list_names = registry.list_global_func_names
 
