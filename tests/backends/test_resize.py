@@ -77,6 +77,16 @@ def test_symbolic_dimensions_are_scaled_by_whole_numbers(scales):
     check(resized(modes, scales, ["n", 3, "a", "b"]), {"x": image(2, 3, 6, 5)}, modes)
 
 
+def test_aligned_corners_of_an_unknown_rank_are_not_those_of_onnx():
+    proto = parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 19]> g (float[] x) => (float[] y) <float[2] scales = {1.0, 1.3}>
+        { z = Identity(x)  y = Resize<coordinate_transformation_mode = "align_corners">(z, , scales) }""")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    with pytest.raises(InfeasibleError, match="where scales give no whole sizes"):
+        tt.decompose(tt.IRModule.from_onnx(proto), "onnxruntime")
+
+
 @pytest.mark.parametrize("size", [(13, 4), (1, 20)])
 def test_symbolic_dimensions_become_those_of_another_value(size):
     inputs = {"x": image(2, 3, 6, 5), "like": image(2, 3, *size)}

@@ -20,6 +20,7 @@ import numpy as np
 
 from tvmtarget.ir.onnx import antialiased_resize
 from tvmtarget.ir.onnx.opset_versions import since_version
+from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of
 from tvmtarget.ir.types import Dim, TensorType
 from tvmtarget.support.op import STATIC_INPUTS
@@ -35,6 +36,7 @@ __all__ = [
     "check_kept_sizes",
     "check_kernels",
     "resized_dims",
+    "sizes_and_scales",
 ]
 
 _UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
@@ -219,18 +221,42 @@ def check_aligned_corners(op: Op) -> Reject | None:
     """
     if op.attr("coordinate_transformation_mode") != "align_corners" or not op.operand(2):
         return None
-    tensor, scales = op.tensor(0), op.constant(2)
-    shape = tensor.shape if tensor is not None and tensor.shape is not None else ()
-    sizes = [shape[axis] for axis in integers_of(op.call, "axes", range(len(shape)))]
-    pairs = zip(sizes, () if scales is None else scales.tolist(), strict=False)
+    pairs = sizes_and_scales(op)
     # TensorFlow's scale of 20 / 12 gives 20 in float32 only; the element nearest to a place may be another one.
     real = float if op.attr("mode") in (None, "nearest") else np.float32
-    if scales is not None and all(
+    if pairs is not None and all(
         scale % 1 == 0 or (isinstance(size, int) and real(size) * real(scale) % 1 == 0) for size, scale in pairs
     ):
         return None
     message = f"its {op.kind} aligns corners otherwise than ONNX where scales give no whole sizes"
     return reject("ATTR", message, hint="give sizes")
+
+
+def sizes_and_scales(op: Op) -> list[tuple[Dim, np.float32]] | None:
+    """Pair the sizes that a Resize or Upsample changes with its scales.
+
+    Args:
+        op: the operation.
+
+    Returns:
+        A size and a scale for each axis, with None for a size that is not known, and for an axis that the operand does
+        not have; None if the scales are not constant, or there are none.
+    """
+    scales, tensor = _scales(op), op.tensor(0)
+    if scales is None:
+        return None
+    shape = () if tensor is None or tensor.shape is None else tensor.shape
+    axes = integers_of(op.call, "axes", range(len(scales)))
+    sizes = (shape[axis] if -len(shape) <= axis < len(shape) else None for axis in axes)
+    return list(zip(sizes, scales, strict=False))
+
+
+def _scales(op: Op) -> np.ndarray[Any, Any] | None:
+    """Return the constant scales of a Resize or Upsample; before version 9, they are an attribute."""
+    stated, operand = op.attr("scales"), scales_at(op.call.inputs)
+    if isinstance(stated, tuple):
+        return np.array(stated, "float32")
+    return None if operand is None else op.constant(operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +309,7 @@ def resized_dims(op: Op) -> tuple[ResizedDim, ...]:
     rank = len(tensor.shape)
     after = result.shape if isinstance(result, TensorType) and result.shape is not None else (None,) * rank
     axes = [axis % rank for axis in integers_of(op.call, "axes", range(rank))] if rank else []
-    scales = op.constant(1 if op.kind == "Upsample" else 2)
+    scales = _scales(op)
     factors: dict[int, float | None] = {axis: 1.0 for axis in range(rank) if axis not in axes}
     if scales is not None and scales.size:
         factors |= dict(zip(axes, map(float, scales.tolist()), strict=False))

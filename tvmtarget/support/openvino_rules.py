@@ -17,7 +17,13 @@ from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
 from tvmtarget.support.four_bits import FOUR_BITS
-from tvmtarget.support.onnxruntime_rules import check_aligned_corners, check_antialias, check_kept_sizes, resized_dims
+from tvmtarget.support.onnxruntime_rules import (
+    check_aligned_corners,
+    check_antialias,
+    check_kept_sizes,
+    resized_dims,
+    sizes_and_scales,
+)
 from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.strategy import Op, Reject, Rule, reject
 
@@ -243,7 +249,7 @@ def _no_rest(op: Op) -> Reject | None:
         return None
     shape = () if tensor is None or tensor.shape is None else tensor.shape
     size = shape[axis] if isinstance(axis, int) and -len(shape) <= axis < len(shape) else None
-    if isinstance(size, int) and size % count == 0:
+    if isinstance(size, int) and count and size % count == 0:
         return None
     message = f"it divides {size or '?'} elements into {count} equal parts only"
     return reject("RULE" if isinstance(size, int) else "SHAPE_DYNAMIC", message, hint="give their sizes")
@@ -389,7 +395,7 @@ def _whole_windows(op: Op) -> Reject | None:
         for name, default, count in (("kernel_shape", 1, 1), ("pads", 0, 2), ("dilations", 1, 1))
     )
     least = least_sizes(kernel, dilations=gaps, pads=pads)
-    exceeds = any(isinstance(size, int) and size < needed for size, needed in zip(sizes, least, strict=True))
+    exceeds = any(isinstance(size, int) and size < needed for size, needed in zip(sizes, least, strict=False))
     if not exceeds or op.attr("ceil_mode") != 1 or op.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
         return None
     return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
@@ -400,12 +406,7 @@ def _rounded_down(op: Op) -> Reject | None:
 
     It adds 1e-6 to them (2026.4).
     """
-    scales, tensor = op.constant(1 if op.kind == "Upsample" or not op.operand(2) else 2), op.tensor(0)
-    if scales is None or tensor is None or tensor.shape is None or scales.dtype != np.float32:
-        return None
-    axes = integers_of(op.call, "axes", range(len(tensor.shape)))
-    for axis, scale in zip(axes, scales, strict=False):
-        dim = tensor.shape[axis]
+    for dim, scale in sizes_and_scales(op) or ():
         sizes = np.arange(1, _MOST_TRIED) if not isinstance(dim, int) else np.array([dim])
         floats = sizes.astype("float32")
         wrong = sizes[np.floor(floats * (scale + np.float32(1e-6))) != np.floor(floats * scale)]
@@ -466,7 +467,10 @@ def _wraps_known_sizes(op: Op) -> Reject | None:
     tensor, pads, axes = op.tensor(0), op.constant(1), op.constant(3)
     if tensor is None or tensor.shape is None or pads is None or (axes is None and op.operand(3)):
         return reject("ATTR", "it supports Pad with mode='wrap' by constant pads only", hint="use Concat of slices")
-    places = range(len(tensor.shape)) if axes is None else axes.tolist()
+    rank = len(tensor.shape)
+    places = range(rank) if axes is None else axes.tolist()
+    if pads.size != 2 * len(places) or any(not -rank <= axis < rank for axis in places):
+        return reject("RULE", f"the pads {op.operand(1)!r} do not fit the {rank} dimensions of {op.operand(0)!r}")
     for axis, amounts in zip(places, pads.reshape(2, -1).T.tolist(), strict=True):
         size = tensor.shape[axis]
         if any(amounts) and not (isinstance(size, int) and size):
