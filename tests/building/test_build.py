@@ -231,6 +231,12 @@ def test_an_executor_inside_the_tree_is_not_ignored():
         tt.build(tt.IRModule.from_onnx(DIGITS), "[soc=[a=numpy](executor=vm),b=numpy]")
 
 
+@pytest.mark.parametrize("executor", ["graph", "vm"])
+def test_the_executor_that_ignores_an_attribute_of_a_host_is_named(executor):
+    with pytest.raises(BackendError, match=f"the {executor} executor, which runs the drivers of this host, does not"):
+        tt.build(tt.IRModule.from_onnx(DIGITS), f"[a=numpy](host=c(march=armv7-a),executor={executor})")
+
+
 @pytest.mark.parametrize(
     "target",
     [

@@ -11,6 +11,7 @@ from tvmtarget.building.honoured_attributes import (
     ignored_attributes,
     ignored_driver_attributes,
 )
+from tvmtarget.building.systems import executor_of_path, system_of_path
 from tvmtarget.errors import BackendError, raise_all
 from tvmtarget.ir.relax.leaf_module import needs_relax
 from tvmtarget.ir.relax.lowering import is_native
@@ -70,7 +71,7 @@ def choose_backends(plan: Plan, *, allow_interpreter: bool) -> dict[str, tuple[B
     compiled = {topology[path].host for path in used if _generates_driver(topology[path].target)}
     for path in dict.fromkeys(topology[path].host for path in used):
         if path not in sites:
-            problems += _ignored_host_attributes(topology[path].target, path, has_code=path in compiled)
+            problems += _ignored_host_attributes(topology, path, has_code=path in compiled)
     raise_all(BackendError, list(dict.fromkeys(problems)))
     return chosen
 
@@ -130,16 +131,18 @@ def _generates_driver(node: Target) -> bool:
     return node.executor is not None and node.executor.kind == "aot"
 
 
-def _ignored_host_attributes(host: Target, path: str, *, has_code: bool) -> Iterator[str]:
+def _ignored_host_attributes(topology: Topology, path: str, *, has_code: bool) -> Iterator[str]:
     """Yield the attributes of a host without a subgraph that would be ignored.
 
     Those of kind c only have an effect on a driver in C, which the executor generates if `has_code`.
     """
+    host = topology[path].target
     has_effect = host.kind != "c" or has_code
     backend = next((backend for backend, lack in backends(host.kind) if lack is None), None) if has_effect else None
     if backend is not None:
         return ignored_attributes(host, honoured_attributes(backend, host.kind), backend.name, path)
-    return ignored_attributes(host, frozenset(), "the graph executor, which runs the drivers of this host,", path)
+    executor = executor_of_path(topology, system_of_path(topology, path)).kind
+    return ignored_attributes(host, frozenset(), f"the {executor} executor, which runs the drivers of this host,", path)
 
 
 def _has_external_code_generator(plan: Plan, site: str) -> bool:

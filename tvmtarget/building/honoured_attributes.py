@@ -34,15 +34,8 @@ Effect: TypeAlias = Literal["changes the result", "descriptive", "rejected"]
 _DESCRIPTIVE = frozenset({"model", "scale", "capacity"})
 # Attributes that the target reads itself: keys and device types follow from the first two.
 _OF_THE_TARGET = frozenset({"device", "target_device_type", "unchecked"})
-# Why attributes of executors and runtimes need no counterpart here.
-_REASONS = {
-    "link-params": "weights are constants of the compiled functions already",
-    "unpacked-api": "functions are called by the graph executor, not from C",
-    "interface-api": "the program is called from Python, not from C",
-    "system-lib": "functions are found by the program, not by a static library",
-    "workspace-byte-alignment": "the graph executor has no static workspace",
-    "constant-byte-alignment": "constants are aligned by the code generators",
-}
+# Why attributes of executors need no counterpart here.
+_REASONS = {"link-params": "weights are constants of the compiled functions already"}
 
 
 def honoured_attributes(backend: Backend, kind: str) -> frozenset[str] | None:
