@@ -1,5 +1,7 @@
 """What a code generator of a plugin returns is checked before anything reads it."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from onnx import parser
@@ -84,6 +86,24 @@ def test_results_that_are_views_of_inputs_are_copied(backend):
     outputs = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False).run({"x": x})
     outputs["b"][...] = 0
     assert x.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=> (float[2, 2] y) { y = Transpose(x) }",
+        "=> (float[2, 2] y, float[4] z) <int64[1] all = {-1}> { w = Neg(x) y = Transpose(w) z = Reshape(w, all) }",
+        "=> (seq(float[2, 2]) y) { y = SequenceConstruct(x, x) }",
+    ],
+)
+def test_results_on_numpy_share_no_memory(text):
+    """The reference evaluator returns views."""
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> g (float[2, 2] x) {text}')
+    x = np.arange(4, dtype="float32").reshape(2, 2)
+    results = tt.build(proto, "numpy").run({"x": x}).values()
+    arrays = [x, *(array for one in results for array in (one if isinstance(one, list) else [one]))]
+    assert not any(np.shares_memory(one, other) for one, other in combinations(arrays, 2))
+    assert all(array.flags.writeable for array in arrays)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ _FIRST_WITH_MODES = 11
 class _Numpy(Backend):
     name = "numpy"
     kinds = ("numpy",)
-    supports = frozenset[Ability]({"keeps-inputs", "shared-code"})
+    supports = frozenset[Ability]({"shared-code"})
     # Of another kind, the interpreter honours what a processor has and what code may, but need not, do.
     honours = {
         "numpy": frozenset[str](),

@@ -52,7 +52,8 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 #   copy           `copy` is called for each copy into a memory of its leaves;
 #   device-memory  its leaves have memories of their own: `place` moves arrays there, code has `run_on`;
 #   runner         code for a CPU of another machine runs there through a runner;
-#   keeps-inputs   code is known not to write into the arrays of its inputs, which are read-only views otherwise;
+#   keeps-inputs   code is known not to write into the arrays of its inputs, which are read-only views otherwise, and
+#                  returns arrays of its own;
 #   shared-code    code depends on the structure of a function and its target alone, so that equal functions share it;
 #   static         `static_function` lowers functions on values of static shape to kernels in C or in object files;
 #   tuning         `tuning_context` builds and measures kernels.

@@ -329,7 +329,8 @@ class Executable:
         found = [one for name, one in self.systems.items() if system in (name, one.system.path)]
         if len(found) != 1:
             known = ", ".join(f"{name!r} (@{one.system.path or '.'})" for name, one in self.systems.items())
-            raise ArtifactError(f"system {system!r} is {len(found)} functions; name one of {known}")
+            problem = f"{system!r} names {len(found)} systems" if found else f"there is no system {system!r}"
+            raise ArtifactError(f"{problem}; name the function of one: {known}")
         try:
             found[0].compiled.export(Path(path))
         except OSError as error:
@@ -487,14 +488,10 @@ class Executable:
         here = list(map(_to_host, results))
         if self._machines:
             check_outputs(self._program.outputs, here)
-        # The caller may change arrays in place.
+        # The caller may change arrays and lists in place.
         if not self._makes_results:
-            arrays = set(map(id, inputs))
-            for place, value in enumerate(here):
-                if isinstance(value, np.ndarray):
-                    if id(value) in arrays or not value.flags.writeable:
-                        here[place] = value.copy()
-                    arrays.add(id(value))
+            owners = {_owner(array) for value in inputs for array in _arrays_in(value)}
+            here = [_with_own_arrays(value, owners) for value in here]
         return dict(zip(self.outputs, here, strict=True))
 
     def stream(
@@ -695,6 +692,36 @@ def _read_only(value: Any) -> Any:  # noqa: ANN401
     view = value.view()
     view.flags.writeable = False
     return view
+
+
+def _arrays_in(value: Any) -> Iterator[Array]:  # noqa: ANN401
+    """Yield the arrays of a value, at every depth."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _arrays_in(item)
+
+
+def _with_own_arrays(value: Any, owners: set[int]) -> Any:  # noqa: ANN401
+    """Return a value with copies of its lists, its maps, and its arrays that are read-only or of known owners.
+
+    The owners of its other arrays are added to the known ones.
+    """
+    if isinstance(value, list):
+        return [_with_own_arrays(item, owners) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_own_arrays(item, owners) for key, item in value.items()}
+    if not isinstance(value, np.ndarray):
+        return value
+    is_shared = _owner(value) in owners or not value.flags.writeable
+    owners.add(_owner(value))
+    return value.copy() if is_shared else value
+
+
+def _owner(array: Array) -> int:
+    """Return the identity of what holds the memory of an array: another one if it is a view."""
+    return id(array if array.base is None else array.base)
 
 
 def _to_host(value: Any) -> Any:  # noqa: ANN401
