@@ -56,9 +56,15 @@ def test_a_manifest_with_wrong_values_at_any_place_is_read_or_refused_by_one_err
                 continue
             path = written(tmp_path / "x.tta", members, manifest)
             try:
-                tt.load(path)
+                tt.load(path).report()
             except ArtifactError as error:
                 assert str(path) in str(error), place  # noqa: PT017 - an error is allowed, not required
+
+
+def test_a_program_of_a_plugin_that_is_not_installed_is_not_called_damaged(tmp_path, members):
+    manifest = changed(json.loads(members["manifest.json"]), ("leaves", 0, "backend"), "acme")
+    with pytest.raises(ArtifactError, match=r"x\.tta' cannot be used here: 'manifest.json': no backend 'acme'"):
+        tt.load(written(tmp_path / "x.tta", members, manifest))
 
 
 MEMBERS = ["target.json", "program.json", "constants.npz"]

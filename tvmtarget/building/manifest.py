@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tvmtarget.building.leaf_function import CallFacts, LeafFacts
 from tvmtarget.building.systems import SystemFacts
-from tvmtarget.errors import ArtifactError, MissingExtraError
+from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, UnknownNameError
 
 __all__ = ["Manifest", "reading"]
 
@@ -43,12 +43,15 @@ class Manifest(BaseModel):
             The manifest.
 
         Raises:
-            ValueError: A field is missing or of another type, or a function is listed twice.
+            ValueError: A field is missing or of another type, or a function is listed twice, or called but not listed.
         """
         manifest = cls.model_validate_json(json.dumps(facts), strict=True)
         names = [leaf.function for leaf in manifest.leaves]
         if len(set(names)) < len(names):
             raise ValueError("it lists a function twice")
+        unlisted = sorted({call.function for call in manifest.calls or ()} - set(names))
+        if unlisted:
+            raise ValueError(f"it calls function {unlisted[0]!r}, which it does not list")
         return manifest
 
 
@@ -64,7 +67,7 @@ def reading(path: str, member: str) -> Iterator[None]:
         Nothing.
 
     Raises:
-        ArtifactError: The member is damaged.
+        ArtifactError: The member is damaged, or needs a plugin that is not installed.
     """
     try:
         yield
@@ -80,6 +83,8 @@ def reading(path: str, member: str) -> Iterator[None]:
         where = ".".join(map(str, first["loc"]))
         problem = f"{path!r} is damaged: {member!r}, at {where or 'its start'}: {first['msg']}"
         raise ArtifactError(problem, path=path, member=member) from error
+    except (BackendError, UnknownNameError) as error:  # a backend, executor, runtime or kind of another installation
+        raise ArtifactError(f"{path!r} cannot be used here: {member!r}: {error}", path=path, member=member) from error
     except Exception as error:  # readers raise EOFError, KeyError, MemoryError, RecursionError, struct.error, ...
         reason = str(error) or type(error).__name__
         reason = f"it has no {error}" if type(error) is KeyError else reason
