@@ -35,6 +35,7 @@ problems keeps each of them in `problems`; its text has one line per problem.
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -289,10 +290,11 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
         listing: word that introduces the list of all names.
 
     Returns:
-        Up to three nearest candidates; else all of them, if at most 24; else the empty string.
+        Up to three nearest candidates; else all of them, sorted with numbers by value, if at most 24; else the empty
+        string.
 
-    >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("x", ["llvm", "cuda"])
-    ("; did you mean 'llvm'?", '; known: cuda, llvm')
+    >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("x", ["v0.19", "v0.9"])
+    ("; did you mean 'llvm'?", '; known: v0.9, v0.19')
     """
     import difflib  # only messages need it, and reading a target is to start fast
 
@@ -301,8 +303,13 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     if near:
         return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
     if names and len(names) <= 24:
-        return f"; {listing}: " + ", ".join(names)
+        return f"; {listing}: " + ", ".join(sorted(names, key=_with_numbers))
     return ""
+
+
+def _with_numbers(name: str) -> list[tuple[int, str]]:
+    """Split a name at its numbers, which are compared by length first, as texts are not: v0.9 comes before v0.19."""
+    return [(len(part) if at % 2 else 0, part) for at, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def first_line(error: Exception) -> str:
