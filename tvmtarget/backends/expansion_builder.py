@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -20,6 +20,7 @@ __all__ = [
     "dequantized_array",
     "nodes_in",
     "operands_of",
+    "stated_axes",
     "value_names",
 ]
 
@@ -398,6 +399,21 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
         Numbers, strings, sequences of these, and tensors as arrays, by name.
     """
     return {one.name: _plain(onnx.helper.get_attribute_value(one)) for one in node.attribute}
+
+
+def stated_axes(node: NodeProto, elements: Callable[[str], Array | None]) -> list[int]:
+    """Read the axes of a reduction, which are operand 1, or an attribute in old operator sets.
+
+    Args:
+        node: the node.
+        elements: returns the elements of a constant by its name; None for other values.
+
+    Returns:
+        The axes; none if they are not stated, or are computed.
+    """
+    _, name = operands_of(node, 2)
+    axes = elements(name) if name else None
+    return list(attributes_of(node).get("axes", ())) if axes is None else list(map(int, axes.flat))
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

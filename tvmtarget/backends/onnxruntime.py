@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
-from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, nodes_in, value_names
+from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, nodes_in, stated_axes, value_names
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.operator_expansion import value_types
@@ -399,12 +399,9 @@ def _reduced_axes(node: NodeProto, constants: _Constants) -> list[int]:
     """Return the axes that a node reduces, as far as they are known."""
     if node.domain not in ("", "ai.onnx") or not node.op_type.startswith(("Arg", "Reduce")):
         return []
-    attributes = attributes_of(node)
     if node.op_type.startswith("Arg"):
-        return [attributes.get("axis", 0)]
-    if len(node.input) > 1 and node.input[1] in constants:
-        return [int(axis) for axis in onnx.numpy_helper.to_array(constants[node.input[1]]).flat]
-    return list(attributes.get("axes", ()))
+        return [attributes_of(node).get("axis", 0)]
+    return stated_axes(node, lambda name: onnx.numpy_helper.to_array(constants[name]) if name in constants else None)
 
 
 def _is_checked(dim: TensorShapeProto.Dimension, checked: frozenset[str]) -> bool:

@@ -17,7 +17,7 @@ import onnx
 import onnx.version_converter
 
 from tvmtarget.backends.classical_expansion import TRAVERSED_TREES, TREES_SINCE
-from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of
+from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, operands_of, stated_axes
 from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.operator_expansion import EXPANSIONS, Expansion, expand_operators, kind_of, value_types
@@ -715,9 +715,8 @@ def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
     OpenVINO ignores axes that are attributes in operator sets 13 to 17, and computes nothing over no axes.
     """
-    kind, (x, axes) = node.op_type, operands_of(node, 2)
-    attributes = attributes_of(node)
-    stated = builder.known(axes).tolist() if axes else attributes.get("axes", [])
+    kind, x, attributes = node.op_type, node.input[0], attributes_of(node)
+    stated = stated_axes(node, builder.known)
     is_none = attributes.get("noop_with_empty_axes") == 1 and not stated
     if is_none and kind != "ReduceLogSumExp":
         builder.add("Log" if kind == "ReduceLogSum" else "Abs", [x], node.output[0])
@@ -738,12 +737,12 @@ def _sum(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
     They begin with 0, so that there is one for an axis without elements.
     """
-    x, axes = operands_of(node, 2)
+    x = node.input[0]
     if builder.opset < SUMS_SINCE or _dtype(builder, x) not in ("int32", "int64"):
         builder.nodes.append(node)
         return
     rank, attributes = builder.rank(x), attributes_of(node)
-    stated = builder.known(axes).tolist() if axes else attributes.get("axes", [])
+    stated: Sequence[int] = stated_axes(node, builder.known)
     if not stated and not attributes.get("noop_with_empty_axes"):
         stated = range(rank)
     places = sorted(axis % rank for axis in stated)

@@ -17,7 +17,13 @@ from onnx import GraphProto, NodeProto, TensorProto, TypeProto
 
 from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
 from tvmtarget.backends.convolution_expansion import CONVOLUTION_EXPANSIONS
-from tvmtarget.backends.expansion_builder import ExpansionBuilder, attributes_of, dequantized_array, operands_of
+from tvmtarget.backends.expansion_builder import (
+    ExpansionBuilder,
+    attributes_of,
+    dequantized_array,
+    operands_of,
+    stated_axes,
+)
 from tvmtarget.backends.fourier_expansion import FOURIER_EXPANSIONS
 from tvmtarget.support.tvm_rules import order_to_resize
 
@@ -485,12 +491,8 @@ def _lp_norm(builder: ExpansionBuilder, node: NodeProto) -> None:
 
 def _log_sum_exp(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a ReduceLogSumExp that subtracts the maximum only where it is finite: the importer's is NaN of infinity."""
-    x, axes = operands_of(node, 2)
-    attributes = attributes_of(node)
-
-    stated = builder.known(axes).tolist() if axes else attributes.get("axes", ())
+    x, attributes, stated = node.input[0], attributes_of(node), stated_axes(node, builder.known)
     zero = _scalar(builder, x, 0)
-
     most = builder.along("ReduceMax", x, stated)
     largest = builder.add("Where", [builder.add("IsInf", [most]), zero, most])
     total = builder.along("ReduceSum", builder.add("Exp", [builder.add("Sub", [x, largest])]), stated)

@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from tvmtarget.backends.expansion_builder import stated_axes
 from tvmtarget.backends.float_accumulation import ACCUMULATING, accumulate_in_float32
 from tvmtarget.backends.machine import native_code_mismatch
 from tvmtarget.backends.operator_expansion import EXPANSIONS, RECURRENT_EXPANSIONS, expand_operators, value_types
@@ -763,8 +764,7 @@ def _summed(node: NodeProto, types: Mapping[str, TypeProto.Tensor], axes: Mappin
     if node.op_type.startswith("Arg"):
         places = [attributes.get("axis", 0)]
     elif node.op_type.startswith("Reduce"):
-        given = axes[node.input[1]].reshape(-1).tolist() if node.input[1:2] and node.input[1] in axes else None
-        places = attributes.get("axes", given) or None
+        places = stated_axes(node, axes.get) or None
     else:
         places = None
     if None in shapes[:1] or (places is None and None in shapes):
