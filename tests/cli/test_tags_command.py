@@ -188,6 +188,7 @@ def test_a_target_is_added_to_a_new_file(cli):
     [
         (["arm/rasp4b"], "tag 'arm/rasp4b' exists already; nothing was written"),
         (["box"], "'box' is not a full name of a tag; add the vendor, as in [tag.\"acme/box\"], in tag file"),
+        (["acme mine"], "'acme mine' is not a valid name of a tag; use lower-case letters"),
         (["acme/box", "--file", "other.toml"], "'other.toml' holds tags of 'other', not 'acme/box'"),
         (
             ["acme/box", "--file", "/proc/none/x/tvmtarget.toml"],

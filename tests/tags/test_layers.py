@@ -110,12 +110,24 @@ def test_a_name_in_two_files_of_a_folder_is_reported_with_both_lines(tmp_path):
         ("schema = true\n", "has schema True; this version reads schema = 1"),
         ("schema = 1\ntag = [1]\n", "'tag' holds tables, not [1]"),
         ('schema = 1\n[tag.box]\nkind = "llvm"\n', "'box' is not a full name of a tag; add the vendor"),
+        ('schema = 1\n[tag."a b"]\nkind = "llvm"\n', 'add the vendor, as in [tag."acme/my-board"]'),
         (
             'schema = 1\n[tag."acme/box"]\nkind = "llvm"\ndoc = 1\n',
             "'doc' is text, not 1, at tag 'acme/box', in tag file",
         ),
     ],
-    ids=["syntax", "not UTF-8", "schema", "huge", "deep", "schema of no number", "no tables", "short name", "note"],
+    ids=[
+        "syntax",
+        "not UTF-8",
+        "schema",
+        "huge",
+        "deep",
+        "schema of no number",
+        "no tables",
+        "short name",
+        "invalid name",
+        "note",
+    ],
 )
 def test_a_broken_file_is_one_clear_error_and_every_other_tag_works(tmp_path, discover, content, problem):
     path = write(tmp_path / "project/tvmtarget.toml", content)

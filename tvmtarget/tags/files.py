@@ -281,7 +281,8 @@ class _File:
         found: dict[str, str] = {}
         for short, table, family in self._all():
             if "/" not in f"{self.prefix}{short}":
-                example = f'[tag."acme/{short}"]'
+                valid = short if re.fullmatch(NAME_PATTERN, f"acme/{short}") else "my-board"
+                example = f'[tag."acme/{valid}"]'
                 self.problems.append(f"{short!r} is not a full name of a tag; add the vendor, as in {example}")
                 continue
             row = self._row(short, table, family)

@@ -51,7 +51,7 @@ def add_tag(
     import tomli_w
 
     path = Path(path)
-    if "/" in name and not re.fullmatch(NAME_PATTERN, name):
+    if name and not re.fullmatch(NAME_PATTERN, name if "/" in name else f"acme/{name}"):
         rule = "use lower-case letters, digits, '-', '_' and '.', with the vendor first, as in acme/my-board"
         raise TargetError(f"{shown(name)} is not a valid name of a tag; {rule}")
     if path.suffix != ".toml" or path.is_dir():
