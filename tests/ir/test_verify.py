@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import pytest
@@ -327,6 +327,11 @@ EDITS = {
 Y = Value("y", FLOAT)
 
 
+def nested(levels, container):
+    """Return 1 inside of many containers."""
+    return reduce(lambda value, _: container([value]), range(levels), 1)
+
+
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
@@ -354,6 +359,9 @@ Y = Value("y", FLOAT)
         (changed(attrs=(("role", object),)), "attribute 'role' is a number, a text, bytes, None"),
         (module().with_attrs(note={1}), "attribute 'note' of the module is a number, a text, bytes, None, a Constant"),
         (module().with_attrs(note={1: 2}), "attribute 'note' of the module is a number"),
+        (changed(attrs=(("role", nested(999, tuple)),)), "attribute 'role' is nested deeper than 64 levels"),
+        (module().with_attrs(note=nested(65, tuple)), "attribute 'note' of the module is nested deeper than 64 levels"),
+        (module().with_attrs(note=nested(999, lambda one: {"a": one[0]})), "is nested deeper than 64 levels"),
         (module().replace(attrs={1: 2}), "the name of an attribute of the module is a text, not 1"),
         (body(Call("onnx.Relu", ("x",), (Y,), (), None)), "regions of op 'onnx.Relu' is a tuple of pairs"),
         (body(Call("onnx.Relu", ("x",), (Y,), source=5)), "source of op 5 is a text, not 5"),
@@ -378,6 +386,11 @@ def test_a_field_of_another_type_is_named_with_its_value_and_what_is_expected(br
         with pytest.raises(ModelError, match=re.escape(problem)):
             method()
     assert "main" in str(broken)
+
+
+def test_the_deepest_attribute_is_read_back():
+    deep = module().with_attrs(note=nested(64, tuple))
+    assert tt.IRModule.parse(str(deep)) == tt.IRModule.from_json(deep.to_json()) == deep
 
 
 def test_the_name_of_a_function_is_a_text():

@@ -18,7 +18,8 @@ from tvmtarget.errors import ModelError, TvmTargetError
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.tensors import array_of_bytes, bytes_of
 from tvmtarget.ir.text.escaping import canonical_nan, print_float
-from tvmtarget.ir.text.parser import MAX_DEPTH, parse_type
+from tvmtarget.ir.text.parser import parse_type
+from tvmtarget.ir.text.printer import MAX_DEPTH
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown

@@ -22,7 +22,7 @@ from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.json_form import read_module, write_module
 from tvmtarget.ir.structure import module_hash
 from tvmtarget.ir.text.parser import parse_functions
-from tvmtarget.ir.text.printer import print_module
+from tvmtarget.ir.text.printer import MAX_DEPTH, print_module
 from tvmtarget.ir.types import TensorType, dtype_of
 from tvmtarget.ir.verify import mistyped_attributes, mistyped_fields, verify_functions, verify_result_types
 from tvmtarget.target.argument_types import check_methods
@@ -581,10 +581,12 @@ class IRModule:
         yield from chain.from_iterable(map(mistyped_fields, self.functions))
 
 
-def _frozen(value: object) -> object:
+def _frozen(value: object, depth: int = 0) -> object:
     """Convert lists to tuples and numbers of numpy to those of Python, as reading them from a file would."""
     if isinstance(value, np.generic):
         return value.item()
+    if depth > MAX_DEPTH:  # an error, which the check of all attributes reports
+        return value
     if isinstance(value, Mapping):
-        return {name: _frozen(one) for name, one in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+        return {name: _frozen(one, depth + 1) for name, one in value.items()}
+    return tuple(_frozen(one, depth + 1) for one in value) if isinstance(value, list | tuple) else value

@@ -41,7 +41,7 @@ from tvmtarget.ir.function import (
     reachable_functions,
 )
 from tvmtarget.ir.json_form import write_value
-from tvmtarget.ir.text.parser import MAX_DEPTH
+from tvmtarget.ir.text.printer import MAX_DEPTH
 from tvmtarget.ir.types import MapType, OptionalType, SequenceType, SparseType, TensorType, Type
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.identity import canonical, identity_of

@@ -39,7 +39,7 @@ from tvmtarget.ir.op_aliases import count_ops
 from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.result_types import contradicted_results
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
-from tvmtarget.ir.text.parser import MAX_DEPTH
+from tvmtarget.ir.text.printer import MAX_DEPTH
 from tvmtarget.ir.types import (
     DTYPES,
     MAX_DIM,
@@ -328,7 +328,11 @@ def mistyped_attributes(attrs: Iterable[tuple[object, object]], owner: str) -> I
     for name, value in attrs:
         if not isinstance(name, str):
             yield f"the name of an attribute{owner} is a text, not {shown(name)}"
-        elif not _is_attribute(value):
+        elif _is_attribute(value, 0):
+            continue
+        elif _is_nested_too_deep(value):
+            yield f"attribute {name!r}{owner} is nested deeper than {MAX_DEPTH} levels"
+        else:
             forms = "a number, a text, bytes, None, a Constant, or a tuple or mapping by name of these"
             yield f"attribute {name!r}{owner} is {forms}, not {shown(value)}"
 
@@ -389,12 +393,19 @@ def _is_type(type_: object) -> bool:
 _DIMS = frozenset({int, str, NoneType})
 
 
-def _is_attribute(value: object) -> bool:
-    """Return whether text and JSON have a form of a value."""
+def _is_nested_too_deep(value: object, depth: int = 0) -> bool:
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return depth > MAX_DEPTH or any(_is_nested_too_deep(item, depth + 1) for item in items)
+
+
+def _is_attribute(value: object, depth: int) -> bool:
+    """Return whether text and JSON have a form of a value that is inside others, as many as `depth`."""
+    if depth > MAX_DEPTH:
+        return False
     if isinstance(value, tuple):
-        return all(map(_is_attribute, value))
+        return all(_is_attribute(one, depth + 1) for one in value)
     if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_attribute(one) for key, one in value.items())
+        return all(isinstance(key, str) and _is_attribute(one, depth + 1) for key, one in value.items())
     return value is None or isinstance(value, int | float | str | bytes | Constant | Opaque)
 
 

@@ -36,7 +36,7 @@ from tvmtarget.ir.onnx.metadata import read_graph_metadata, read_model_metadata
 from tvmtarget.ir.onnx.tensors import constant_of, external_tensors, is_small, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import check_model, dtype_name, read_type
 from tvmtarget.ir.text.escaping import canonical_nan
-from tvmtarget.ir.text.parser import MAX_DEPTH
+from tvmtarget.ir.text.printer import MAX_DEPTH
 from tvmtarget.ir.types import Dim, TensorType, Type
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import check_limit, limit, read_bytes

@@ -42,7 +42,7 @@ from tvmtarget.errors import ModelError, TargetError, TextError, UnknownNameErro
 from tvmtarget.ir.function import Call, Constant, Function, Opaque, Value
 from tvmtarget.ir.tensors import array_of_bytes, array_of_items, bytes_of, static_shape
 from tvmtarget.ir.text.escaping import canonical_nan
-from tvmtarget.ir.text.printer import DIGITS
+from tvmtarget.ir.text.printer import DIGITS, MAX_DEPTH
 from tvmtarget.ir.text.scanner import Scanner
 from tvmtarget.ir.types import (
     DTYPES,
@@ -60,10 +60,7 @@ from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import check_limit
 
-__all__ = ["MAX_DEPTH", "parse_functions", "parse_type", "read_attributes"]
-
-# Recursive descent takes a few frames of Python for each level; this many stay well below its limit of 1000.
-MAX_DEPTH = 64
+__all__ = ["parse_functions", "parse_type", "read_attributes"]
 
 _NUMBER = re.compile(r"-?(?:inf\b|nan\b|[0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?)")
 _INTEGER = re.compile(r"-?[0-9]+")

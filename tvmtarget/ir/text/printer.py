@@ -10,9 +10,13 @@ from tvmtarget.ir.text.escaping import print_float, print_name, quote
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 
-__all__ = ["DIGITS", "print_function", "print_module", "print_value"]
+__all__ = ["DIGITS", "MAX_DEPTH", "print_function", "print_module", "print_value"]
 
 DIGITS = 16  # hexadecimal digits of a digest that are printed
+
+# Levels of nested values, types and functions. Recursive descent takes a few frames of Python for each; this many stay
+# well below its limit of 1000.
+MAX_DEPTH = 64
 
 
 def print_module(functions: Sequence[Function], target: Target | None, attrs: Mapping[str, object]) -> str:
@@ -86,23 +90,27 @@ def _constraint(constraint: Constraint | None) -> list[str]:
     return [] if constraint is None else [f"[{constraint}]"]
 
 
-def _attributes(attrs: Sequence[tuple[str, object]]) -> str:
-    return f"{{{', '.join(f'{print_name(name)}={print_value(value)}' for name, value in attrs)}}}"
+def _attributes(attrs: Sequence[tuple[str, object]], depth: int = 0) -> str:
+    return f"{{{', '.join(f'{print_name(name)}={print_value(value, depth)}' for name, value in attrs)}}}"
 
 
 def _elements(constant: Constant) -> str:
     return print_items(constant.data) or f"sha256:{constant.digest[:DIGITS]}"
 
 
-def print_value(value: object) -> str:
+def print_value(value: object, depth: int = 0) -> str:
     """Print the value of an attribute.
 
     Args:
         value: the value.
+        depth: the number of values that it is in.
 
     Returns:
-        The text; a value of an unsupported type is printed as `<repr>`, which does not parse.
+        The text; a value of an unsupported type is printed as `<repr>`, which does not parse, and one that is nested
+        too deep as `<...>`.
     """
+    if depth > MAX_DEPTH:
+        return "<...>"
     match value:
         case None:
             return "none"
@@ -117,12 +125,12 @@ def print_value(value: object) -> str:
         case bytes():
             return f'b"{value.hex()}"'
         case tuple() | list():
-            return f"[{', '.join(map(print_value, value))}]"
+            return f"[{', '.join(print_value(item, depth + 1) for item in value)}]"
         case Constant():
             return f"dense {value} = {_elements(value)}"
         case Opaque():
             return f'opaque {quote(value.kind)} b"{value.data.hex()}"'
         case Mapping() if all(isinstance(key, str) for key in value):
-            return _attributes([*value.items()])
+            return _attributes([*value.items()], depth + 1)
         case _:
             return f"<{value!r}>"
