@@ -236,6 +236,13 @@ def test_a_start_that_takes_too_long_is_ended(running, monkeypatch):
         running.run(images())
 
 
+def test_processes_that_cannot_be_started_are_one_error(running, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    running.close()
+    with pytest.raises(RunError, match="the processes of the machines cannot be started: No such file or directory"):
+        running.run(images())
+
+
 def test_no_port_is_opened(running):
     running.run(images())
     pids = [os.getpid(), *(process.pid for process in running._engine._workers._processes.values())]

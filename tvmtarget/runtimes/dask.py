@@ -106,7 +106,8 @@ class DaskWorkerGroup:
             self.packs = self._call(lambda: {machine: self._packed(machine) for machine in self.workers})
         except OSError as error:
             self.close()
-            raise RunError(f"no Dask scheduler answers at {address!r}: {error}") from error
+            problem = f"no Dask scheduler answers at {address!r}" if address else "a cluster of Dask cannot be started"
+            raise RunError(f"{problem}: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -462,7 +463,9 @@ def _safe_path() -> Iterator[None]:
     try:
         yield
     finally:
-        os.environ.clear()
+        # Dask sets variables too. Other threads may read the environment, so that it is never empty.
+        for name in os.environ.keys() - before.keys():
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 

@@ -74,6 +74,9 @@ class ProcessWorkerGroup:
 
     Args:
         cluster: the programs of the machines.
+
+    Raises:
+        RunError: a process does not start, or a machine cannot open its program.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -93,6 +96,9 @@ class ProcessWorkerGroup:
             self._await_all("started", time.monotonic() + limit("start-seconds"))
             self._prepare()
             self._await_all("opened", None)
+        except OSError as error:
+            self.close()
+            raise RunError(f"the processes of the machines cannot be started: {error.strerror or error}") from error
         except BaseException:
             self.close()
             raise
@@ -156,8 +162,11 @@ class ProcessWorkerGroup:
             if found is not None and key in found[1]:
                 waiting.discard(found[0])
             if waiting and deadline is not None and time.monotonic() > deadline:
-                problem = f"{', '.join(map(repr, sorted(waiting)))} did not start within {limit('start-seconds')} s"
-                raise RunError(f"machine {problem}; {LIMITS['start-seconds'].variable} raises the limit")
+                machines = f"{'machine' if len(waiting) == 1 else 'machines'} {', '.join(map(repr, sorted(waiting)))}"
+                raise RunError(
+                    f"{machines} did not start within {limit('start-seconds')} s; "
+                    f"{LIMITS['start-seconds'].variable} raises the limit"
+                )
 
     def _prepare(self) -> None:
         """Send each machine its program, and a connection for each pair of machines that communicate."""
