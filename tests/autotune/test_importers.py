@@ -309,8 +309,8 @@ def test_a_database_is_taken_in_and_given_out_where_tvm_is_not_installed(tmp_pat
     command = [sys.executable, "-c", WITHOUT_TVM, str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
-        "5 lines read, 6 records new, 1 lines rejected",
-        "5 lines read, 0 records new, 1 lines rejected",
+        "5 lines read, 6 records new, 1 line rejected",
+        "5 lines read, 0 records new, 1 line rejected",
         "1",
     ], done.stderr[-2000:]
 

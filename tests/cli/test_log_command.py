@@ -251,6 +251,17 @@ def test_an_import_fails_if_every_line_is_rejected(cli, tmp_path):
     (tmp_path / "a.log").write_text("[]\n")
     code, _, err = cli("log", "import", tmp_path / "new.db", tmp_path / "a.log")
     assert (code, err.splitlines()[-1]) == (1, "error: nothing was imported: every line was rejected")
+    (tmp_path / "a.log").write_text("[]\n" * 9)
+    assert (
+        f"warning: {tmp_path / 'a.log'}: 4 more lines rejected\n"
+        in cli("log", "import", tmp_path / "b.db", tmp_path / "a.log")[2]
+    )
+
+
+def test_an_import_of_a_log_of_this_library_names_merge(cli, log, tmp_path):
+    cli("log", "export", log, tmp_path / "lines.jsonl")
+    for source in (log, tmp_path / "lines.jsonl"):
+        assert "of which `tvmtarget log merge` adds the records" in cli("log", "import", tmp_path / "new.db", source)[2]
 
 
 def test_an_import_of_a_missing_file_creates_no_log(cli, tmp_path):

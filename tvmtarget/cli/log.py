@@ -67,7 +67,8 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
 @app.command("stats")
 def stats(log: Log, as_json: Json = False) -> None:
     """Print the numbers of lines, trials, candidates, targets and workloads in a log."""
-    found = read_log(log).stats()
+    with read_log(log) as opened:
+        found = opened.stats()
     if as_json:
         print_json(found.to_json())
     else:
@@ -152,6 +153,9 @@ def merge(
         typer.echo(counted(opened.merge(*sources), "new line"))
 
 
+_MOST_REJECTED = 5  # lines of a file of another format that are printed
+
+
 @app.command("import")
 def import_(
     log: Log,
@@ -178,8 +182,14 @@ def import_(
         for source in sources:
             outcome = _import(opened, source, targets)
             typer.echo(f"{source}: {outcome}")
-            for line in outcome.rejected:
+            # Of a file of another format, every line is rejected: the first ones say enough.
+            is_other = len(outcome.rejected) == outcome.read
+            shown_lines = outcome.rejected[:_MOST_REJECTED] if is_other else outcome.rejected
+            for line in shown_lines:
                 typer.echo(f"warning: {source}: {line}", err=True)
+            if len(shown_lines) < len(outcome.rejected):
+                more = len(outcome.rejected) - len(shown_lines)
+                typer.echo(f"warning: {source}: {counted(more, 'more line')} rejected", err=True)
             rejected += len(outcome.rejected)
             accepted += outcome.read - len(outcome.rejected)
     # A file of another format has every line rejected; an exit code of 0 would hide that from scripts.
@@ -253,7 +263,8 @@ def verify(log: Log) -> None:
     The exit code is 1 if a line is invalid, and 2 if the log cannot be read.
     """
     try:
-        problems = read_log(log).verify()
+        with read_log(log) as opened:
+            problems = opened.verify()
     except LogError as error:
         for problem in error.problems:
             typer.echo(f"error: {problem}", err=True)
@@ -296,7 +307,8 @@ def retract(
     why: Annotated[str, typer.Option("--why", help="Why the line is wrong.", show_default=False)],
 ) -> None:
     """Mark a line as invalid, with a reason. The line stays in the log."""
-    typer.echo(f"{read_log(log).retract(digest, why).of} retracted")
+    with read_log(log) as opened:
+        typer.echo(f"{opened.retract(digest, why).of} retracted")
 
 
 @app.command("pin")
@@ -313,11 +325,11 @@ def pin(
     why: Annotated[str, typer.Option("--why", help="Why this candidate is chosen.", show_default=False)],
 ) -> None:
     """Fix the candidate for a workload on a target; measurements do not change it."""
-    opened = read_log(log)
-    chosen = _candidate(opened, candidate)
-    key, tree = _workload(opened, workload), read_target(target)
-    pinned = opened.pin(key, tree, chosen, why)
-    found = opened.lookup(key, tree).record
+    with read_log(log) as opened:
+        chosen = _candidate(opened, candidate)
+        key, tree = _workload(opened, workload), read_target(target)
+        pinned = opened.pin(key, tree, chosen, why)
+        found = opened.lookup(key, tree).record
     # Other records can outrank the new pin, and scripts must not take that for success.
     if found is None or found.digest != pinned.digest:
         other = "nothing" if found is None else found.digest
@@ -334,7 +346,8 @@ def compact(
     ],
 ) -> None:
     """Remove the trials of all but the fastest candidates. No other command removes records."""
-    removed = read_log(log).compact(best=best)
+    with read_log(log) as opened:
+        removed = opened.compact(best=best)
     for trial in removed:
         typer.echo(f"removed {trial.digest}  {trial.workload}  {trial.measured.status}")
     typer.echo(f"{counted(len(removed), 'trial')} removed")
@@ -346,7 +359,8 @@ def diff(left: Log, right: Log) -> None:
 
     The exit code is 1 if the logs differ.
     """
-    found = read_log(left).diff(read_log(right))
+    with read_log(left) as first, read_log(right) as second:
+        found = first.diff(second)
     typer.echo(str(found))
     if found:
         raise typer.Exit(1)
@@ -360,6 +374,8 @@ def _with_warnings(log: TuningLog) -> TuningLog:
 
 
 def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
+    if source.suffix == ".db":
+        raise LogError(f"{str(source)!r} is a log of this library, of which `tvmtarget log merge` adds the records")
     if os.path.isdir(source):
         from tvmtarget.autotune.log.importers.metaschedule import import_metaschedule
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from tvmtarget.autotune.log.importers.import_common import (
     Imported,
     device_lookup,
+    import_lines,
     leaf_of,
     opened,
     picoseconds,
-    take_in,
     target_record,
 )
 from tvmtarget.autotune.log.records import Candidate, Environment, Measurement, Record, Status, Trial, Workload
@@ -56,12 +56,14 @@ def import_autotvm(log: TuningLog, path: str | Path, *, targets: Iterable[Target
         The outcome.
     """
     with opened(Path(path)) as stream:
-        return take_in(log, stream, partial(_records, device_lookup(targets)))
+        return import_lines(log, stream, partial(_records, device_lookup(targets)))
 
 
 def _records(device: Callable[[Target], Target], line: object) -> list[Record]:
     if not isinstance(line, dict):
         raise LogError(f"a record of AutoTVM is an object, not {shown(line)}")
+    if line.keys() >= {"t", "v", "d"}:
+        raise LogError("it is of a log of this library, of which `tvmtarget log merge` adds the records")
     if line.get("version") != 0.2:
         raise LogError(f"a record of AutoTVM has version 0.2, not {shown(line.get('version'))}")
     target_text, task, args = _several(line, "input", 3)

@@ -17,12 +17,13 @@ from tvmtarget.autotune.log.lines import MAX_LINE, Line, raw_lines
 from tvmtarget.autotune.log.records import Record, TargetRecord
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.errors import LogError, TvmTargetError, TvmTargetWarning, raise_all
+from tvmtarget.human_units import counted
 from tvmtarget.target.identity import identity_of
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import open_regular, unpack_gzip
 
-__all__ = ["Imported", "device_lookup", "leaf_of", "opened", "picoseconds", "take_in", "target_record", "writable"]
+__all__ = ["Imported", "device_lookup", "import_lines", "leaf_of", "opened", "picoseconds", "target_record", "writable"]
 
 _GZIP = b"\x1f\x8b"  # magic number
 _FAILED = 10**8  # seconds; tuners write 1e9 or 1e10 for a failure
@@ -43,10 +44,11 @@ class Imported:
     rejected: tuple[Line, ...]
 
     def __str__(self) -> str:
-        return f"{self.read} lines read, {self.added} records new, {len(self.rejected)} lines rejected"
+        rejected = counted(len(self.rejected), "line")
+        return f"{counted(self.read, 'line')} read, {counted(self.added, 'record')} new, {rejected} rejected"
 
 
-def take_in(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequence[Record]]) -> Imported:
+def import_lines(log: TuningLog, stream: BinaryIO, convert: Callable[[object], Sequence[Record]]) -> Imported:
     """Add the records of a stream of JSON lines to a log.
 
     Args:

@@ -19,10 +19,10 @@ from pathlib import Path
 from tvmtarget.autotune.log.importers.import_common import (
     Imported,
     device_lookup,
+    import_lines,
     leaf_of,
     opened,
     picoseconds,
-    take_in,
     target_record,
     writable,
 )
@@ -74,9 +74,9 @@ def import_metaschedule(log: TuningLog, folder: str | Path, *, targets: Iterable
     folder, device = Path(folder), device_lookup(targets)
     workloads: list[Workload | str] = []
     with opened(folder / WORKLOADS) as stream, Programs() as tvm:
-        programs = take_in(log, stream, partial(_workload, tvm, workloads))
+        programs = import_lines(log, stream, partial(_workload, tvm, workloads))
     with opened(folder / RECORDS) as stream:
-        records = take_in(log, stream, partial(_records, workloads, device))
+        records = import_lines(log, stream, partial(_records, workloads, device))
     return Imported(programs.read + records.read, programs.added + records.added, programs.rejected + records.rejected)
 
 
