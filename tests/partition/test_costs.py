@@ -600,7 +600,7 @@ def test_costs_of_subgraphs_that_match_nothing_are_listed():
 
 def test_what_is_unknown_names_the_hint_that_is_missing():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
-    assert "the size of 'input' is not known (give symbolic_hints for 'batch')" in plan.summary()
+    assert "the size of 'input' is not known (give symbolic_hints, --assume-dim, for 'batch')" in plan.summary()
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e12), st.floats(1e-6, 1)), min_size=1, max_size=5), st.integers(0, 10**13))

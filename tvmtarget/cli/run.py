@@ -108,7 +108,9 @@ def run(
         raise UsageError("--rtol and --atol need --check or --self-test")
     if float64 and not check:
         raise UsageError("--float64 needs --check")
-    if (inputs is None) != self_test:
+    if inputs is not None and self_test:
+        raise UsageError("--self-test runs on the inputs that are stored in the program; omit it or --input")
+    if inputs is None and not self_test:
         raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):

@@ -55,7 +55,7 @@ def _hint(type_: Type, hints: Hints) -> str:
     """Return advice that lists the symbolic dimensions of a value without an assumed size."""
     dims = (type_.shape or ()) if isinstance(type_, TensorType) else ()
     unsized = list(dict.fromkeys(dim for dim in dims if isinstance(dim, str) and dim not in hints))
-    return f" (give symbolic_hints for {', '.join(map(repr, unsized))})" if unsized else ""
+    return f" (give symbolic_hints, --assume-dim, for {', '.join(map(repr, unsized))})" if unsized else ""
 
 
 def work_of(op: Op, hints: Hints) -> Work | Unknown:
