@@ -117,7 +117,7 @@ def test_a_log_that_fails_while_tuning_is_one_error_that_says_where_all_trials_a
     with pytest.raises(TuneStoppedError, match=reason) as raised:
         tuned_until(tmp_path / name, fault)
     (unsaved,) = tmp_path.glob("log-unsaved-*.jsonl")
-    assert raised.value.problems[-1].endswith(f"take it in with: tvmtarget log merge {tmp_path / name} {unsaved}")
+    assert raised.value.problems[-1].endswith(f"merge it with: tvmtarget log merge {tmp_path / name} {unsaved}")
     with tt.TuningLog(unsaved) as log:
         assert log.verify() == []
         assert len(trials(log)) >= raised.value.result.measured >= 1

@@ -142,7 +142,7 @@ def test_a_source_is_sent_once_and_again_to_a_machine_that_has_it_no_more(tmp_pa
 def test_nothing_is_waited_for_when_the_time_is_up(cluster, tmp_path):
     with Remotes(cluster.scheduler_address, insecure=True) as remotes:
         for until in (time.monotonic() - 1, time.monotonic() + 0.3):
-            with pytest.raises(LostError, match="the time was up") as raised:
+            with pytest.raises(LostError, match="the time of tuning was up") as raised:
                 remotes.run(waiting, tmp_path / "go", until=until)
             assert raised.value.status == "cancelled"
         (tmp_path / "go").touch()

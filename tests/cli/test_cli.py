@@ -1,6 +1,7 @@
 """The command line: the printed reports, and one line with exit code 1 for bad input."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from models import DIGITS, EXAMPLES, small
 from onnx import helper
 
 import tvmtarget as tt
+from tvmtarget.cli.main import main
 
 NPZ = EXAMPLES / "digits.npz"
 MAIN_JOB = ["run", DIGITS, "--input", NPZ, "--target", "composite[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu"]
@@ -280,6 +282,24 @@ def test_a_full_disk_is_one_line(cli):
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        (OSError(24, "Too many open files", "/tmp/x"), "error: /tmp/x: Too many open files\n"),
+        (MemoryError("cannot allocate 9 TiB"), "error: out of memory: cannot allocate 9 TiB\n"),
+    ],
+)
+def test_a_lack_of_resources_is_one_line(raised, line, monkeypatch, capfd):
+    def fail(*_, **_options):
+        raise raised
+
+    monkeypatch.setattr("tvmtarget.cli.main.app", fail)
+    with open(os.devnull, "w") as null:
+        monkeypatch.setattr("sys.stdout", null)
+        assert main(["tags"]) == 1
+    assert capfd.readouterr().err == line
 
 
 def test_wrong_usage_is_exit_code_two(cli):

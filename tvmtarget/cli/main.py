@@ -89,14 +89,25 @@ class _Printable(TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self.raw_stream = stream
+        self.error: OSError | None = None  # the last one of writing
         self._escape = _with_colours if stream.isatty() else printable
 
     def write(self, text: str) -> int:
-        self.raw_stream.write(self._escape(text))
+        with self._noting_errors():
+            self.raw_stream.write(self._escape(text))
         return len(text)
 
     def flush(self) -> None:
-        self.raw_stream.flush()
+        with self._noting_errors():
+            self.raw_stream.flush()
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+            raise
 
     def isatty(self) -> bool:
         return self.raw_stream.isatty()
@@ -179,11 +190,16 @@ def _run(argv: Sequence[str] | None) -> int:
         print("error: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        # The reader of standard output is gone, or the disk is full. Python flushes the stream once more at exit, which
-        # would print another error: discard what is left.
+        # The reader of standard output is gone, the disk is full, or the limit of open files or processes is reached.
+        # Python flushes the stream once more at exit, which would print another error: discard what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            print(f"error: output cannot be written: {error.strerror or error}", file=sys.stderr)
+            is_of_output = error is getattr(sys.stdout, "error", None)
+            where = "output cannot be written: " if is_of_output else f"{error.filename}: " if error.filename else ""
+            print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"error: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return 1
     return 0
 

@@ -63,6 +63,14 @@ class Limits:
 USUAL_LIMITS = Limits()
 
 
+_CAUSES = {
+    "cancelled": "the time of tuning was up",
+    "crash": "the process crashed",
+    "infra": "the process was killed from outside",
+    "limit": "the process exceeded its time limit",
+}
+
+
 class LostError(Exception):
     """A measuring process is gone.
 
@@ -73,8 +81,7 @@ class LostError(Exception):
     """
 
     def __init__(self, phase: str, cause: str) -> None:
-        text = "the time was up" if cause == "cancelled" else cause
-        super().__init__(f"{text} while it was to {phase}")
+        super().__init__(f"{_CAUSES.get(cause, cause)} in phase {phase!r}")
         self.phase = phase
         self.cause = cause
 

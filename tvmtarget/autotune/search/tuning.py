@@ -269,9 +269,7 @@ class Journal:
             except LogError:
                 continue
             merge = shlex.join(["tvmtarget", "log", "merge", self._log.url, str(path)])
-            return (
-                f"all that was measured, {counted(trials, 'trial')}, is in {str(path)!r} too; take it in with: {merge}"
-            )
+            return f"all that was measured, {counted(trials, 'trial')}, is in {str(path)!r} too; merge it with: {merge}"
         return f"what was measured, {counted(trials, 'trial')}, could not be written elsewhere either"
 
     def _paths(self) -> Iterator[Path]:
