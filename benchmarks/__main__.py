@@ -14,7 +14,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in NAMES:
         sys.exit(f"usage: python -m benchmarks NAME [OPTION ...], where NAME is one of: {', '.join(NAMES)}")
-    del sys.argv[1]
+    sys.argv[:2] = [f"python -m benchmarks {name}"]
     import_module(f"benchmarks.{name}").main()
 
 

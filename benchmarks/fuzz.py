@@ -11,8 +11,8 @@ were tried. `attempt(seed)` does one of them, which is how a failure becomes a t
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -134,8 +134,11 @@ def _run(plan: Plan, module: tt.IRModule, rng: random.Random) -> None:
 
 def main() -> None:
     """Print failing seeds, and how many were tried."""
-    words = [int(word) for word in sys.argv[1:]]
-    count, first = (*words, *(COUNT, 0)[len(words) :])[:2]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, nargs="?", default=COUNT)
+    parser.add_argument("first", type=int, nargs="?", default=0)
+    options = parser.parse_args()
+    count, first = options.count, options.first
     begin = time.process_time()
     failed = 0
     seen: Counter[str] = Counter()

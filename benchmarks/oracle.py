@@ -15,7 +15,7 @@ machine with `objective="throughput"` against the plans of all assignments (`_cl
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,16 +160,23 @@ def _print_clusters(count: int, first: int, size: int, machines: int) -> None:
 
 def main() -> None:
     """Print a row for each kind of program, all together, and the worst seeds."""
-    if sys.argv[1:2] == ["clusters"]:
-        words = [int(word) for word in sys.argv[2:]]
-        _print_clusters(*(*words, *CLUSTERS[len(words) :]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="the words after `oracle`, as above")
+    words = parser.parse_args().words
+    kind = words.pop(0) if words[:1] in (["clusters"], ["trees"]) else ""
+    families = words[2:] if kind == "trees" else []
+    unknown = [name for name in families if name not in FAMILIES]
+    if unknown or not all(word.isdecimal() for word in words[: len(words) - len(families)]):
+        parser.error(f"{' '.join(words)!r} are not numbers, and families of {', '.join(FAMILIES)} after them")
+    numbers = [int(word) for word in words[: len(words) - len(families)]]
+    if kind == "clusters":
+        _print_clusters(*(*numbers, *CLUSTERS[len(numbers) :])[: len(CLUSTERS)])
         return
-    if sys.argv[1:2] == ["trees"]:
-        count, first = (*map(int, sys.argv[2:4]), *(TREES, 0)[len(sys.argv[2:4]) :])
-        _print_trees(count, first, sys.argv[4:] or FAMILIES)
+    if kind == "trees":
+        count, first = (*numbers, *(TREES, 0)[len(numbers) :])
+        _print_trees(count, first, families or FAMILIES)
         return
-    words = [int(word) for word in sys.argv[1:]]
-    count, first = (*words, *(COUNT, 0)[len(words) :])[:2]
+    count, first = (*numbers, *(COUNT, 0)[len(numbers) :])[:2]
     columns = f"{'mean':>7} {'p90':>7} {'p99':>7} {'max':>7}"
     print(f"{'programs':>14} {'number':>6} | {columns} {'least':>7} | by preference: {columns} | seconds: oracle, ours")
     every: list[tuple[str, Judged]] = []

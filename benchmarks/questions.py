@@ -14,7 +14,7 @@ Printed are the answers that were wrong, by program, then how many of each kind 
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -177,8 +177,11 @@ def _alone(case: _Case, plan: Plan, about: str, op: str) -> Iterator[Answer]:
 
 def main() -> None:
     """Ask until there are enough answers; print wrong ones as they come, then how many of each kind were compared."""
-    words = [int(word) for word in sys.argv[1:]]
-    count, seed = (*words, *(COUNT, 0)[len(words) :])[:2]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, nargs="?", default=COUNT)
+    parser.add_argument("first", type=int, nargs="?", default=0)
+    options = parser.parse_args()
+    count, seed = options.count, options.first
     first, begin = seed, time.process_time()
     compared: Counter[str] = Counter()
     wrong: Counter[str] = Counter()

@@ -1,11 +1,12 @@
 """What a call and a network take with each code generator, beside what a roofline says: the table of `rates.py`.
 
-Run as `python -m benchmarks.rates`. The roofline of this machine is measured as well: a large matrix product, and a
+Run as `python -m benchmarks rates`. The roofline of this machine is measured as well: a large matrix product, and a
 large copy. Printed are microseconds for calling one Relu, and the share of the roofline that a network reaches.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 
@@ -51,6 +52,7 @@ def relu() -> tt.IRModule:
 
 def main() -> None:
     """Print a row per code generator and network."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     flops, rate = roofline()
     print(f"{flops / 1e9:.0f} GFLOP/s, {rate / 1e9:.0f} GB/s")
     for kind, networks in NETWORKS.items():
