@@ -13,6 +13,7 @@ from models import DIGITS, EXAMPLES, inputs_of, light, small
 from onnx import TensorProto, checker, helper, load, numpy_helper, parser, save, shape_inference
 
 import tvmtarget as tt
+from tvmtarget.backends.c.project import c_identifier
 from tvmtarget.errors import BackendError, InfeasibleError, RunError, TargetError
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -242,6 +243,10 @@ def test_names_of_the_model_become_names_in_c(tmp_path):
     header = (tmp_path / "include" / "tvmgen_default.h").read_text()
     assert "const float *in_0__;" in header
     assert "float *_class;" in header
+
+
+def test_fields_are_not_named_by_their_types_which_cpp_rejects():
+    assert [c_identifier(name) for name in ("int8_t", "size_t", "uint8_t2")] == ["_int8_t", "_size_t", "uint8_t2"]
 
 
 def test_names_that_become_equal_in_c_are_refused():

@@ -48,7 +48,7 @@ _LARGE = 1 << 20  # bytes of constants, for whose text a C compiler takes a seco
 _RUNTIME = Path(__file__).parent / "runtime"
 # ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines
 # without -std=c99.
-_KEYWORDS = """
+_WORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
 constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
 float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
@@ -58,11 +58,14 @@ volatile wchar_t while xor xor_eq char8_t co_await co_return co_yield concept co
 typeof_unqual _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Decimal128 _Decimal32 _Decimal64 _Float128 _Float16
 _Float32 _Float32x _Float64 _Float64x _Generic _Imaginary _Noreturn _Pragma _Static_assert _Thread_local errno i386
 linux math_errhandling mips sparc unix HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL BUFSIZ EOF I complex imaginary
-stderr stdin stdout
+stderr stdin stdout SEEK_CUR SEEK_END SEEK_SET
 """
-# Macros: limits of integers in stdint.h, constants of math.h, and those of our own headers. And names that C reserves
-# for compilers, such as `__LINE__`.
-_RESERVED = re.compile(r"[A-Z0-9_]+_(MIN|MAX)|(FP|MATH|TVMGEN|TVMTARGET)_\w+|M_(E|LN|LOG|PI|SQRT|[12]_)\w*|__.*|\d.*|")
+_KEYWORDS = frozenset(_WORDS.split())
+# Macros: limits of integers in stdint.h, constants of math.h, and those of our own headers. Types of fields, which a
+# field of C++ cannot be named by. And names that C reserves for compilers, such as `__LINE__`.
+_RESERVED = re.compile(
+    r"[A-Z0-9_]+_(MIN|MAX)|(FP|MATH|TVMGEN|TVMTARGET)_\w+|M_(E|LN|LOG|PI|SQRT|[12]_)\w*|u?int\d+_t|size_t|__.*|\d.*|"
+)
 _MAX_BYTES = 2**31 - 1  # of a buffer: index arithmetic of kernels has 32 bits
 
 
@@ -76,7 +79,7 @@ def c_identifier(name: str) -> str:
         The text with `_` for each character that identifiers have not, and before digits, keywords and reserved names.
     """
     text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return f"_{text}" if _RESERVED.fullmatch(text) or text in _KEYWORDS.split() else text
+    return f"_{text}" if _RESERVED.fullmatch(text) or text in _KEYWORDS else text
 
 
 @dataclass(frozen=True)
@@ -212,8 +215,8 @@ class CProject:
                 continue
             tensor = self.function.tensors[name]
             last = max(first, read.get(name, first))
-            wished = memories.get(name, "")
-            pools = (wished, *(pool for pool in names if pool != wished)) if wished in names else ()
+            preferred = memories.get(name, "")
+            pools = (preferred, *(pool for pool in names if pool != preferred)) if preferred in names else ()
             yield Buffer(name, tensor.nbytes, first, last, self._alignment(tensor), pools)
         for step, one in enumerate(self.function.steps):
             if isinstance(one, KernelCall):
