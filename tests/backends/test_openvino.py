@@ -356,6 +356,18 @@ def test_attributes_that_do_not_fit_their_operands_are_left_to_the_compiler(call
         tt.build(proto, "openvino")
 
 
+@pytest.mark.parametrize("scale", [0.29, 2.0])
+def test_sizes_that_openvino_rounds_up_are_refused_in_the_run(scale):
+    proto = parser.parse_model(f"""
+        <ir_version: 9, opset_import: ["": 19]> g (float[1, 1, n] x) => (float[1, 1, m] y)
+        <float[3] scales = {{1, 1, {scale}}}> {{ y = Resize<mode = "nearest">(x, , scales) }}""")
+    exe = tt.build(proto, "openvino")
+    assert exe(np.ones((1, 1, 7), "float32")).shape == (1, 1, int(7 * scale))
+    size = 10031 if scale == 0.29 else 1000003
+    with pytest.raises(RunError, match=rf"n of @\. is {size}, and OpenVINO rounds {size} \* {scale} up in 'Resize_\d'"):
+        exe(np.ones((1, 1, size), "float32"))
+
+
 def test_parts_of_a_value_are_convolved_with_strides():
     compared_text("""
         g (float[1, 4, 5, 5] x) => (float[1, 1, 3, 3] y) <float[1, 2, 1, 1] w = {1, 2}>

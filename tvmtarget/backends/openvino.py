@@ -26,10 +26,11 @@ from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunE
 from tvmtarget.ir.dim_expressions import size_of, symbols_of
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.onnx.reader import read_body
+from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.size_requirements import RunSizes
 from tvmtarget.ir.types import Dim
 from tvmtarget.python_process import never_free_in_forks
-from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE
+from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE, rounded_up
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -125,6 +126,7 @@ class _OpenVino(Backend):
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
             checks = tuple(_index_checks(request.model.graph, place))
             not_empty = _dims_of_elements(request.model.graph)
+            scaled = tuple(_scaled_dims(request.model.graph))
             function = _function_of(request.model)
             request = replace(request, source=_expanded(request, low_precision=low_precision))
             computed = (check.indices for check in checks if check.constant is None)
@@ -163,7 +165,7 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, compile_model, model, request, checks, not_empty, function)
+        return _Program(compiled, compile_model, model, request, checks, not_empty, scaled, function)
 
 
 def _cache_folder(path: str, place: str) -> str:
@@ -1176,6 +1178,7 @@ class _Program(Compiled):
         request: CompileRequest,
         checks: Sequence[_IndexCheck],
         not_empty: Sequence[tuple[int, int, str, str]],
+        scaled: Sequence[tuple[str, np.float32, str]],
         function: Function | None,
     ) -> None:
         self._compiled: Any = compiled  # None after a run that failed
@@ -1197,6 +1200,7 @@ class _Program(Compiled):
         self._outputs = [_position(results, value.name) for value in graph.output]
         self._ends = _slice_ends(graph)
         self._not_empty = not_empty
+        self._scaled = scaled
         self._dims = [_stated_dims(value.type.tensor_type) for value in graph.input if value.name not in initialized]
         self._results = [value.type.tensor_type for value in graph.output]
         read = set(_read(graph))
@@ -1234,6 +1238,13 @@ class _Program(Compiled):
                 )
         if self._sizes is not None and (problem := self._sizes.problem(shapes)):
             raise RunError(f"{problem} ({self._place})")
+        for dim, scale, node in self._scaled:
+            size = size_of(dim, sizes)
+            if size is not None and rounded_up(np.array([size]), scale).size:
+                raise RunError(
+                    f"{dim} of {self._place} is {size}, and OpenVINO rounds {size} * {scale!s} up in {node}; place its "
+                    "operations on another site"
+                )
         for check, constant in self._known_indices:
             check.require_within(constant, sizes)
         for check, given in self._checks_before:
@@ -1342,6 +1353,22 @@ def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str]
         for axis, dim in enumerate(value.type.tensor_type.shape.dim)
         if dim.dim_param in needs
     )
+
+
+def _scaled_dims(graph: onnx.GraphProto) -> Iterator[tuple[str, np.float32, str]]:
+    """Yield the symbolic dimensions that constants scale, with the scale, and the name and kind of the operation."""
+    types = value_types(graph)
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type not in ("Resize", "Upsample") or node.input[0] not in types:
+            continue
+        attributes, operand = attributes_of(node), scales_at(node.input)
+        tensor = None if operand is None else constants.get(node.input[operand])
+        scales = attributes.get("scales", ()) if tensor is None else onnx.numpy_helper.to_array(tensor)
+        dims = _stated_dims(types[node.input[0]])
+        for axis, scale in zip(attributes.get("axes", range(len(dims))), scales, strict=False):
+            if -len(dims) <= axis < len(dims) and isinstance(dim := dims[axis], str):
+                yield dim, np.float32(scale), f"{node.name!r} ({node.op_type})"
 
 
 def _slice_ends(graph: onnx.GraphProto) -> set[str]:

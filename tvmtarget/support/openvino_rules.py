@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ __all__ = [
     "check_empty",
     "check_integers",
     "check_lists",
+    "rounded_up",
 ]
 
 _FLOATS = frozenset({"float16", "float32"})
@@ -401,17 +403,32 @@ def _whole_windows(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
 
 
-def _rounded_down(op: Op) -> Reject | None:
-    """Reject scales that make sizes just below a whole number, which it takes to be that number.
+def rounded_up(sizes: np.ndarray[Any, Any], scale: np.float32) -> np.ndarray[Any, Any]:
+    """Find sizes that OpenVINO resizes to one more element than ONNX does.
 
-    It adds 1e-6 to them (2026.4).
+    Their product with the scale is just below a whole number: it adds 1e-6 to scales other than 1 (2026.4).
+
+    Args:
+        sizes: sizes of a dimension, as integers.
+        scale: the scale.
+
+    Returns:
+        Those of the sizes that it rounds up.
+    """
+    floats, added = sizes.astype("float32"), np.float32(1e-6 if scale != 1 else 0)
+    wrong: np.ndarray[Any, Any] = sizes[np.floor(floats * (scale + added)) != np.floor(floats * scale)]
+    return wrong
+
+
+def _rounded_down(op: Op) -> Reject | None:
+    """Reject scales that it rounds up for the size of a dimension; for a symbolic one, of many sizes.
+
+    The backend checks larger sizes in each run.
     """
     for dim, scale in sizes_and_scales(op) or ():
-        sizes = np.arange(1, _MOST_TRIED) if not isinstance(dim, int) else np.array([dim])
-        floats = sizes.astype("float32")
-        wrong = sizes[np.floor(floats * (scale + np.float32(1e-6))) != np.floor(floats * scale)]
+        wrong = rounded_up(np.arange(1, _MOST_TRIED) if not isinstance(dim, int) else np.array([dim]), scale)
         if wrong.size:
-            message = f"it rounds {wrong[0]} * {scale} up to a size of {round(wrong[0] * float(scale))}"
+            message = f"it rounds {wrong[0]} * {scale!s} up to a size of {round(wrong[0] * float(scale))}"
             return reject("RULE", message, hint="give sizes instead of scales, or let another leaf resize")
     return None
 
