@@ -76,7 +76,7 @@ def allow(seconds: int) -> None:
 
 
 def held(pid: int | None = None) -> float:
-    """Return the megabytes that a process holds, this one unless it is said; 0 if that is not known."""
+    """Return the megabytes that a process holds, by default this one; 0 if that is not known."""
     return _status(pid, "VmRSS:") or 0.0
 
 

@@ -23,7 +23,7 @@ _VALUE, _FLAG, _NUMBER = TensorType("float32", (8,)), TensorType("bool", ()), Te
 
 
 def controlled(graph: Graph, rng: random.Random, depth: int = 2) -> IRModule:
-    """Return a graph as a program with control flow nested as deep as is said; it takes `x`, `flag` and `trips`."""
+    """Return a graph as a program with control flow nested to a depth; its inputs are `x`, `flag` and `trips`."""
     writer = _Writer(graph, rng)
     names = {-1: "x"}
     body = writer.body(range(len(graph)), names, depth)

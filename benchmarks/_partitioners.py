@@ -37,7 +37,7 @@ __all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divide
 class Divided:
     """How many subgraphs the accelerator got, and for every part that reads a value of another, each once, that value.
 
-    Operations that the accelerator does not take are parts by themselves. None where a peer does not tell.
+    Operations that the accelerator does not support are subgraphs by themselves. None where a peer does not report it.
     """
 
     subgraphs: int | None

@@ -73,7 +73,7 @@ def predictions(plan: Plan, estimates: Estimates, inputs: Mapping[str, np.ndarra
 
 
 def spread(found: Sequence[Prediction]) -> str:
-    """Return how far off predictions are: all, and by leaf; the median tells which way."""
+    """Return how far off predictions are: all, and by leaf; the sign of the median is the direction."""
     sites = sorted({one.site for one in found})
     by_site = {"all": found} | {site: [one for one in found if one.site == site] for site in sites}
     parts = []

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class Results:
-    """Rows by what they are of: `keys` are the fields that tell one from another."""
+    """Rows by what they are of: `keys` are the fields that identify a row."""
 
     def __init__(self, path: Path | None, keys: Sequence[str]) -> None:
         self.path = path

@@ -29,7 +29,7 @@ STYLES = ("devices", "strewn")
 
 @dataclass(frozen=True)
 class Small:
-    """A small program to place; the last site is the CPU, which drives and holds what is given and wanted.
+    """A small program to place; the last site is the CPU, which is the host, and holds inputs and outputs.
 
     `times[operation][site]` are microseconds, None where a site may not take it. Value -1 is the input; `copies[value]`
     says what it takes from one memory to another, and `before[value]` the last memory on the way there;

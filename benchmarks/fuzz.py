@@ -53,7 +53,7 @@ DEEP = (
 
 
 def attempt(seed: int) -> Counter[str]:
-    """Divide the program of a seed; raise whatever is wrong, and return what was looked at."""
+    """Partition the program of a seed; raise what is wrong, and return what was checked."""
     rng = random.Random(seed)
     graph = _graph(rng)
     is_run = seed % RUNS == 0

@@ -70,7 +70,7 @@ class _Case:
 
 
 def answers(seed: int) -> Iterator[Answer]:
-    """Ask about one operation of the program of a seed.
+    """Query the plan about one operation of the program of a seed.
 
     Args:
         seed: number of the program.
@@ -176,7 +176,7 @@ def _alone(case: _Case, plan: Plan, about: str, op: str) -> Iterator[Answer]:
 
 
 def main() -> None:
-    """Ask until there are enough answers; print wrong ones as they come, then how many of each kind were compared."""
+    """Query plans until there are enough answers; print wrong ones, then how many of each kind were compared."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("count", type=int, nargs="?", default=COUNT)
     parser.add_argument("first", type=int, nargs="?", default=0)

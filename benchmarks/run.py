@@ -33,12 +33,12 @@ def tune(model: onnx.ModelProto, options: argparse.Namespace) -> None:
     """Tune a model into the log: the composite, and thereby the kernels of its llvm leaf."""
     import tvmtarget as tt
 
-    def tell(step: object) -> None:
+    def report(step: object) -> None:
         print(f"\r{step.done} {step.level} {step.speedup:.2f}   ", end="", file=sys.stderr, flush=True)  # type: ignore[attr-defined]
 
     _, both = targets(options.threads)
     given = {"trials": options.trials, "seconds": options.seconds}
-    result = tt.tune(tt.IRModule.from_onnx(model), both, log=options.log, progress=tell, **given)
+    result = tt.tune(tt.IRModule.from_onnx(model), both, log=options.log, progress=report, **given)
     print(f"\r{result.measured} trials in {result.seconds:.0f} s", file=sys.stderr)
 
 

@@ -654,7 +654,7 @@ class Executable:
         except TvmTargetError:
             raise
         except Exception as error:
-            # Identical subgraphs share one function; the failed call tells which of them to name.
+            # Identical subgraphs share one function; the one of the failed call is named.
             calls = (one for one in self._calls if one.function == name and one.call.rpartition("/")[2] == call)
             names = next((one.ops for one in calls), leaf.request.ops)
             ops = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

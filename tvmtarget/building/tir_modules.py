@@ -35,7 +35,7 @@ _KINDS = ("llvm", "cuda")  # kinds of leaves that TIR is compiled for
 
 
 def is_code_entry(module: IRModule) -> bool:
-    """Tell whether a program starts with TIR code.
+    """Return whether a program starts with TIR code.
 
     Args:
         module: A program.
@@ -159,7 +159,7 @@ def _entry(module: IRModule) -> str:
 
 
 def _is_public(function: Function) -> bool:
-    """Tell whether code outside of the module may call a function; kernels that a split made are private."""
+    """Return whether code outside of the module may call a function; kernels that a split made are private."""
     return "global_symbol" in prim_of(function).attrs and function.attr("calling-convention") != "device-kernel-launch"
 
 

@@ -41,7 +41,7 @@ _VARIABLE = LIMITS["silence-seconds"].variable
 
 LOCALHOST = "127.0.0.1"
 POLL = 0.5  # seconds between looks at whether all workers are there
-GRACE = 2.0  # seconds in which a client has said goodbye
+GRACE = 2.0  # seconds in which a client has disconnected
 CLOSE = 10.0  # seconds in which a cluster of our own has ended by itself; it is killed then
 
 
@@ -417,7 +417,7 @@ def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any: 
     client = _in_thread(lambda: distributed.Client(address, **options))
     if not wait([client], options["timeout"] + GRACE).done:
         client.add_done_callback(lambda late: None if late.exception() else late.result().close())
-        raise TimeoutError(f"it said nothing for {options['timeout']} s")
+        raise TimeoutError(f"it sent nothing for {options['timeout']} s")
     return client.result()
 
 
