@@ -69,9 +69,9 @@ def test_a_given_tolerance_replaces_that_of_the_type():
 @pytest.mark.parametrize(
     ("actual", "expected", "reason"),
     [
-        (f32(1, 2), f32(1, 2, 3), "it is float32[2] not float32[3]"),
-        (np.zeros((0, 2), "float32"), np.zeros((2, 0), "float32"), "it is float32[0, 2] not float32[2, 0]"),
-        (np.array([1.0]), f32(1), "it is float64[1] not float32[1]"),
+        (f32(1, 2), f32(1, 2, 3), "it is float32[2], not float32[3]"),
+        (np.zeros((0, 2), "float32"), np.zeros((2, 0), "float32"), "it is float32[0, 2], not float32[2, 0]"),
+        (np.array([1.0]), f32(1), "it is float64[1], not float32[1]"),
         ([f32(1)], [f32(1), f32(2)], "it has 1 item, not 2"),
         ({"a": f32(1)}, {"b": f32(1)}, "it has other keys than the 1 expected"),
         (None, f32(1), "it is absent, not a tensor"),

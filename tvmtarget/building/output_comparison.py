@@ -287,7 +287,7 @@ def _difference(name: str, actual: Array, expected: Array, tolerance: Tolerance)
     same_type = actual.dtype == expected.dtype or (is_text and actual.dtype.kind in "OSUT")
     if actual.shape != expected.shape or not same_type:
         types = (f"{array.dtype}{list(array.shape)}" for array in (actual, expected))
-        return _incomparable(name, expected, f"it is {' not '.join(types)}")
+        return _incomparable(name, expected, f"it is {', not '.join(types)}")
     dtype, shape, size = str(expected.dtype), expected.shape, expected.size
     if is_text:
         different = sum(ours != theirs for ours, theirs in zip(actual.flat, expected.flat, strict=True))
