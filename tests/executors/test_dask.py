@@ -13,8 +13,9 @@ from models import DIGITS, inputs_of, light
 from processes import is_gone, wait
 
 import tvmtarget as tt
-from tvmtarget.errors import RunError
+from tvmtarget.errors import BackendError, RunError
 from tvmtarget.executors.protocol import CallEvent
+from tvmtarget.runtimes.dask import connected
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -53,6 +54,25 @@ def test_workers_are_there_while_dask_refreshes_what_it_says_of_them():
         exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
         assert len(list(exe.stream((images(seed=seed) for seed in range(20)), depth=3))) == 20
         exe.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("localhost", "'localhost' is no address of a Dask scheduler, such as 'tls://"),
+        ("http://127.0.0.1:1", "'http://127.0.0.1:1' cannot be reached: unknown address scheme"),
+        ("inproc://x", "'inproc://x' cannot be reached: "),
+    ],
+)
+def test_an_address_that_is_none_is_named(address, problem):
+    with pytest.raises(RunError) as caught:
+        connected(distributed, address, insecure=True, seconds=1)
+    assert problem in str(caught.value)
+
+
+def test_insecure_has_no_effect_without_an_address():
+    with pytest.raises(BackendError, match="'insecure' would be ignored: without an address"):
+        tt.build(DIGITS, TWO.replace("dask", "dask(insecure=true)"), where=WHERE)
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
@@ -98,6 +118,13 @@ def test_squeezenet_on_three_workers_of_a_running_cluster():
         exe.close()
         with pytest.raises(RunError, match=r"Dask has no worker 'five'(.|\n)*need a worker each, not 2"):
             built(["0", "five"]).run(inputs)
+        where = {source: site.replace("n.1", "n.0") for source, site in where.items()}
+        exe = built(["2", "0", "1"])  # of all machines, of which one has no operations
+        assert_same(exe.run(inputs), whole(model, inputs))
+        assert exe._engine._workers.workers == {"n.0": names[2], "n.2": names[1]}
+        exe.close()
+        with pytest.raises(RunError, match=r"2 machines \(n\.0, n\.2\) need a worker each, not 4"):
+            built(["2", "0", "1", "0"]).run(inputs)
 
 
 def test_a_worker_of_this_computer_that_is_stopped_is_named_and_ended(monkeypatch):

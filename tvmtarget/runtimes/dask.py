@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import re
 import signal
 import threading
 import time
@@ -24,7 +25,15 @@ from importlib import import_module
 from operator import itemgetter
 from typing import Any, NoReturn, TypeVar
 
-from tvmtarget.errors import MissingExtraError, RunError, TvmTargetError, did_you_mean, raise_all
+from tvmtarget.errors import (
+    BackendError,
+    MissingExtraError,
+    RunError,
+    TvmTargetError,
+    did_you_mean,
+    first_line,
+    raise_all,
+)
 from tvmtarget.executors.driver_program import Driver
 from tvmtarget.executors.protocol import Event, Record, RunProgram
 from tvmtarget.files import temporary_folder
@@ -38,6 +47,8 @@ __all__ = ["RUNTIME", "DaskRuntime", "DaskWorkerGroup", "connected"]
 
 _R = TypeVar("_R")
 _VARIABLE = LIMITS["silence-seconds"].variable
+
+_ADDRESS = re.compile(r"inproc://\S+|[a-z]+://\S+:[0-9]+")
 
 LOCALHOST = "127.0.0.1"
 POLL = 0.5  # seconds between looks at whether all workers are there
@@ -233,14 +244,20 @@ class DaskWorkerGroup:
             raise RunError(f"Dask failed: {type(error).__name__}: {error}") from error
 
     def _assigned(self, machines: Sequence[str], requested: Sequence[object]) -> dict[str, str]:
-        """Return the address of the worker of each machine: the requested ones, else in the order of their names."""
+        """Return the address of the worker of each machine: the requested ones, else in the order of their names.
+
+        Requested ones are those of the given machines, or of all machines of the target.
+        """
         with suppress(self.distributed.TimeoutError):
             self.client.wait_for_workers(len(machines), timeout=limit("start-seconds"))
         names = _named(self.client)
         found = {name: address for address, name in names.items()} | {address: address for address in names}
+        whole = self.cluster.machines
+        if len(requested) == len(whole):
+            requested = [name for machine, name in zip(whole, requested, strict=True) if machine in machines]
         chosen = [str(name) for name in requested] or sorted(names.values(), key=lambda name: (len(name), name))
         problems = [f"Dask has no worker {name!r}{did_you_mean(name, found)}" for name in chosen if name not in found]
-        if len(chosen) < len(machines):
+        if len(chosen) < len(machines) or len(requested) > len(machines):
             problems.append(f"{len(machines)} machines ({', '.join(machines)}) need a worker each, not {len(chosen)}")
         raise_all(RunError, problems)
         return {machine: found[name] for machine, name in zip(machines, chosen, strict=False)}
@@ -391,9 +408,11 @@ def connected(distributed: Any, address: str, *, insecure: bool, seconds: float)
         A `distributed.Client`.
 
     Raises:
-        RunError: the address has no TLS, and that is not allowed by `insecure`; or there are no certificates.
+        RunError: the address is none, or has no TLS, and `insecure` does not allow that; or there are no certificates.
         OSError: no scheduler answers.
     """
+    if not _ADDRESS.fullmatch(address):
+        raise RunError(f"{address!r} is no address of a Dask scheduler, such as 'tls://10.0.0.1:8786'")
     protocol = address.partition("://")[0]
     options: dict[str, Any] = {"timeout": seconds, "set_as_default": False}
     if protocol in ("tls", "wss"):
@@ -409,7 +428,10 @@ def connected(distributed: Any, address: str, *, insecure: bool, seconds: float)
             f"the Dask scheduler {address!r} is reached without TLS, so that whoever reaches it may run code as you; "
             "use tls://HOST:PORT, or allow it: dask(insecure=true), insecure=True, --insecure"
         )
-    return _client(distributed, address, options)
+    try:
+        return _client(distributed, address, options)
+    except (TypeError, ValueError) as error:  # a protocol that is not known, or not installed
+        raise RunError(f"the Dask scheduler {address!r} cannot be reached: {first_line(error)}") from error
 
 
 def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -502,7 +524,15 @@ class DaskRuntime(ProgramRuntime):
 
         Returns:
             The engine.
+
+        Raises:
+            BackendError: an attribute would be ignored.
         """
+        if settings["insecure"] and not settings["address"]:
+            raise BackendError(
+                "runtime attribute 'insecure' would be ignored: without an address, workers are started on this "
+                "computer; state the address of a scheduler, or remove it (--unset runtime/insecure)"
+            )
         return WorkerEngine(lambda: DaskWorkerGroup(settings, cluster))
 
 
