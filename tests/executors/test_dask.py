@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from clusters import assert_same, images, replicated, whole
 from models import DIGITS, inputs_of, light
+from onnx import parser
 from processes import is_gone, wait
 
 import tvmtarget as tt
@@ -34,6 +36,16 @@ def test_two_machines_compute_what_one_does():
         assert_same(output, whole(DIGITS, batch))
     called = [event.call for event in exe.profile(images()) if isinstance(event, CallEvent)]
     assert sorted(called) == sorted(subgraph["call"] for subgraph in exe.report()["subgraphs"])
+    exe.close()
+
+
+def test_results_that_dask_transfers_can_be_written():
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (seq(float[2]) y)
+        { n = Neg(x)  e = Abs(n)  y = SequenceConstruct(e, n) }""")
+    where = {"op:SequenceConstruct": "@n1/b", "op:Neg": "@n0/b", "op:Abs": "@n0/b"}
+    exe = tt.build(proto, TWO, where=where)
+    for array in exe.run({"x": np.ones(2, "float32")})["y"]:
+        array += 1
     exe.close()
 
 

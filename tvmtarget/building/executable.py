@@ -475,6 +475,8 @@ class Executable:
     @cached_property
     def _makes_results(self) -> bool:
         """Whether each result is a new array: no driver returns an input, a constant, or one value twice as it is."""
+        if self._machines:  # values that Dask transfers may be read-only
+            return False
         driver = self._program.drivers.get(self._program.entry)
         if driver is None:
             return self._read_only.isdisjoint(self._leaves)
