@@ -1,10 +1,14 @@
-"""Indices of llvm that begin again: remainders by powers of two."""
+"""Indices of llvm and c that begin again: remainders by powers of two."""
+
+import re
 
 import numpy as np
 import pytest
 from onnx import parser
 
 import tvmtarget as tt
+from tvmtarget.backends.c.backend import BACKEND
+from tvmtarget.backends.protocol import CompileRequest
 
 pytest.importorskip("tvm", reason="pip install tvmtarget[tvm]")
 
@@ -24,3 +28,13 @@ def test_repeated_elements_are_read_again():
     expected = {"a": -wide, "b": np.abs(wide), "c": np.abs(np.tile(feeds["whole"], (3, 2, 1)))}
     for name, one in expected.items():
         np.testing.assert_array_equal(found[name], one, name)
+
+
+@pytest.mark.parametrize(("target", "type_"), [("c(mcpu=cortex-a72)", "int64_t"), ("c(mcpu=cortex-m55)", "int32_t")])
+def test_c_has_indices_of_the_width_of_a_pointer(target, type_):
+    """Clang 22 vectorizes those of 32 bits wrongly where pointers are wider."""
+    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[6,2,16] x) => (float[6,2,64] y) <int64[3] n = {1, 1, 4}> { wide = Tile(x, n) y = Neg(wide) }""")
+    request = CompileRequest("main", program.SerializeToString(), "", tt.Target.parse(target))
+    (code,) = BACKEND.static_function(request, "kernel").code.values()
+    assert re.search(rf"for \({type_} (\w+) .*\n.*\(\1 & (\(int64_t\))?15\)", code.decode())

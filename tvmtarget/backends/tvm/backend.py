@@ -362,7 +362,8 @@ class _Tvm(Backend):
         if request.is_relax and self.is_code(request):
             raise BackendError(f"{place} is TIR code, which has no calls of kernels to plan")
         # On Cortex-M55, register tiles by LLVM 22 read addresses that no memory has; plain loops are right, and small.
-        is_tiled = triple_of(request.target).os not in ("", "none")
+        triple = triple_of(request.target)
+        is_tiled = triple.os not in ("", "none")
         unit = _vector_unit_of_c(tvm, request.target) if is_tiled and kind == "c" else None
         # C compilers know the CPU; TVM does not have to.
         request = replace(request, target=Target("c") if kind == "c" else _linkable(request.target))
@@ -370,7 +371,7 @@ class _Tvm(Backend):
         def lowered() -> StaticFunction:
             from tvm.relax.backend.cpu_generic import pipeline
 
-            from tvmtarget.backends.tvm.c_functions import lower_to_kernels
+            from tvmtarget.backends.tvm.c_functions import CodeForm, lower_to_kernels
             from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions
             from tvmtarget.backends.tvm.nan_propagation import propagate_nan
             from tvmtarget.backends.tvm.quantized_constants import lift_quantized, read_quantized
@@ -391,7 +392,8 @@ class _Tvm(Backend):
                 for name, function in unscheduled.items():
                     module[name] = function
                 module = propagate_nan(module)
-                return lower_to_kernels(module, target, request.name, prefix, "c" if kind == "c" else "object")
+                form: CodeForm = "c" if kind == "c" else "object"
+                return lower_to_kernels(module, target, request.name, prefix, form, triple.bits)
 
         with _named_errors(request):
             return within_limits(lowered)

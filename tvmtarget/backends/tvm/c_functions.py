@@ -56,7 +56,14 @@ _INCLUDES = "#include <math.h>\n#include <stdbool.h>\n#include <stddef.h>\n#incl
 _INCLUDES += '#include "tvmtarget_crt.h"\n'
 
 
-def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: CodeForm) -> StaticFunction:  # noqa: ANN401
+def lower_to_kernels(
+    module: Module,
+    target: Any,  # noqa: ANN401
+    name: str,
+    prefix: str,
+    form: CodeForm,
+    pointer_bits: int,
+) -> StaticFunction:
     """Lower the function `main` of a Relax module whose tensor functions are scheduled.
 
     Args:
@@ -65,6 +72,7 @@ def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: 
         name: name of the leaf function, for messages.
         prefix: what the names of kernels begin with: a C identifier.
         form: whether to generate C, or an object file of LLVM.
+        pointer_bits: width of a pointer, by which it is decided which indices compilers vectorize rightly.
 
     Returns:
         The function; its values have names of their own.
@@ -84,7 +92,7 @@ def lower_to_kernels(module: Module, target: Any, name: str, prefix: str, form: 
         walk = _Walk(name, prefix)
         walk.function(module["main"])
         used = {variable: module[variable] for variable in walk.symbols}
-        generated = _Generated(walk.symbols, walk.operands())
+        generated = _Generated(walk.symbols, walk.operands(), pointer_bits)
         # LLVM generates only functions that return 0.
         checks = {one: function for one, function in used.items() if form == "object" and _can_fail(function)}
         generated.add({one: used[one] for one in used if one not in checks}, target, form, f"{prefix}_kernels")
@@ -247,6 +255,7 @@ class _Generated:
     Attributes:
         symbols: names of the functions, by their global variables.
         operands: for each function whether the operands that it reads are constants in all calls.
+        pointer_bits: width of a pointer.
         kernels: the kernels by symbol.
         parts: the parts of which each function is made, by its symbol.
         code: files in C and object files, by name.
@@ -254,6 +263,7 @@ class _Generated:
 
     symbols: Mapping[Any, str]
     operands: Mapping[str, Sequence[bool]]
+    pointer_bits: int
     kernels: dict[str, Kernel] = field(default_factory=dict)
     parts: dict[str, list[_Part]] = field(default_factory=dict)
     code: dict[str, bytes] = field(default_factory=dict)
@@ -268,7 +278,9 @@ class _Generated:
             return
         module = tvm.tirx.transform.BindTarget(target)(tvm.IRModule(dict(functions)))
         passes = tvm.transform.Sequential(list(_passes(form)))
-        module = passes(module) if form == "c" else lower_functions(module, passes)
+        # Clang compiles C by LLVM. Indices as wide as a pointer are not extended, and 64 bits are slow on small boards.
+        is_narrow = form == "c" and self.pointer_bits < 64
+        module = passes(module) if is_narrow else lower_functions(module, passes)
         lowered: dict[Any, PrimFunc] = {}
         kernels: dict[str, Kernel] = {}
         by_name = {variable.name_hint: symbol for variable, symbol in self.symbols.items()}

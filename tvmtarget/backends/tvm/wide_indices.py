@@ -3,7 +3,7 @@
 Where an index of 32 bits is the sum of a remainder by a power of two, as of a Tile, and of what may be negative as far
 as LLVM knows, LLVM 22 checks that the sum does not overflow, and takes that for a check that the remainder does not
 begin again (`SCEVWrapPredicate::implies`). It then reads the elements that follow, also those beyond memory. Sums of 64
-bits need no check.
+bits need no check, and neither do those of 32 where pointers have as many. Clang compiles C in the same way.
 """
 
 from __future__ import annotations
