@@ -147,6 +147,9 @@ def test_integers_beyond_32_bits_are_errors():
     program = model([helper.make_node("Identity", ["x"], ["y"])], {"x": ("int64", [2])}, {"y": ("int64", [2])})
     with pytest.raises(RunError, match=r"input 'x' of @\. holds 4294967296, and OpenVINO computes int64 in 32 bits"):
         tt.build(program, "openvino")(np.array([1, 2**32]))
+    program = model([helper.make_node("Mod", ["x", "x"], ["y"])], {"x": ("int32", [2])}, {"y": ("int32", [2])})
+    with pytest.raises(RunError, match=r"holds 16777217, and OpenVINO computes int32 in float32; place its operations"):
+        tt.build(program, "openvino")(np.array([1, 2**24 + 1], "int32"))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +242,9 @@ def test_integers_are_compared_exactly(kind, dtype):
     ends = np.iinfo("int32")
     numbers = np.array([ends.min, ends.min + 1, -(2**24) - 1, -(2**24), -1, 0, 1, 2**24, 2**24 + 1, ends.max], dtype)
     a, b = np.meshgrid(numbers, numbers)
-    compared([helper.make_node(kind, ["a", "b"], ["y"])], {"a": a, "b": b}, {"y": "bool"})
+    node = helper.make_node(kind, ["a", "b"], ["y"])
+    compared([node], {"a": a, "b": b}, {"y": "bool"})
+    compared([node], {"a": a.ravel(), "b": b.ravel()}, {"y": "bool"})
 
 
 @pytest.mark.parametrize("largest", [0, 1])

@@ -30,7 +30,7 @@ from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.size_requirements import RunSizes
 from tvmtarget.ir.types import Dim
 from tvmtarget.python_process import never_free_in_forks
-from tvmtarget.support.openvino_rules import COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE, rounded_up
+from tvmtarget.support.openvino_rules import BY_FLOATS, COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE, rounded_up
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -988,13 +988,11 @@ def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
 
 def _is_inexact(builder: ExpansionBuilder, *operands: str) -> bool:
-    """Whether operands are integers that float32 may not hold; vectors and scalars are sizes and positions."""
+    """Whether operands are integers that float32 may not hold, and neither is a constant that it holds."""
     if any(_dtype(builder, name) not in ("int32", "int64") for name in operands):
         return False
-    types = [builder.types[name] for name in operands]
     constants = [values for name in operands if (values := builder.array(name)) is not None]
-    is_long = any(not one.HasField("shape") or len(one.shape.dim) > 1 for one in types)
-    return is_long and not any(values.size and np.abs(values).max() < EXACT for values in constants)
+    return not any(values.size and np.abs(values).max() < EXACT for values in constants)
 
 
 def _dtype(builder: ExpansionBuilder, name: str) -> str:
@@ -1199,6 +1197,7 @@ class _Program(Compiled):
         self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
         self._ends = _slice_ends(graph)
+        self._exact = {name for node in graph.node if node.op_type in BY_FLOATS for name in node.input}
         self._not_empty = not_empty
         self._scaled = scaled
         self._dims = [_stated_dims(value.type.tensor_type) for value in graph.input if value.name not in initialized]
@@ -1298,16 +1297,18 @@ class _Program(Compiled):
         return results
 
     def _checked(self, name: str, array: Array) -> Array:
-        """Return an input as a contiguous array whose integers fit into the 32 bits that OpenVINO computes with."""
+        """Return an input as a contiguous array whose integers fit into the type that OpenVINO computes with."""
         if name in self._ends:  # beyond all elements in either case
             array = np.clip(array, _INT32.min, _INT32.max)
-        if array.dtype == np.int64 and array.size:
+        is_exact = name in self._exact and array.dtype in (np.int32, np.int64)
+        if array.size and (is_exact or array.dtype == np.int64):
             least, most = int(array.min()), int(array.max())
-            if least < _INT32.min or most > _INT32.max:
-                value = least if least < _INT32.min else most
+            low, high = (-EXACT, EXACT) if is_exact else (int(_INT32.min), int(_INT32.max))
+            if least < low or most > high:
+                value, types = least if least < low else most, "float32" if is_exact else "32 bits"
                 raise RunError(
-                    f"input {name!r} of {self._place} holds {value}, and OpenVINO computes int64 in 32 bits; place its "
-                    "operations on another site"
+                    f"input {name!r} of {self._place} holds {value}, and OpenVINO computes {array.dtype} in {types}; "
+                    "place its operations on another site"
                 )
         # OpenVINO knows one of numpy's two names for integers of 64 bits, and ONNX Runtime returns the other.
         return np.asarray(array, order="C").view(array.dtype.str)
