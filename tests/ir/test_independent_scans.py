@@ -69,6 +69,18 @@ def test_independent_iterations_become_operations_on_all_slices(text, opset):
     assert len(exe.plan.subgraphs) == 1
 
 
+def test_operators_whose_types_onnx_does_not_infer_stand_before_a_scan():
+    """The types of its results and of its body follow from theirs."""
+    scaled = DISTANCES.replace("{", "{ w = ai.onnx.ml.Scaler<offset = [0.5], scale = [2.0]>(x)", 1).replace(
+        "(x, y)", "(w, y)"
+    )
+    text = scaled.replace("(float[n,6] s, float[20,n] z)", "(float[20,n] z)")
+    proto = parser.parse_model(OPSET.format(18).replace("]", ', "ai.onnx.ml": 1]') + text)
+    plan = tt.decompose(proto, "llvm")
+    assert "Scan" not in str(plan)
+    assert len(plan.subgraphs) == 1
+
+
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_matrices_without_rows_have_no_distances(n):
     ran(DISTANCES, "llvm", n=n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, log2, prod
@@ -21,7 +21,7 @@ from tvmtarget.ir.onnx.tensors import constant_of, write_tensor
 from tvmtarget.ir.onnx.types import read_type, write_type
 from tvmtarget.ir.resized_sizes import resized, scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of
-from tvmtarget.ir.types import TensorType, Type, dtype_of
+from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
 from tvmtarget.python_process import python_command, python_environment
 
 __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
@@ -352,6 +352,8 @@ def with_contrib_types(function: Function) -> Function:
     body = []
     for call in function.body:
         if any(map(_is_open, call.outputs)):
+            if call.regions:
+                call = _with_nested_types(function, call, types)
             found = infer_call(call, types, values, function.opsets)
             outputs = (
                 replace(one, type=found.get(one.name, one.type)) if _is_open(one) else one for one in call.outputs
@@ -360,6 +362,41 @@ def with_contrib_types(function: Function) -> Function:
             types |= {one.name: one.type for one in call.outputs}
         body.append(call)
     return function.replace(body=tuple(body))
+
+
+def _with_nested_types(function: Function, call: Call, types: Mapping[str, Type]) -> Call:
+    """Infer the types of the results and of the bodies of an operation, whose operands ONNX did not know."""
+
+    def inferred(part: Function) -> Function:
+        read = part.captures()
+        constants = tuple(one for one in function.constants if one.name in read)
+        known = {one.name for one in constants}
+        around = (Value(name, types.get(name)) for name in read if name not in known)
+        closed = part.replace(
+            params=(*part.params, *around), constants=(*part.constants, *constants), opsets=function.opsets
+        )
+        try:
+            typed = infer_types(closed)
+        except ModelError:  # it keeps what is stated
+            return part
+        # Dimensions that ONNX names anew may have names that it gave to others in the rest of the model.
+        stated = {dim for type_ in closed.types.values() if isinstance(type_, TensorType) for dim in type_.shape or ()}
+        return part.replace(body=tuple(_with_dims(one, stated) for one in typed.body))
+
+    (call,) = inferred(function.replace(params=(), constants=(), body=(call,), results=())).body
+    return replace(call, regions=tuple((label, inferred(body)) for label, body in call.regions))
+
+
+def _with_dims(call: Call, known: Collection[Dim]) -> Call:
+    """Return an operation whose results have no other named dimensions than known ones."""
+
+    def limited(value: Value) -> Value:
+        if not isinstance(value.type, TensorType) or value.type.shape is None:
+            return value
+        shape = tuple(dim if isinstance(dim, int) or dim in known else None for dim in value.type.shape)
+        return replace(value, type=TensorType(value.type.dtype, shape))
+
+    return replace(call, outputs=tuple(map(limited, call.outputs)))
 
 
 def _is_open(value: Value) -> bool:
