@@ -18,6 +18,7 @@ import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError
 from tvmtarget.ir.function import COPY
 from tvmtarget.ir.inline import inline_calls
+from tvmtarget.partition.control.carried_dimensions import with_open_carried_dimensions
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.verify import verify_plan
 
@@ -511,6 +512,27 @@ def test_functions_that_regions_call_keep_their_constraints():
         np.testing.assert_allclose(tt.build(plan)(*inputs), whole(*inputs), rtol=1e-6)
     with pytest.raises(InfeasibleError, match=r"drop or change one of: @gpu \(required by function .gpu_neg_"):
         tt.decompose(plan.module, where={"neg": "!@gpu"})
+
+
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_ranks_of_states_follow_from_those_of_their_first_values(is_stated):
+    """ONNX infers no rank of what an inner loop returns, and none in the body of a loop that states none."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n,4] x, int64 t) => (float y) {
+            u = Loop(t, , x) <body = outer (int64 i, bool c, float[g,4] s) => (bool d, float[h,4] s2) {
+                d = Identity(c)
+                v = Loop(t, , x) <body = inner (int64 j, bool e, float[k,4] p) => (bool f, float[l,4] q) {
+                    f = Identity(e)
+                    q = Concat<axis = 0>(p, x) }>
+                s2 = Concat<axis = 0>(s, v) }>
+            w = ReduceSum<keepdims = 0>(u)
+            y = Exp(w) }""")
+    body = model.graph.node[0].attribute[0].g
+    for value in () if is_stated else (body.input[2], body.output[1]):
+        value.type.tensor_type.ClearField("shape")
+    types = with_open_carried_dimensions(tt.IRModule.from_onnx(model)["main"]).types
+    assert len(types["u"].shape) == 2
+    assert types["w"].shape == ()
 
 
 @pytest.mark.parametrize(

@@ -481,10 +481,12 @@ class Strategy:
         if not self.supports_unknown_ranks:
             for name, type_ in zip(op.call.inputs, op.inputs, strict=True):
                 if name and type_ is None:
-                    fix = f"state it with with_types(module, {{{name!r}: 'float32[...]'}})"
+                    fix = f"state it with with_types(module, {{{name!r}: 'float32[?,?]'}})"
                     return reject("SHAPE_DYNAMIC", f"the type of {name!r} is not known", hint=fix)
                 if isinstance(type_, TensorType) and type_.shape is None:
-                    return reject("SHAPE_DYNAMIC", f"the rank of {name!r} is not known", hint="give the inputs shapes")
+                    fix = f"state it with with_types(module, {{{name!r}: '{type_.dtype}[?,?]'}})"
+                    hint = f"give the inputs shapes, or {fix}"
+                    return reject("SHAPE_DYNAMIC", f"the rank of {name!r} is not known", hint=hint)
         foreign = [] if self.dtypes is None else [dtype for dtype in op.dtypes if dtype not in self.dtypes]
         if not foreign:
             return None

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 from tvmtarget.ir.control_flow import body_arguments
 from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Function, Value
+from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Dim, TensorType, Type
 
@@ -58,12 +60,16 @@ class _Opening:
         self.carried = carried
         self._names = Names(symbol for type_ in _types(function) for symbol in _symbols(type_))
         self._stale: set[str] = set()  # values whose dimensions are not known any more
+        self._varying: set[str] = set()  # parameters that do not have the rank of the first value in all iterations
+        self._opsets = function.opsets
+        self._values: dict[str, Any] = {}  # of constants
 
     def function(self, function: Function, outer: Mapping[str, Type]) -> Function:
         """Open the loops of a body; `outer` are the types of the values around it."""
         types, body, is_changed = {**outer, **function.types}, [], False
+        self._values |= {one.name: one.data for one in function.constants}
         for call in function.body:
-            new = self._opened(call, types) if call.regions else call
+            new = self._opened(call, types) if call.regions else self._inferred(call, types)
             is_stale = [not call.regions and not self._stale.isdisjoint(call.inputs)] * len(call.outputs)
             for _, region in new.regions:
                 results = region.results[1:] if call.op == "onnx.Loop" else region.results  # behind the condition
@@ -78,6 +84,21 @@ class _Opening:
         return function.replace(body=tuple(body)) if is_changed else function
 
     def _opened(self, call: Call, types: Mapping[str, Type]) -> Call:
+        """Open a loop, whose states have the ranks of their first values if an iteration keeps these."""
+        assumed = self._with_ranks_of_first_values(call, types)
+        if assumed is not call:
+            carried, stale = dict(self.carried), set(self._stale)
+            opened = self._with_open_states(assumed, types)
+            changed = _changed_ranks(opened)
+            if not changed:
+                return opened
+            # They are not assumed again, so that nested loops are not tried ever more often.
+            self._varying.update(changed)
+            self.carried, self._stale = carried, stale
+            return self._opened(call, types)
+        return self._with_open_states(call, types)
+
+    def _with_open_states(self, call: Call, types: Mapping[str, Type]) -> Call:
         regions = list(call.regions)
         for argument in body_arguments(call):
             label, region = regions[0]
@@ -102,6 +123,37 @@ class _Opening:
                 outputs[argument.output] = replace(output, type=type_)
                 call = replace(call, outputs=tuple(outputs))
         return call
+
+    def _with_ranks_of_first_values(self, call: Call, types: Mapping[str, Type]) -> Call:
+        if call.op != "onnx.Loop":
+            return call
+        ((label, region),) = call.regions
+        params = list(region.params)
+        for argument in body_arguments(call):
+            param, first = params[argument.param], types.get(call.inputs[argument.operand])
+            is_open = _rank(param.type) is None and param.name not in self._varying
+            if is_open and isinstance(first, TensorType) and first.shape is not None:
+                symbols = (
+                    self._names.fresh(re.sub(r"\W", "_", f"{param.name}_{at}")) for at in range(len(first.shape))
+                )
+                params[argument.param] = replace(param, type=TensorType(first.dtype, tuple(symbols)))
+        if params == list(region.params):
+            return call
+        return replace(call, regions=((label, region.replace(params=tuple(params))),))
+
+    def _inferred(self, call: Call, types: Mapping[str, Type]) -> Call:
+        """Return an operation with results of known rank, where that follows from last values of states."""
+        if all(_rank(one.type) is not None for one in call.outputs if one.name):
+            return call
+        found = infer_call(call, types, self._values, self._opsets)
+        pairs = [(one, found.get(one.name)) for one in call.outputs]
+        return replace(
+            call,
+            outputs=tuple(
+                replace(one, type=type_) if _rank(one.type) is None and _rank(type_) is not None else one
+                for one, type_ in pairs
+            ),
+        )
 
     def _last(self, output: Value, ends: Iterable[Type]) -> Type:
         """Return the type of the last value of a state: where its shape is not stated, the rank of all others."""
@@ -150,6 +202,17 @@ class _Opening:
             )
             type_ = replace(type_, shape=tuple(dims))
         return type_
+
+
+def _changed_ranks(call: Call) -> list[str]:
+    """List the parameters of a loop whose ranks are not those of the values after an iteration."""
+    (_, region) = call.regions[0]
+    pairs = [(region.params[one.param], region.types.get(region.results[one.result])) for one in body_arguments(call)]
+    return [param.name for param, after in pairs if _rank(param.type) is not None and _rank(param.type) != _rank(after)]
+
+
+def _rank(type_: Type) -> int | None:
+    return len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None
 
 
 def _without_dims(value: Value) -> Value:
