@@ -514,6 +514,21 @@ def test_functions_that_regions_call_keep_their_constraints():
         tt.decompose(plan.module, where={"neg": "!@gpu"})
 
 
+def test_stacks_of_no_slices_have_the_symbolic_sizes_of_the_inputs():
+    """Code that reads them and the inputs takes the sizes of the same symbol to be equal."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n,4] x, int64 t) => (float[n,4] y) <int64[1] first = {0}, bool yes = {1}> {
+            [loop] u = Loop(t, yes) <body = body (int64 i, bool c) => (bool d, float[n,4] s) {
+                [keep] d = Identity(c)
+                [neg] s = Neg(x) }>
+            [sum] v = ReduceSum<keepdims = 0>(u, first)
+            [end] y = Add(v, x) }""")
+    x = np.ones((3, 4), "float32")
+    program = tt.build(model, "[a=llvm,b=numpy](host=@a)", where={"neg": "@a", "end": "@b"})
+    for count in (0, 1, 2):
+        np.testing.assert_array_equal(program.run({"x": x, "t": np.array(count)})["y"], (1 - count) * x)
+
+
 @pytest.mark.parametrize("is_stated", [True, False])
 def test_ranks_of_states_follow_from_those_of_their_first_values(is_stated):
     """ONNX infers no rank of what an inner loop returns, and none in the body of a loop that states none."""

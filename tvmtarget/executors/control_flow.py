@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tvmtarget.errors import RunError
 from tvmtarget.executors.driver_program import Block, Control, Signature
+from tvmtarget.ir.dim_expressions import size_of
 from tvmtarget.ir.types import numpy_dtype
 
 __all__ = ["run_control"]
@@ -16,12 +17,13 @@ __all__ = ["run_control"]
 RunBlock: TypeAlias = "Callable[[Block, Sequence[Any]], list[Any]]"
 
 
-def run_control(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+def run_control(control: Control, inputs: Sequence[Any], sizes: Mapping[str, int], run: RunBlock) -> list[Any]:
     """Run a step of control flow.
 
     Args:
         control: the step.
         inputs: its operands, in order; None for absent ones.
+        sizes: sizes of the symbolic dimensions of the program's inputs, by symbol.
         run: runs one of its bodies on the values of the body's parameters.
 
     Returns:
@@ -34,9 +36,9 @@ def run_control(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[
         case "branch":
             return run(control.bodies[0 if _scalar(inputs[0], control) else 1], ())
         case "loop":
-            return _loop(control, inputs, run)
+            return _loop(control, inputs, sizes, run)
         case "scan":
-            return _scan(control, inputs, run)
+            return _scan(control, inputs, sizes, run)
 
 
 def _scalar(value: Any, control: Control) -> Any:  # noqa: ANN401
@@ -49,7 +51,7 @@ def _scalar(value: Any, control: Control) -> Any:  # noqa: ANN401
 
 # ONNX, Loop: operands are the trip count and the condition, both optional, then carried values; a body gets the
 # iteration number and the condition, and returns the next condition, the carried values and the values to stack.
-def _loop(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+def _loop(control: Control, inputs: Sequence[Any], sizes: Mapping[str, int], run: RunBlock) -> list[Any]:
     count, condition, *carried = inputs
     limit = None if count is None else _scalar(count, control)
     goes_on = True if condition is None else bool(_scalar(condition, control))
@@ -63,7 +65,7 @@ def _loop(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
         for collected, one in zip(slices, results[1 + len(carried) :], strict=True):
             collected.append(one)
         number += 1
-    return [*carried, *_joined(control, slices)]
+    return [*carried, *_joined(control, slices, sizes)]
 
 
 # Models declare the iteration number and the condition as scalars or as tensors of one element.
@@ -73,7 +75,7 @@ def _shaped(scalar: np.ndarray[Any, Any], rank: int | None) -> np.ndarray[Any, A
 
 # ONNX, Scan (since version 9): operands are states, then values to slice; slices are views, so they are made contiguous
 # for compiled code.
-def _scan(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
+def _scan(control: Control, inputs: Sequence[Any], sizes: Mapping[str, int], run: RunBlock) -> list[Any]:
     states = list(inputs[: len(inputs) - len(control.cut)])
     given = [
         np.flip(np.moveaxis(value, cut.axis, 0), 0) if cut.is_reversed else np.moveaxis(value, cut.axis, 0)
@@ -88,18 +90,18 @@ def _scan(control: Control, inputs: Sequence[Any], run: RunBlock) -> list[Any]:
         for collected, one in zip(slices, results[len(states) :], strict=True):
             collected.append(one)
         states = results[: len(states)]
-    return [*states, *_joined(control, slices)]
+    return [*states, *_joined(control, slices, sizes)]
 
 
-def _joined(control: Control, slices: Sequence[Sequence[Any]]) -> list[Any]:
+def _joined(control: Control, slices: Sequence[Sequence[Any]], sizes: Mapping[str, int]) -> list[Any]:
     return [
-        np.stack(ones[::-1] if axis.is_reversed else ones, axis.axis) if ones else _empty(signature, axis.axis)
+        np.stack(ones[::-1] if axis.is_reversed else ones, axis.axis) if ones else _empty(signature, axis.axis, sizes)
         for ones, axis, signature in zip(slices, control.joined, control.empty, strict=True)
     ]
 
 
-def _empty(signature: Signature, axis: int) -> np.ndarray[Any, Any]:
+def _empty(signature: Signature, axis: int, sizes: Mapping[str, int]) -> np.ndarray[Any, Any]:
     """Return the result of stacking no slices; unknown dimensions are 0, as in onnxruntime."""
-    shape = [dim if isinstance(dim, int) else 0 for dim in signature.shape or (0,)]
+    shape = [size_of(dim, sizes) or 0 for dim in signature.shape or (0,)]
     shape[axis] = 0
     return np.zeros(shape, numpy_dtype(signature.dtype or "float32"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,14 @@ class _Interpreter(CompiledSystem):
             function, call = self._only_call
             return self._run_leaf(function, inputs, record, call)
         driver = entry or self._program.drivers[self._program.entry]
-        return self._run_driver(driver, inputs, record, transfers)
+        stated = {one.name: one.shape or () for one in self._program.inputs}
+        sizes = {
+            dim: size
+            for name, value in zip(driver.params, inputs, strict=True)
+            for dim, size in zip(stated.get(name, ()), getattr(value, "shape", ()), strict=False)
+            if isinstance(dim, str)
+        }
+        return self._run_driver(driver, inputs, sizes, record, transfers)
 
     def _run_leaf(self, name: str, inputs: Sequence[Any], record: Record | None, call: str) -> list[Any]:
         if record is None:
@@ -141,19 +148,29 @@ class _Interpreter(CompiledSystem):
         return results
 
     def _run_driver(
-        self, driver: Driver, inputs: Sequence[Any], record: Record | None, transfers: Transfers | None = None
+        self,
+        driver: Driver,
+        inputs: Sequence[Any],
+        sizes: Mapping[str, int],
+        record: Record | None,
+        transfers: Transfers | None = None,
     ) -> list[Any]:
         values = {name: self._constants[name] for name in driver.constants}
         values.update(zip(driver.params, inputs, strict=True))
-        return self._run_block(driver, values, record, transfers)
+        return self._run_block(driver, values, sizes, record, transfers)
 
     def _run_block(
-        self, block: Block, values: MutableMapping[str, Any], record: Record | None, transfers: Transfers | None
+        self,
+        block: Block,
+        values: MutableMapping[str, Any],
+        sizes: Mapping[str, int],
+        record: Record | None,
+        transfers: Transfers | None,
     ) -> list[Any]:
         """Run the steps of a block; add their results to `values`, and remove those that are not read again."""
         for step in block.steps:
             arguments = [values[name] if name else None for name in step.inputs]
-            results = self._run_step(step, arguments, values, record, transfers)
+            results = self._run_step(step, arguments, values, sizes, record, transfers)
             for name, result in zip(step.outputs, results, strict=True):
                 if name:
                     values[name] = result
@@ -166,6 +183,7 @@ class _Interpreter(CompiledSystem):
         step: Step,
         arguments: list[Any],
         values: MutableMapping[str, Any],
+        sizes: Mapping[str, int],
         record: Record | None,
         transfers: Transfers | None,
     ) -> Sequence[Any]:
@@ -176,7 +194,7 @@ class _Interpreter(CompiledSystem):
             if driver is None:
                 return self._run_leaf(step.call, arguments, record, call)
             # Inner drivers run on one machine, so that they have no transfers.
-            return self._run_driver(driver, arguments, _with_prefix(call, record))
+            return self._run_driver(driver, arguments, sizes, _with_prefix(call, record))
         if step.order is not None:
             return _transfer(step, arguments, transfers)
         if step.control is not None:
@@ -184,9 +202,9 @@ class _Interpreter(CompiledSystem):
             def run_body(body: Block, inputs: Sequence[Any]) -> list[Any]:
                 # A body reads the values around it; its own values end with it.
                 own = dict(zip(body.params, inputs, strict=True))
-                return self._run_block(body, ChainMap(own, values), record, transfers)
+                return self._run_block(body, ChainMap(own, values), sizes, record, transfers)
 
-            return run_control(step.control, arguments, run_body)
+            return run_control(step.control, arguments, sizes, run_body)
         # Copies of constants are made once per program, as weights would dominate the time of each run.
         if not step.once:
             return [self._copy(step, arguments[0], record)]
