@@ -95,6 +95,7 @@ ENVIRONMENT = {
     "TVM_CUDA_COMPILE_MODE": (RESULT, "selects how TVM compiles CUDA C++"),
     "TVM_CUDA_NVCC_NO_FAST_MATH": (RESULT, "set to 1 for nvcc, unless it is set"),
     "TVMTARGET_X86_LEVEL": (RESULT, "1 for code of `llvm` that any x86-64 runs, where a library has a faster version"),
+    "TVM_LIBRARY_PATH": (RESULT, "the folder of TVM's libraries, if they are not in its package"),
     "TVM_NUM_THREADS": (RESULT, "threads of `llvm` leaves; set to the processors of this process, unless it is set"),
     "TVM_BIND_THREADS": (RESULT, "set to 0 for `llvm` leaves, unless it is set"),
     "TVMTARGET_CACHE": (DESCRIPTIVE, "the folder of the compile cache, or `off`"),
