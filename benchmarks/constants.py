@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.tvm_schedule import apart
+from benchmarks.tvm_schedule import apart, host_cpu
 
 if TYPE_CHECKING:
     from tvmtarget import Plan
@@ -145,10 +145,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = "1"
-    from tvm.target import codegen
-
     for leaf in options.leaves or LEAVES:
-        report(leaf.replace("{cpu}", codegen.llvm_get_system_cpu()), options)
+        report(leaf.replace("{cpu}", host_cpu()), options)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from benchmarks._kinds import KINDS
-from benchmarks.tvm_schedule import Run, best, given, line, names, network, sample
+from benchmarks.tvm_schedule import Run, best, given, host_cpu, line, names, network, sample
 from benchmarks.tvm_schedule import tvm as directly
 
 PAIRS = (("graph", "python"), ("vm", "python"), ("graph", "cpp"), ("vm", "cpp"), ("aot", "cpp"))
@@ -50,9 +50,8 @@ def built(model: onnx.ModelProto, target: str, executor: str, runtime: str, **op
 
 def leaf(options: argparse.Namespace) -> None:
     """Print a row per network."""
-    from tvm.target import codegen
-
-    config = {"mcpu": codegen.llvm_get_system_cpu(), "num-cores": options.threads}
+    cpu = host_cpu()
+    config: dict[str, object] = ({"mcpu": cpu} if cpu else {}) | {"num-cores": options.threads}
     target = "llvm(" + "".join(f"{name}={value}," for name, value in config.items())
     print(f"networks on {target[:-1]}), ratios to TVM's virtual machine called directly")
     print(line("network", "TVM, ms", *("/".join(pair) for pair in PAIRS)))

@@ -16,16 +16,15 @@ from collections import Counter
 
 import onnx
 
-from benchmarks.tvm_schedule import CLOCKS, apart, best, line, names, network, onnxruntime, sample
+from benchmarks.tvm_schedule import CLOCKS, apart, best, host_cpu, line, names, network, onnxruntime, sample
 
 DEFAULT = ("squeezenet", "resnet50")
 
 
 def targets(threads: int) -> tuple[str, str]:
     """Return this machine's CPU as an llvm leaf, and the composite of onnxruntime and that."""
-    from tvm.target import codegen
-
-    llvm = f"llvm(mcpu={codegen.llvm_get_system_cpu()},num-cores={threads})"
+    cpu = host_cpu()
+    llvm = f"llvm({f'mcpu={cpu},' if cpu else ''}num-cores={threads})"
     return llvm, f"composite[ort=onnxruntime(intra-op-threads={threads}),cpu={llvm}](host=@cpu)"
 
 
