@@ -6,11 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from google.protobuf.message import EncodeError
 from models import DIGITS, LIGHT, inputs_of, light, random_graph, small
 from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TvmTargetWarning
+from tvmtarget.ir.onnx import writer
 from tvmtarget.ir.types import SequenceType, TensorType
 
 
@@ -317,3 +319,13 @@ def test_sizes_of_results_that_no_run_gives_are_ignored_with_a_warning(given, st
     with pytest.warns(TvmTargetWarning, match="wrong sizes of results.*'y'") if is_wrong else contextlib.nullcontext():
         main = tt.IRModule.from_onnx(model)["main"]
     assert (main.types["y"] == main.params[0].type) == (is_wrong or given == stated)
+
+
+def test_a_message_that_protobuf_cannot_write_is_not_called_invalid(monkeypatch):
+    def fail(_model):
+        raise EncodeError("Failed to serialize proto")
+
+    module = tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"])))
+    monkeypatch.setattr(writer, "check_model", fail)
+    with pytest.raises(ModelError, match="'main' cannot be written as an ONNX model: out of memory, or"):
+        module.to_onnx()

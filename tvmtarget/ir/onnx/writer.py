@@ -101,7 +101,10 @@ def _reporting_invalid(name: str) -> Iterator[None]:
     """Raise `ModelError` for what the checker of ONNX reports."""
     try:
         yield
-    except (onnx.checker.ValidationError, EncodeError, ValueError) as error:
+    except EncodeError as error:  # without a reason
+        reason = "out of memory, or names and attributes of more than 64 MiB"
+        raise ModelError(f"function {name!r} cannot be written as an ONNX model: {reason}") from error
+    except (onnx.checker.ValidationError, ValueError) as error:
         raise ModelError(f"function {name!r} does not make a valid ONNX model: {first_line(error)}") from error
 
 
