@@ -57,7 +57,8 @@ def _prepared_import() -> Iterator[None]:
 
     # As `tvm.libinfo.package_lib_paths` has it: an environment variable, a wheel, then a checkout.
     root, named = Path(str(package.origin)).parent, os.environ.get("TVM_LIBRARY_PATH")
-    for folder in (Path(named or root / "lib"), root / "lib", root.parents[1] / "build/lib", root.parents[1] / "lib"):
+    checkout = root.parent.parent
+    for folder in (Path(named or root / "lib"), root / "lib", checkout / "build/lib", checkout / "lib"):
         if all((folder / name).is_file() for name in _LIBRARIES):
             with contextlib.suppress(OSError):
                 for name, mode in _LIBRARIES.items():
