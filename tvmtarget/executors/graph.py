@@ -6,6 +6,7 @@ import time
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from tvmtarget.executors.protocol import (
 
 if TYPE_CHECKING:
     from tvmtarget.executors.vm import LoopDrivers
+    from tvmtarget.ir.types import Dim
 
 __all__ = ["EXECUTOR", "GraphExecutor"]
 
@@ -130,14 +132,23 @@ class _Interpreter(CompiledSystem):
             function, call = self._only_call
             return self._run_leaf(function, inputs, record, call)
         driver = entry or self._program.drivers[self._program.entry]
-        stated = {one.name: one.shape or () for one in self._program.inputs}
-        sizes = {
+        sizes = self._sizes(driver, inputs) if self._symbolic_shapes else {}
+        return self._run_driver(driver, inputs, sizes, record, transfers)
+
+    @cached_property
+    def _symbolic_shapes(self) -> dict[str, tuple[Dim, ...]]:
+        """The shapes of the program's inputs that have symbolic dimensions, by name."""
+        shapes = {one.name: one.shape or () for one in self._program.inputs}
+        return {name: shape for name, shape in shapes.items() if any(isinstance(dim, str) for dim in shape)}
+
+    def _sizes(self, driver: Driver, inputs: Sequence[Any]) -> dict[str, int]:
+        """Return the sizes of the symbolic dimensions of inputs."""
+        return {
             dim: size
             for name, value in zip(driver.params, inputs, strict=True)
-            for dim, size in zip(stated.get(name, ()), getattr(value, "shape", ()), strict=False)
+            for dim, size in zip(self._symbolic_shapes.get(name, ()), getattr(value, "shape", ()), strict=False)
             if isinstance(dim, str)
         }
-        return self._run_driver(driver, inputs, sizes, record, transfers)
 
     def _run_leaf(self, name: str, inputs: Sequence[Any], record: Record | None, call: str) -> list[Any]:
         if record is None:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,29 +29,29 @@ def the_tvm() -> Any:
         MissingExtraError: TVM is not installed.
     """
     try:
-        with without_garbage_collection(), _prepared_import():
-            import tvm
-            import tvm.relax
-            import tvm.tirx
+        if "tvm" not in sys.modules:
+            _import_first()
+        import tvm
+        import tvm.relax
+        import tvm.tirx
     except ImportError as error:
         raise MissingExtraError("apache-tvm", "tvm") from error
     return tvm
 
 
-@contextlib.contextmanager
-def _prepared_import() -> Iterator[None]:
-    """Spare the first import of TVM what it does for nothing, a quarter of its time.
+def _import_first() -> None:
+    """Import TVM for the first time, without what it does for nothing, a quarter of its time.
 
     TVM 0.27 looks for what `libtvm_runtime_extra.so` registers before it loads it. The error is caught, but the first
     error of a process reads the debug information of all libraries. Each of fifty modules lists all functions by their
     names, of which few are new.
 
-    Yields:
-        Nothing.
+    Raises:
+        ImportError: TVM is not installed.
     """
-    if "tvm" in sys.modules or (package := find_spec("tvm")) is None:
-        yield
-        return
+    package = find_spec("tvm")
+    if package is None:
+        raise ImportError("no module named 'tvm'")
     from tvm_ffi import registry
 
     # As `tvm.libinfo.package_lib_paths` has it: an environment variable, a wheel, then a checkout.
@@ -74,7 +73,9 @@ def _prepared_import() -> Iterator[None]:
 
     registry.list_global_func_names = known_names
     try:
-        yield
+        with without_garbage_collection():
+            import tvm.relax
+            import tvm.tirx  # noqa: F401
     finally:
         registry.list_global_func_names = list_names
 
