@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from itertools import chain, repeat
 from operator import attrgetter
 from types import NoneType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -92,7 +92,7 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     Raises:
         ModelError: rules are broken; the first 5 problems are listed.
     """
-    unproven = [one for name, one in module.items() if not _keeps_own_rules(one, (since or {}).get(name))]
+    unproven = _unproven(module, since or {})
     # The rules rely on the types of fields, which are checked first.
     raise_all(
         ModelError,
@@ -108,8 +108,8 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
         # The other rules recurse into nested bodies, so that depth is checked first.
         if not body.is_too_deep:
             # Most functions call no others.
-            found += [problem for rule in MODULE_RULES if body.is_calling for problem in rule(bodies, body)]
-            found += [problem for rule in TARGET_RULES if tree is not None for problem in rule(body, tree)]
+            found += [problem for rule in MODULE_RULES for problem in rule(bodies, body)] if body.is_calling else []
+            found += [] if tree is None else [problem for rule in TARGET_RULES for problem in rule(body, tree)]
         problems += [f"{problem} (function {body.function.name!r})" for problem in found]
     # A library of code needs no entry: it is called by its symbols.
     is_code = bool(module) and all(function.code is not None for function in module.values())
@@ -148,20 +148,35 @@ def _first(problems: list[str]) -> list[str]:
     return [*problems[:MAX_SHOWN], f"... and {more} more problems"] if more > 0 else problems
 
 
-def _keeps_own_rules(function: Function, earlier: Function | None) -> bool:
-    """Return whether a function is known to keep `RULES`, as it was checked before, or a fast check is enough."""
-    if _SOUND.get(id(function)) is function:
-        return True
-    excerpt = _edited_calls(function, earlier) if earlier is not None and _SOUND.get(id(earlier)) is earlier else None
-    if (excerpt is not None and _is_sound(excerpt)) or _keeps_all_rules(function):
-        _SOUND[id(function)] = function
-        return True
-    return False
+def _unproven(module: Functions, since: Functions) -> list[Function]:
+    """Return the functions that may break `RULES`: those that were not checked before, and no fast check is enough."""
+    new: list[Function] = []
+    for name, function in module.items():
+        if _SOUND.get(id(function)) is function:
+            continue
+        earlier = since.get(name)
+        is_known = earlier is not None and _SOUND.get(id(earlier)) is earlier
+        excerpt = _edited_calls(function, earlier) if earlier is not None and is_known else None
+        if excerpt is not None and _is_sound(excerpt):
+            _SOUND[id(function)] = function
+        else:
+            new.append(function)
+    # Types of fields are checked for all at once, as there may be many small functions.
+    are_typed, valid = _have_typed_fields(new), dict[int, Type]()
+    unproven: list[Function] = []
+    for function in new:
+        if (are_typed or _have_typed_fields([function])) and _keeps_all_rules(function, valid):
+            _SOUND[id(function)] = function
+        else:
+            unproven.append(function)
+    return unproven
 
 
 def _is_sound(function: Function) -> bool:
     rules = (problem for rule in RULES for problem in rule(_Body(function)))
-    return _keeps_all_rules(function) or next(chain(mistyped_fields(function), rules), None) is None
+    if _have_typed_fields([function]) and _keeps_all_rules(function, {}):
+        return True
+    return next(chain(mistyped_fields(function), rules), None) is None
 
 
 def _own_problems(body: _Body) -> Iterator[str]:
@@ -178,20 +193,20 @@ def _own_problems(body: _Body) -> Iterator[str]:
         _SOUND[id(function)] = function
 
 
-def _keeps_all_rules(function: Function) -> bool:
+def _keeps_all_rules(function: Function, valid: dict[int, Type]) -> bool:
     """Return whether a function of plain operations keeps `RULES`, in one pass; False where that is not certain.
 
-    Types of fields are checked in the same pass, as `mistyped_fields` does.
+    Args:
+        function: a function whose fields are of their types (`_have_typed_fields`).
+        valid: types that were found valid, by identity, as functions share them; others are added.
     """
-    if type(function.body) is not tuple or any(True for _ in mistyped_fields(function.replace(body=()))):
-        return False
-    named = (*(param.name for param in function.params), *(constant.name for constant in function.constants))
+    params, constants = function.params, function.constants
+    named = (*map(attrgetter("name"), params), *map(attrgetter("name"), constants))
     known = {"", *named}
     if len(known) <= len(named) or _twice(function.attrs) or _twice(function.opsets):
         return False
-    if not _have_typed_fields(function.body):
-        return False
-    types = {id(param.type): param.type for param in function.params}
+    types = {id(param.type): param.type for param in params}
+    types |= {id(constant.type): constant.type for constant in constants}
     for call in function.body:
         if not known.issuperset(call.inputs):
             return False
@@ -203,24 +218,16 @@ def _keeps_all_rules(function: Function) -> bool:
                 return False
             known.add(name)
             types[id(output.type)] = output.type
-    rules = (
-        _copies_have_ends,
-        _transfers_have_ends,
-        _opaque_code_is_alone,
-        _opsets_are_stated,
-        _versions_are_known,
-        _scales_are_positive,
-        _slopes_fit,
-        _windows_fit,
-    )
+    new = {key: type_ for key, type_ in types.items() if key not in valid}
+    if not all(_is_type(one) and (one.is_valid if isinstance(one, TensorType) else True) for one in new.values()):
+        return False
+    valid |= new
+    body = _Body(function)
     return (
         known.issuperset(function.results)
         and "" not in function.results
-        and all(
-            _is_type(type_) and (type_.is_valid if isinstance(type_, TensorType) else True) for type_ in types.values()
-        )
-        and not [*_mistyped(function.constants if _are_plain(function.attrs) else constants_of(function))]
-        and not [problem for rule in rules for problem in rule(_Body(function))]
+        and not [*_mistyped(constants if _are_plain(function.attrs) else constants_of(function))]
+        and not [problem for rule in _RULES_OF_OPERATORS for problem in rule(body)]
     )
 
 
@@ -257,19 +264,36 @@ _PAIRS: Mapping[type, Mapping[str, type]] = {
 }
 
 
-def _have_typed_fields(calls: Sequence[Call]) -> bool:
-    """Return whether fields of plain calls and their results, apart from attributes and types, are of their types.
+def _have_typed_fields(functions: Sequence[Function]) -> bool:
+    """Return whether fields of functions, their plain calls and values, apart from attributes and types, are typed.
 
-    It is what `mistyped_fields` checks, for all calls at once, as every pass makes many; False for nested bodies.
+    It is what `mistyped_fields` checks, for all at once; False for nested bodies. The types of constants and the
+    attributes of functions are checked, too.
     """
-    if not {Call}.issuperset(map(type, calls)) or not _are_of_types(calls, _FIELDS[Call]):
+    items = _items_of(functions, Function)
+    calls = None if items is None else _items_of(items["body"], Call)
+    if items is None or calls is None or calls["regions"]:
         return False
-    tuples = {field: list(map(attrgetter(field), calls)) for field in (*_TUPLES[Call], "regions")}
-    if not {tuple}.issuperset(map(type, chain.from_iterable(tuples.values()))):
-        return False
-    items = {field: list(chain.from_iterable(values)) for field, values in tuples.items()}
-    are_typed = all({of}.issuperset(map(type, items[field])) for field, of in _TUPLES[Call].items())
-    return are_typed and not items["regions"] and _are_of_types(items["outputs"], _FIELDS[Value])
+    values = [*items["params"], *calls["outputs"]]
+    return (
+        _are_of_types(values, _FIELDS[Value])
+        and _are_of_types(items["constants"], _FIELDS[Constant])
+        and {TensorType}.issuperset(type(constant.type) for constant in items["constants"])
+        and not any(True for one in functions for _ in _mistyped_pairs("", "opsets", one.opsets, int))
+        and all(_are_pairs(one.attrs) and next(mistyped_attributes(one.attrs, ""), None) is None for one in functions)
+    )
+
+
+def _items_of(holders: Sequence[object], kind: type) -> dict[str, list[Any]] | None:
+    """Return what the tuples of functions or calls hold, by field; None if a field is not of its type."""
+    if not {kind}.issuperset(map(type, holders)) or not _are_of_types(holders, _FIELDS[kind]):
+        return None
+    fields = {field: list(map(attrgetter(field), holders)) for field in (*_TUPLES[kind], *_PAIRS[kind])}
+    if not {tuple}.issuperset(map(type, chain.from_iterable(fields.values()))):
+        return None
+    items = {field: list(chain.from_iterable(values)) for field, values in fields.items()}
+    are_typed = all({of}.issuperset(map(type, items[field])) for field, of in _TUPLES[kind].items())
+    return items if are_typed else None
 
 
 def _are_of_types(holders: Sequence[object], fields: Mapping[str, type]) -> bool:
@@ -423,7 +447,7 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
     calls = [(function.body[at], earlier.body[at]) for at in changed_places(function.body, earlier.body)]
     places = changed_places(function.constants, earlier.constants)
     constants = [(function.constants[at], earlier.constants[at]) for at in places]
-    if not _have_typed_fields([new for new, _ in calls]) or any(type(new) is not Constant for new, _ in constants):
+    if _items_of([new for new, _ in calls], Call) is None or any(type(new) is not Constant for new, _ in constants):
         return None
     if any(new.name != old.name for new, old in constants) or any(
         new.inputs != old.inputs
@@ -838,7 +862,8 @@ def _values_in_memories(body: _Body) -> list[Value]:
     """Return the values in memories that code generators do not provide everywhere."""
     params = [value for one in body.bodies for value in one.params if value.scope]
     values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
-    return [value for value in values if _memory_of(value.scope) not in _MEMORIES]
+    named = {scope for scope in {value.scope for value in values} if _memory_of(scope) not in _MEMORIES}
+    return [value for value in values if value.scope in named]
 
 
 def _unknown_memories(values: Iterable[Value], topology: Topology) -> Iterator[str]:
@@ -965,6 +990,18 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _transfers_have_ends,
     _opaque_code_is_alone,
     _effects_of_bodies_are_marked,
+    _opsets_are_stated,
+    _versions_are_known,
+    _scales_are_positive,
+    _slopes_fit,
+    _windows_fit,
+)
+
+# Those of them that look for operators.
+_RULES_OF_OPERATORS = (
+    _copies_have_ends,
+    _transfers_have_ends,
+    _opaque_code_is_alone,
     _opsets_are_stated,
     _versions_are_known,
     _scales_are_positive,
