@@ -86,13 +86,14 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     Args:
         module: functions by name.
         target: target tree; with it, paths and memory scopes are checked too.
-        since: functions of a verified module before an edit. Where one of them differs in few calls that read and
-            define the same values, most rules are checked on these calls alone.
+        since: functions of a module before an edit, verified with the same target. Where one of them differs in few
+            calls that read and define the same values, most rules are checked on these calls alone.
 
     Raises:
         ModelError: rules are broken; the first 5 problems are listed.
     """
-    unproven = _unproven(module, since or {})
+    excerpts = {} if since is None else _sound_excerpts(module, since)
+    unproven = _unproven(module)
     # The rules rely on the types of fields, which are checked first.
     raise_all(
         ModelError,
@@ -103,13 +104,14 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
     bodies = {name: _Body(function) for name, function in module.items()}
     for name in bodies if since is not None else ():
         bodies[name].proven = _proven_calls(module, since or {}, name)
-    for body in bodies.values():
+    for name, body in bodies.items():
         found = list(_own_problems(body))
         # The other rules recurse into nested bodies, so that depth is checked first.
         if not body.is_too_deep:
             # Most functions call no others.
             found += [problem for rule in MODULE_RULES for problem in rule(bodies, body)] if body.is_calling else []
-            found += [] if tree is None else [problem for rule in TARGET_RULES for problem in rule(body, tree)]
+            part = _Body(excerpts[name]) if name in excerpts else body
+            found += [] if tree is None else [problem for rule in TARGET_RULES for problem in rule(part, tree)]
         problems += [f"{problem} (function {body.function.name!r})" for problem in found]
     # A library of code needs no entry: it is called by its symbols.
     is_code = bool(module) and all(function.code is not None for function in module.values())
@@ -148,19 +150,23 @@ def _first(problems: list[str]) -> list[str]:
     return [*problems[:MAX_SHOWN], f"... and {more} more problems"] if more > 0 else problems
 
 
-def _unproven(module: Functions, since: Functions) -> list[Function]:
-    """Return the functions that may break `RULES`: those that were not checked before, and no fast check is enough."""
-    new: list[Function] = []
+def _sound_excerpts(module: Functions, since: Functions) -> dict[str, Function]:
+    """Return by name what an edit changed of functions that kept `RULES` before, where it keeps them, too."""
+    excerpts: dict[str, Function] = {}
     for name, function in module.items():
-        if _SOUND.get(id(function)) is function:
-            continue
         earlier = since.get(name)
-        is_known = earlier is not None and _SOUND.get(id(earlier)) is earlier
-        excerpt = _edited_calls(function, earlier) if earlier is not None and is_known else None
+        if earlier is None or earlier is function or _SOUND.get(id(earlier)) is not earlier:
+            continue
+        excerpt = _edited_calls(function, earlier)
         if excerpt is not None and _is_sound(excerpt):
+            excerpts[name] = excerpt
             _SOUND[id(function)] = function
-        else:
-            new.append(function)
+    return excerpts
+
+
+def _unproven(module: Functions) -> list[Function]:
+    """Return the functions that may break `RULES`: those that were not checked before, and no fast check is enough."""
+    new = [function for function in module.values() if _SOUND.get(id(function)) is not function]
     # Types of fields are checked for all at once, as there may be many small functions.
     are_typed, valid = _have_typed_fields(new), dict[int, Type]()
     unproven: list[Function] = []
@@ -539,8 +545,15 @@ class _Body:
         function, wanted = self.function, frozenset(self.function.results)
         types: dict[str, Type] = {param.name: param.type for param in function.params}
         types |= {constant.name: constant.type for constant in function.constants}
-        # Faster than `Function.types`, which most functions need for nothing else.
-        types |= {out.name: out.type for call in function.body for out in call.outputs if out.name in wanted}
+        # Faster than `Function.types`, which most functions need for nothing else; results are mostly computed last.
+        left = set(wanted.difference(types))
+        for call in reversed(function.body):
+            if not left:
+                break
+            for output in call.outputs:
+                if output.name in left:
+                    types[output.name] = output.type
+                    left.remove(output.name)
         return tuple([types.get(name) for name in function.results])
 
     def shapes_of(self, names: Iterable[str]) -> dict[str, tuple[Dim, ...]]:
@@ -560,7 +573,7 @@ class _Body:
     @cached_property
     def has_effect(self) -> bool:
         """Whether one of its own operations has an effect."""
-        return bool([call for call in self.function.body if call.has_effect])
+        return any(map(attrgetter("has_effect"), self.function.body))
 
 
 def _values_are_defined_once(body: _Body) -> Iterator[str]:
@@ -833,7 +846,7 @@ class _TargetView:
 
 
 def _paths_name_nodes(body: _Body, tree: _TargetView) -> Iterator[str]:
-    constraints = [body.function.constraint, *[call.constraint for call in body.calls if call.constraint is not None]]
+    constraints = [body.function.constraint, *filter(None, map(attrgetter("constraint"), body.calls))]
     for path in sorted({path for constraint in constraints if constraint for path in constraint.paths()}):
         yield from tree.problems_of(path)
 
@@ -860,10 +873,11 @@ def unknown_memories(function: Function, topology: Topology) -> Iterator[str]:
 
 def _values_in_memories(body: _Body) -> list[Value]:
     """Return the values in memories that code generators do not provide everywhere."""
-    params = [value for one in body.bodies for value in one.params if value.scope]
-    values = [*params, *[value for call in body.calls for value in call.outputs if value.scope]]
-    named = {scope for scope in {value.scope for value in values} if _memory_of(scope) not in _MEMORIES}
-    return [value for value in values if value.scope in named]
+    values = [*chain.from_iterable(one.params for one in body.bodies)]
+    values += chain.from_iterable(map(attrgetter("outputs"), body.calls))
+    scopes = set(map(attrgetter("scope"), values))
+    named = {scope for scope in scopes if scope and _memory_of(scope) not in _MEMORIES}
+    return [value for value in values if value.scope in named] if named else []
 
 
 def _unknown_memories(values: Iterable[Value], topology: Topology) -> Iterator[str]:

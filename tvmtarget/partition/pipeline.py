@@ -234,7 +234,7 @@ def _after_local_edit(request: Request, cache: PlanCache) -> tuple[Request, Feas
     if program is None:
         return None
     new = new.replace(functions=tuple(main if function.name == "main" else function for function in new))
-    verify_functions(new.by_name, new.target, old.by_name)
+    verify_functions(new.by_name, new.target, old.by_name if new.target == old.target else None)
     changed = frozenset(changed_ops(feasibility.program, program))
     return replace(request, module=new), feasibility.after_edit(program, changed, cache)
 

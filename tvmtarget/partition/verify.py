@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, compress, count, islice
 from operator import attrgetter
 from typing import cast
 
@@ -26,6 +26,7 @@ from tvmtarget.partition.known_partition import differ_in_ops_only
 from tvmtarget.partition.local_edit import changed_ops
 from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.target.tree import Target
 
 __all__ = ["verify_plan"]
 
@@ -40,12 +41,14 @@ class _ProvenPlan:
     Attributes:
         program: the original program.
         assumptions: those of its feasibility.
-        functions: the functions of the partitioned module by name.
+        target: that of the partitioned module.
+        functions: its functions by name.
         outlined: records of its subgraphs, drivers and copies.
     """
 
     program: FlatProgram
     assumptions: tuple[object, ...]
+    target: Target | None
     functions: Mapping[str, Function]
     outlined: Outlined
 
@@ -67,10 +70,11 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     """
     cache = feasibility.cache
     proven = cast("_ProvenPlan | None", cache.proven)
-    verify_functions(module.by_name, module.target, None if proven is None else _before(outlined, proven))
+    is_same_target = proven is not None and proven.target == module.target
+    verify_functions(module.by_name, module.target, _before(outlined, proven) if proven and is_same_target else None)
     if proven is None or not _holds_again(program, feasibility, module, outlined, proven):
         _verify_all(program, feasibility, module, outlined)
-    cache.proven = _ProvenPlan(program, feasibility.assumptions, module.by_name, outlined)
+    cache.proven = _ProvenPlan(program, feasibility.assumptions, module.target, module.by_name, outlined)
 
 
 def _before(outlined: Outlined, proven: _ProvenPlan) -> Mapping[str, Function]:
@@ -153,7 +157,7 @@ def _edited_part(
     places = changed_places(leaf.body, earlier.body)
     if any(leaf.body[at].regions or leaf.body[at].inputs != earlier.body[at].inputs for at in places):
         return record, leaf
-    places = sorted({*places, *[at for at, index in enumerate(record.calls) if index in edited]})
+    places = sorted({*places, *compress(count(), map(edited.__contains__, record.calls))})
     calls, body = tuple([record.calls[at] for at in places]), tuple([leaf.body[at] for at in places])
     return replace(record, calls=calls), leaf.replace(params=(), body=body, results=())
 
