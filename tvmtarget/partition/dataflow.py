@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.ir.function import Call, Constant, Function, Opaque, changed_places
+from tvmtarget.ir.function import Call, Constant, Function, Opaque
 from tvmtarget.ir.types import Type
 
 __all__ = [
@@ -233,38 +233,47 @@ class Signatures:
     Attributes:
         body: the operations.
         numbers: a number for each operation, counted from 0 in the order of first occurrence.
+        array: the same.
         by_key: the number of each structure; structures of operations with a number of their own are positions.
         firsts: the first operation of every number.
     """
 
-    body: Sequence[Call]
+    body: tuple[Call, ...]
     numbers: list[int]
+    array: Ints
     by_key: Mapping[Hashable, int]
     firsts: list[int]
 
-    def of(self, body: Sequence[Call], operands: Callable[[str], int | None], read: Container[str]) -> Signatures:
+    def of(
+        self,
+        body: tuple[Call, ...],
+        changed: Iterable[int],
+        operands: Callable[[str], int | None],
+        read: Container[str],
+    ) -> Signatures:
         """Number the operations of a program in which others than these are few.
 
         Args:
             body: the operations, as many as here.
+            changed: which of them are other ones.
             operands: as in `signatures_of`.
             read: as in `signatures_of`.
 
         Returns:
             What `signatures_of` returns.
         """
-        numbers, by_key, free = self.numbers.copy(), dict(self.by_key), len(self.firsts)
-        for index in changed_places(self.body, body):
+        numbers, by_key, free = self.array.copy(), dict(self.by_key), len(self.firsts)
+        for index in changed:
             key = _key_of_op(index, body[index], operands, read)
             by_key.pop(index, None)
             number = by_key.setdefault(key, free)
             free += number == free
             numbers[index] = number
-        used, renamed = renumbered(np.array(numbers, dtype=np.int64))
+        used, renamed = renumbered(numbers)
         new = {number: rank for rank, number in enumerate(used.tolist())}
         by_key = {key: new[number] for key, number in by_key.items() if number in new}
         firsts = np.unique(renamed, return_index=True)[1]
-        return Signatures(body, renamed.tolist(), by_key, firsts.tolist())
+        return Signatures(body, renamed.tolist(), renamed, by_key, firsts.tolist())
 
 
 def _has_mapping(value: object) -> bool:
@@ -288,7 +297,7 @@ def _key_of_op(index: int, call: Call, operands: Callable[[str], int | None], re
     return call.op, inputs, outputs, attrs, call.has_effect
 
 
-def signatures_of(body: Sequence[Call], operands: Callable[[str], int | None], read: Container[str]) -> Signatures:
+def signatures_of(body: tuple[Call, ...], operands: Callable[[str], int | None], read: Container[str]) -> Signatures:
     """Number operations by their structure.
 
     Args:
@@ -308,4 +317,4 @@ def signatures_of(body: Sequence[Call], operands: Callable[[str], int | None], r
         if number == len(firsts):
             firsts.append(index)
         numbers.append(number)
-    return Signatures(body, numbers, seen, firsts)
+    return Signatures(body, numbers, np.array(numbers, dtype=np.int64), seen, firsts)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tvmtarget.errors import InfeasibleError, ModelError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.def_use import readers_of
-from tvmtarget.ir.function import Call, Constant, Function, reachable_functions
+from tvmtarget.ir.function import Call, Constant, Function, changed_places, reachable_functions
 from tvmtarget.ir.inline import Frame, inline_calls
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.relax.canonical_calls import canonicalize_calls
@@ -37,9 +37,24 @@ from tvmtarget.target.constraints.constraint import Constraint, covers
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target
 
-__all__ = ["FlatProgram", "atomic_call", "binds_readers", "normalise"]
+__all__ = ["BodyEdit", "FlatProgram", "atomic_call", "binds_readers", "normalise"]
 
 _Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyEdit:
+    """What an edit changed of the operations of a program.
+
+    Attributes:
+        before: the operations before.
+        after: as many operations after it.
+        places: the numbers of those that are other objects.
+    """
+
+    before: tuple[Call, ...]
+    after: tuple[Call, ...]
+    places: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,7 @@ class FlatProgram:
         folded: operations of the module that were folded into constants, or replaced by their definitions.
         defined: those of the folded operations that may have been replaced.
         reserved: bytes of each memory domain that values need, so that they are not there for weights.
+        edit: the edit that made it of another program, if it was made so.
     """
 
     function: Function
@@ -93,6 +109,7 @@ class FlatProgram:
     folded: tuple[str, ...] = ()
     defined: tuple[str, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict)
+    edit: BodyEdit | None = None
 
     @property
     def producer(self) -> Mapping[str, int]:
@@ -144,14 +161,29 @@ class FlatProgram:
         Returns:
             The fingerprint; operations of one signature share it.
         """
-        number = self.signatures[index]
-        if number not in self._fingerprints:
-            self._fingerprints[number] = op_fingerprint(self.body[index], self.types, self.is_read)
-        return self._fingerprints[number]
+        call = self.body[self.representatives[self.signatures[index]]]
+        known = self._fingerprints.get(id(call))
+        if known is None:
+            known = self._fingerprints[id(call)] = (call, op_fingerprint(call, self.types, self.is_read))
+        return known[1]
 
     @cached_property
-    def _fingerprints(self) -> dict[int, OpFingerprint]:
-        return {}
+    def _fingerprints(self) -> dict[int, tuple[Call, OpFingerprint]]:
+        """Fingerprints by the identity of an operation; one that an edit leaves alone keeps its own."""
+        return self.wiring.derived("fingerprints", None, dict)
+
+    def changed_since(self, body: tuple[Call, ...]) -> Sequence[int]:
+        """Return which operations an edit changed.
+
+        Args:
+            body: as many operations, of the program before the edit.
+
+        Returns:
+            Numbers of operations that are other objects, ascending.
+        """
+        if self.edit is not None and self.edit.before is body and self.edit.after is self.body:
+            return self.edit.places
+        return changed_places(body, self.body)
 
     def is_read(self, value: str) -> bool:
         """Check whether an operation reads a value, or the function returns it.
@@ -246,6 +278,11 @@ class FlatProgram:
         return self._signatures.numbers
 
     @property
+    def signature_array(self) -> Ints:
+        """The same as an array."""
+        return self._signatures.array
+
+    @property
     def representatives(self) -> list[int]:
         """The first operation of every signature."""
         return self._signatures.firsts
@@ -261,7 +298,7 @@ class FlatProgram:
             return signatures_of(self.body, operand, read)
 
         def update(earlier: Signatures) -> Signatures:
-            return earlier.of(self.body, operand, read)
+            return earlier.of(self.body, self.changed_since(earlier.body), operand, read)
 
         return self.wiring.derived("signatures", self.body, make, update)
 

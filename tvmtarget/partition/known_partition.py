@@ -16,7 +16,7 @@ from tvmtarget.partition.placement.quantized_units import has_quantized_units
 __all__ = ["KnownPartition", "differ_in_ops_only"]
 
 # What an edit of single operations changes in a program.
-_EDITED = frozenset({"function", "scopes", "body", "constants"})
+_EDITED = frozenset({"function", "scopes", "body", "constants", "edit"})
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from operator import is_
 from tvmtarget.ir.function import Call, Constant, Function, changed_places
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dequantization import DEQUANTIZE
-from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.flat_program import BodyEdit, FlatProgram
 from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.outline.deduplicate import same_data
 from tvmtarget.partition.placement.where_rules import NamePatterns, names_of
@@ -38,10 +38,13 @@ def with_known_calls(function: Function, before: Function) -> Function:
     """
     if len(function.body) != len(before.body) or len(function.constants) != len(before.constants):
         return function
-    calls = zip(before.body, function.body, strict=True)
+    calls = list(function.body)
+    for at in changed_places(before.body, calls):
+        if _is_equal(before.body[at], calls[at]):
+            calls[at] = before.body[at]
     constants = zip(before.constants, function.constants, strict=True)
     return function.replace(
-        body=tuple([old if old is new or _is_equal(old, new) else new for old, new in calls]),
+        body=tuple(calls),
         constants=tuple(
             old if (old.name, old.type) == (new.name, new.type) and same_data(old, new) else new
             for old, new in constants
@@ -86,7 +89,9 @@ def program_after(
     constants = {constant.name: constant for constant in after.constants}
     if not _are_exchangeable(program, constants):
         return None
-    pairs = [(before.body[at], after.body[at]) for at in changed_places(before.body, after.body)]
+    # Its operations are those of the function.
+    edit = BodyEdit(program.body, after.body, changed_places(program.body, after.body))
+    pairs = [(before.body[at], after.body[at]) for at in edit.places]
     if not all(_is_local(old, new, program, options) for old, new in pairs) or not _keeps_names(pairs, program):
         return None
     # Mostly normalisation changed nothing; then the function is the same one, which was looked at before.
@@ -94,7 +99,7 @@ def program_after(
     function = after if is_same else program.function.replace(body=after.body, constants=after.constants)
     (scope,) = program.scopes
     scopes = (replace(scope, function=function),)
-    return replace(program, function=function, scopes=scopes, body=after.body, constants=constants)
+    return replace(program, function=function, scopes=scopes, body=after.body, constants=constants, edit=edit)
 
 
 def changed_ops(before: FlatProgram, after: FlatProgram) -> Iterator[int]:
@@ -107,7 +112,7 @@ def changed_ops(before: FlatProgram, after: FlatProgram) -> Iterator[int]:
     Yields:
         Numbers of operations; one may occur several times.
     """
-    yield from changed_places(before.body, after.body)
+    yield from after.changed_since(before.body)
     for name, constant in after.constants.items():
         if before.constants[name] is not constant:
             yield from after.consumers.get(name, ())

@@ -258,7 +258,7 @@ class SubgraphStructures:
         Names derive from labels of the operations, which do not depend on the order of the list.
         """
         program, start = self.program, wirings.start.tolist()
-        signatures, kinds = np.unique(np.array(program.signatures)[wirings.ops], return_inverse=True)
+        signatures, kinds = np.unique(program.signature_array[wirings.ops], return_inverse=True)
         first_calls = [program.body[program.representatives[number]] for number in signatures.tolist()]
         fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
         texts = [f"{one.text} {call.has_effect}" for one, call in zip(fingerprints, first_calls, strict=True)]

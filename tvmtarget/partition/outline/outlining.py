@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import cast
 
 from tvmtarget.ir.control_flow import control_flow_form
@@ -328,7 +329,6 @@ class _Outliner:
         self.execution_order: list[int] = []
         self.called: list[_CalledPart] = []  # by the entry
         self.places: dict[str, _SharedPlaces] = {}  # by name of the function
-        self.has_effects = bool([call for call in program.body if call.has_effect])
         self._constraints: dict[str, Constraint] = {}  # by path of the site
         self.constants = program.constants
         self.names = Names(function.name for function in program.others)
@@ -342,6 +342,11 @@ class _Outliner:
         if found is None:
             found = self._constraints[path] = Constraint.at(path)
         return found
+
+    @cached_property
+    def has_effects(self) -> bool:
+        """Whether any operation has an effect."""
+        return any(map(attrgetter("has_effect"), self.program.body))
 
     @cached_property
     def values(self) -> Names:
@@ -645,7 +650,7 @@ class _Outliner:
         matches = self._matches(subgraph)
         self.functions.append(function.replace(attrs=(*function.attrs, ("matches", matches))) if matches else function)
         self.execution_order += self.program.with_nested(subgraph.calls) if self.program.bodies else subgraph.calls
-        ops = tuple([call.source for call in body])
+        ops = tuple(map(attrgetter("source"), body))
         self.subgraphs.append(
             SubgraphRecord(
                 signature.name,
@@ -662,6 +667,8 @@ class _Outliner:
         )
 
     def _matches(self, subgraph: PartitionNode) -> tuple[tuple[str, ...], ...]:
+        if not self.groups:
+            return ()
         kind, body = subgraph.site.target.kind, self.program.body
         groups = (self.groups[index] for index in subgraph.calls if index in self.groups)
         patterns = ((group.pattern_of(kind), group.calls) for group in groups)

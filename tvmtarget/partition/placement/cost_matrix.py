@@ -274,7 +274,7 @@ def _atom_times(
 
     In a system, an operation counts as unknown if its time on the first leaf that supports it is: it would stay there.
     """
-    signatures = np.array(feasibility.program.signatures, dtype=np.int64)
+    signatures = feasibility.program.signature_array
     members = np.array([index for atom in level.atoms for index in atom], dtype=np.int64)
     owner = np.repeat(np.arange(len(level.atoms)), [len(atom) for atom in level.atoms])
     known = np.zeros((len(level.atoms), len(level.options)), dtype=np.int64)

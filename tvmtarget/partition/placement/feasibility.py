@@ -163,7 +163,7 @@ class Feasibility:
         """
         rows = self.program.requirement_rows
         signatures = len(self.program.representatives)
-        classes = rows * signatures + np.array(self.program.signatures, dtype=np.int64)
+        classes = rows * signatures + self.program.signature_array
         for number, members in enumerate(self._distinguished().values(), 1):
             classes[members] += number * (1 + int(rows.max(initial=0))) * signatures
         return classes
