@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
+from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Status, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf, plans_by_work, weight
 from tvmtarget.autotune.search.fit_costs import fit_op_costs, subgraph_costs
@@ -34,6 +34,7 @@ __all__ = ["PlacementTuner"]
 
 MAX_PLANS = 16
 CONFIRMED = 3
+_OF_A_PROGRAM = ("over_limit", "build_error", "run_error", "wrong_output")  # fewer programs at once may not fail so
 GAIN = 0.97  # of the time of the plan by preference; a plan that takes more does not replace it
 FAR_BEHIND = 6.0  # times the fastest plan with all on one leaf; slower leaves get no plans that divide the program
 
@@ -259,25 +260,37 @@ class PlacementTuner(ProgramTuner):
         costs = [trial.measured.cost or 0 for trial in trials]
         baselines = [median_low(trial.measured.baseline.costs) if trial.measured.baseline else 1 for trial in trials]
         ratios = [cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)]
-        at = self._chosen(compared, ratios)
+        at = self._chosen(ratios)
         self._set_finding(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
 
     def _compare(self, compared: Sequence[_Measured]) -> None:
-        ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
-        if ran.status != "ok":
-            self.left_out.append(f"the fastest placements could not be compared: {ran.why}")
+        status, ran = self._run_by_turns(compared)
+        if status in _OF_A_PROGRAM and len(compared) > 2:
+            # Two at once need less memory than all, and one that fails does not hide the others.
+            pairs = [self._run_by_turns([compared[0], other])[1] for other in compared[1:]]
+            ran = [*next((pair[:1] for pair in pairs if pair), []), *(one for pair in pairs for one in pair[1:])]
+        if not ran:
             # Else a build would take one that was the fastest at a single look.
             self._write(compared[0].plan, [round(compared[0].cost)], [round(compared[0].cost)], "confirm")
             return
-        costs = ran.costs
-        digests = [self._write(each.plan, own, costs[0], "confirm") for each, own in zip(compared, costs, strict=True)]
-        medians = [median_low(own) for own in costs]
-        at = self._chosen(compared, [each / max(1, medians[0]) for each in medians])
-        self._set_finding(compared[at].plan, medians[0], medians[at], digests[at] if at else "")
+        digests = [self._write(each.plan, own, beside, "confirm") for each, own, beside in ran]
+        costs, baselines = [median_low(own) for _, own, _ in ran], [median_low(beside) for _, _, beside in ran]
+        at = self._chosen([cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)])
+        self._set_finding(ran[at][0].plan, baselines[at], costs[at], digests[at] if at else "")
 
-    def _chosen(self, compared: Sequence[_Measured], ratios: Sequence[float]) -> int:
+    def _run_by_turns(
+        self, compared: Sequence[_Measured]
+    ) -> tuple[Status, list[tuple[_Measured, Sequence[int], Sequence[int]]]]:
+        """Return how it ended, and plans with their costs and those of the first of them if it ended well."""
+        ran = self._programs.compare([self._variant(each.plan) for each in compared], ROUNDS)
+        if ran.status != "ok":
+            self.left_out.append(f"the {len(compared)} fastest placements could not be compared: {ran.why}")
+            return ran.status, []
+        return ran.status, [(each, own, ran.costs[0]) for each, own in zip(compared, ran.costs, strict=True)]
+
+    def _chosen(self, ratios: Sequence[float]) -> int:
         """Return the plan to continue with: the first, unless another one is clearly faster."""
-        at = min(range(len(compared)), key=lambda number: ratios[number])
+        at = min(range(len(ratios)), key=lambda number: ratios[number])
         return at if ratios[at] <= GAIN else 0
 
     def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:

@@ -24,7 +24,7 @@ from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.device import half_of_memory
 from tvmtarget.autotune.search.timing import Inputs, random_inputs, run_alone, run_by_turns
-from tvmtarget.autotune.search.worker_protocol import Server, failed, serve
+from tvmtarget.autotune.search.worker_protocol import Server, failed, is_out_of_memory, serve
 from tvmtarget.backends.protocol import Kernel
 from tvmtarget.building.compile_plan import build_plan
 from tvmtarget.building.executable import Executable
@@ -136,22 +136,33 @@ class ProgramServer(Server):
 
     def _program(self, description: Mapping[str, Any]) -> Executable:
         """Build a program unless it is kept; drop those that were least recently used if memory is short."""
-        if self._plan is None:
-            raise BackendError("no plan is open")
         name = json.dumps(description, sort_keys=True)
         if name not in self._programs:
-            plan = self._plan
-            if description["sites"] is not None:
-                plan = plan.with_sites([site for site, count in description["sites"] for _ in range(count)])
-            advice = _RemoteAdvice(self.request) if description["is_tuned"] else None
-            earlier = list(self._programs.values())
-            self._programs[name] = build_plan(
-                plan, advice, description["settings"], allow_interpreter=self._allow_interpreter, since=earlier
-            )
+            try:
+                program = self._built(description)
+            except Exception as error:
+                if not self._programs or not is_out_of_memory(error):
+                    raise
+                program = None  # once the error is gone, nothing refers to what was built
+            if program is None:
+                self._programs.clear()
+                self._checks.clear()
+                program = self._built(description)
+            self._programs[name] = program
         self._programs.move_to_end(name)
         while len(self._programs) > 2 and _nbytes(self._programs.values()) > _KEPT:
             self._programs.popitem(last=False)
         return self._programs[name]
+
+    def _built(self, description: Mapping[str, Any]) -> Executable:
+        plan = self._plan
+        if plan is None:
+            raise BackendError("no plan is open")
+        if description["sites"] is not None:
+            plan = plan.with_sites([site for site, count in description["sites"] for _ in range(count)])
+        advice = _RemoteAdvice(self.request) if description["is_tuned"] else None
+        settings, earlier = description["settings"], list(self._programs.values())
+        return build_plan(plan, advice, settings, allow_interpreter=self._allow_interpreter, since=earlier)
 
     def _check(self, description: Mapping[str, Any], default: Executable) -> OutputCheck:
         name = json.dumps(description, sort_keys=True)

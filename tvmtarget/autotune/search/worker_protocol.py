@@ -22,7 +22,7 @@ from tvmtarget.autotune.search.device import LockError, half_of_memory, holding
 from tvmtarget.errors import first_line
 from tvmtarget.python_process import end_with_parent
 
-__all__ = ["Server", "failed", "is_serving", "serve"]
+__all__ = ["Server", "failed", "is_out_of_memory", "is_serving", "serve"]
 
 # Seconds beyond a limit after which this process ends itself: its parent may be gone, and a candidate may hang.
 _GRACE = 5
@@ -30,7 +30,8 @@ _GRACE = 5
 _MOST_LETTERS = 300  # of the reason of a failure
 
 # Messages of native code that ran out of memory.
-_OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory")
+# Of C++, of engines, of the system, and of protobuf.
+_OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory", "Arena alloc failed")
 
 _SERVERS: list[Server] = []  # of this process, one or none
 
@@ -137,11 +138,23 @@ def failed(status: str, error: Exception) -> dict[str, object]:
     """
     if isinstance(error, LockError):
         status = "failed"
-    causes: list[BaseException] = [error]
+    status = "over_limit" if is_out_of_memory(error) else status
+    return {"status": status, "why": first_line(error)[:_MOST_LETTERS]}
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out.
+
+    Args:
+        error: an error of a build or a run, or one that it is the cause of.
+
+    Returns:
+        False where that is not certain.
+    """
+    causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
-    is_memory = any(isinstance(one, MemoryError) or any(word in str(one) for word in _OUT_OF_MEMORY) for one in causes)
-    return {"status": "over_limit" if is_memory else status, "why": first_line(error)[:_MOST_LETTERS]}
+    return any(isinstance(one, MemoryError) or any(word in str(one) for word in _OUT_OF_MEMORY) for one in causes)
 
 
 def serve(make: Callable[[TextIO, Path], Server], lock: str, memory: str) -> int:
