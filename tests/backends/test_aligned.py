@@ -1,11 +1,17 @@
 """Weights that are given to functions lie where compiled code reads them without a copy."""
 
+import platform
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
 import tvmtarget as tt
-from tvmtarget.backends.aligned import ALIGNMENT, aligned, is_aligned
+from tvmtarget.backends.aligned import ALIGNMENT, HUGE_PAGE, aligned, is_aligned
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.mark.parametrize(
@@ -71,3 +77,41 @@ def test_results_of_small_inputs_do_not_change_with_later_runs(dtype):
     found = [exe(one) for one in given]
     for result, wanted in zip(found, given, strict=True):
         np.testing.assert_array_equal(result, wanted, strict=True)
+
+
+def has_huge_pages():
+    """Return whether this system moves memory to huge pages on request: Linux since 6.1, unless switched off."""
+    version = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    return HUGE_PAGES.exists() and "[never]" not in HUGE_PAGES.read_text() and version >= (6, 1)
+
+
+def huge_bytes_at(address):
+    """Return the bytes in huge pages of the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(found[1], 16) <= address < int(found[2], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_large_weights_of_llvm_leaves_lie_in_huge_pages(rows, tmp_path, monkeypatch):
+    pytest.importorskip("tvm")
+    from tvmtarget.backends.tvm import compiled_module
+
+    moved = []
+    move = compiled_module.use_huge_pages
+    monkeypatch.setattr(compiled_module, "use_huge_pages", lambda *given: (moved.append(given), move(*given)))
+    weights = np.random.default_rng(0).standard_normal((rows, 1024), dtype="float32")
+    builder = tt.FunctionBuilder()
+    product = builder.call("MatMul", builder.param("x", f"float32[1,{rows}]"), builder.constant(weights, "w"))
+    module = tt.IRModule((builder.build(product),))
+    tt.build(module, "llvm").save(tmp_path / "saved")
+    x = np.random.default_rng(1).standard_normal((1, rows), dtype="float32")
+    np.testing.assert_allclose(tt.load(tmp_path / "saved", trust=True)(x), x @ weights, rtol=1e-4, atol=1e-3)
+    assert len(moved) == (weights.nbytes >= HUGE_PAGE)
+    for address, nbytes in moved:
+        assert nbytes == weights.nbytes
+        assert not has_huge_pages() or huge_bytes_at(address + nbytes // 2) >= nbytes // 2

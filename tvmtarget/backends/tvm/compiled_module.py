@@ -33,7 +33,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from tvmtarget.backends.aligned import aligned, is_aligned
+from tvmtarget.backends.aligned import aligned, is_aligned, use_huge_pages
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import SCRATCH, Array, Compiled
 from tvmtarget.errors import BackendError, CompileError, MissingExtraError, first_line
@@ -45,6 +45,7 @@ from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
     "LARGEST_SIZE",
+    "LARGE_WEIGHTS",
     "LIBRARY",
     "LOCK",
     "CompiledModule",
@@ -62,6 +63,7 @@ __all__ = [
     "reject_forks",
     "required_library",
     "run_time_reason",
+    "tensor_nbytes",
     "tvm_version",
     "within_limits",
 ]
@@ -72,6 +74,7 @@ Tensor: TypeAlias = Any
 
 LIBRARY = "lib.so"
 LARGEST_SIZE = 1 << 40  # of a dimension, in proofs
+LARGE_WEIGHTS = "tvmtarget.large_weights"  # a function of executables that returns their constants of many bytes
 _SMALL = 16 << 10  # bytes of an input that is copied sooner than its address is found
 _LARGEST_KEPT = 64 << 20  # bytes of a copy of an input that a thread keeps for its next run
 _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code of a whole network takes a few MiB
@@ -326,7 +329,17 @@ class CompiledModule(Compiled):
         machines = self._local.__dict__.setdefault("machines", {})
         if device not in machines:
             machines[device] = tvm.relax.VirtualMachine(self._executable, device)
+            _use_huge_pages(tvm, machines[device])
         return machines[device]
+
+
+def _use_huge_pages(tvm: Tvm, machine: Any) -> None:  # noqa: ANN401
+    """Move the large weights of a virtual machine to huge pages; threads share them."""
+    if not machine.module.implements_function(LARGE_WEIGHTS):
+        return
+    for tensor in machine[LARGE_WEIGHTS]():
+        if tensor.device == tvm.cpu():
+            use_huge_pages(tensor.data_ptr(), tensor_nbytes(tensor))
 
 
 class LinkedProgram(CompiledModule):
@@ -377,6 +390,7 @@ class LinkedProgram(CompiledModule):
         if not hasattr(self._local, "main"):
             devices = [tvm.cpu(), *(tvm.runtime.device(*device) for device in self._devices)]
             machine = tvm.relax.VirtualMachine(self._executable, devices)
+            _use_huge_pages(tvm, machine)
             with self._lock:  # weights are copied to devices once, for all threads
                 if self._weights is None:
                     self._weights = [machine["weights"]()] if machine.module.implements_function("weights") else []
@@ -416,8 +430,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        bits = int(self.tensor.dtype.bits) * int(self.tensor.dtype.lanes)
-        return math.prod(self.shape) * -(-bits // 8)
+        return tensor_nbytes(self.tensor)
 
     def numpy(self) -> Array:
         """Copy the value into this process.
@@ -426,6 +439,19 @@ class DeviceArray:
             An array.
         """
         return np.asarray(self.tensor.numpy())
+
+
+def tensor_nbytes(tensor: Tensor) -> int:
+    """Return the size of a tensor of TVM.
+
+    Args:
+        tensor: the tensor.
+
+    Returns:
+        Bytes.
+    """
+    bits = int(tensor.dtype.bits) * int(tensor.dtype.lanes)
+    return math.prod(map(int, tensor.shape)) * -(-bits // 8)
 
 
 def place(array: Array | DeviceArray, device: int) -> DeviceArray:

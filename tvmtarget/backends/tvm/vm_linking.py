@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from tvmtarget.backends.aligned import HUGE_PAGE
 from tvmtarget.backends.protocol import Array
-from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.backends.tvm.compiled_module import LARGE_WEIGHTS, import_tvm, tensor_nbytes
 from tvmtarget.backends.tvm.cpu_versions import CHECKS, object_files
 from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.ir.names import Names
@@ -25,6 +26,7 @@ __all__ = ["Label", "Operand", "Register", "VmFunction", "VmLinker"]
 Module: TypeAlias = Any
 Target: TypeAlias = Any
 Executable: TypeAlias = Any
+Tensor: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,7 @@ class VmLinker:
     _builder: Any = field(default_factory=lambda: import_tvm().relax.ExecBuilder())
     _names: Names = field(default_factory=Names)
     _tensor_functions: dict[str, tuple[Sequence[Target], dict[Any, Any]]] = field(default_factory=dict)
+    _large: dict[int, Tensor] = field(default_factory=dict)  # constants by their addresses
 
     def add_module(self, module: Module, targets: Sequence[Target]) -> None:
         """Add the functions of a lowered module; tensor functions whose names are taken get others.
@@ -227,6 +230,7 @@ class VmLinker:
         """
         tvm = import_tvm()
         renamed = _renamed(tvm, _with_checks(tvm, module), self._names)
+        self._large.update((one.data_ptr(), one) for one in _large_constants(tvm, renamed))
         left = tvm.relax.vm_build._vmcodegen(self._builder, renamed)
         _, functions = self._tensor_functions.setdefault(str(targets), (targets, {}))
         functions.update(
@@ -253,6 +257,12 @@ class VmLinker:
             TVM's executable.
         """
         tvm = import_tvm()
+        if self._large:
+            with self._builder.function(LARGE_WEIGHTS, 0, []):
+                result = self._builder.r(0)
+                weights = [self._builder.convert_constant(one) for one in self._large.values()]
+                self._builder.emit_call("vm.builtin.make_tuple", weights, result)
+                self._builder.emit_ret(result)
         libraries = []
         for targets, functions in self._tensor_functions.values():
             if functions and (self.is_library or len(targets) > 1):
@@ -290,6 +300,21 @@ def _readers_of_params(tvm: Any, module: Module, function: Any) -> Iterator[Any]
             yield callee
         else:  # another name of the parameter, or a view of it
             given.add(binding.var)
+
+
+def _large_constants(tvm: Any, module: Module) -> list[Tensor]:  # noqa: ANN401
+    """Return the constants of Relax functions that have at least the size of a huge page."""
+    found: list[Tensor] = []
+
+    def visit(node: Any) -> None:  # noqa: ANN401
+        value = node.value if isinstance(node, tvm.ir.expr.GenericConst) else None
+        if hasattr(value, "data_ptr") and tensor_nbytes(value) >= HUGE_PAGE:
+            found.append(value)
+
+    for _, function in module.functions_items():
+        if isinstance(function, tvm.relax.Function):
+            tvm.relax.analysis.post_order_visit(function, visit)
+    return found
 
 
 def _renamed(tvm: Any, module: Module, names: Names) -> Module:  # noqa: ANN401
