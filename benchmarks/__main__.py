@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from tvmtarget.errors import TvmTargetError
+
 NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
@@ -15,7 +17,10 @@ def main() -> None:
     if name not in NAMES:
         sys.exit(f"usage: python -m benchmarks NAME [OPTION ...], where NAME is one of: {', '.join(NAMES)}")
     sys.argv[:2] = [f"python -m benchmarks {name}"]
-    import_module(f"benchmarks.{name}").main()
+    try:
+        import_module(f"benchmarks.{name}").main()
+    except TvmTargetError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

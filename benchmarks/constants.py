@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks._arguments import at_least
 from benchmarks.tvm_schedule import apart, host_cpu
 
 if TYPE_CHECKING:
@@ -140,10 +141,12 @@ def main() -> None:
     """Print a table for each leaf."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("leaves", nargs="*", metavar="LEAF")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--layers", type=at_least(1), default=12)
+    parser.add_argument("--width", type=at_least(HEADS), default=256, help=f"a multiple of {HEADS}")
+    parser.add_argument("--rounds", type=at_least(1), default=25)
     options = parser.parse_args()
+    if options.width % HEADS:
+        parser.error(f"argument --width: {options.width} is not a multiple of {HEADS}, the heads of attention")
     os.environ["TVM_NUM_THREADS"] = "1"
     for leaf in options.leaves or LEAVES:
         report(leaf.replace("{cpu}", host_cpu()), options)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._apart import Caps, Ended, allow, apart, held, peak, restart_peak
+from benchmarks._arguments import at_least, positive
 from benchmarks._decompose_tables import STAGES, page
 from benchmarks._graphs import FAMILIES, SITES, Graph, costs_of, module_of, tree_of
 from benchmarks._partitioners import OURS, PARTITIONERS
@@ -196,11 +197,13 @@ def _stages_line(row: Any, before: Any) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", nargs="*", type=int, metavar="SIZE", help="numbers of operations")
+    parser.add_argument("sizes", nargs="*", type=at_least(1), metavar="SIZE", help="numbers of operations")
     parser.add_argument("--families", nargs="+", default=tuple(FAMILIES), choices=FAMILIES, metavar="NAME")
     parser.add_argument("--peers", nargs="*", choices=PARTITIONERS, metavar="NAME", help=", ".join(PARTITIONERS))
-    parser.add_argument("--cap", type=int, default=60, help="seconds of processor time, %(default)s unless given")
-    parser.add_argument("--memory", type=float, default=8.0, help="gigabytes, %(default)s unless given")
+    parser.add_argument(
+        "--cap", type=at_least(1), default=60, help="seconds of processor time, %(default)s unless given"
+    )
+    parser.add_argument("--memory", type=positive, default=8.0, help="gigabytes, %(default)s unless given")
     parser.add_argument("--costs", action="store_true", help="choose sites by cost")
     parser.add_argument("--rows", type=Path, help="a file of rows, which are kept and not measured again")
     parser.add_argument("--markdown", type=Path, help="write tables of all rows of the file")

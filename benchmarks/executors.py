@@ -31,6 +31,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from benchmarks._arguments import at_least, check_models
 from benchmarks._kinds import KINDS
 from benchmarks.tvm_schedule import Run, best, given, host_cpu, line, names, network, sample
 from benchmarks.tvm_schedule import tvm as directly
@@ -207,16 +208,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument(
-        "--models", nargs="+", default=["squeezenet"], metavar="MODEL", help=", ".join([*names(), *KINDS])
+        "--models",
+        nargs="+",
+        default=["squeezenet"],
+        metavar="MODEL",
+        help=f"{', '.join(names())}; of section c also {', '.join(KINDS)}",
     )
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=at_least(1), default=20)
     options = parser.parse_args()
     if unknown := sorted(set(options.sections) - SECTIONS.keys()):
         parser.error(f"no section {unknown[0]!r}; there is {', '.join(SECTIONS)}")
+    sections = options.sections or list(SECTIONS)
+    check_models(parser, options.models, (*names(), *KINDS) if sections == ["c"] else names())
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does
-    for name in options.sections or SECTIONS:
+    for name in sections:
         SECTIONS[name](options)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import tvmtarget as tt
+from benchmarks._arguments import at_least
 from benchmarks._control import controlled
 from benchmarks._graphs import (
     FAMILIES,
@@ -135,8 +136,8 @@ def _run(plan: Plan, module: tt.IRModule, rng: random.Random) -> None:
 def main() -> None:
     """Print failing seeds, and how many were tried."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int, nargs="?", default=COUNT)
-    parser.add_argument("first", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=at_least(1), nargs="?", default=COUNT)
+    parser.add_argument("first", type=at_least(0), nargs="?", default=0)
     options = parser.parse_args()
     count, first = options.count, options.first
     begin = time.process_time()

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks._arguments import at_least
 from tvmtarget.backends.c.memory_plan import Buffer, Pool, plan_memory
 from tvmtarget.errors import MemoryTooSmallError
 
@@ -175,10 +176,12 @@ def row(name: str, buffers: Sequence[Buffer], capacity: int | None, options: dic
 def main() -> None:
     """Print a row for each family and size, and for each file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory_plan")
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES)
+    parser.add_argument("sizes", nargs="*", type=at_least(2), default=SIZES)
     parser.add_argument("--csv", type=Path, help="folder of MiniMalloc's files")
-    parser.add_argument("--effort", type=int, help="effort of full and fits; by default that of plan_memory")
+    parser.add_argument("--effort", type=at_least(0), help="effort of full and fits; by default that of plan_memory")
     given = parser.parse_args()
+    if given.csv and not any(given.csv.glob("*.csv")):
+        parser.error(f"argument --csv: {str(given.csv)!r} is no folder with files *.csv")
     options = {} if given.effort is None else {"effort": given.effort}
     titles = ("greedy", "full", "hill climbing", "fits")
     print(f"{'':<10}{'buffers':>8}{'live bytes':>12}", *(f"{title:>18}" for title in titles))

@@ -140,6 +140,9 @@ def _print_trees(count: int, first: int, families: Sequence[str]) -> None:
     print(f"{'family':>10} {'number':>6} | {columns} {'least':>7} | {'bound':>7} | seconds: oracle, ours | worst seed")
     for family in families:
         found = [one for seed in range(first, first + count) if (one := judged_tree(seed, family)) is not None]
+        if not found:
+            print(f"{family:>10} {0:>6} | no program has a plan")
+            continue
         ratios = sorted(one.by_cost for one in found)
         same = sum(ratio <= SAME for ratio in ratios) / len(ratios)
         times = f"{median(one.solving for one in found):.3f} {median(one.planning for one in found):.3f}"
@@ -164,19 +167,24 @@ def main() -> None:
     parser.add_argument("words", nargs="*", help="the words after `oracle`, as above")
     words = parser.parse_args().words
     kind = words.pop(0) if words[:1] in (["clusters"], ["trees"]) else ""
-    families = words[2:] if kind == "trees" else []
+    most = len(CLUSTERS) if kind == "clusters" else 2
+    families = words[most:] if kind == "trees" else []
     unknown = [name for name in families if name not in FAMILIES]
-    if unknown or not all(word.isdecimal() for word in words[: len(words) - len(families)]):
-        parser.error(f"{' '.join(words)!r} are not numbers, and families of {', '.join(FAMILIES)} after them")
-    numbers = [int(word) for word in words[: len(words) - len(families)]]
+    given = words[: len(words) - len(families)]
+    if unknown or len(given) > most or not all(word.isdecimal() for word in given):
+        after = f" and then families of {', '.join(FAMILIES)}" if kind == "trees" else ""
+        parser.error(f"{' '.join(words)!r} are not at most {most} numbers{after}")
+    numbers = [int(word) for word in given]
+    if 0 in (*numbers[:1], *numbers[2:]):
+        parser.error("only the first seed can be 0")
     if kind == "clusters":
-        _print_clusters(*(*numbers, *CLUSTERS[len(numbers) :])[: len(CLUSTERS)])
+        _print_clusters(*numbers, *CLUSTERS[len(numbers) :])
         return
     if kind == "trees":
         count, first = (*numbers, *(TREES, 0)[len(numbers) :])
         _print_trees(count, first, families or FAMILIES)
         return
-    count, first = (*numbers, *(COUNT, 0)[len(numbers) :])[:2]
+    count, first = (*numbers, *(COUNT, 0)[len(numbers) :])
     columns = f"{'mean':>7} {'p90':>7} {'p99':>7} {'max':>7}"
     print(f"{'programs':>14} {'number':>6} | {columns} {'least':>7} | by preference: {columns} | seconds: oracle, ours")
     every: list[tuple[str, Judged]] = []

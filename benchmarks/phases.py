@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import tvmtarget as tt
 from benchmarks._apart import Caps, Ended, apart
+from benchmarks._arguments import at_least
 from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.partition.costs.estimate import Estimates
@@ -99,9 +100,11 @@ def phases_of(family: str, size: int, sites: int, has_costs: bool) -> dict[str, 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row per case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sizes", nargs="*", type=int, metavar="SIZE", help="numbers of operations")
+    parser.add_argument("sizes", nargs="*", type=at_least(1), metavar="SIZE", help="numbers of operations")
     parser.add_argument("--families", nargs="+", default=("chain", "transformer", "random"), choices=FAMILIES)
-    parser.add_argument("--cap", type=int, default=120, help="seconds of processor time, %(default)s unless given")
+    parser.add_argument(
+        "--cap", type=at_least(1), default=120, help="seconds of processor time, %(default)s unless given"
+    )
     options = parser.parse_args(arguments)
     names = " | ".join(PHASES)
     print(f"| graph | operations | sites | {names} | whole | since, operator | since, attribute |")

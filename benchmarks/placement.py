@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
+from benchmarks._arguments import at_least, check_models
 from benchmarks._predicted import Prediction, explored, predictions, spread
 from benchmarks.tvm_schedule import apart, line, names, network
 
@@ -325,14 +326,14 @@ def main() -> None:
     parser.add_argument("--save-costs", metavar="FILE", help="write the rates")
     parser.add_argument("--skip-predictions", action="store_true")
     parser.add_argument("--log", default="memory:", help="a tuning log, in memory unless given")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--trials", type=int, help="measure at most so many placements of a model; 0: none")
-    parser.add_argument("--builds", type=int, default=3, help="of each program; where weights lie differs")
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--trials", type=at_least(0), help="measure at most so many placements of a model; 0: none")
+    parser.add_argument("--builds", type=at_least(1), default=3, help="of each program; where weights lie differs")
+    parser.add_argument("--rounds", type=at_least(1), default=25)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a busy machine, with one thread")
     options = parser.parse_args()
-    if unknown := sorted({name for name in options.models if not name.endswith(".onnx")} - {"digits", *names()}):
-        parser.error(f"no model {', '.join(unknown)}; choose from {', '.join(('digits', *names()))}")
+    named = [name for name in options.models if not name.endswith(".onnx")]
+    check_models(parser, named, ("digits", *names()))
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     from benchmarks.run import targets
     from tvmtarget import Target

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks._arguments import at_least
+
 PRODUCTS = ((1, 256, 256), (32, 256, 256), (128, 384, 384), (128, 768, 768))  # rows, terms, columns
 WINDOWS = ((64, 56, 1, 1), (256, 14, 1, 1), (64, 56, 3, 1), (128, 28, 3, 2))  # channels, height, window, stride
 FORMS = {
@@ -102,8 +104,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks quantized", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="parts of names of the cases")
     parser.add_argument("--leaf", default="llvm", help="the target (llvm)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="turns (5)")
+    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="turns (5)")
     options = parser.parse_args()
+    chosen = {name: make for name, make in cases().items() if any(word in name for word in options.names or ("",))}
+    if not chosen:
+        parser.error(
+            f"no case has a name with {' or '.join(map(repr, options.names))}, such as {next(iter(cases()))!r}"
+        )
     os.environ["TVM_NUM_THREADS"] = "1"
     import onnxruntime
 
@@ -112,9 +119,7 @@ def main() -> None:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     print(f"{'':<36}{'onnxruntime':>12}{options.leaf[:24]:>12}{'ratio':>8}{'apart':>9}")
-    for name, make in cases().items():
-        if options.names and not any(word in name for word in options.names):
-            continue
+    for name, make in chosen.items():
         made, inputs = make()
         session = onnxruntime.InferenceSession(made.SerializeToString(), settings, providers=["CPUExecutionProvider"])
         program = tt.build(made, options.leaf)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvmtarget as tt
+from benchmarks._arguments import at_least
 from benchmarks._small import STYLES, small
 from benchmarks._trees import FAMILIES, tree_case
 from tvmtarget.errors import InfeasibleError
@@ -178,8 +179,8 @@ def _alone(case: _Case, plan: Plan, about: str, op: str) -> Iterator[Answer]:
 def main() -> None:
     """Query plans until there are enough answers; print wrong ones, then how many of each kind were compared."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int, nargs="?", default=COUNT)
-    parser.add_argument("first", type=int, nargs="?", default=0)
+    parser.add_argument("count", type=at_least(1), nargs="?", default=COUNT)
+    parser.add_argument("first", type=at_least(0), nargs="?", default=0)
     options = parser.parse_args()
     count, seed = options.count, options.first
     first, begin = seed, time.process_time()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks._apart import Caps, Ended, apart
+from benchmarks._arguments import at_least, positive
 from benchmarks._graphs import FAMILIES, module_of, tree_of
 from benchmarks._results import growth
 from tvmtarget.ir.module import IRModule
@@ -96,9 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line per row and scale."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS, metavar="NAME", help=", ".join(ROWS))
-    parser.add_argument("--scale", nargs="+", type=float, default=SCALES, metavar="FACTOR")
-    parser.add_argument("--cap", type=int, default=60, help="seconds of processor time, %(default)s unless given")
+    parser.add_argument("--scale", nargs="+", type=positive, default=SCALES, metavar="FACTOR", help="at most 1")
+    parser.add_argument(
+        "--cap", type=at_least(1), default=60, help="seconds of processor time, %(default)s unless given"
+    )
     options = parser.parse_args(arguments)
+    if max(options.scale) > 1:
+        parser.error(f"argument --scale: {max(options.scale):g} is more than 1, the largest scale")
     print(f"{'row':>16} {'count':>6} {'plain':>9} {'with':>9} {'more':>9} {'doubling':>8}")
     for row in options.rows:
         most = (OPTIONS[row] if row in OPTIONS else TREES[row])[0]

@@ -16,6 +16,7 @@ from collections import Counter
 
 import onnx
 
+from benchmarks._arguments import at_least, check_models, positive
 from benchmarks.tvm_schedule import CLOCKS, apart, best, host_cpu, line, names, network, onnxruntime, sample
 
 DEFAULT = ("squeezenet", "resnet50")
@@ -67,12 +68,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join((*names(), "all")))
     parser.add_argument("--log", default="benchmark-tuning.db", help="the tuning log, %(default)s unless given")
-    parser.add_argument("--trials", type=int, help="tune with at most so many trials a model")
-    parser.add_argument("--seconds", type=float, help="tune for so many seconds a model")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--trials", type=at_least(0), help="tune with at most so many trials a model")
+    parser.add_argument("--seconds", type=positive, help="tune for so many seconds a model")
+    parser.add_argument("--threads", type=at_least(1), default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=at_least(1), default=20)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="%(default)s unless given")
     options = parser.parse_args()
+    check_models(parser, options.models, (*names(), "all"))
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does
     print(f"{targets(options.threads)[0]}; times in ms")

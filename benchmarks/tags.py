@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from benchmarks._arguments import at_least
+
 # What to import, once; then what is timed.
 OURS = "from tvmtarget import Target; from tvmtarget.tags.registry import default_registry"
 THEIRS = "import tvm; from tvm.target import Target, list_tags"
@@ -103,7 +105,7 @@ def _run(code: str) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="processes for each time")
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="processes for each time")
     rounds = parser.parse_args().rounds
     print(f"{'ms':<44} {'TVM':>9} {'tvmtarget':>9}")
     counts = _output(f"{THEIRS}\nprint(len(list_tags()))"), _output(f"{OURS}\nprint(len(default_registry()))")

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from benchmarks._arguments import at_least
+
 T = TypeVar("T")
 
 WITH_HOST: dict[str, object] = {
@@ -173,8 +175,8 @@ def milliseconds(work: Callable[[], object]) -> float:
 def main() -> None:
     """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="processes for each cold time")
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of children")
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="processes for each cold time")
+    parser.add_argument("--sizes", type=at_least(1), nargs="*", default=SIZES, help="numbers of children")
     options = parser.parse_args()
     cold(options.rounds)
     warm()

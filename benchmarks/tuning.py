@@ -25,6 +25,8 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks._arguments import at_least
+
 if TYPE_CHECKING:
     from tvmtarget import Target
     from tvmtarget.autotune.log.records import Trial
@@ -298,8 +300,8 @@ def theirs(folder: Path, count: int, queries: int) -> None:
 def main() -> None:
     """Print a row for each size and side, then ratios, growth and goals."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tuning", description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--sizes", type=at_least(TARGETS * WORKLOADS), nargs="+", default=[1_000, 10_000, 100_000])
+    parser.add_argument("--queries", type=at_least(TARGETS), default=1000)
     parser.add_argument("--side", choices=(*SIDES, "only ours"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:

@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from benchmarks._arguments import at_least, check_models
 from benchmarks._kinds import KINDS
 
 Run = Callable[[], Any]
@@ -189,21 +190,27 @@ def main() -> None:
     parser.add_argument(
         "models", nargs="*", default=DEFAULT, metavar="MODEL", help=", ".join((*names(), "all", *KINDS, "kinds"))
     )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=at_least(1), default=2)
+    parser.add_argument("--rounds", type=at_least(1), default=20)
     parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="%(default)s unless given")
     parser.add_argument("--mcpu", help="a CPU by LLVM's name, '' for a generic one; this machine's by default")
     parser.add_argument("--open", action="store_true", help="only a run knows the height and width of images")
     parser.add_argument("--skip-plain", action="store_true", help="leave TVM without the schedule out")
     options = parser.parse_args()
+    groups = {"all": names(), "kinds": tuple(KINDS)}
+    models = [name for word in options.models for name in groups.get(word, (word,))]
+    check_models(parser, models, (*names(), "all", *KINDS, "kinds"))
     os.environ["TVM_NUM_THREADS"] = str(options.threads)
     os.environ.setdefault("TVM_BIND_THREADS", "0")  # as the backend does
     if options.mcpu is None:
         options.mcpu = host_cpu()
+    elif options.mcpu:
+        from tvmtarget import Target
+
+        Target("llvm", {"mcpu": options.mcpu})  # TVM compiles for a generic CPU where it does not know the name
     print(f"mcpu {options.mcpu or 'generic'}, {options.threads} threads; times in ms, compiling in s")
     print(line("model", "ort", "schedule", "/ ort", "compile", "plain", "/ ours", "compile", "error"))
-    groups = {"all": names(), "kinds": tuple(KINDS)}
-    for name in [name for word in options.models for name in groups.get(word, (word,))]:
+    for name in models:
         print(row(name, options), flush=True)
 
 

@@ -6,6 +6,7 @@ from itertools import repeat
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks._apart import Caps, Ended, apart
 from benchmarks._decompose_tables import page
 from benchmarks._graphs import FAMILIES
@@ -71,6 +72,29 @@ def test_tables_say_what_was_too_much_and_what_was_not_tried_after_that():
     assert "| chain | tvm | 0.1 (10x) | > 60 s | - |  |" in text
     assert "tvm takes, as multiples of tvmtarget at 4,000 operations: chain > 1,500." in text
     assert markdown(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | --: |\n| x | 1 |"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("graphs 1", "'1' is not a whole number of at least 2"),
+        ("requests --scale nan", "'nan' is not a number above 0"),
+        ("requests --scale 2", "2 is more than 1"),
+        ("oracle trees 0", "only the first seed can be 0"),
+        ("oracle 1 2 3", "'1 2 3' are not at most 2 numbers"),
+        ("memory_plan --csv /nowhere", "'/nowhere' is no folder with files *.csv"),
+        ("executors leaf --models separable", "no model separable; choose from bvlc_alexnet"),
+        ("quantized zz", "no case has a name with 'zz'"),
+        ("tvm_schedule --mcpu zz", "error: mcpu 'zz' of kind 'llvm' is not a chip"),
+    ],
+)
+def test_arguments_that_a_benchmark_cannot_work_with_are_errors(monkeypatch, capsys, words, problem):
+    monkeypatch.setattr("sys.argv", ["benchmarks", *words.split()])
+    monkeypatch.setenv("TVM_NUM_THREADS", "1")  # which some set, and which is restored
+    monkeypatch.setenv("TVM_BIND_THREADS", "0")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert problem in f"{capsys.readouterr().err}{ended.value}"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
