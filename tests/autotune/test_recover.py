@@ -48,6 +48,17 @@ def test_of_a_whole_database_all_lines_are_found(tmp_path, whole):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["log.db", "log.db.damaged", "log.db.damaged1"]
 
 
+def test_overflow_pages_that_refer_to_each_other_do_not_make_recovery_endless(tmp_path, whole):
+    path, size = tmp_path / "log.db", int.from_bytes(whole[16:18])
+    local = (size - 12) * 32 // 255 - 20  # bytes of a row in its page, as the file format computes them
+    length = local + 10**8 * (size - 4)
+    number = bytes([0x80 | length >> 7 * at & 0x7F for at in range(6, 0, -1)] + [length & 0x7F])
+    page = (len(whole) // size + 2).to_bytes(4)
+    row = b"\x0d\0\0\0\1\0\0\0\0\x0a" + number + b"\1" + bytes(local) + page
+    path.write_bytes(whole + row.ljust(size) + page.ljust(size))
+    assert recover(path)[0] == len(RECORDS)
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=4))
 def test_a_flip_of_any_bit_costs_at_most_one_line(tmp_path_factory, whole, flips):

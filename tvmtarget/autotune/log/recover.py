@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from tvmtarget.autotune.log.entries import packed, unpacked
-from tvmtarget.autotune.log.lines import parse_record
+from tvmtarget.autotune.log.lines import MAX_LINE, parse_record
 from tvmtarget.autotune.log.sqlite_store import PAGE, SqliteStore
 from tvmtarget.errors import LogError, NewerLogError, ReadOnlyLogError
 from tvmtarget.untrusted import read_bytes
@@ -120,12 +120,15 @@ def _payload(page: bytes, at: int, size: int, pages: Mapping[int, bytes]) -> byt
     most, least = size - 35, (size - 12) * 32 // 255 - 23
     if length <= most:
         return page[at : at + length]
+    if length > MAX_LINE + size:  # a damaged number, which pages that refer to each other would never reach
+        raise ValueError
     local = least + (length - least) % (size - 4)
     local = local if local <= most else least
-    data, following = page[at : at + local], int.from_bytes(page[at + local : at + local + 4])
+    data, following = bytearray(page[at : at + local]), int.from_bytes(page[at + local : at + local + 4])
     while len(data) < length and (more := pages.get(following)):
-        data, following = data + more[4 : 4 + length - len(data)], int.from_bytes(more[:4])
-    return data
+        data += more[4 : 4 + length - len(data)]
+        following = int.from_bytes(more[:4])
+    return bytes(data)
 
 
 def _line(payload: bytes) -> str:
