@@ -75,6 +75,7 @@ def test_lookup_explains(cli, log, workload):
         (["stats", "none.jsonl"], "error: there is no log 'none.jsonl'"),
         (["retract", "{log}", "d1:zz", "--why", "x"], "error: no line of"),
         (["import", "{log}", "none.log"], "error: no file 'none.log'"),
+        (["import", "{log}", "{log}"], "is a log of this library, of which `tvmtarget log merge` adds the records"),
         (["export", "{log}", "/no/such/place.jsonl"], "error: '/no/such/place.jsonl' cannot be written"),
     ],
 )

@@ -374,8 +374,6 @@ def _with_warnings(log: TuningLog) -> TuningLog:
 
 
 def _import(log: TuningLog, source: Path, targets: Sequence[Target]) -> Imported:
-    if source.suffix == ".db":
-        raise LogError(f"{str(source)!r} is a log of this library, of which `tvmtarget log merge` adds the records")
     if os.path.isdir(source):
         from tvmtarget.autotune.log.importers.metaschedule import import_metaschedule
 

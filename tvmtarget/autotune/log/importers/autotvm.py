@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tvmtarget.autotune.log.importers.import_common import (
+    OWN_LOG,
     Imported,
     device_lookup,
     import_lines,
@@ -63,7 +64,7 @@ def _records(device: Callable[[Target], Target], line: object) -> list[Record]:
     if not isinstance(line, dict):
         raise LogError(f"a record of AutoTVM is an object, not {shown(line)}")
     if line.keys() >= {"t", "v", "d"}:
-        raise LogError("it is of a log of this library, of which `tvmtarget log merge` adds the records")
+        raise LogError(f"it is of {OWN_LOG}")
     if line.get("version") != 0.2:
         raise LogError(f"a record of AutoTVM has version 0.2, not {shown(line.get('version'))}")
     target_text, task, args = _several(line, "input", 3)

@@ -23,9 +23,20 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.untrusted import open_regular, unpack_gzip
 
-__all__ = ["Imported", "device_lookup", "import_lines", "leaf_of", "opened", "picoseconds", "target_record", "writable"]
+__all__ = [
+    "OWN_LOG",
+    "Imported",
+    "device_lookup",
+    "import_lines",
+    "leaf_of",
+    "opened",
+    "picoseconds",
+    "target_record",
+    "writable",
+]
 
-_GZIP = b"\x1f\x8b"  # magic number
+OWN_LOG = "a log of this library, of which `tvmtarget log merge` adds the records"
+_GZIP, _SQLITE = b"\x1f\x8b", b"SQLite format 3\0"  # magic numbers
 _FAILED = 10**8  # seconds; tuners write 1e9 or 1e10 for a failure
 
 
@@ -114,13 +125,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         A binary stream.
 
     Raises:
-        LogError: the file cannot be read.
+        LogError: the file cannot be read, or is a database.
     """
     with open_regular(path, error=LogError) as file:
-        is_packed = file.read(len(_GZIP)) == _GZIP
+        begin = file.read(len(_SQLITE))
+        if begin == _SQLITE:
+            raise LogError(f"{str(path)!r} is {OWN_LOG}")
         file.seek(0)
         try:
-            yield unpack_gzip(file, repr(str(path)), error=LogError) if is_packed else file
+            yield unpack_gzip(file, repr(str(path)), error=LogError) if begin.startswith(_GZIP) else file
         except (OSError, EOFError, zlib.error) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise LogError(f"{str(path)!r} cannot be read: {reason}") from error
