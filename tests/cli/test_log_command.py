@@ -99,6 +99,10 @@ def test_merge_export_and_diff(cli, log, tmp_path):
     code, printed, _ = cli("log", "diff", log, other)
     assert code == 1
     assert printed.splitlines()[1].endswith(f"{trial(2, 900).digest} -> {trial(3, 100).digest}, 0.111 of the cost")
+    code, printed, _ = cli("log", "diff", log, other, "--json")
+    data = json.loads(printed)
+    assert (code, len(data["only_left"]), data["only_right"]) == (1, 2, [trial(3, 100).digest])
+    assert data["changed"][0]["right"] == trial(3, 100).digest
 
 
 def test_import_prints_rejected_lines(cli, log, tmp_path):
@@ -141,6 +145,8 @@ def test_verify_and_repair(cli, log):
     connection.close()
     code, out, _ = cli("log", "verify", log)
     assert (code, "record 5: " in out, "it was changed or cut" in out) == (1, True, True)
+    code, printed, _ = cli("log", "verify", log, "--json")
+    assert (code, json.loads(printed)) == (1, {"url": str(log), "problems": out.splitlines()})
     assert cli("log", "repair", log)[1] == "1 line moved\n"
     assert cli("log", "verify", log)[0] == 0
     log.write_bytes(b"PK")

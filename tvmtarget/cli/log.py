@@ -257,7 +257,7 @@ def export(
 
 
 @app.command("verify")
-def verify(log: Log) -> None:
+def verify(log: Log, as_json: Json = False) -> None:
     """Check every line of a log.
 
     The exit code is 1 if a line is invalid, and 2 if the log cannot be read.
@@ -269,11 +269,12 @@ def verify(log: Log) -> None:
         for problem in error.problems:
             typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(2) from error
-    for problem in problems:
-        typer.echo(problem)
+    if as_json:
+        print_json({"url": log, "problems": problems})
+    else:
+        typer.echo("\n".join(problems) or "no problems found")
     if problems:
         raise typer.Exit(1)
-    typer.echo("no problems found")
 
 
 @app.command("repair")
@@ -354,14 +355,17 @@ def compact(
 
 
 @app.command("diff")
-def diff(left: Log, right: Log) -> None:
+def diff(left: Log, right: Log, as_json: Json = False) -> None:
     """Print the differences between two logs, and between the candidates that they choose.
 
     The exit code is 1 if the logs differ.
     """
     with read_log(left) as first, read_log(right) as second:
         found = first.diff(second)
-    typer.echo(str(found))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        typer.echo(str(found))
     if found:
         raise typer.Exit(1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -97,6 +97,14 @@ class LogDifference:
     def __str__(self) -> str:
         counts = f"{counted(len(self.only_left), 'line')} only in the first, {len(self.only_right)} only in the second"
         return "\n".join([counts, *map(str, self.changed)])
+
+    def to_json(self) -> dict[str, object]:
+        """Return the difference as data.
+
+        Returns:
+            An object of JSON.
+        """
+        return asdict(self)
 
 
 def compare(left: Store, right: Store) -> LogDifference:
