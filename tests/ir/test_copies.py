@@ -24,6 +24,7 @@ def used(module):
 def test_a_copy_of_a_module_is_equal_and_trusted_only_if_the_module_is(copied, trust):
     module = used(IRModule.parse(TEXT, trust=trust).with_attrs(note=["a"]))
     assert copied(module) == module
+    assert hash(copied(module)) == hash(module)
     assert copied(module).is_trusted == trust
     assert copied(module.main) == module.main
 

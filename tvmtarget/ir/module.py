@@ -75,6 +75,10 @@ class IRModule:
             self, "attrs", MappingProxyType({name: _frozen(value) for name, value in self.attrs.items()})
         )
 
+    def __hash__(self) -> int:
+        # Without the attributes, whose values need not be hashable.
+        return hash((self.functions, self.target))
+
     def __reduce__(self) -> tuple[object, ...]:
         # A mapping proxy cannot be pickled, so that the attributes travel as a dict.
         return (partial(IRModule, is_trusted=self.is_trusted), (self.functions, self.target, dict(self.attrs)))

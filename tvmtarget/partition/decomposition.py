@@ -247,7 +247,7 @@ class _OpNames:
         return is_known or name.startswith(self._parts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decomposition:
     """A decomposed module with everything that was decided on the way; `module` alone is enough to build from.
 

@@ -114,7 +114,10 @@ def _system_of(leaf: Target) -> Target:
 
 @check_methods("__init__")
 class Plan(Decomposition):
-    """The result of `decompose`: the decomposition, and questions to it."""
+    """The result of `decompose`: the decomposition, and questions to it.
+
+    A plan is equal to itself only; `plan.module` and `plan.sites()` of two plans can be compared.
+    """
 
     @classmethod
     def of(cls, decomposition: Decomposition) -> Self:
