@@ -449,6 +449,20 @@ def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(chan
             "op 'c' has windows that need 3 elements along axis 3 of 'x' beside its padding, not 2",
         ),
         (
+            helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[-1, 0, 0, 0]),
+            (1, 1, 3, 3), {"w": np.ones((1, 1, 2, 2), "float32")},
+            "op 'c' has pads [-1, 0, 0, 0]; give 4 numbers of at least 0",
+        ),
+        (
+            helper.make_node("Conv", ["x", "w"], ["y"], name="c", kernel_shape=[1, 1]),
+            (1, 1, 3, 3), {"w": np.ones((1, 1, 2, 2), "float32")},
+            "op 'c' has kernel_shape [1, 1], but weights of shape [1, 1, 2, 2]",
+        ),
+        (
+            helper.make_node("DepthToSpace", ["x"], ["y"], name="d", blocksize=2), (1, 6, 2, 2), {},
+            "op 'd' needs a multiple of 4 along axis 1 of 'x', not 6",
+        ),
+        (
             helper.make_node("PRelu", ["x", "w"], ["y"], name="r"), (2, 4, 1), {"w": np.ones(4, "float32")},
             "the slope of op 'r' does not fit: 'w' of shape (4,) does not broadcast to 'x' of shape (2, 4, 1)",
         ),
@@ -457,6 +471,45 @@ def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(chan
 def test_operands_that_runtimes_take_otherwise_are_rejected(node, shape, constants, problem):
     with pytest.raises(ModelError, match=re.escape(problem)):
         tt.IRModule.from_onnx(small(node, shape=shape, opset=19, **constants))
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes", "problem"),
+    [
+        ("Softmax", (), {"axis": 2}, "has axis 2, but 'x' has 2 dimensions: axes are -2 to 1"),
+        ("Flatten", (), {"axis": 3}, "has axis 3, but 'x' has 2 dimensions: axes are -2 to 1"),
+        ("CumSum", (2,), {}, "has axis 2, but"),
+        ("ReduceMean", (), {"axes": [-3]}, "has axis -3, but"),
+        ("ReduceSum", ([2],), {}, "has axis 2, but"),
+        (
+            "OneHot",
+            (3, [0, 1]),
+            {"axis": 3},
+            "has axis 3, but 'x' has 2 dimensions and OneHot adds 1: axes are -3 to 2",
+        ),
+        ("Unsqueeze", ([0, -4],), {}, "has axes [0, -4], of which one is repeated"),
+        ("Squeeze", ([0],), {}, "removes axis 0 of 'x', whose size is 2, not 1"),
+        ("Transpose", (), {"perm": [1, 1]}, "has perm [1, 1], which is no order of 2 dimensions"),
+        ("Slice", ([0], [1], [2]), {}, "has axis 2, but"),
+        ("Slice", ([0], [1, 1]), {}, "has lists of different lengths: 1 starts, 2 ends"),
+        ("Slice", ([0], [1], [1], [0]), {}, "has a step of 0"),
+        ("Split", ([1, 1],), {"axis": 1}, "has parts of [1, 1] elements, but 'x' has 3 along axis 1"),
+        ("Pad", ([1, 1],), {}, "has 2 pads; give two for each of 2 dimensions"),
+        ("Tile", ([2],), {}, "has repeats [2]; give a count for each of 2 dimensions"),
+        ("TopK", ([4],), {}, "returns 4 elements along axis -1 of 'x', which has 3"),
+    ],
+)
+def test_arguments_that_fit_no_shape_are_errors_of_the_operation(kind, operands, attributes, problem):
+    """Engines find some of them, and some read or write other elements."""
+    names = [f"c{at}" for at in range(len(operands))]
+    results = [f"y{at}" for at in range(2 if kind in ("Split", "TopK") else 1)]
+    node = helper.make_node(kind, ["x", *names], results, name="n", **attributes)
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in zip(names, operands, strict=True)]
+    ends = [helper.make_tensor_value_info(name, 7 if (kind, name) == ("TopK", "y1") else 1, None) for name in results]
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, [2, 3])], ends, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match=re.escape(f"op 'n' {problem}")):
+        tt.IRModule.from_onnx(model)
 
 
 @pytest.mark.parametrize(

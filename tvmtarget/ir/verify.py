@@ -36,6 +36,7 @@ from tvmtarget.ir.function import (
     operand_functions,
 )
 from tvmtarget.ir.op_aliases import count_ops
+from tvmtarget.ir.operator_arguments import CHECKED_OPS, READ_OPERANDS, argument_problems
 from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.result_types import contradicted_results
 from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
@@ -955,6 +956,19 @@ def _windows_fit(body: _Body) -> Iterator[str]:
                 yield f"{_op(call)} has windows that need {needed} elements {where} beside its padding, not {size}"
 
 
+def _arguments_fit(body: _Body) -> Iterator[str]:
+    """Yield operations whose axes, pads or sizes do not fit their operands; those of nested bodies need not run."""
+    function = body.function
+    calls = () if function.ops.isdisjoint(CHECKED_OPS) else [one for one in function.body if one.op in CHECKED_OPS]
+    if not calls:
+        return
+    shapes = body.shapes_of(name for call in calls for name in call.inputs[:READ_OPERANDS])
+    constants = {one.name: one.data for one in function.constants}
+    version = dict(function.opsets).get("", 1)
+    for call in calls:
+        yield from (f"{_op(call)} {problem}" for problem in argument_problems(call, version, shapes, constants))
+
+
 def _scales_are_positive(body: _Body) -> Iterator[str]:
     """Yield resizings by constants that are no scales (ONNX, Resize)."""
     calls = body.calls_of("onnx.Resize", "onnx.Upsample")
@@ -1006,6 +1020,7 @@ RULES: tuple[Callable[[_Body], Iterator[str]], ...] = (
     _effects_of_bodies_are_marked,
     _opsets_are_stated,
     _versions_are_known,
+    _arguments_fit,
     _scales_are_positive,
     _slopes_fit,
     _windows_fit,
@@ -1018,6 +1033,7 @@ _RULES_OF_OPERATORS = (
     _opaque_code_is_alone,
     _opsets_are_stated,
     _versions_are_known,
+    _arguments_fit,
     _scales_are_positive,
     _slopes_fit,
     _windows_fit,
