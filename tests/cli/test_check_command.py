@@ -35,6 +35,10 @@ def test_unknown_counts_as_no_without_the_option(cli, options, code):
     assert answer["nearest"]
 
 
+def test_accepting_what_is_unknown_needs_a_constraint(cli):
+    assert cli("check", "llvm", "--unknown")[0] == 2
+
+
 def test_the_edited_target_is_checked(cli):
     command = "check", "llvm", "--set", "num-cores=8", "--satisfies", "llvm(num-cores>=4)"
     assert cli(*command)[0] == 0

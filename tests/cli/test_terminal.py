@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from tvmtarget.cli.main import _Printable
+from tvmtarget.cli.options import print_json
 from tvmtarget.untrusted import printable
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,12 @@ DIGITS, NPZ = "examples/digits.onnx", "examples/digits.npz"
 )
 def test_control_characters_are_escaped(text, expected):
     assert printable(text) == expected
+
+
+def test_json_has_texts_for_numbers_that_are_not_finite(capsys):
+    print_json({"ratios": [float("inf"), -float("inf"), float("nan"), 0.5], "größe": "NaN"})
+    assert '"größe": "NaN"' in (printed := capsys.readouterr().out)
+    assert json.loads(printed, parse_constant=pytest.fail)["ratios"] == ["Infinity", "-Infinity", "NaN", 0.5]
 
 
 def test_a_terminal_gets_colours_and_no_other_escape_sequence():

@@ -121,6 +121,10 @@ def test_errors_are_one_line_each(cli, tmp_path):
         (["--space", "metaschedul"], "unknown --space 'metaschedul'; did you mean 'metaschedule'?"),
         (["--insecure"], "--insecure needs --workers"),
         (
+            ["--space", "own", "--level", "placement"],
+            "--space own needs --level kernel; other levels measure no kernels",
+        ),
+        (
             ["--costs", "roofline", "--level", "kernel"],
             "--costs needs --level placement; kernels and settings are measured without costs",
         ),

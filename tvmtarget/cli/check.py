@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import Json, print_json
+from tvmtarget.cli.options import Json, UsageError, print_json
 from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
 
 __all__ = ["check"]
@@ -38,6 +38,8 @@ def check(
     from tvmtarget.tags.finding import check_target, read_constraint
     from tvmtarget.tags.registry import default_registry
 
+    if unknown and not satisfies:
+        raise UsageError("--unknown has no effect without --satisfies; add --satisfies CONSTRAINT")
     tree, registry = read_target(target, edits, tvmc_options(context)), default_registry()
     # Only its errors are of interest: an inconsistent target cannot be resolved.
     tree.resolve()

@@ -142,8 +142,16 @@ def _last_equals(rule: str) -> int:
 def print_json(data: object) -> None:
     """Print data as indented JSON.
 
+    JSON has no numbers that are not finite: these are printed as the texts "Infinity", "-Infinity" and "NaN".
+
     Args:
         data: What `json.dumps` accepts.
     """
     # Names in models may be of any script, and escapes would make them unreadable.
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    try:
+        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        # Python writes these numbers as words, which are read again as texts here.
+        finite = json.loads(json.dumps(data), parse_constant=str)
+        text = json.dumps(finite, indent=2, ensure_ascii=False)
+    typer.echo(text)

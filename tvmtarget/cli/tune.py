@@ -86,6 +86,8 @@ def tune(
         raise UsageError("--objective throughput is not what tuning measures, which is latency; omit it")
     if partition.costs is not None and level and "placement" not in level:
         raise UsageError("--costs needs --level placement; kernels and settings are measured without costs")
+    if space != "auto" and level and "kernel" not in level:
+        raise UsageError(f"--space {space} needs --level kernel; other levels measure no kernels")
     with graceful_shutdown():
         try:
             rules, options = partition.rules, partition.options()
