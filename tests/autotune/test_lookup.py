@@ -10,6 +10,7 @@ from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial, write_file
 
 from tvmtarget import Constraint, Target, TuningLog
 from tvmtarget.autotune.log.distance import distance
+from tvmtarget.autotune.log.entries import entry_of, quick_entry
 from tvmtarget.autotune.log.match import Policy
 from tvmtarget.autotune.log.records import Candidate, Environment, Measurement, Retraction, Workload
 from tvmtarget.errors import LogError
@@ -82,6 +83,14 @@ def test_the_best_is_confirmed_then_compared_with_a_baseline_then_cheap():
     log = log_of(*trials)
     assert [match.candidate for match in log.top_k(MATMUL, ZNVER4, 9)] == [knobs(mb=at) for at in (5, 4, 3, 2, 1)]
     assert look(log).candidate == knobs(mb=5)
+
+
+def test_bytes_and_energies_are_kept_and_choose_no_candidate():
+    sizes = trial(2, measured=Measurement(status="ok", costs=[10], unit="B"))
+    log = log_of(trial(1, 1000), sizes)
+    assert look(log).candidate == knobs(mb=1)
+    assert sizes in log.trials(MATMUL, ZNVER4)
+    assert quick_entry(sizes.text.encode()).trial == entry_of(sizes).trial
 
 
 def test_the_score_of_a_candidate_is_the_median_of_its_trials():

@@ -172,10 +172,8 @@ def quick_entry(line: bytes) -> Entry | None:
         [value for value in (trial.requires, trial.search, trial.src) if value is not UNSET], -1
     ):
         return None
-    trust, score = rank_of(measured.status, measured.kind, measured.costs, baseline.costs if baseline else ()) or (
-        None,
-        None,
-    )
+    beside = baseline.costs if baseline else ()
+    trust, score = rank_of(measured.status, measured.kind, measured.unit, measured.costs, beside) or (None, None)
     columns = TrialColumns(
         trial.workload,
         trial.target,

@@ -148,7 +148,7 @@ class Measurement(_Part):
     Attributes:
         status: how the trial ended.
         kind: `search` for a single look, `confirm` for repeated comparison by turns, or `estimate`.
-        unit: picoseconds, bytes or microjoules.
+        unit: picoseconds, bytes or microjoules; only times rank candidates.
         costs: the cost of each repeat, in `unit`.
         baseline: what the cost is compared with.
     """
@@ -180,8 +180,9 @@ class Measurement(_Part):
 
     @property
     def rank(self) -> tuple[int, int] | None:
-        """The rank among the candidates of one target, the least first; None if it did not run."""
-        return rank_of(self.status, self.kind, self.costs, () if self.baseline is None else self.baseline.costs)
+        """The rank among the candidates of one target, the least first; None without a time."""
+        baseline = () if self.baseline is None else self.baseline.costs
+        return rank_of(self.status, self.kind, self.unit, self.costs, baseline)
 
 
 def digest_of(content: str) -> str:
@@ -209,21 +210,23 @@ def default_of(name: str, identity: str | None) -> str | None:
     return (identity or "") if name in DEFAULTS else None
 
 
-def rank_of(status: str, kind: str, costs: Sequence[int], baseline: Sequence[int]) -> tuple[int, int] | None:
+def rank_of(status: str, kind: str, unit: str, costs: Sequence[int], baseline: Sequence[int]) -> tuple[int, int] | None:
     """Return the rank of a measurement.
 
     Confirmed comes before searched before estimated; compared with a baseline before not compared; then the least cost.
+    Bytes and energies are no times, by which candidates are ranked.
 
     Args:
         status: how the trial ended.
         kind: the kind of the measurement.
+        unit: the unit of the costs.
         costs: the cost of each repeat.
         baseline: the costs of the baseline, empty if there is none.
 
     Returns:
-        Trust and score; None if the candidate did not run.
+        Trust and score; None if the candidate did not run, or its time was not measured.
     """
-    if status != "ok":
+    if status != "ok" or unit != "ps":
         return None
     cost, trust = median_low(costs), 2 * ("confirm", "search", "estimate").index(kind)
     ratio = _ratio(cost, baseline) if baseline else None
