@@ -20,7 +20,7 @@ SELU = """func @main(%x: float32[3]) opsets(onnx=17) { %a: float32[3] = onnx.Abs
     %y: float32[3] = onnx.Selu(%a) as selu return %y }"""
 # Thirty convolutions in one function, which take llvm several seconds.
 LONG = """
-import sys, warnings
+import signal, sys, warnings
 import numpy as np
 from onnx import helper
 import tvmtarget as tt
@@ -28,6 +28,14 @@ from models import small
 weights = np.zeros((64, 64, 3, 3), "float32")
 nodes = [helper.make_node("Conv", [f"v{i}", "w"], [f"v{i + 1}"], pads=[1 + i, 1, 1 + i, 1]) for i in range(30)]
 module = tt.IRModule.from_onnx(small(*nodes, inputs=("v0",), outputs=("v30",), shape=(1, 64, 8, 8), w=weights))
+if "Ctrl-C" in sys.argv:
+    tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "llvm", cache=False)  # imports TVM
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(1)
+    try:
+        tt.build(module, "llvm", cache=False)
+    except KeyboardInterrupt:
+        sys.exit(130)  # while TVM still compiles
 try:
     tt.build(module, "llvm", cache=False)
 except tt.errors.CompileError as error:
@@ -117,6 +125,14 @@ def test_a_compilation_that_takes_too_long_is_an_error_or_moves(monkeypatch):
     assert "TVMTARGET_MAX_COMPILE_SECONDS" in error
     assert warning.endswith("its operations run on other leaves now")
     assert largest == "0.0"
+
+
+@pytest.mark.slow
+def test_a_compilation_that_is_interrupted_lets_the_process_end_with_its_status(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    command = [sys.executable, "-c", LONG, "Ctrl-C"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_full_disk_is_an_error_before_llvm_ends_the_process(small_disk, monkeypatch):

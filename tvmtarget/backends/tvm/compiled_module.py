@@ -716,11 +716,15 @@ def within_limits(compute: Callable[[], _T]) -> _T:
     with LOCK, quiet():
         thread = threading.Thread(target=run, name="compile", daemon=True)
         thread.start()
-        thread.join(seconds)
+        try:
+            thread.join(seconds)
+        finally:
+            # It takes too long, or Ctrl-C ended the wait, after which `is_alive` is wrong in Python 3.11.
+            if not results and not errors:
+                _end_beside_compilations()
     if errors:
         raise errors[0]
     if not results:
-        _end_beside_compilations()
         raise CompileError(
             f"it takes longer than {seconds} seconds; give the inputs static shapes (tt.specialize, --dim), place its "
             f"operations on another site (where, --where), or raise {LIMITS['compile-seconds'].variable}"
