@@ -52,10 +52,12 @@ def test_a_fork_runs_what_its_parent_built(kind, when, how):
     assert forked(kind, when, how) == ["(64, 10) (64, 10)"]
 
 
-@pytest.mark.parametrize("how", ["fork", "multiprocessing"])
-def test_a_fork_of_a_process_in_which_tvm_ran_cannot_run_it(how):
+@pytest.mark.parametrize(
+    ("kind", "how"), [("llvm", "fork"), ("llvm", "multiprocessing"), ("llvm(executor=graph,runtime=cpp)", "fork")]
+)
+def test_a_fork_of_a_process_in_which_tvm_ran_cannot_run_it(kind, how):
     pytest.importorskip("tvm")
-    [line] = forked("llvm", "after a run", how)
+    [line] = forked(kind, "after a run", how)
     assert "this is a fork of it" in line
     assert "multiprocessing.get_context('spawn')" in line
 

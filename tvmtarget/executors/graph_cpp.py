@@ -22,6 +22,7 @@ from tvmtarget.backends.tvm.compiled_module import (
     CompiledModule,
     host_value,
     import_tvm,
+    reject_forks,
     required_library,
     run_time_reason,
 )
@@ -208,6 +209,7 @@ class _InterpretedModule(CompiledModule):
             self._main = _interpreter(cache)["open_program"](str(folder))
 
     def _call(self, tvm: Any, given: Sequence[Any]) -> Any:  # noqa: ANN401
+        reject_forks()
         with self._lock:
             results = self._main(*given)
         return results[0] if self._results == 1 else results

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.backends.protocol import Array, CompileRequest, backend_named
-from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, DeviceArray, import_tvm, place
+from tvmtarget.backends.tvm.compiled_module import LIBRARY, CompiledModule, DeviceArray, import_tvm, place, reject_forks
 from tvmtarget.backends.tvm.operator_functions import OperatorFunction, OperatorParameter, parameters_of
 from tvmtarget.backends.tvm.operator_library import export_operators
 from tvmtarget.errors import ArtifactError
@@ -104,6 +104,7 @@ class TirModule(CompiledModule):
         Returns:
             All buffers, in order.
         """
+        reject_forks()
         tvm = import_tvm()
         given = [array.item() if at in self._scalars else tvm.runtime.tensor(array) for at, array in enumerate(inputs)]
         self._executable[self._entry](*given)
