@@ -5,9 +5,8 @@ by us. A peer that is not installed raises `ImportError`.
 
 What is inside of the time differs, as the projects do. torch.fx and `tvmtarget` have a graph whose edges are known, and
 form subgraphs. The partitioner of ONNX Runtime in Python begins with a model, of which it finds the edges first; so
-does
-`tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the subgraphs;
-`tvmtarget-whole` does all that `decompose` does from a program to a plan that is proven valid.
+does `tvmtarget-waves`, which then makes one sweep as that does. TVM matches operations and makes functions of the
+subgraphs; `tvmtarget-whole` does all that `decompose` does from a program to a plan that is proven valid.
 
 Of ONNX Runtime there are two. Its wheel for CPUs has no second provider that takes part of a graph, so what its C++
 partitioner makes cannot be seen from Python. But the wheel has the project's own copy of that partitioner in Python,

@@ -451,7 +451,7 @@ def test_a_function_after_an_edit_breaks_the_rules_that_it_breaks_by_itself(chan
         (
             helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[-1, 0, 0, 0]),
             (1, 1, 3, 3), {"w": np.ones((1, 1, 2, 2), "float32")},
-            "op 'c' has pads [-1, 0, 0, 0]; give 4 numbers of at least 0",
+            "op 'c' has pads [-1, 0, 0, 0]; give 4 numbers of at least 0, as 'x' has 2 dimensions",
         ),
         (
             helper.make_node("Conv", ["x", "w"], ["y"], name="c", kernel_shape=[1, 1]),

@@ -184,7 +184,8 @@ def _window(given: _Arguments) -> _Problems:
         if not given.has(name) or (name == "pads" and not is_explicit):
             continue
         if len(values) != count or min(values) < least:
-            yield f"has {name} {values}; give {counted(count, 'number')} of at least {least}"
+            behind = f"as {given.data!r} has {counted(rank, 'dimension')} behind batch and channels"
+            yield f"has {name} {values}; give {counted(count, 'number')} of at least {least}, {behind}"
     weights = given.shape_of(3 if given.kind == "QLinearConv" else 1) if "Conv" in given.kind else None
     kernel = integers_of(call, "kernel_shape")
     if weights is not None and kernel and all(isinstance(one, int) for one in weights) and (*kernel,) != weights[2:]:
