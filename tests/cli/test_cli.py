@@ -70,6 +70,14 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
     assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)
 
 
+def test_ctrl_c_ends_a_command_with_one_line(cli, monkeypatch):
+    def interrupted(_facts):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tt.Target, "detect", interrupted)
+    assert cli("detect") == (130, "", "error: interrupted\n")
+
+
 def test_an_export_that_is_refused_leaves_an_earlier_program_as_it_was(cli, tmp_path):
     program = tmp_path / "program.tta"
     program.write_text("an earlier program")

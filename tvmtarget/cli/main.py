@@ -179,6 +179,9 @@ def _run(argv: Sequence[str] | None) -> int:
             warnings.showwarning = _print_warning
             app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
     except SystemExit as stop:
+        # Typer ends a command at Ctrl-C by an exit of its own, without a word.
+        if stop.__context__ is not None and isinstance(stop.__context__.__cause__, KeyboardInterrupt):
+            print("error: interrupted", file=sys.stderr)
         # The code of SystemExit may be None for success, or a text, which Python counts as failure.
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except TvmTargetError as error:
