@@ -85,6 +85,12 @@ def test_each_error_is_one_line(cli, log, words, message):
     assert message in err
 
 
+@pytest.mark.parametrize("words", [["log", "merge", "memory:"], ["tune", "x.onnx", "-t", "llvm", "--log", "memory:"]])
+def test_no_command_writes_to_a_log_that_ends_with_it(cli, log, words):
+    code, _, err = cli(*words, *([log] if "merge" in words else []))
+    assert (code, err.startswith("error: 'memory:' ends with this command")) == (2, True)
+
+
 def test_merge_export_and_diff(cli, log, tmp_path):
     other, out = tmp_path / "other.db", tmp_path / "out.jsonl.gz"
     TuningLog(str(other)).extend([*known(ZNVER4), trial(3, 100)])

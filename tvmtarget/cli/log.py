@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tvmtarget.autotune.log.tuning_log import TuningLog
     from tvmtarget.target.tree import Target
 
-__all__ = ["app", "read_log"]
+__all__ = ["app", "read_log", "reject_memory"]
 
 Log: TypeAlias = Annotated[
     str, typer.Argument(help="A tuning log: a .jsonl or .db file, or a URL.", show_default=False)
@@ -53,15 +53,30 @@ def read_log(url: str, *, layers: Sequence[str] = (), new: bool = False) -> Tuni
 
     Raises:
         LogError: A log does not exist or cannot be read.
+        UsageError: The log is `memory:`.
     """
     from tvmtarget.autotune.log.store import path_of
     from tvmtarget.autotune.log.tuning_log import TuningLog
 
+    reject_memory(url)
     # Opening a log can create it, and a mistyped name would then look like an empty log.
     for name in (*layers, *(() if new or url == "-" else (url,))):
         if (path := path_of(name)) is not None and not os.path.lexists(path):
             raise LogError(f"there is no log {name!r}")
     return TuningLog(url, layers=layers)
+
+
+def reject_memory(url: str) -> None:
+    """Reject the log that ends with the process, to which a command would write for nothing.
+
+    Args:
+        url: A file or URL.
+
+    Raises:
+        UsageError: It is `memory:`.
+    """
+    if url == "memory:":
+        raise UsageError("'memory:' ends with this command, and all records with it; name a file, such as log.db")
 
 
 @app.command("stats")

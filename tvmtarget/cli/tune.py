@@ -75,11 +75,13 @@ def tune(
     from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.building.tuned_schedules import opened_log
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
+    from tvmtarget.cli.log import reject_memory
     from tvmtarget.cli.progress import tune_progress
 
     for each in level or ():
         known_word("--level", each, LEVELS, UsageError)
     known_word("--space", space, SPACES, UsageError)
+    reject_memory(log)
     if insecure and workers is None:
         raise UsageError("--insecure needs --workers")
     if partition.objective == "throughput":
