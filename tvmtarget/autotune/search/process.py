@@ -69,6 +69,11 @@ _CAUSES = {
     "infra": "the process was killed from outside",
     "limit": "the process exceeded its time limit",
 }
+_PHASES = {
+    "build": "while a candidate was built",
+    "run": "while a candidate ran",
+    "wait": "while a candidate waited for the device",
+}
 
 
 class LostError(Exception):
@@ -81,7 +86,7 @@ class LostError(Exception):
     """
 
     def __init__(self, phase: str, cause: str) -> None:
-        super().__init__(f"{_CAUSES.get(cause, cause)} in phase {phase!r}")
+        super().__init__(f"{_CAUSES.get(cause, cause)} {_PHASES.get(phase, f'in phase {phase!r}')}")
         self.phase = phase
         self.cause = cause
 
