@@ -32,7 +32,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
     loads = sorted(row["load"] for row in (*rows, *chosen))
     busy = f"; load average while measuring {loads[0]} to {loads[-1]}, half of it under {loads[len(loads) // 2]}"
     parts = [
-        "# Dividing programs, beside other partitioners",
+        "# Partitioning programs, beside other partitioners",
         "Written by `python -m benchmarks decompose --rows FILE --markdown FILE`, whose first lines say what is what.",
         f"{_machine()}{busy if loads else ''}. Times are of the processor, but for one table.",
         "`x` is as many times as long as `tvmtarget` takes to form subgraphs, `>` that a process was ended, by the "
@@ -45,7 +45,7 @@ def page(peers: Iterable[Row], costs: Iterable[Row]) -> str:
         parts += ["## Seconds of the processor, and how they grow when the program doubles", _table(rows, _time, True)]
         parts += ["## Wall seconds", _table(rows, lambda row, _: short(row["wall"]))]
         parts += [
-            "## Peak of memory in MB, and how much of it the graph and dividing add",
+            "## Peak of memory in MB, and how much of it the graph and partitioning add",
             _table(rows, lambda row, _: f"{short(row['peak'])}, {short(row['more'])}"),
         ]
         parts += ["## Subgraphs, and MB that pass between parts", _table(rows, _made)]
@@ -110,7 +110,7 @@ def _made(row: Row, reference: Row | None) -> str:
 
 
 def _growth(rows: Sequence[Row | None]) -> str:
-    """Return how times grow from the smallest to the largest program that was divided."""
+    """Return how times grow from the smallest to the largest program that was partitioned."""
     done = [row for row in rows if row is not None and not row["outcome"]]
     if len(done) < 2:
         return ""

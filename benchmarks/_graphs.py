@@ -1,4 +1,4 @@
-"""Families of graphs that dividing is measured on: real nets in outline, and random ones.
+"""Families of graphs that partitioning is measured on: real nets in outline, and random ones.
 
 Operations are elementwise kinds of ONNX on tensors of several sizes, so that any runtime takes them; what a family
 fixes is who reads whom. Kinds repeat as in the nets, and which of them a site supports is up to the caller.
@@ -130,7 +130,7 @@ def _calls(graph: Graph, types: list[TensorType], taken: Sequence[bool] | None) 
     for index, (reads, number) in enumerate(graph):
         kinds = KINDS_OF_TWO if len(reads) == 2 else KINDS_OF_ONE
         inputs = tuple("x" if before < 0 else f"v{before}" for before in reads)
-        # A result is as large as its kind and its place say, not as its operands: only the divider looks at sizes.
+        # A result is as large as its kind and its place say, not as its operands: only the partitioner looks at sizes.
         type_ = types[(number * 5 + index // 997) % len(types)]
         kind = kinds[number % len(kinds) if taken is None else int(not taken[index])]
         yield Call(f"onnx.{kind}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")

@@ -1,4 +1,4 @@
-"""Our partitioner and those of other projects on the graphs of `_graphs.py`: functions that return what divides.
+"""Our partitioner and those of other projects on the graphs of `_graphs.py`: each returns a function that partitions.
 
 Each gets the same graph and the same set of operations that the accelerator takes; what it makes of them is counted
 by us. A peer that is not installed raises `ImportError`.
@@ -29,11 +29,11 @@ from tvmtarget.partition.subgraphs.limits import Limiter, Limits
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.partition.values import owner_array, values_of
 
-__all__ = ["OURS", "PARTITIONERS", "Counting", "Divided", "Partitioner", "divided"]
+__all__ = ["OURS", "PARTITIONERS", "Counting", "Partitioned", "Partitioner", "partitioned"]
 
 
 @dataclass(frozen=True)
-class Divided:
+class Partitioned:
     """How many subgraphs the accelerator got, and for every part that reads a value of another, each once, that value.
 
     Operations that the accelerator does not support are subgraphs by themselves. None where a peer does not report it.
@@ -44,11 +44,11 @@ class Divided:
 
 
 # What is made of a graph is counted outside of the time.
-Counting = Callable[[], Divided]
+Counting = Callable[[], Partitioned]
 Partitioner = Callable[[Graph, "list[bool]"], Callable[[], Counting]]
 
 
-def divided(graph: Graph, subgraphs: list[list[int]]) -> Divided:
+def partitioned(graph: Graph, subgraphs: list[list[int]]) -> Partitioned:
     """Return what subgraphs come to, each a list of operations by number."""
     owner = {index: number for number, subgraph in enumerate(subgraphs) for index in subgraph}
     pairs = {
@@ -57,7 +57,7 @@ def divided(graph: Graph, subgraphs: list[list[int]]) -> Divided:
         for before in reads
         if before >= 0 and owner.get(before, -1 - before) != owner.get(index, -1 - index)
     }
-    return Divided(len(subgraphs), [before for before, _ in pairs])
+    return Partitioned(len(subgraphs), [before for before, _ in pairs])
 
 
 def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -73,7 +73,7 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     flow = dataflow_of(main, 0, readers_of(main), number_types(main.types), main.constant_names)
     values = values_of(flow, owner_array(len(graph), atoms), len(graph))
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         limiter = Limiter(successors, atoms, values)
         subgraphs = form_subgraphs(
             typed_fusion.LabeledGraph(typed_fusion.AtomGraph(successors), labels),
@@ -82,9 +82,9 @@ def ours(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
             limiter,
             values,
         )
-        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
+        return lambda: partitioned(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
 
-    return divide
+    return partition
 
 
 def ours_by_typed_fusion(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -92,13 +92,13 @@ def ours_by_typed_fusion(graph: Graph, taken: list[bool]) -> Callable[[], Counti
     main = module_of(graph, taken=taken).main
     labels = [int(not is_taken) for is_taken in taken]
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         readers = readers_of(main)
         successors = [list(readers.get(call.outputs[0].name, ())) for call in main.body]
         subgraphs = typed_fusion.LabeledGraph(typed_fusion.AtomGraph(successors), labels).fused(frozenset({1}))
-        return lambda: divided(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
+        return lambda: partitioned(graph, [subgraph for subgraph in subgraphs if not labels[subgraph[0]]])
 
-    return divide
+    return partition
 
 
 def ours_whole(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -107,11 +107,13 @@ def ours_whole(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     refused = {f"onnx.{kinds[1]}" for kinds in (KINDS_OF_ONE, KINDS_OF_TWO)} & {call.op for call in module.main.body}
     where = {f"op:{kind.removeprefix('onnx.')}": "@cpu" for kind in sorted(refused)}
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         plan = decompose(module, tree, where=where)
-        return lambda: divided(graph, [list(subgraph.calls) for subgraph in plan.subgraphs if subgraph.site != "cpu"])
+        return lambda: partitioned(
+            graph, [list(subgraph.calls) for subgraph in plan.subgraphs if subgraph.site != "cpu"]
+        )
 
-    return divide
+    return partition
 
 
 def _traced(graph: Graph) -> Any:
@@ -140,12 +142,12 @@ def capability(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     module = _traced(graph)
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         partitioner = CapabilityBasedPartitioner(module, Support(), allows_single_node_partition=True)
         parts = partitioner.propose_partitions()
-        return lambda: divided(graph, [[int(node.name[1:]) for node in part.nodes] for part in parts])
+        return lambda: partitioned(graph, [[int(node.name[1:]) for node in part.nodes] for part in parts])
 
-    return divide
+    return partition
 
 
 def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -160,14 +162,14 @@ def splitter(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
 
     module = _traced(graph)
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         settings = _SplitterSettingBase(min_acc_module_size=1, skip_fusion=True)
         found = _SplitterBase(module, (torch.zeros(1),), Support(), settings, non_acc_submodule_name="_host_")
         parts = found.put_nodes_into_subgraphs()
         taken_parts = [part.nodes for part in parts if part.is_acc]
-        return lambda: divided(graph, [[int(node.name[1:]) for node in nodes] for nodes in taken_parts])
+        return lambda: partitioned(graph, [[int(node.name[1:]) for node in nodes] for nodes in taken_parts])
 
-    return divide
+    return partition
 
 
 def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -195,12 +197,12 @@ def tvm(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
         ("npu.add", is_op("relax.add")(wildcard(), wildcard())),
     ]
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         fused = relax.transform.FuseOpsByPattern(patterns, annotate_codegen=False)(module)
         merged = relax.transform.MergeCompositeFunctions()(fused)
-        return lambda: _Reading(graph, names, merged).divided()
+        return lambda: _Reading(graph, names, merged).partitioned()
 
-    return divide
+    return partition
 
 
 _NAMES = {(1, True): "relax.nn.relu", (1, False): "relax.tanh", (2, True): "relax.add", (2, False): "relax.subtract"}
@@ -221,14 +223,14 @@ class _Reading:
         self.subgraphs = 0
         self.crossing: list[int] = []
 
-    def divided(self) -> Divided:
+    def partitioned(self) -> Partitioned:
         from tvm import relax
 
         # It raises where subgraphs wait for each other, or returns whether all is well in older versions.
         if relax.analysis.well_formed(self.module) is False:
             raise ValueError("invalid IR")
         self.run(self.module["main"], [-1], is_driver=True)
-        return Divided(self.subgraphs, self.crossing)
+        return Partitioned(self.subgraphs, self.crossing)
 
     def run(self, function: Any, inputs: list[Any], *, is_driver: bool = False) -> Any:
         """Return which values a function returns, given which it gets."""
@@ -279,12 +281,12 @@ def onnxruntime(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
         def is_op_supported(self, node: Any) -> bool:
             return taken[number[node.output[0]]]
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         found = check_partitioning(model.graph, Support(), require_fixed_input_sizes=False)
         groups = found.supported_groups
-        return lambda: divided(graph, [[number[node.output[0]] for node in group] for group in groups])
+        return lambda: partitioned(graph, [[number[node.output[0]] for node in group] for group in groups])
 
-    return divide
+    return partition
 
 
 def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
@@ -296,11 +298,11 @@ def session(graph: Graph, taken: list[bool]) -> Callable[[], Counting]:
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
 
-    def divide() -> Counting:
+    def partition() -> Counting:
         InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        return lambda: Divided(None, None)
+        return lambda: Partitioned(None, None)
 
-    return divide
+    return partition
 
 
 OURS = "tvmtarget"

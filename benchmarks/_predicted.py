@@ -1,4 +1,4 @@
-"""What functions of divided programs take, beside what costs predict of them."""
+"""What functions of partitioned programs take, beside what costs predict of them."""
 
 from __future__ import annotations
 

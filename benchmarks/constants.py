@@ -2,9 +2,9 @@
 
 Run as `python -m benchmarks constants [LEAF ...] [--layers N] [--width N] [--rounds N]`: leaves are targets of one
 thread, onnxruntime and llvm unless given. Each layer is a function, or a call of one (`constants="share"`); `whole` is
-the undivided program. Printed are functions, seconds of the processor to build, megabytes of the saved executable, and
-milliseconds of a run by the processor's clock: all run by turns, and the median over the turns of the ratio to `bind`
-says more than the medians; then how far results are from those of `whole`, in standard deviations.
+the unpartitioned program. Printed are functions, seconds of the processor to build, megabytes of the saved executable,
+and milliseconds of a run by the processor's clock: all run by turns, and the median over the turns of the ratio to
+`bind` says more than the medians; then how far results are from those of `whole`, in standard deviations.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def plans(leaf: str, layers: int, width: int) -> dict[str, Plan]:
 
     model, firsts = transformer(layers, width)
     module, tree = tt.IRModule.from_onnx(model), f"composite[one={leaf}]"
-    divided = {how: tt.decompose(module, tree, boundary_before=firsts, constants=how) for how in POLICIES}
-    return {**divided, "whole": tt.decompose(module, leaf)}
+    plans = {how: tt.decompose(module, tree, boundary_before=firsts, constants=how) for how in POLICIES}
+    return {**plans, "whole": tt.decompose(module, leaf)}
 
 
 def report(leaf: str, options: argparse.Namespace) -> None:

@@ -1,9 +1,9 @@
-"""How long dividing a program takes, and how well: beside torch.fx, TVM and ONNX Runtime.
+"""How long partitioning a program takes, and how good the result is, beside torch.fx, TVM and ONNX Runtime.
 
 Run as `python -m benchmarks decompose [SIZE ...] [--families NAME ...] [--peers NAME ...] [--cap SECONDS]`: every
 family of graphs (`_graphs.py`), one accelerator that takes some kinds of operations, and every partitioner that is
 installed (`_partitioners.py`), each in a process of its own. What takes more than the cap of processor time to make the
-graph or to divide it, or more than `--memory` gigabytes, is ended, and not tried with more operations of that family.
+graph or to partition it, or more than `--memory` gigabytes, is ended, and not tried with more operations of the family.
 
 Printed are CPU seconds, how many times ours that is and how it grows when the program doubles; wall seconds; the peak
 of memory, and that less what the process held before it had the graph; subgraphs, and values and megabytes that pass
@@ -53,7 +53,7 @@ def sizes_of(graph: Graph) -> list[int]:
 
 
 def measured(name: str, family: str, size: int, cap: int) -> dict[str, Any]:
-    """Return what one partitioner takes and makes; the cap is for making the graph, and for dividing it."""
+    """Return what one partitioner takes and makes; the cap is for making the graph, and for partitioning it."""
     graph = FAMILIES[family](size)
     rng = random.Random(1)
     kinds = [rng.random() < 0.7 for _ in range(13)]
@@ -62,14 +62,14 @@ def measured(name: str, family: str, size: int, cap: int) -> dict[str, Any]:
     partitioner(FAMILIES["chain"](9), [True] * 9)()()  # what is imported or made at the first use does not count
     gc.collect()
     base = held()
-    divide = partitioner(graph, taken)
+    partition = partitioner(graph, taken)
     gc.collect()
     restart_peak()
     allow(cap)
     times = 0
     begin = time.process_time(), time.perf_counter()
     while not times or time.process_time() - begin[0] < BRIEF:
-        count = divide()
+        count = partition()
         times += 1
     seconds, wall = (time.process_time() - begin[0]) / times, (time.perf_counter() - begin[1]) / times
     most = peak()

@@ -1,10 +1,10 @@
-"""Random programs divided in random ways: plans must be valid, compute the same, and be no worse for another order.
+"""Random programs partitioned in random ways: plans must be valid, compute the same, and be no worse for another order.
 
 Run as `python -m benchmarks fuzz [COUNT [FIRST_SEED]]`. A program has 50 to 400 operations in a random valid order, a
 few of them branches and loops around some; trees have one to four sites, replicas, systems in systems, or machines;
 sites must or must not take some operators; half of the programs have costs. `decompose` proves every plan (I1 to I9 of
 the design). Checked here beside it are bounds; on every `ORDERS`th seed with costs, that another order of the
-operations takes as long, and on as many others the programs of machines; and on every `RUNS`th, that the divided
+operations takes as long, and on as many others the programs of machines; and on every `RUNS`th, that the partitioned
 program computes what the whole one does on the numpy backend, bit by bit. Printed are seeds that fail, and how many
 were tried. `attempt(seed)` does one of them, which is how a failure becomes a test.
 """
@@ -41,7 +41,7 @@ COUNT = 1000
 # What another order of the same operations may change of the predicted time.
 MOST = 1.02
 
-# One of so many seeds is divided in a second order, one of as many into programs of machines, and one of so many runs.
+# One of so many seeds is partitioned in a second order, one of as many over machines, and one of so many runs.
 ORDERS, RUNS = 4, 10
 
 # Trees deeper than a row of sites; KIND is what takes operations. The last leaf drives.
@@ -127,10 +127,10 @@ def _run(plan: Plan, module: tt.IRModule, rng: random.Random) -> None:
     if len(module.main.params) > 1:
         inputs = {"x": x, "flag": np.array(rng.random() < 0.7), "trips": np.array(rng.randint(0, 3))}
     with np.errstate(all="ignore"):
-        whole, divided = tt.build(module, "numpy").run(inputs), tt.build(plan).run(inputs)
-    wrong = [name for name, value in whole.items() if value.tobytes() != divided[name].tobytes()]
+        whole, parts = tt.build(module, "numpy").run(inputs), tt.build(plan).run(inputs)
+    wrong = [name for name, value in whole.items() if value.tobytes() != parts[name].tobytes()]
     if wrong:
-        raise AssertionError(f"the divided program computes another {wrong[0]!r}")
+        raise AssertionError(f"the partitioned program computes another {wrong[0]!r}")
 
 
 def main() -> None:

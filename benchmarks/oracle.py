@@ -52,7 +52,7 @@ class Judged:
 
 
 def judged(seed: int, size: int, count: int, style: str) -> Judged:
-    """Divide the program of a seed and compare with the oracle; `AssertionError` if the oracle or a bound is beaten."""
+    """Partition the program of a seed, and compare; `AssertionError` if the oracle or a bound is beaten."""
     case = small(seed, size, count, style)
     times = [time.process_time()]
     plan = tt.decompose(case.module, case.tree, case.costs, where=case.where)

@@ -36,7 +36,7 @@ def specialize(module: IRModule, dims: Mapping[str, int]) -> IRModule:
     """
     if len(module.functions) != 1:
         raise ModelError(
-            f"a module of {len(module.functions)} functions is not specialized; do so before it is divided"
+            f"a module of {len(module.functions)} functions is not specialized; do so before it is partitioned"
         )
     main = module.main
     if main.code is not None:
