@@ -964,8 +964,17 @@ def _arguments_fit(body: _Body) -> Iterator[str]:
         return
     shapes = body.shapes_of(name for call in calls for name in call.inputs[:READ_OPERANDS])
     constants = {one.name: one.data for one in function.constants}
-    version = dict(function.opsets).get("", 1)
+    version, fitting = dict(function.opsets).get("", 1), set[object]()
     for call in calls:
+        names = call.inputs[:READ_OPERANDS]
+        # Most operations have the attributes and shapes of an earlier one.
+        if _are_plain(call.attrs) and constants.keys().isdisjoint(names):
+            key = (call.op, call.attrs, *map(shapes.get, names))
+            if key in fitting:
+                continue
+            if next(argument_problems(call, version, shapes, constants), None) is None:
+                fitting.add(key)
+                continue
         yield from (f"{_op(call)} {problem}" for problem in argument_problems(call, version, shapes, constants))
 
 
