@@ -147,9 +147,33 @@ def test_integers_beyond_32_bits_are_errors():
     program = model([helper.make_node("Identity", ["x"], ["y"])], {"x": ("int64", [2])}, {"y": ("int64", [2])})
     with pytest.raises(RunError, match=r"input 'x' of @\. holds 4294967296, and OpenVINO computes int64 in 32 bits"):
         tt.build(program, "openvino")(np.array([1, 2**32]))
-    program = model([helper.make_node("Mod", ["x", "x"], ["y"])], {"x": ("int32", [2])}, {"y": ("int32", [2])})
-    with pytest.raises(RunError, match=r"holds 16777217, and OpenVINO computes int32 in float32; place its operations"):
-        tt.build(program, "openvino")(np.array([1, 2**24 + 1], "int32"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "x", "largest"),
+    [
+        ("y = Mod(x, two)", [2**24 + 2], 2**24 + 2),
+        ("c = Add(x, two)  y = Div(c, two)", [2**24 - 1], 2**24 + 1),
+        ("c = Neg(x)  y = ReduceL1(c)", [2**23, 2**23 + 1], 2**24 + 1),
+        ("c = Add(x, two)  y = Pow(two, c)", [22], 2**24 + 1),
+    ],
+)
+def test_integers_that_are_computed_in_floats_are_errors_where_these_round(nodes, x, largest):
+    proto = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (int32[n] x) => (int32[m] y) <int32[1] two = {{2}}> {{ {nodes} }}""")
+    with pytest.raises(RunError, match=rf"reaches {largest}, and OpenVINO computes int32 in float32; place its op"):
+        tt.build(proto, "openvino")(np.array(x, "int32"))
+
+
+def test_limits_and_remainders_of_integers_are_exact():
+    ends = np.iinfo("int32")
+    nodes = [helper.make_node("Clip", ["x", "least", "most"], ["y"]), helper.make_node("Mod", ["a", "b"], ["r"])]
+    x = np.array([[ends.min, -(2**24) - 1, 2**24 + 1, ends.max]], "int32")
+    a = np.array([1 - 2**24, 2**24 - 1, -6, 6, 7, -7, 0], "int32")
+    b = np.array([2**23 + 5, -(2**23) - 5, 3, -3, -3, 3, -3], "int32")
+    bounds = {"least": np.int32(-(2**24) - 3), "most": np.int32(2**24 + 3)}
+    compared(nodes, {"x": x, "a": a, "b": b}, {"y": "int32", "r": "int32"}, **bounds)
 
 
 @pytest.mark.parametrize(

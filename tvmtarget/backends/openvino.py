@@ -125,12 +125,14 @@ class _OpenVino(Backend):
             if not low_precision:
                 properties["LP_TRANSFORMS_MODE"] = "NO"  # quantized operators are computed in floats
             checks = tuple(_index_checks(request.model.graph, place))
+            float_checks = tuple(_float_checks(request.model, place))
             not_empty = _dims_of_elements(request.model.graph)
             scaled = tuple(_scaled_dims(request.model.graph))
             function = _function_of(request.model)
             request = replace(request, source=_expanded(request, low_precision=low_precision))
-            computed = (check.indices for check in checks if check.constant is None)
-            model = _core().read_model(request.source_with(computed))
+            indices = (check.indices for check in checks if check.constant is None)
+            operands = (name for check in float_checks for name in check.operands)
+            model = _core().read_model(request.source_with((*indices, *operands)))
             _remove_conversions(model)
             _keep_order_of_ties(ov, model)
             _keep_infinities(ov, model)
@@ -165,7 +167,7 @@ class _OpenVino(Backend):
                     f"{name} {value} of {place} cannot be honoured: OpenVINO uses {found[name]} on this machine; "
                     f"remove it (--unset {f'{request.site}/{name}'.lstrip('/')})"
                 )
-        return _Program(compiled, compile_model, model, request, checks, not_empty, scaled, function)
+        return _Program(compiled, compile_model, model, request, checks, float_checks, not_empty, scaled, function)
 
 
 def _cache_folder(path: str, place: str) -> str:
@@ -734,6 +736,32 @@ def _reduction(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         builder.along("ReduceSum", sizes, stated, node.output[0], keepdims=attributes.get("keepdims", 1))
 
 
+def _clipped(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Clip of integers by Max and Min, since OpenVINO computes it in float32."""
+    x, least, most = operands_of(node, 3)
+    if _dtype(builder, x) not in ("int32", "int64"):
+        builder.nodes.append(node)
+        return
+    raised = builder.add("Max", [x, least]) if least else x
+    builder.add("Min", [raised, *([most] if most else [])], node.output[0])
+
+
+def _remainder(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Mod with the sign of the divisor by that with the sign of the dividend.
+
+    OpenVINO computes both in float32, where it subtracts a multiple of the divisor that may exceed the dividend.
+    """
+    (a, b), add = node.input, builder.add
+    if attributes_of(node).get("fmod") or _dtype(builder, a) not in ("int32", "int64"):
+        builder.nodes.append(node)
+        return
+    zero = builder.constant(np.array(0, _dtype(builder, a)), a)
+    rest = add("Mod", [a, b], fmod=1)
+    differs = add("Xor", [add("Less", [rest, zero]), add("Less", [b, zero])])
+    is_moved = add("And", [differs, add("Not", [add("Equal", [rest, zero])])])
+    add("Where", [is_moved, add("Add", [rest, b]), rest], node.output[0])
+
+
 def _sum(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a ReduceSum of integers as the last of cumulative sums, which OpenVINO adds as integers, others as floats.
 
@@ -1008,6 +1036,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "ReduceSum": _sum,
+    "Clip": _clipped,
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,
     "DynamicQuantizeLinear": _dynamic_quantization,
@@ -1016,6 +1045,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "GlobalLpPool": _norm_of_image,
     "LRN": _response_normalization,
     "MatMulInteger": _integer_product,
+    "Mod": _remainder,
     "PRelu": _parametric_rectifier,
     "Pad": _wrapped,
     "QLinearConv": _quantized_convolution,
@@ -1107,6 +1137,62 @@ class _IndexCheck:
                 raise RunError(f"index {wrong[0]} of {self.node} is out of bounds for {elements} elements")
 
 
+@dataclass(frozen=True)
+class _FloatCheck:
+    """Integers that OpenVINO computes with in float32, which is exact up to 2^24.
+
+    Attributes:
+        node: name, kind and place of the operator.
+        kind: the operator.
+        operands: names of the integers that are not constant; of a Pow, with its result.
+    """
+
+    node: str
+    kind: str
+    operands: tuple[str, ...]
+
+    def require_exact(self, values: Mapping[str, Array]) -> None:
+        """Raise an error for integers of which float32 may not hold one, or a sum or product of them.
+
+        Args:
+            values: the operands by name.
+        """
+        arrays = [np.abs(values[name].astype("float64")) for name in self.operands]
+        if any(not array.size for array in arrays):
+            return
+        reached = [float(array.max()) for array in arrays]
+        if max(reached) <= EXACT:
+            match self.kind:
+                case "ReduceL1" | "ReduceMean" | "ReduceSum":
+                    reached.append(float(arrays[0].sum()))
+                case "ReduceL2" | "ReduceSumSquare":
+                    reached.append(float(np.square(arrays[0]).sum()))
+                case "ReduceProd":
+                    reached.append(float(np.maximum(arrays[0], 1).prod()))
+                case "Pow":  # a larger one may have been rounded to this one
+                    reached.append(reached[-1] + 1)
+        if max(reached) > EXACT:
+            dtype = values[self.operands[0]].dtype
+            raise RunError(
+                f"{self.node} of {', '.join(map(repr, self.operands))} reaches {max(reached):.0f}, and OpenVINO "
+                f"computes {dtype} in float32; place its operations on another site"
+            )
+
+
+def _float_checks(model: onnx.ModelProto, place: str) -> Iterator[_FloatCheck]:
+    """Yield what is to be checked in each run: integers that OpenVINO computes with in float32."""
+    graph, types = model.graph, value_types(model.graph)
+    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    wide = {name for name, one in types.items() if one.elem_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64)}
+    wide.difference_update(tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        if node.op_type in BY_FLOATS and (node.op_type != "ReduceSum" or opset < SUMS_SINCE):
+            read = [name for name in node.input if name in wide]
+            ends = [name for name in node.output if name in wide and node.op_type == "Pow"]
+            if read:
+                yield _FloatCheck(f"{node.name!r} ({node.op_type}) in {place}", node.op_type, (*read, *ends))
+
+
 def _function_of(model: onnx.ModelProto) -> Function | None:
     """Return a function whose sizes are to be checked in each run; None if all are known."""
     dims = (dim for value in model.graph.input for dim in value.type.tensor_type.shape.dim)
@@ -1175,6 +1261,7 @@ class _Program(Compiled):
         model: Any,  # noqa: ANN401
         request: CompileRequest,
         checks: Sequence[_IndexCheck],
+        float_checks: Sequence[_FloatCheck],
         not_empty: Sequence[tuple[int, int, str, str]],
         scaled: Sequence[tuple[str, np.float32, str]],
         function: Function | None,
@@ -1196,15 +1283,17 @@ class _Program(Compiled):
         is_complete = len(given) == len(self._names)
         self._inputs = [at if is_complete else _position(given, name) for at, name in enumerate(self._names)]
         self._outputs = [_position(results, value.name) for value in graph.output]
+        self._float_checks = float_checks
+        names = {name for one in float_checks for name in one.operands}
+        self._operands = {name: _position(results, name) for name in names.difference(self._names)}
         self._ends = _slice_ends(graph)
-        self._exact = {name for node in graph.node if node.op_type in BY_FLOATS for name in node.input}
         self._not_empty = not_empty
         self._scaled = scaled
         self._dims = [_stated_dims(value.type.tensor_type) for value in graph.input if value.name not in initialized]
         self._results = [value.type.tensor_type for value in graph.output]
         read = set(_read(graph))
         ignored = [n for n, at in zip(self._names, self._inputs, strict=True) if at is None and n in read]
-        if ignored or None in self._outputs or len(compiled.inputs) != len(given):
+        if ignored or None in (*self._outputs, *self._operands.values()) or len(compiled.inputs) != len(given):
             what = f"its result depends on {ignored[0]!r}, which OpenVINO ignores" if ignored else "values are lost"
             raise BackendError(f"openvino cannot take function {request.name!r} of {self._place}: {what}")
         # Known indices and inputs are checked before a run, which may end the process, and computed ones after it.
@@ -1272,6 +1361,9 @@ class _Program(Compiled):
         try:
             for check, result in self._checks_after:
                 check.require_within(request.get_output_tensor(result).data, sizes)
+            computed = {name: request.get_output_tensor(at).data for name, at in self._operands.items()}
+            for float_check in self._float_checks:
+                float_check.require_exact({**dict(zip(self._names, arrays, strict=True)), **computed})
         finally:
             with self._lock:
                 if self._compiled is compiled:
@@ -1297,18 +1389,16 @@ class _Program(Compiled):
         return results
 
     def _checked(self, name: str, array: Array) -> Array:
-        """Return an input as a contiguous array whose integers fit into the type that OpenVINO computes with."""
+        """Return an input as a contiguous array whose integers fit into the 32 bits that OpenVINO computes with."""
         if name in self._ends:  # beyond all elements in either case
             array = np.clip(array, _INT32.min, _INT32.max)
-        is_exact = name in self._exact and array.dtype in (np.int32, np.int64)
-        if array.size and (is_exact or array.dtype == np.int64):
+        if array.dtype == np.int64 and array.size:
             least, most = int(array.min()), int(array.max())
-            low, high = (-EXACT, EXACT) if is_exact else (int(_INT32.min), int(_INT32.max))
-            if least < low or most > high:
-                value, types = least if least < low else most, "float32" if is_exact else "32 bits"
+            if least < _INT32.min or most > _INT32.max:
+                value = least if least < _INT32.min else most
                 raise RunError(
-                    f"input {name!r} of {self._place} holds {value}, and OpenVINO computes {array.dtype} in {types}; "
-                    "place its operations on another site"
+                    f"input {name!r} of {self._place} holds {value}, and OpenVINO computes int64 in 32 bits; place its "
+                    "operations on another site"
                 )
         # OpenVINO knows one of numpy's two names for integers of 64 bits, and ONNX Runtime returns the other.
         return np.asarray(array, order="C").view(array.dtype.str)

@@ -68,9 +68,10 @@ _REDUCTIONS = (
     "ReduceSum",
     "ReduceSumSquare",
 )
-# On int32 and int64, its kernels for these compute in float32. The backend writes the comparisons otherwise.
+# On int32 and int64, its kernels for these compute in float32. The backend writes the comparisons otherwise, and checks
+# the operands of the others, which may be vectors, in each run.
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
-BY_FLOATS = frozenset({*_REDUCTIONS, "Clip", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
+BY_FLOATS = frozenset({*_REDUCTIONS, "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
 # On integers of 8 bits, these saturate, and those of 16 bits it computes in 32, where those of ONNX wrap around.
 _WRAPPING = frozenset({"Abs", "Add", "Einsum", "Mul", "Neg", "Sub", "Sum"})
 # Operands that are lists of sizes, positions or axes, whose number decides on ranks.
@@ -127,8 +128,12 @@ def check_integers(op: Op) -> Reject | None:
         return reject("DTYPE", f"it keeps numbers of {tensor.dtype} that {op.dtype} does not hold")
     is_long = tensor is None or tensor.shape is None or len(tensor.shape) > 1
     is_sum = op.kind == "ReduceSum" and op.opset >= SUMS_SINCE
-    if tensor is not None and tensor.dtype in _WIDE and is_long and op.kind in BY_FLOATS and not is_sum:
-        return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in float32", hint="cast to float32")
+    if tensor is not None and tensor.dtype in _WIDE and op.kind in BY_FLOATS and not is_sum:
+        if is_long or op.kind in ("Einsum", "MatMul"):
+            return reject("DTYPE", f"it computes {op.kind} of {tensor.dtype} in float32", hint="cast to float32")
+        for index, values in enumerate(map(op.constant, range(len(op.call.inputs)))):
+            if values is not None and values.size and np.abs(values.astype("float64")).max() > EXACT:
+                return reject("DTYPE", f"it computes {op.kind} in float32, which does not hold {op.operand(index)!r}")
     # The greatest integer stands for the end of a slice, and is truncated to a size that does too.
     for index in range(len(op.call.inputs) if op.kind != "Slice" else 1):
         typed = op.tensor(index)
