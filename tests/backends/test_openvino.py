@@ -247,6 +247,21 @@ def test_sums_of_products_of_bytes_do_not_saturate():
     np.testing.assert_array_equal(result, np.full((1, 16, 6, 6), 27 * 127 * 127, "float32"))
 
 
+def test_products_with_dequantized_weights_are_those_of_floats():
+    random = np.random.default_rng(0)
+    weights = random.integers(0, 255, (64, 32), "uint8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    proto = model(nodes, {"x": ("float32", (8, 64))}, {"y": ("float32", (8, 32))})
+    constants = {"s": np.float32(0.01), "z": np.uint8(128), "w": weights}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.array(one), name) for name, one in constants.items())
+    x = random.standard_normal((8, 64), "float32")
+    expected = x.astype("float64") @ ((weights - 128.0) * 0.01)
+    np.testing.assert_allclose(tt.build(proto, "openvino")(x), expected, rtol=1e-5, atol=1e-5)
+
+
 def compared(nodes, inputs, outputs, *, opset=18, domain="", **constants):
     """Check that a model of symbolic dimensions returns what ONNX Runtime returns."""
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -112,6 +112,9 @@ class _OpenVino(Backend):
         precision = str(target["inference-precision"])
         properties: dict[str, object] = {"INFERENCE_PRECISION_HINT": getattr(ov.Type, _TYPES[precision])}
         properties["PERFORMANCE_HINT"] = "LATENCY"
+        if "DYNAMIC_QUANTIZATION_GROUP_SIZE" in _core().get_property(target["device-name"], "SUPPORTED_PROPERTIES"):
+            # In products with dequantized weights, it would round the other operand to 8 bits.
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         if target["device-name"] == "CPU":
             # Threads of several functions, or programs, would be pinned to the same processors.
             properties["ENABLE_CPU_PINNING"] = False
