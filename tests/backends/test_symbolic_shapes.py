@@ -242,6 +242,20 @@ def test_a_tensor_is_split_into_parts_of_computed_sizes():
             program.run({"x": x, "s": np.array(sizes)})
 
 
+@pytest.mark.parametrize(("version", "code"), [(17, "x, s"), (11, "x")])
+def test_parts_may_be_empty(version, code):
+    split = "split = [2, 0, 3], " if code == "x" else ""
+    proto = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": {version}]>
+        g (float[5,2] x) => (float[2,2] p, float[0,2] q, float[3,2] r) <int64[3] s = {{2, 0, 3}}> {{
+        p, b, r = Split<{split}axis = 0>({code}) q = Neg(b) }}"""
+    )
+    program = tt.build(proto, "llvm")
+    x = np.arange(10, dtype="float32").reshape(5, 2)
+    for found, expected in zip(program.run({"x": x}).values(), (x[:2], x[:0], x[2:]), strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
 QUANTIZED_SUM = """<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
     g (uint8[b,2,s,t] x, uint8[b,1,s,u] z) => (uint8[b,2,s,v] y) <float k = {0.1}, uint8 o = {7}> {
     y = com.microsoft.QLinearAdd(x, k, o, z, k, o, k, o) }"""

@@ -369,13 +369,6 @@ def _check_squeeze(op: Op) -> Reject | None:
     return None if has_axes or _is_static(_shape(op, 0)) else _symbolic(op, 0)
 
 
-def _check_split(op: Op) -> Reject | None:
-    """Reject empty parts."""
-    sizes = op.constant(1)
-    listed = _numbers(op, "split") if sizes is None else tuple(map(int, sizes))
-    return reject("RULE", f"it makes no empty parts, and those of Split are {listed}") if 0 in listed else None
-
-
 def _check_hardmax(op: Op) -> Reject | None:
     """Require static dimensions from the axis on before version 13, where they count as one."""
     return None if op.opset > 12 or _is_static(_shape(op, 0)[_axis(op, 1) :]) else _symbolic(op, 0)
@@ -851,7 +844,7 @@ RULES: dict[str, Rule] = {
     "Range": Rule(checks=(_check_range,)),
     "Reshape": Rule(checks=(_require_rank, _require_static(1), _check_reshape)),
     "Slice": Rule(constants=(3, 4), opsets=range(10, 29), checks=(_check_slice,)),
-    "Split": Rule(checks=(_check_split, _require_static(1))),
+    "Split": Rule(checks=(_require_static(1),)),
     "Squeeze": Rule(constants=(1,), checks=(_check_squeeze,)),
     "Tile": Rule(checks=(_require_static(1),)),
     "Unsqueeze": Rule(constants=(1,)),

@@ -858,7 +858,7 @@ class _SymbolicImport(FittingOperands):
         return builder.emit(builder.call_te(first, data, primfunc_attrs={"op_pattern": OPAQUE}))
 
     def split(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Split into parts of computed sizes, or of a symbolic dimension; None for others."""
+        """Lower a Split into parts of computed sizes, of none, or of a symbolic dimension; None for others."""
         te, relax, shape = self._tvm.te, self._tvm.relax, self.shape(inputs[0])
         axis = self.attribute(node, "axis", 0) % len(shape)
         sizes = self._computed_parts(builder, node, inputs, axis)
@@ -879,16 +879,19 @@ class _SymbolicImport(FittingOperands):
         return relax.Tuple(parts)
 
     def _computed_parts(self, builder: Builder, node: NodeProto, inputs: list[Expr], axis: int) -> list[Size] | None:
-        """Return the sizes of the parts of a Split, which make up its operand; None for constant ones."""
+        """Return the sizes of the parts of a Split, which make up its operand; None for constant ones above 0."""
         relax, shape, count = self._tvm.relax, self.shape(inputs[0]), len(node.output)
-        if len(node.input) > 1 and node.input[1]:
-            sizes = self.known(node.input[1])
-            if sizes is not None:
-                return None if node.input[1] in self._constants else sizes
+        name = node.input[1] if len(node.input) > 1 else ""
+        sizes = self.known(name) if name else [*map(self.number, self.attribute(node, "split", ()))]
+        if sizes:
+            is_constant = name in self._constants or not name
+            if is_constant and all(map(self.value, sizes)):
+                return None
+        elif name:
             # A negative size becomes 0, so that the sum is more than there is.
             given = builder.emit(relax.op.maximum(inputs[1], relax.const(0, str(inputs[1].ty.dtype))))
             sizes = self.read_sizes(builder, given)
-        elif self.attribute(node, "split", None) or self.value(shape[axis]) is not None:
+        elif self.value(shape[axis]) is not None:
             return None
         else:
             most = self.simple(self._tvm.tirx.floordiv(shape[axis] + count - 1, count))
