@@ -224,6 +224,11 @@ def test_any_number_of_regions_is_aligned(mode):
         program.run({"x": x, "r": regions[:2], "i": np.arange(2)})
     with pytest.raises(RunError, match="3 elements along axis 1"):
         program.run({"x": x, "r": regions[:2, :3], "i": np.zeros(2, "int64")})
+    for given in (regions[:, :3], np.ones((3, 5), "float32")):
+        with pytest.raises(RunError, match="are not 4 numbers for each of 3 batches"):
+            expected.run({"x": x, "r": given, "i": np.zeros(3, "int64")})
+    with pytest.raises(RunError, match="batch -1 of a region is out of bounds for 1 elements"):
+        expected.run({"x": x, "r": regions[:1], "i": np.int64([-1])})
 
 
 def test_a_tensor_is_split_into_parts_of_computed_sizes():

@@ -38,6 +38,7 @@ from onnx.reference.ops.op_quantize_linear import QuantizeLinear_25, _reshape_in
 from onnx.reference.ops.op_resize import Resize as ReferenceResize
 from onnx.reference.ops.op_rms_normalization import RMSNormalization as ReferenceRMSNormalization
 from onnx.reference.ops.op_rnn import CommonRNN as ReferenceRNN
+from onnx.reference.ops.op_roi_align import RoiAlign as ReferenceRoiAlign
 from onnx.reference.ops.op_scan import Scan as ReferenceScan
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 from onnx.reference.ops.op_slice import Slice_10
@@ -517,6 +518,19 @@ class Resize(ReferenceResize):  # type: ignore[misc]
         return result
 
 
+class RoiAlign(ReferenceRoiAlign):  # type: ignore[misc]
+    """Means of regions, which the evaluator also computes of five columns and of batches that are not there (1.23)."""
+
+    def _run(self, x: Array, regions: Array, batches: Array, **attributes: object) -> tuple[Array]:
+        if regions.shape != (len(batches), 4):
+            raise ValueError(f"regions of shape {regions.shape} are not 4 numbers for each of {len(batches)} batches")
+        wrong = batches[(batches < 0) | (batches >= len(x))]
+        if wrong.size:
+            raise ValueError(f"batch {wrong[0]} of a region is out of bounds for {len(x)} elements")
+        result: tuple[Array] = super()._run(x, regions, batches, **attributes)
+        return result
+
+
 class ReduceLogSum(OpRun):  # type: ignore[misc]
     """Logarithms of sums, which the evaluator does not compute of integers (onnx 1.23)."""
 
@@ -943,6 +957,7 @@ FIXES = [
     ReduceLogSum,
     ReduceLogSumExp,
     Resize,
+    RoiAlign,
     ReduceMean,
     AveragePool,
     GlobalMaxPool,
