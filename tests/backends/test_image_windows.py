@@ -137,9 +137,24 @@ def test_the_last_window_may_begin_in_the_data_and_end_beyond(kind):
     agree(proto, images(2, 3, 1, 5), kind=kind)
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic", "nearest"])
+@pytest.mark.parametrize("is_aligned", [0, 1])
+def test_images_of_any_size_are_reflected_cubically(is_aligned):
+    """Those of no elements divided by zero, which ended the process."""
+    proto = model(f"""g (float[n,c,h,w] x, float[n,p,q,2] grid) => (float[n,c,p,q] y) {{
+        y = GridSample<mode = "cubic", padding_mode = "reflection", align_corners = {is_aligned}>(x, grid) }}""")
+    proto.opset_import[0].version = 20
+    program, reference = tt.build(proto, "llvm"), ort.InferenceSession(proto.SerializeToString())
+    grid = np.random.default_rng(0).uniform(-4, 4, (2, 4, 3, 2)).astype("float32")
+    for shape in ((2, 3, 5, 4), (2, 1, 2, 7)):
+        given = {"x": images(*shape), "grid": grid}
+        np.testing.assert_allclose(program.run(given)["y"], reference.run(None, given)[0], rtol=1e-4, atol=1e-4)
+    one = program.run({"x": np.full((2, 1, 1, 1), 3, "float32"), "grid": grid})["y"]
+    np.testing.assert_allclose(one, 3, rtol=1e-5)
+    assert program.run({"x": np.ones((2, 1, 0, 3), "float32"), "grid": grid})["y"].shape == (2, 1, 4, 3)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
 def test_images_of_one_row_are_not_reflected_between_aligned_corners(mode):
-    """Cubic reflection divided by zero, which ended the process."""
     attributes = f'mode = "{mode}", padding_mode = "reflection"'
     text = "g (float[1,1,{0},4] x, float[1,3,2,2] grid) => (float[1,1,3,2] y) {{ y = GridSample<{1}>(x, grid) }}"
     for rows in ("1", "h"):

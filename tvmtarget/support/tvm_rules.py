@@ -554,16 +554,17 @@ def _check_quantize(op: Op) -> Reject | None:
 def _check_grid_sample(op: Op) -> Reject | None:
     """Require two spatial dimensions, or three without cubic interpolation.
 
-    Reflections between the corners of a single element divide by 0, which ends the process (TVM 0.27).
+    Reflections between the corners of a single element divide by 0, which ends the process (TVM 0.27); cubic ones are
+    the importer's own.
     """
     shape = _shape(op, 0)
-    rank = len(shape)
-    if op.attr("align_corners") and op.attr("padding_mode") == "reflection":
+    rank, is_cubic = len(shape), op.attr("mode") in ("cubic", "bicubic")
+    if op.attr("align_corners") and op.attr("padding_mode") == "reflection" and not is_cubic:
         narrow = next((size or "?" for size in shape[2:] if not isinstance(size, int) or size < 2), None)
         if narrow is not None:
             message = f"it reflects between aligned corners of 2 or more elements, and there are {narrow}"
             return reject("SHAPE" if narrow == 1 else "SHAPE_DYNAMIC", message, hint=STATIC_INPUTS * (narrow != 1))
-    if rank == 4 or (rank == 5 and op.attr("mode") not in ("cubic", "bicubic")):
+    if rank == 4 or (rank == 5 and not is_cubic):
         return None
     return reject("RANK", f"it does not support GridSample with mode={op.attr('mode')!r} on {rank} dimensions")
 

@@ -952,6 +952,55 @@ class _SymbolicImport(FittingOperands):
         parts = [builder.emit(relax.TupleGetItem(found, at)) for at in range(2)]
         return relax.Tuple([self._first(builder, part, count, axis) for part in parts])
 
+    def grid_sample(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Lower a cubic GridSample of reflected images; None for others.
+
+        TVM's importer writes a branch for each dimension of 16 elements, which LLVM compiles for 10 s, and divides by
+        the sizes, which ends the process if one is 0.
+        """
+        mode, padding = (self.attribute(node, name, b"") for name in ("mode", "padding_mode"))
+        if mode not in (b"cubic", b"bicubic") or padding != b"reflection":
+            return None
+        te, tirx = self._tvm.te, self._tvm.tirx
+        # Images reflect at the middles of their first and last elements, or at the ends of these.
+        end = 1 if self.attribute(node, "align_corners", 0) else 0
+
+        def weights(part: Any) -> list[Any]:  # noqa: ANN401
+            def outer(x: Any) -> Any:  # noqa: ANN401
+                return ((5 - x) * x - 8) * x * 0.75 + 3
+
+            def inner(x: Any) -> Any:  # noqa: ANN401
+                return (1.25 * x - 2.25) * x * x + 1
+
+            return [outer(part + 1), inner(part), inner(1 - part), outer(2 - part)]
+
+        def sampled(image: Any, grid: Any) -> Any:  # noqa: ANN401
+            shape, (batches, rows, columns, _) = image.shape, grid.shape
+
+            def place(axis: int) -> Callable[..., Any]:
+                size = tirx.Cast(image.dtype, shape[3 - axis])
+                return lambda *at: (grid(*at, axis) + 1) * (size - end) / 2 + (end - 1) * 0.5
+
+            places = [te.compute([batches, rows, columns], place(axis), name="place") for axis in (1, 0)]
+
+            def element(n: Any, c: Any, *at: Any) -> Any:  # noqa: ANN401
+                taps = []
+                for found, size in zip(places, shape[2:], strict=True):
+                    first, last = te.floor(found(n, *at)), 2 * size - 1 - end
+                    period = tirx.max(last + 1 - end, self.number(1))
+                    there = [tirx.floormod(tirx.Cast("int64", first) + step, period) for step in range(-1, 3)]
+                    back = [tirx.min(one, last - one) for one in there]
+                    taps.append([*zip(back, weights(found(n, *at) - first), strict=True)])
+                total = sum(
+                    weight * sum(other * image(n, c, row, column) for column, other in taps[1])
+                    for row, weight in taps[0]
+                )
+                return tirx.if_then_else(tirx.all(*(size > 0 for size in shape[2:])), total, tirx.const(0, image.dtype))
+
+            return te.compute([batches, shape[1], rows, columns], element, name="sampled")
+
+        return self.emitted(builder, sampled, *inputs)
+
     def roi_align(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower a RoiAlign: TVM's importer shifts half-pixel coordinates before it scales them."""
         relax = self._tvm.relax
@@ -1051,6 +1100,7 @@ _LOWERED: dict[str, _Lowering] = {
     "DynamicQuantizeLinear": _SymbolicImport.dynamic_quantization,
     "Expand": _SymbolicImport.expand,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
+    "GridSample": _SymbolicImport.grid_sample,
     "IsInf": _SymbolicImport.infinities,
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "PRelu": _SymbolicImport.rectify,
