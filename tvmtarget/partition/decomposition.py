@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Self
 
 from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.ir.collected_sequences import stack_collected_sequences
 from tvmtarget.ir.constant_folding import fold_constants
 from tvmtarget.ir.function import FUNCTION, Call, calls_in
 from tvmtarget.ir.module import IRModule
@@ -219,6 +220,10 @@ def _folded(module: IRModule, keep: Callable[[Call], bool], defined: Collection[
     """
     strategies = (strategy_at(one) for _, one in target.walk() if is_generator(one))
     runs_scans = any(one is not None and one.supports_control_flow for one in strategies)
+    if not runs_scans:  # and no sequences
+        stacked = tuple(stack_collected_sequences(function, keep) for function in module)
+        is_same = all(new is old for new, old in zip(stacked, module, strict=True))
+        module = module if is_same else module.replace(functions=stacked)
     carried: dict[str, Type] = {}
     while True:
         opened = [with_open_carried_dimensions(function, carried) for function in module]
