@@ -351,6 +351,12 @@ def test_values_reduced_by_rows_are_scaled_by_channel(reduced):
         {{ r = {reduced}  y = Mul(r, scale) }}""")
 
 
+def test_averages_of_no_padding_count_elements_only():
+    compared_text("""
+        g (float[1, 2, 7, 6] x) => (float[1, 2, 4, 3] y)
+        { y = AveragePool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1, count_include_pad = 1>(x) }""")
+
+
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_ranges_away_from_their_ends_are_empty(dtype):
     kind = dtype.removesuffix("32")
@@ -711,7 +717,9 @@ def test_computed_numbers_of_repeats(shape, is_taken):
     ("node", "reason"),
     [
         (
-            helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3], ceil_mode=1, count_include_pad=1),
+            helper.make_node(
+                "AveragePool", ["x"], ["y"], kernel_shape=[3], pads=[0, 1], ceil_mode=1, count_include_pad=1
+            ),
             "ceil_mode=1 and count_include_pad=1",
         ),
         (

@@ -870,6 +870,14 @@ def _tiling(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     builder.along("Squeeze", tiled, added, node.output[0])
 
 
+def _averages(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Have an AveragePool of no padding count elements only: OpenVINO counts what is beyond them in the last ones."""
+    attributes = attributes_of(node)
+    if attributes.get("ceil_mode") and not any(attributes.get("pads", ())):
+        attributes["count_include_pad"] = 0
+    builder.add("AveragePool", node.input, node.output[0], **attributes)
+
+
 def _compression(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write a Compress by no more truth values than there are elements, and without axis as one of a vector.
 
@@ -1039,6 +1047,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **dict.fromkeys(COMPARISONS, _comparison),
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "ReduceSum": _sum,
+    "AveragePool": _averages,
     "Clip": _clipped,
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,

@@ -389,7 +389,10 @@ def _two_dimensions(op: Op) -> Reject | None:
 
 def _no_partial_windows(op: Op) -> Reject | None:
     """Reject averages that count padding in windows that are cut off: it divides by the size of whole windows."""
+    pads, is_automatic = op.attr("pads"), op.attr("auto_pad") not in (None, "NOTSET")
     if op.attr("ceil_mode") != 1 or op.attr("count_include_pad") != 1:
+        return None
+    if not is_automatic and (not isinstance(pads, tuple) or not any(pads)):  # the backend counts elements only
         return None
     return reject("ATTR", "it averages otherwise with ceil_mode=1 and count_include_pad=1", hint="set one of them to 0")
 
