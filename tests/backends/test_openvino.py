@@ -351,6 +351,22 @@ def test_values_reduced_by_rows_are_scaled_by_channel(reduced):
         {{ r = {reduced}  y = Mul(r, scale) }}""")
 
 
+def test_attention_over_no_keys_is_an_error():
+    """OpenVINO returns the results of the run before."""
+    names = {"q": "s", "k": "t", "v": "t"}
+    node = helper.make_node("Attention", [*names], ["y"])
+    ends = {name: ("float32", ["b", 2, length, 8]) for name, length in names.items()}
+    program = tt.build(model([node], ends, {"y": ("float32", None)}, opset=23), "openvino")
+
+    def given(queries, keys):
+        return {name: np.ones((1, 2, queries if name == "q" else keys, 8), "float32") for name in names}
+
+    assert program.run(given(3, 4))["y"].all()
+    with pytest.raises(RunError, match=r"t of input 'k' of @\. is 0"):
+        program.run(given(3, 0))
+    assert program.run(given(0, 4))["y"].shape == (1, 2, 0, 8)
+
+
 def test_averages_of_no_padding_count_elements_only():
     compared_text("""
         g (float[1, 2, 7, 6] x) => (float[1, 2, 4, 3] y)
