@@ -367,10 +367,11 @@ def test_attention_over_no_keys_is_an_error():
     assert program.run(given(0, 4))["y"].shape == (1, 2, 0, 8)
 
 
-def test_averages_of_no_padding_count_elements_only():
-    compared_text("""
+@pytest.mark.parametrize("pool", ["AveragePool<count_include_pad = 1,", "MaxPool<"])
+def test_the_last_windows_may_end_beyond_the_image(pool):
+    compared_text(f"""
         g (float[1, 2, 7, 6] x) => (float[1, 2, 4, 3] y)
-        { y = AveragePool<kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1, count_include_pad = 1>(x) }""")
+        {{ y = {pool} kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1>(x) }}""")
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
@@ -738,6 +739,7 @@ def test_computed_numbers_of_repeats(shape, is_taken):
             ),
             "ceil_mode=1 and count_include_pad=1",
         ),
+        (helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[3], ceil_mode=1), "begin in padding"),
         (
             helper.make_node("LpPool", ["x"], ["y"], kernel_shape=[8], strides=[3], ceil_mode=1),
             "needs padded images as large as",

@@ -413,6 +413,23 @@ def _whole_windows(op: Op) -> Reject | None:
     return reject("ATTR", f"its {op.kind} needs padded images as large as windows", hint="pad them")
 
 
+def _begins_within(op: Op) -> Reject | None:
+    """Reject sizes that are rounded up where the last window may begin in padding: it has a result for that."""
+    if op.attr("ceil_mode") != 1:
+        return None
+    if op.attr("auto_pad") not in (None, "NOTSET"):
+        return reject("ATTR", "it supports MaxPool with ceil_mode=1 and no auto_pad only", hint="set ceil_mode=0")
+    kernel = integers_of(op.call, "kernel_shape", [])
+    strides, gaps, pads = (
+        integers_of(op.call, name, [default] * count * len(kernel))
+        for name, default, count in (("strides", 1, 1), ("dilations", 1, 1), ("pads", 0, 2))
+    )
+    ends = zip(kernel, strides, gaps, pads[len(kernel) :], strict=False)
+    if all(step + after <= (size - 1) * gap + 1 for size, step, gap, after in ends):
+        return None
+    return reject("ATTR", "its MaxPool with ceil_mode=1 has windows that begin in padding", hint="pad by Pad instead")
+
+
 def rounded_up(sizes: np.ndarray[Any, Any], scale: np.float32) -> np.ndarray[Any, Any]:
     """Find sizes that OpenVINO resizes to one more element than ONNX does.
 
@@ -591,7 +608,7 @@ RULES: dict[str, Rule] = {
     "LSTM": Rule(attrs={"input_forget": (0,), "layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MatMulInteger": Rule(checks=(_known_terms,)),
-    "MaxPool": Rule(attrs={"ceil_mode": (0,)}, checks=(_usual_places,)),
+    "MaxPool": Rule(checks=(_begins_within, _usual_places)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
     # It fills by 0 where the value is computed.
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect", "wrap")}, constants=(2,), checks=(_wraps_known_sizes,)),
