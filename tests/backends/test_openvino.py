@@ -61,6 +61,23 @@ def test_an_empty_batch_has_empty_results():
         exe(np.ones((2, 3, 0, 8), "float32"))
 
 
+def test_a_run_may_detect_nothing():
+    """As in detectors, where tables of boxes have no rows then."""
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+        g (float[n,4] boxes, float least, float[9,4] base) => (float[9,4] y, float[m] w, float[4] z, int64[m] c)
+        <int64[1] first = {0}, int64[1] second = {1}, int64[2] row = {1, 4}, int64 three = {3}> {
+        s = ReduceMax<keepdims = 0>(boxes, second) k = Greater(s, least) found = NonZero(k) i = Squeeze(found, first)
+        b = Gather(boxes, i) u = Unsqueeze(i, second) at = Expand(u, row) y = ScatterElements(base, at, b)
+        p = Softmax(b) w = ReduceSum<keepdims = 0>(p, second) z = ReduceSum<keepdims = 0>(b, first)
+        c = Mod(i, three) }""")
+    program, expected = tt.build(proto, "openvino"), tt.build(proto, "numpy")
+    boxes, base = np.random.default_rng(0).standard_normal((6, 4), "float32"), np.zeros((9, 4), "float32")
+    for least, count in ((0, 6), (9, 6), (-9, 6), (0, 0), (0.9, 6)):
+        given = {"boxes": boxes[:count], "least": np.float32(least), "base": base}
+        for found, wanted in zip(program.run(given).values(), expected.run(given).values(), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, strict=True)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
 def test_results_keep_their_type_and_shape(dtype, shape):

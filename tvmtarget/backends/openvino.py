@@ -30,7 +30,15 @@ from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.size_requirements import RunSizes
 from tvmtarget.ir.types import Dim
 from tvmtarget.python_process import never_free_in_forks
-from tvmtarget.support.openvino_rules import BY_FLOATS, COMPARISONS, EMPTY, EXACT, RULES, SUMS_SINCE, rounded_up
+from tvmtarget.support.openvino_rules import (
+    BY_FLOATS,
+    COMPARISONS,
+    EMPTY_IN_RUNS,
+    EXACT,
+    RULES,
+    SUMS_SINCE,
+    rounded_up,
+)
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
 
@@ -1441,7 +1449,7 @@ def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str]
         Position of the input, axis, name of the dimension, and name and kind of an operation that needs elements.
     """
     types = value_types(graph)
-    tested = EMPTY | TRAVERSED_TREES.keys()
+    tested = EMPTY_IN_RUNS | TRAVERSED_TREES.keys()
     needs: dict[str, str] = {}
     for node in graph.node:
         # Past keys may be none, but those of a run without any are those of the run before (2026.4).

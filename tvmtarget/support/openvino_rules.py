@@ -33,6 +33,7 @@ __all__ = [
     "COMPARISONS",
     "DTYPES",
     "EMPTY",
+    "EMPTY_IN_RUNS",
     "EXACT",
     "OPSETS",
     "RULES",
@@ -98,6 +99,24 @@ EMPTY = frozenset(
         *("Attention", "Concat", "Reshape", "Shape", "Slice", "Split", "Unsqueeze"),
     }
 )
+# What does so in runs in which a symbolic dimension is 0, between others in which it is not.
+EMPTY_IN_RUNS = EMPTY | {
+    *("BatchNormalization", "Cosh", "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm"),
+    *(
+        "Hardmax",
+        "LayerNormalization",
+        "Log",
+        "LogSoftmax",
+        "MatMul",
+        "Mod",
+        "NonZero",
+        "ScatterElements",
+        "ScatterND",
+        "Sinh",
+    ),
+    *("Size", "Softmax", "Squeeze", "Tan", "Tile", "TopK", "Transpose", "Trilu", "Where", "Xor"),
+    *(kind for kind in _REDUCTIONS if "Log" not in kind),
+}
 # Trees are walked level by level.
 _MOST_LEVELS = 256
 _MOST_WEIGHTS = 1 << 24
