@@ -101,20 +101,10 @@ EMPTY = frozenset(
 )
 # What does so in runs in which a symbolic dimension is 0, between others in which it is not.
 EMPTY_IN_RUNS = EMPTY | {
-    *("BatchNormalization", "Cosh", "CumSum", "Expand", "Gather", "GatherElements", "GatherND", "Gelu", "Gemm"),
-    *(
-        "Hardmax",
-        "LayerNormalization",
-        "Log",
-        "LogSoftmax",
-        "MatMul",
-        "Mod",
-        "NonZero",
-        "ScatterElements",
-        "ScatterND",
-        "Sinh",
-    ),
-    *("Size", "Softmax", "Squeeze", "Tan", "Tile", "TopK", "Transpose", "Trilu", "Where", "Xor"),
+    *("BatchNormalization", "ConstantOfShape", "Cosh", "CumSum", "Expand", "Gather", "GatherElements", "GatherND"),
+    *("Gelu", "Gemm", "Hardmax", "LayerNormalization", "Log", "LogSoftmax", "MatMul", "Mod", "NonZero"),
+    *("ScatterElements", "ScatterND", "Sinh", "Size", "Softmax", "Squeeze", "Tan", "Tile", "TopK", "Transpose"),
+    *("Trilu", "Where", "Xor"),
     *(kind for kind in _REDUCTIONS if "Log" not in kind),
 }
 # Trees are walked level by level.
