@@ -56,6 +56,22 @@ def test_operations_without_a_name_or_with_a_taken_one_get_one():
     assert sources == ["Relu_0", "r", "r_3"]
 
 
+def test_operations_that_are_listed_before_their_operands_are_sorted_with_a_warning():
+    """As converters to float16 write casts of inputs; ONNX Runtime sorts them, too."""
+    branch = helper.make_graph(
+        [helper.make_node("Neg", ["h"], ["b"])], "b", [], [helper.make_tensor_value_info("b", 1, [2, 3])]
+    )
+    model = small(
+        helper.make_node("Add", ["g", "x"], ["y"], name="last"),
+        helper.make_node("If", ["c"], ["g"], name="choice", then_branch=branch, else_branch=branch),
+        helper.make_node("Abs", ["x"], ["h"], name="first"),
+        c=np.array(True),
+    )
+    with pytest.warns(TvmTargetWarning, match="lists operations before others that compute their operands"):
+        module = tt.IRModule.from_onnx(model)
+    assert [call.source for call in module.main.body] == ["first", "choice", "last"]
+
+
 def test_unicode_names_survive():
     model = small(helper.make_node("Relu", ["x"], ["ÿ→"], name="naïve 漢字"), outputs=("ÿ→",))
     module = tt.IRModule.from_onnx(tt.IRModule.from_onnx(model).to_onnx())

@@ -89,7 +89,16 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     _fetch_external(slim, folder, name)
     # ONNX's inliner does not convert operators, so that such functions are inlined later by the IR.
     has_other_opsets = any(_has_other_opsets(model, function) for function in model.functions)
-    _check(slim, name, apart=has_other_opsets)
+    try:
+        _check(slim, name, apart=has_other_opsets)
+    except onnx.checker.ValidationError as error:
+        nodes = _sorted_nodes(slim.graph.node) if "topologically sorted" in str(error) else None
+        if nodes is None:
+            raise
+        del slim.graph.node[:]
+        slim.graph.node.extend(nodes)
+        _check(slim, name, apart=has_other_opsets)
+        warn(f"{name} lists operations before others that compute their operands; they are sorted")
     if slim.functions and not keep_functions and not has_other_opsets:
         slim = onnx.inliner.inline_local_functions(slim)
     _name_dims(slim.graph)
@@ -360,6 +369,32 @@ def _slim(model: ModelProto) -> ModelProto:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     graph.value_info.extend(source.value_info)
     return slim
+
+
+def _sorted_nodes(nodes: Iterable[NodeProto]) -> list[NodeProto] | None:
+    """Return copies of nodes, each behind those that compute what it reads; None if they are so, or cannot be.
+
+    ONNX requires this order. Converters to float16 append casts of inputs at the end, which ONNX Runtime sorts.
+    """
+    import networkx  # takes 0.1 s, and most models are sorted
+
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    makers = {name: at for at, node in enumerate(copies) for name in node.output if name}
+    order = networkx.DiGraph()
+    order.add_nodes_from(range(len(copies)))
+    order.add_edges_from((makers[name], at) for at, node in enumerate(copies) for name in _reads(node) & makers.keys())
+    if all(maker < at for maker, at in order.edges) or not networkx.is_directed_acyclic_graph(order):
+        return None
+    return [copies[at] for at in networkx.lexicographical_topological_sort(order)]
+
+
+def _reads(node: NodeProto) -> set[str]:
+    """Return the names that a node reads, with all in its bodies."""
+    bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return {*node.input}.union(
+        *(_reads(inner) for body in bodies for inner in body.node),
+        *({value.name for value in body.output} for body in bodies),
+    )
 
 
 def _fetch_external(slim: ModelProto, folder: Path | None, name: str) -> None:
