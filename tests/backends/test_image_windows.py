@@ -137,6 +137,15 @@ def test_the_last_window_may_begin_in_the_data_and_end_beyond(kind):
     agree(proto, images(2, 3, 1, 5), kind=kind)
 
 
+def test_sizes_that_are_rounded_up_several_times_may_be_symbolic():
+    """TVM compiled their choices for minutes, or not at all."""
+    pool = "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1"
+    proto = model(f"""g (float[n,2,h,w] x) => (float[n,2,a,b] y) <float[2,2,1,1] k = {{1, 2, 3, -4}}> {{
+        c = Conv<strides = [2, 2]>(x, k) p = MaxPool<{pool}>(c) m = AveragePool<{pool}, count_include_pad = 1>(p)
+        y = Relu(m) }}""")
+    agree(proto, *(images(1, 2, size, 20) for size in (23, 22, 16, 13)))
+
+
 @pytest.mark.parametrize("is_aligned", [0, 1])
 def test_images_of_any_size_are_reflected_cubically(is_aligned):
     """Those of no elements divided by zero, which ended the process."""

@@ -1,4 +1,4 @@
-"""Blocks and windows of images, as operations of TE: SpaceToDepth, DepthToSpace, Col2Im, and places of maxima.
+"""Blocks and windows of images: sizes of pools; as operations of TE, SpaceToDepth, DepthToSpace, Col2Im and maxima.
 
 Sources: ONNX's definitions of these operators; onnxruntime's for places of equal maxima, of which the first counts.
 
@@ -11,15 +11,48 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
+from onnx import NodeProto, helper
+
+from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.compiled_module import import_tvm
 
-__all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "summed_windows"]
+__all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "round_sizes_down", "summed_windows"]
 
 Size: TypeAlias = Any  # an integer expression of TIR
 Tensor: TypeAlias = Any  # of TE
 Attributes: TypeAlias = "dict[str, Any]"
 
 _OUTSIDE = -2
+
+
+def round_sizes_down(node: NodeProto) -> None:
+    """Write a pool whose sizes are rounded up as one with more padding at the ends, in place.
+
+    TVM infers such sizes by a choice, and compiles nested ones of symbolic dimensions for minutes or not at all (0.27).
+    Where no window may begin in padding, they are those of `strides - 1` more elements, which no maximum counts, and no
+    mean of elements.
+
+    Args:
+        node: the pool; others, and those that pads change, stay.
+    """
+    attributes = attributes_of(node)
+    if node.op_type not in ("AveragePool", "MaxPool") or not attributes.get("ceil_mode"):
+        return
+    kernel, ones = attributes["kernel_shape"], [1] * len(attributes["kernel_shape"])
+    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
+    pads = attributes.get("pads") or [0] * (2 * len(kernel))
+    ends = pads[len(kernel) :]
+    windows = zip(kernel, strides, dilations, ends, strict=True)
+    begins_within = all(step + end <= (size - 1) * gap + 1 for size, step, gap, end in windows)
+    counts_padding = attributes.get("count_include_pad") and any(pads)
+    if not begins_within or counts_padding or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return
+    more = [end + step - 1 for end, step in zip(ends, strides, strict=True)]
+    attributes |= {"ceil_mode": 0, "pads": [*pads[: len(kernel)], *more]}
+    if "count_include_pad" in attributes:
+        attributes["count_include_pad"] = 0
+    del node.attribute[:]
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 
 
 def channels_of_blocks(block: int, channels: int, shape: Sequence[Size]) -> Callable[[Tensor], Tensor]:
