@@ -26,6 +26,7 @@ __all__ = [
     "BROADCASTING",
     "SLICE_END",
     "ShapeOperands",
+    "begins_within",
     "integer_of",
     "integers_of",
     "least_sizes",
@@ -128,6 +129,28 @@ def least_sizes(
     beyond = [stride - 1 if rounds_up else 0 for stride in strides]
     extents = [(kernel[at] - 1) * dilations[at] + 1 for at in range(rank)]
     return [max(1, extents[at] - pads[at] - pads[at + rank] - beyond[at]) for at in range(rank)]
+
+
+def begins_within(
+    kernel: Sequence[int], strides: Sequence[int] = (), dilations: Sequence[int] = (), pads: Sequence[int] = ()
+) -> bool:
+    """Return whether no window begins in padding at the ends, where sizes are rounded up.
+
+    This holds for images of all sizes. Engines differ in whether such windows have a result.
+
+    Args:
+        kernel: extents of the window.
+        strides: its steps; ones if empty.
+        dilations: distances of its elements; ones if empty.
+        pads: what is padded at the begin of each dimension, then at their ends; zeros if empty.
+
+    Returns:
+        Whether none does.
+    """
+    rank = len(kernel)
+    strides, dilations, pads = strides or [1] * rank, dilations or [1] * rank, pads or [0] * (2 * rank)
+    extents = [(kernel[at] - 1) * dilations[at] + 1 for at in range(rank)]
+    return all(strides[at] + pads[at + rank] <= extents[at] for at in range(rank))
 
 
 def window_count(size: Dim, kernel: Dim, stride: int, dilation: int, padding: int) -> Dim:

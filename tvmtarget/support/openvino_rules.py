@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmtarget.ir.symbolic_shapes import integers_of, least_sizes
+from tvmtarget.ir.symbolic_shapes import begins_within, integers_of, least_sizes
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import tvm_rules
 from tvmtarget.support.classical_rules import ensemble_of
@@ -428,13 +428,8 @@ def _begins_within(op: Op) -> Reject | None:
         return None
     if op.attr("auto_pad") not in (None, "NOTSET"):
         return reject("ATTR", "it supports MaxPool with ceil_mode=1 and no auto_pad only", hint="set ceil_mode=0")
-    kernel = integers_of(op.call, "kernel_shape", [])
-    strides, gaps, pads = (
-        integers_of(op.call, name, [default] * count * len(kernel))
-        for name, default, count in (("strides", 1, 1), ("dilations", 1, 1), ("pads", 0, 2))
-    )
-    ends = zip(kernel, strides, gaps, pads[len(kernel) :], strict=False)
-    if all(step + after <= (size - 1) * gap + 1 for size, step, gap, after in ends):
+    names = ("kernel_shape", "strides", "dilations", "pads")
+    if begins_within(*(integers_of(op.call, name, []) for name in names)):
         return None
     return reject("ATTR", "its MaxPool with ceil_mode=1 has windows that begin in padding", hint="pad by Pad instead")
 

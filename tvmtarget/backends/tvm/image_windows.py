@@ -15,6 +15,7 @@ from onnx import NodeProto, helper
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.compiled_module import import_tvm
+from tvmtarget.ir.symbolic_shapes import begins_within
 
 __all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "round_sizes_down", "summed_windows"]
 
@@ -38,17 +39,17 @@ def round_sizes_down(node: NodeProto) -> None:
     attributes = attributes_of(node)
     if node.op_type not in ("AveragePool", "MaxPool") or not attributes.get("ceil_mode"):
         return
-    kernel, ones = attributes["kernel_shape"], [1] * len(attributes["kernel_shape"])
-    strides, dilations = (attributes.get(name) or ones for name in ("strides", "dilations"))
-    pads = attributes.get("pads") or [0] * (2 * len(kernel))
-    ends = pads[len(kernel) :]
-    windows = zip(kernel, strides, dilations, ends, strict=True)
-    begins_within = all(step + end <= (size - 1) * gap + 1 for size, step, gap, end in windows)
+    kernel, strides, dilations, pads = (
+        attributes.get(name, []) for name in ("kernel_shape", "strides", "dilations", "pads")
+    )
     counts_padding = attributes.get("count_include_pad") and any(pads)
-    if not begins_within or counts_padding or attributes.get("auto_pad", "NOTSET") != "NOTSET":
+    is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
+    if counts_padding or is_automatic or not begins_within(kernel, strides, dilations, pads):
         return
-    more = [end + step - 1 for end, step in zip(ends, strides, strict=True)]
-    attributes |= {"ceil_mode": 0, "pads": [*pads[: len(kernel)], *more]}
+    rank = len(kernel)
+    before, after = (pads[part] or [0] * rank for part in (slice(rank), slice(rank, None)))
+    more = [end + step - 1 for end, step in zip(after, strides or [1] * rank, strict=True)]
+    attributes |= {"ceil_mode": 0, "pads": [*before, *more]}
     if "count_include_pad" in attributes:
         attributes["count_include_pad"] = 0
     del node.attribute[:]
