@@ -33,8 +33,10 @@ from tvmtarget.python_process import never_free_in_forks
 from tvmtarget.support.openvino_rules import (
     BY_FLOATS,
     COMPARISONS,
+    EMPTY,
     EMPTY_IN_RUNS,
     EXACT,
+    FAILS_EMPTY,
     RULES,
     SUMS_SINCE,
     rounded_up,
@@ -1449,7 +1451,11 @@ def _dims_of_elements(graph: onnx.GraphProto) -> tuple[tuple[int, int, str, str]
         Position of the input, axis, name of the dimension, and name and kind of an operation that needs elements.
     """
     types = value_types(graph)
-    tested = EMPTY_IN_RUNS | TRAVERSED_TREES.keys()
+    fails = any(
+        node.op_type in FAILS_EMPTY or (node.op_type == "Flatten" and attributes_of(node).get("axis", 1) != 1)
+        for node in graph.node
+    )
+    tested = (EMPTY if fails else EMPTY_IN_RUNS) | TRAVERSED_TREES.keys()
     needs: dict[str, str] = {}
     for node in graph.node:
         # Past keys may be none, but those of a run without any are those of the run before (2026.4).

@@ -35,6 +35,7 @@ __all__ = [
     "EMPTY",
     "EMPTY_IN_RUNS",
     "EXACT",
+    "FAILS_EMPTY",
     "OPSETS",
     "RULES",
     "SUMS_SINCE",
@@ -107,6 +108,8 @@ EMPTY_IN_RUNS = EMPTY | {
     *("Trilu", "Where", "Xor"),
     *(kind for kind in _REDUCTIONS if "Log" not in kind),
 }
+# What ends the process of no elements, or returns others, also where they are computed and not seen before a run.
+FAILS_EMPTY = frozenset({"Attention", "ConvTranspose", "GRU", "LSTM", "RNN"})
 # Trees are walked level by level.
 _MOST_LEVELS = 256
 _MOST_WEIGHTS = 1 << 24
