@@ -42,13 +42,22 @@ def collecting(joins, appends=APPENDS, result="float[a,b,c]"):
 )
 def test_what_a_loop_collects_is_stacked(joins, result):
     proto = collecting(joins, result=result)
-    function = tt.IRModule.from_onnx(proto)["main"]
-    changed = stack_collected_sequences(function, lambda _: False)
+    module = tt.IRModule.from_onnx(proto)
+    changed = stack_collected_sequences(module.main, lambda _: False)
     assert not any("Sequence" in op for op in changed.ops)
+    check(proto, tt.build(module.replace(functions=(changed,)), "numpy"))
+
+
+def check(proto, program):
     x = np.random.default_rng(0).standard_normal((2, 4, 3), "float32")
     expected = InferenceSession(proto.SerializeToString()).run(None, {"x": x})
-    for found, wanted in zip(tt.build(proto, "llvm").run({"x": x}).values(), expected, strict=True):
+    for found, wanted in zip(program.run({"x": x}).values(), expected, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, strict=True)
+
+
+def test_code_generators_of_tensors_run_loops_that_collect():
+    proto = collecting("y = ConcatFromSequence<axis = 1, new_axis = 1>(s)")
+    check(proto, tt.build(proto, "llvm"))
 
 
 @pytest.mark.parametrize(
