@@ -68,6 +68,15 @@ def test_a_machine_that_dies_is_named_and_the_next_run_starts_anew(running, mach
     assert_same(running.run(images()), whole(DIGITS, images()))
 
 
+def test_a_machine_that_dies_is_named_though_one_that_lost_it_is_missed_first(running):
+    running.run(images())
+    workers = running._engine._workers
+    os.kill(workers._processes["n0"].pid, signal.SIGKILL)
+    workers._arrived.put(("host", {"failed": ["a machine is gone"], "lost": "n1", "run": None}, []))
+    with pytest.raises(RunError, match="machine 'n0' was ended by SIGKILL"):
+        running.run(images())
+
+
 def test_a_function_that_fails_is_named_with_its_machine():
     nodes = [helper.make_node("Reshape", ["x", "to"], ["z"], name="shape"), helper.make_node("Abs", ["z"], ["y"])]
     model = small(*nodes, shape=("n",), to=np.array([2, 3]))

@@ -244,8 +244,12 @@ class ProcessWorkerGroup:
             self._check()
 
     def _failed(self, machine: str, message: Message) -> NoReturn:
-        if message["lost"] is not None:
-            self._died(message["lost"])
+        lost = message["lost"]
+        if lost is not None:
+            # It may have ended by itself, as it lost another one, and the report on that is still to be received.
+            if (report := self._last_report(lost)) is not None:
+                self._failed(lost, report)
+            self._died(lost)
         raise RunError(*_with_machine(machine, message))
 
     def _died(self, machine: str) -> NoReturn:
@@ -256,6 +260,15 @@ class ProcessWorkerGroup:
         code = process.returncode
         how = "closed its connections" if code is None else ending_of(code)
         raise RunError(f"machine {machine!r} {how}; the other machines were stopped, the next run starts anew")
+
+    def _last_report(self, machine: str) -> Message | None:
+        """Return the report of a failure that ended a machine, if it waits to be received; drop what waits before."""
+        with suppress(queue.Empty):
+            while True:
+                sender, message, _ = self._arrived.get(timeout=GRACE)
+                if sender == machine and (message is None or "failed" in message):
+                    return message
+        return None
 
 
 def _with_machine(machine: str, message: Message) -> list[str]:
