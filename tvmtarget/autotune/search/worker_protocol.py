@@ -30,8 +30,11 @@ _GRACE = 5
 _MOST_LETTERS = 300  # of the reason of a failure
 
 # Messages of native code that ran out of memory.
-# Of C++, of engines, of the system, and of protobuf.
-_OUT_OF_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory", "Arena alloc failed")
+# Of C++, of engines, of the system, and of protobuf, whose last one may be of messages that are nested too deep.
+_OUT_OF_MEMORY = (
+    *("bad_alloc", "out of memory", "Cannot allocate memory"),
+    *("Arena alloc failed", "Failed to serialize proto"),
+)
 
 _SERVERS: list[Server] = []  # of this process, one or none
 
