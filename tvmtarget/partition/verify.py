@@ -70,8 +70,9 @@ def verify_plan(program: FlatProgram, feasibility: Feasibility, module: IRModule
     """
     cache = feasibility.cache
     proven = cast("_ProvenPlan | None", cache.proven)
-    is_same_target = proven is not None and proven.target == module.target
-    verify_functions(module.by_name, module.target, _before(outlined, proven) if proven and is_same_target else None)
+    has_same_target = proven is not None and proven.target == module.target
+    since = _before(outlined, proven) if proven is not None and has_same_target else None
+    verify_functions(module.by_name, module.target, since)
     if proven is None or not _holds_again(program, feasibility, module, outlined, proven):
         _verify_all(program, feasibility, module, outlined)
     cache.proven = _ProvenPlan(program, feasibility.assumptions, module.target, module.by_name, outlined)
