@@ -376,6 +376,26 @@ def test_verification_around_an_edit_finds_what_verification_of_all_finds(has_co
     assert found > 40
 
 
+@pytest.mark.parametrize("part", ["attribute", "constant"])
+def test_arguments_that_an_edit_makes_wrong_are_reported_as_without_an_earlier_plan(part):
+    builder = tt.FunctionBuilder()
+    scales = builder.constant(np.array([1, 1, 2, 2], "float32"), "scales")
+    image = builder.call("Relu", builder.param("x", "float32[1,2,4,4]"))
+    module = tt.IRModule((builder.build(builder.call("Softmax", builder.call("Resize", image, "", scales), axis=1)),))
+    main = module.main
+    if part == "attribute":
+        wrong = main.replace(body=(*main.body[:-1], replace(main.body[-1], attrs=(("axis", 5),))))
+    else:
+        wrong = main.replace(constants=(replace(main.constants[0], data=np.array([1, 1, -2, 2], "float32")),))
+    edited, target = module.replace(functions=(wrong,)), "[a=numpy,b=onnxruntime](host=@a)"
+    plan = tt.decompose(module, target)
+    with pytest.raises(ModelError) as whole:
+        tt.decompose(edited, target)
+    with pytest.raises(ModelError) as again:
+        tt.decompose(edited, target, since=plan)
+    assert again.value.problems == whole.value.problems
+
+
 def test_a_plan_does_not_hold_the_plans_before_it():
     module, tree = module_of(transformer_graph(30)), tree_of(4)
     first = plan = tt.decompose(module, tree)

@@ -441,7 +441,10 @@ def _is_attribute(value: object, depth: int) -> bool:
 
 
 def _edited_calls(function: Function, earlier: Function) -> Function | None:
-    """Return a function of the calls and constants that an edit changed; None if rules may be broken elsewhere."""
+    """Return a function of the calls and constants that an edit changed; None if rules may be broken elsewhere.
+
+    It has the constants and types of all that the calls read, which rules on operators need.
+    """
     parts = ("params", "results", "opsets", "attrs")
     if (
         type(function.body) is not tuple
@@ -451,7 +454,8 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
         return None
     if len(function.body) != len(earlier.body) or len(function.constants) != len(earlier.constants):
         return None
-    calls = [(function.body[at], earlier.body[at]) for at in changed_places(function.body, earlier.body)]
+    edited = changed_places(function.body, earlier.body)
+    calls = [(function.body[at], earlier.body[at]) for at in edited]
     places = changed_places(function.constants, earlier.constants)
     constants = [(function.constants[at], earlier.constants[at]) for at in places]
     if _items_of([new for new, _ in calls], Call) is None or any(type(new) is not Constant for new, _ in constants):
@@ -463,11 +467,15 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
         for new, old in calls
     ):
         return None
-    body, own = tuple(new for new, _ in calls), {new.name for new, _ in constants}
-    defined = own.union(output.name for call in body for output in call.outputs)
-    read = dict.fromkeys(name for call in body for name in call.inputs if name and name not in defined)
-    params = tuple(Value(name, None) for name in read)
-    return function.replace(params=params, body=body, results=(), constants=tuple(new for new, _ in constants))
+    own = {new.name for new, _ in constants}
+    readers = [at for at, call in enumerate(function.body) if not own.isdisjoint(call.inputs)] if own else []
+    body = tuple(function.body[at] for at in sorted({*edited, *readers}))
+    computed = {output.name for call in body for output in call.outputs}
+    read = dict.fromkeys(name for call in body for name in call.inputs if name and name not in computed)
+    used = own.union(earlier.constant_names & read.keys())
+    params = tuple(Value(name, earlier.types.get(name)) for name in read if name not in used)
+    held = tuple(constant for constant in function.constants if constant.name in used) if used else ()
+    return function.replace(params=params, body=body, results=(), constants=held)
 
 
 def _proven_calls(module: Functions, since: Functions, name: str) -> frozenset[int]:
