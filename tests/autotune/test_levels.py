@@ -131,18 +131,19 @@ LEAVES = ("a", "b", "c")
     st.fixed_dictionaries(dict.fromkeys(LEAVES, st.integers(1, 500))),
 )
 def test_no_other_leaves_of_segments_are_faster_and_one_leaf_takes_what_it_takes_alone(times, alone):
-    cuts = max(1, len(times) - 1)
-    saved = {leaf: (sum(each[leaf] for each in times) - alone[leaf]) / cuts for leaf in LEAVES}
+    measured = {leaf: sum(each[leaf] for each in times) for leaf in LEAVES}
+    sides = 2 * max(1, len(times) - 1)
+    side = {leaf: max(0, measured[leaf] - alone[leaf]) / sides for leaf in LEAVES}
 
     def taken(choice):
-        neighbours = sum(saved[leaf] for leaf, other in pairwise(choice) if leaf == other)
-        return sum(each[leaf] for each, leaf in zip(times, choice, strict=True)) - neighbours
+        cuts = sum(side[leaf] + side[other] for leaf, other in pairwise(choice) if leaf != other)
+        inside = (each[leaf] * alone[leaf] / measured[leaf] for each, leaf in zip(times, choice, strict=True))
+        return sum(inside) + cuts
 
     choice, least = fastest_leaves(times, alone)
     assert taken(choice) == pytest.approx(least)
     assert least == pytest.approx(min(map(taken, product(LEAVES, repeat=len(times)))))
-    if len(times) > 1:
-        assert all(taken([leaf] * len(times)) == pytest.approx(alone[leaf]) for leaf in LEAVES)
+    assert all(taken([leaf] * len(times)) == pytest.approx(alone[leaf]) for leaf in LEAVES)
 
 
 def test_segments_are_on_each_leaf_once_and_take_all_of_the_time():

@@ -123,8 +123,9 @@ class Segments:
 def fastest_leaves(times: Sequence[Mapping[str, float]], alone: Mapping[str, float]) -> tuple[list[str], float]:
     """Return the fastest choice of a leaf for each segment of a program.
 
-    Segments are measured between segments of other leaves. Where neighbours are on one leaf, the cut between them is
-    saved. What a cut takes is what the segments of a leaf take more than the whole program on it.
+    Segments are measured between segments of other leaves, and take longer there: values change their layout, and
+    caches hold other data. Without cuts, the segments of a leaf take the time of the whole program on it, in the same
+    proportions. What they take more as measured belongs to the cuts beside them, equally.
 
     Args:
         times: of each segment, its time by leaf.
@@ -133,15 +134,18 @@ def fastest_leaves(times: Sequence[Mapping[str, float]], alone: Mapping[str, flo
     Returns:
         A leaf for each segment, and the time of the program: of a choice of one leaf, the time of that leaf alone.
     """
-    cuts = max(1, len(times) - 1)
-    saved = {leaf: (sum(each[leaf] for each in times) - whole) / cuts for leaf, whole in alone.items()}
+    measured = {leaf: sum(each[leaf] for each in times) for leaf in alone}
+    share = {leaf: whole / max(1.0, measured[leaf]) for leaf, whole in alone.items()}
+    # Each cut has two sides.
+    side = {leaf: max(0.0, measured[leaf] - whole) / max(1, len(times) - 1) / 2 for leaf, whole in alone.items()}
     # For each leaf of the last segment, the fastest choice for all segments so far.
-    best: dict[str, tuple[float, list[str]]] = {leaf: (times[0][leaf], [leaf]) for leaf in alone}
+    best: dict[str, tuple[float, list[str]]] = {leaf: (times[0][leaf] * share[leaf], [leaf]) for leaf in alone}
     for each in times[1:]:
+        inside = {leaf: each[leaf] * share[leaf] for leaf in alone}
         best = {
             leaf: min(
-                (before + each[leaf] - (saved[leaf] if choice[-1] == leaf else 0.0), [*choice, leaf])
-                for before, choice in best.values()
+                (before + inside[leaf] + (side[last] + side[leaf] if last != leaf else 0.0), [*choice, leaf])
+                for last, (before, choice) in best.items()
             )
             for leaf in alone
         }

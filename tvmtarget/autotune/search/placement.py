@@ -296,24 +296,25 @@ class PlacementTuner(ProgramTuner):
     def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:
         self.best = best
         sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
-        trials, bound = len(self._measured), min(self._bound(default), cost)
+        trials, bound = len(self._measured), min(self._bound(best, cost), cost)
         self._finding = Finding("placement", sites, "", default, cost, 1, trials, True, record, bound)
 
-    def _bound(self, default: int) -> int:
-        """Return picoseconds below which no placement is by what was measured, where the first plan takes `default`.
+    def _bound(self, best: Plan, cost: int) -> int:
+        """Return picoseconds below which no placement is by what was measured, where the best plan takes `cost`.
 
         That is the time of the program with each segment on its fastest leaf; unless segments were measured, a bound by
         the fitted costs of single operations. Both may be off: a plan that was measured to take less is the bound.
         """
-        first = self._measured[sites_of(self._plan)].cost
+        # The same plan took another time when it was measured first, as other work on the machine varies.
+        scale = cost / max(1.0, self._measured[sites_of(best)].cost)
         if self._least is not None:
-            return round(self._least * default / max(1.0, first))
+            return round(self._least * scale)
         if self.costs is None:
             return 0
         # Times of whole functions hold for the plans that have them, and not for all.
         prediction = self._plan_by_costs(replace(self.costs, subgraphs=())).prediction
         least = None if prediction is None or prediction.unknown else prediction.lower_bound
-        return 0 if least is None else round(least * default / max(1.0, first))
+        return 0 if least is None else round(least * scale)
 
     def _write(
         self,
