@@ -1,5 +1,6 @@
 """Memories hold the weights of the operations that are placed there, or the plan is rejected with the numbers."""
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -108,6 +109,20 @@ def test_weights_that_cannot_fit_are_rejected_with_the_numbers(given):
         match=rf"'mb' holds 100 bytes.* take 32 KiB, 31.9 KiB too many: {named};",
     ):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        (5, "no placement was found whose weights fit: memory '.*' holds 40 KiB, .* remain there take 48 KiB, 8 KiB"),
+        (6, "memories .* hold 80 KiB, but the weights of all ops take 96 KiB, 16 KiB too many; state larger ones"),
+    ],
+)
+def test_weights_that_fit_no_two_memories_are_rejected_with_what_is_known(count, problem):
+    given = costs(50.0, 5.0, capacity=5 * WEIGHT // 2)
+    given = replace(given, sites={**given.sites, "a": SiteCost(launch=0.0, capacity=5 * WEIGHT // 2)})
+    with pytest.raises(InfeasibleError, match=problem):
+        tt.decompose(layers(count), tree(100 * WEIGHT), given)
 
 
 def test_the_capacity_of_a_memory_that_all_sites_share_is_that_of_the_program():
@@ -221,7 +236,7 @@ def test_the_memory_of_the_driver_has_a_limit_too():
 
 def test_a_program_that_is_larger_than_the_only_memory_is_refused():
     device = {"kind": "llvm", "memory": [{"name": "dram", "bytes": 3 * WEIGHT}]}
-    with pytest.raises(InfeasibleError, match=r"holds 48 KiB, but ops .* need 96.8 KiB, 48.8 KiB too many"):
+    with pytest.raises(InfeasibleError, match=r"holds 48 KiB, but .* ops need 96.8 KiB, 48.8 KiB too many"):
         tt.decompose(layers(6), device)
 
 

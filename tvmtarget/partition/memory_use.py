@@ -73,7 +73,7 @@ class MemoryUse:
         """Return a message that the memory is too small, with the operation and its values."""
         listed = ", ".join(f"{name!r} ({bytes_text(size)})" for name, size in self.live)
         return (
-            f"memory {self.memory!r} holds {bytes_text(self.limit)}, but ops that must be there need "
+            f"memory {self.memory!r} holds {bytes_text(self.limit)}, but in the best plan found its ops need "
             f"{bytes_text(self.weights + self.values)}, {bytes_text(self.missing)} too many: "
             f"{bytes_text(self.weights)} of weights, and {bytes_text(self.values)} of values when {self.op!r} runs: "
             f"{listed}; allow more ops elsewhere, or state a larger memory"

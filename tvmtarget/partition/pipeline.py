@@ -328,7 +328,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         The best decomposition found.
 
     Raises:
-        InfeasibleError: if operations that must be in a memory need more than it holds, or as for `within_limits`.
+        InfeasibleError: if no plan was found that the memories hold, or as for `within_limits`.
     """
     # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
     plan = unconstrained = within_limits(request, feasibility, sites)

@@ -176,15 +176,33 @@ class MemoryCapacity:
         for memory, (load, limit) in enumerate(zip(relocation.loads, self.limits, strict=True)):
             if limit is not None and load > limit:
                 left = np.flatnonzero((self.memories[relocation.labels[: len(shares)]] == memory) & (shares > 0))
-                bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
-                # Name the operations that have no choice, else the largest ones.
-                most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
-                raise InfeasibleError(
-                    f"memory {self.names[memory]!r} holds {bytes_text(limit)}, but the weights of ops that must be "
-                    f"there take {bytes_text(load)}, {bytes_text(load - limit)} too many: {self.describe(most)}; "
-                    "allow more ops elsewhere, or state a larger memory"
-                )
+                raise InfeasibleError(self._problem(memory, limit, load, left, allowed))
         return relocation.labels
+
+    def _problem(self, memory: int, limit: int, load: int, left: Ints, allowed: npt.NDArray[np.bool_]) -> str:
+        """Return why the weights of the atoms that are left in a memory do not fit, as far as it is known."""
+        name, shares = self.names[memory], self.shares()
+        bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
+        needed = int(self.sizes[distinct(self.owned[np.isin(self.atoms, bound)])].sum())
+        # Name the operations that have no choice, else the largest ones.
+        most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
+        named = f"{self.describe(most)}; allow more ops elsewhere, or state a larger memory"
+        if needed > limit:
+            return (
+                f"memory {name!r} holds {bytes_text(limit)}, but the weights of ops that must be there take "
+                f"{bytes_text(needed)}, {bytes_text(needed - limit)} too many: {named}"
+            )
+        limits = [one for one in self.limits if one is not None]
+        total = int(self.sizes[distinct(self.owned)].sum())
+        if len(limits) == len(self.limits) and total > sum(limits):
+            return (
+                f"memories {', '.join(map(repr, self.names))} hold {bytes_text(sum(limits))}, but the weights of all "
+                f"ops take {bytes_text(total)}, {bytes_text(total - sum(limits))} too many; state larger ones"
+            )
+        return (
+            f"no placement was found whose weights fit: memory {name!r} holds {bytes_text(limit)}, and the weights of "
+            f"the ops that remain there take {bytes_text(load)}, {bytes_text(load - limit)} too many: {named}"
+        )
 
 
 class _Relocation:
