@@ -21,7 +21,6 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import compress, count
 from operator import attrgetter, is_not
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -349,7 +348,14 @@ def changed_places(before: Iterable[object], after: Iterable[object]) -> list[in
     Returns:
         Positions, ascending; objects are compared by identity.
     """
-    return list(compress(count(), map(is_not, before, after)))
+    # Few differ, which are found faster among bytes than by counting along.
+    differs = bytes(map(is_not, before, after))
+    places: list[int] = []
+    place = differs.find(1)
+    while place >= 0:
+        places.append(place)
+        place = differs.find(1, place + 1)
+    return places
 
 
 def _constraint(value: Any, owner: str) -> Constraint:  # noqa: ANN401 - anything that Constraint.parse accepts

@@ -107,8 +107,8 @@ def verify_functions(module: Functions, target: Target | None = None, since: Fun
         bodies[name].proven = _proven_calls(module, since or {}, name)
     for name, body in bodies.items():
         found = list(_own_problems(body))
-        # The other rules recurse into nested bodies, so that depth is checked first.
-        if not body.is_too_deep:
+        # The other rules recurse into nested bodies, so that depth is checked first; edited calls have none.
+        if name in excerpts or not body.is_too_deep:
             # Most functions call no others.
             found += [problem for rule in MODULE_RULES for problem in rule(bodies, body)] if body.is_calling else []
             part = _Body(excerpts[name]) if name in excerpts else body
@@ -463,7 +463,7 @@ def _edited_calls(function: Function, earlier: Function) -> Function | None:
     if any(new.name != old.name for new, old in constants) or any(
         new.inputs != old.inputs
         or [output.name for output in new.outputs] != [output.name for output in old.outputs]
-        or (old.regions or CODE in (new.op, old.op))
+        or (new.regions or old.regions or CODE in (new.op, old.op))
         for new, old in calls
     ):
         return None

@@ -269,11 +269,15 @@ class Signatures:
             number = by_key.setdefault(key, free)
             free += number == free
             numbers[index] = number
-        used, renamed = renumbered(numbers)
-        new = {number: rank for rank, number in enumerate(used.tolist())}
-        by_key = {key: new[number] for key, number in by_key.items() if number in new}
-        firsts = np.unique(renamed, return_index=True)[1]
-        return Signatures(body, renamed.tolist(), renamed, by_key, firsts.tolist())
+        # Of equal indices the last assignment counts.
+        firsts = np.full(free, len(body))
+        firsts[numbers[::-1]] = np.arange(len(body))[::-1]
+        used = np.argsort(firsts, kind="stable")[: np.count_nonzero(firsts < len(body))]
+        rank = np.full(free, -1)
+        rank[used] = np.arange(len(used))
+        renamed, new = rank[numbers], rank.tolist()
+        by_key = {key: new[number] for key, number in by_key.items() if new[number] >= 0}
+        return Signatures(body, renamed.tolist(), renamed, by_key, firsts[used].tolist())
 
 
 def _has_mapping(value: object) -> bool:

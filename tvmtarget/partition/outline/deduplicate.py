@@ -258,7 +258,10 @@ class SubgraphStructures:
         Names derive from labels of the operations, which do not depend on the order of the list.
         """
         program, start = self.program, wirings.start.tolist()
-        signatures, kinds = np.unique(program.signature_array[wirings.ops], return_inverse=True)
+        signature = program.signature_array[wirings.ops]
+        is_used = np.zeros(len(program.representatives), dtype=np.bool_)
+        is_used[signature] = True
+        signatures, kinds = np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[signature]
         first_calls = [program.body[program.representatives[number]] for number in signatures.tolist()]
         fingerprints = [self.fingerprints[number] for number in signatures.tolist()]
         texts = [f"{one.text} {call.has_effect}" for one, call in zip(fingerprints, first_calls, strict=True)]

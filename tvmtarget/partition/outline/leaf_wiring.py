@@ -8,14 +8,15 @@ with equal digests are listed in the same way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import Ints, renumbered, spans
+from tvmtarget.partition.dataflow import Ints, distinct, renumbered, spans
 from tvmtarget.partition.flat_program import FlatProgram
 
 __all__ = ["LARGE_PROGRAM", "LeafNames", "LeafWirings", "has_listed_leaves", "wirings_of_leaves"]
@@ -25,6 +26,9 @@ LARGE_PROGRAM = 1000
 
 # Producers of operands that no operation of the leaf computes.
 OUTSIDE, CONSTANT = -1, -2
+
+# Where at most so many operations have other labels than before, only these and those near them are refined again.
+LOCAL_SHARE = 0.02
 
 # Rounds of colour refinement: operations of one label have equal surroundings up to that distance.
 ROUNDS = 6
@@ -63,6 +67,8 @@ class LeafWirings:
         readers: position of the reader of each operand, ascending.
         places: position of each operand among those of its reader.
         producers: position of the operation that computes each operand; `OUTSIDE` or `CONSTANT` if there is none.
+        known_labels: labels of the operations that were refined before, then those after each round; empty if none
+            were.
     """
 
     start: Ints
@@ -75,6 +81,7 @@ class LeafWirings:
     readers: Ints
     places: Ints
     producers: Ints
+    known_labels: list[_Labels] = field(default_factory=list)
 
     def of(self, leaf: int) -> LeafWirings:
         """Return the wiring of a single leaf.
@@ -85,6 +92,8 @@ class LeafWirings:
         Returns:
             That leaf as number 0, with positions in its own list.
         """
+        if len(self.start) == 2:
+            return self
         begin, end = self.start[leaf : leaf + 2].tolist()
         own = slice(*np.searchsorted(self.readers, [begin, end]).tolist())
         producers = self.producers[own]
@@ -101,6 +110,7 @@ class LeafWirings:
             readers=self.readers[own] - begin,
             places=self.places[own],
             producers=np.where(producers >= 0, producers - begin, producers),
+            known_labels=[labels[begin:end] for labels in self.known_labels],
         )
 
     def labels(self, given: _Labels) -> _Labels:
@@ -115,19 +125,84 @@ class LeafWirings:
         Returns:
             The refined labels.
         """
-        # Labels of producers that are no operations of the leaf stand behind those of operations.
-        sources = np.where(self.producers >= 0, self.producers, len(given) - 1 - self.producers)
+        uses = self._uses
+        changed = np.flatnonzero(given != self.known_labels[0]) if self.known_labels else np.arange(len(given))
+        if len(changed) > LOCAL_SHARE * len(given):
+            rounds = [given]
+            for _ in range(ROUNDS):
+                rounds.append(uses.refined(rounds[-1]))
+            self.known_labels[:] = rounds
+            return rounds[-1]
+        labels = given
+        for known in self.known_labels[1:]:
+            # What is farther away keeps its label.
+            changed = uses.with_neighbours(changed)
+            refined = known.copy()
+            refined[changed] = uses.refined(labels, changed)
+            labels = refined
+        return labels
+
+    @cached_property
+    def _uses(self) -> _Uses:
+        count = int(self.start[-1])
         inner = np.flatnonzero(self.producers >= 0)
         inner = inner[np.argsort(self.producers[inner], kind="stable")]
-        reads = np.searchsorted(self.readers, np.arange(len(given) + 1))
-        uses = np.searchsorted(self.producers[inner], np.arange(len(given) + 1))
         places = _mixed(self.places.astype(np.uint64) + np.uint64(1))
-        labels = given
-        for _ in range(ROUNDS):
-            operands = _mixed(np.concatenate([labels, _ELSEWHERE])[sources] ^ places)
-            readers = _mixed(labels[self.readers[inner]] + places[inner])
-            labels = _mixed(labels * _ODD + _sums(operands, reads)) + _mixed(_sums(readers, uses))
-        return labels
+        return _Uses(
+            # Labels of producers that are no operations of the leaf stand behind those of operations.
+            sources=np.where(self.producers >= 0, self.producers, count - 1 - self.producers),
+            places=places,
+            reads=np.searchsorted(self.readers, np.arange(count + 1)),
+            readers=self.readers[inner],
+            places_there=places[inner],
+            uses=np.searchsorted(self.producers[inner], np.arange(count + 1)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Uses:
+    """Operands and readers of operations, for the refinement of labels.
+
+    Attributes:
+        sources: of each operand, the position of the operation that computes it.
+        places: of each operand, a hash of its place among those of its reader.
+        reads: operands of operation n are those from `reads[n]` to before `reads[n + 1]`.
+        readers: of each use of a result, the position of the operation that reads it.
+        places_there: of each use, a hash of the place that it is read at.
+        uses: results of operation n have the uses from `uses[n]` to before `uses[n + 1]`.
+    """
+
+    sources: Ints
+    places: _Labels
+    reads: Ints
+    readers: Ints
+    places_there: _Labels
+    uses: Ints
+
+    def refined(self, labels: _Labels, at: Ints | None = None) -> _Labels:
+        """Return the labels of some operations, or all, after one more round."""
+        read, reads = _parts(self.reads, at)
+        used, uses = _parts(self.uses, at)
+        operands = _mixed(np.concatenate([labels, _ELSEWHERE])[self.sources[read]] ^ self.places[read])
+        readers = _mixed(labels[self.readers[used]] + self.places_there[used])
+        own = labels if at is None else labels[at]
+        return _mixed(own * _ODD + _sums(operands, reads)) + _mixed(_sums(readers, uses))
+
+    def with_neighbours(self, at: Ints) -> Ints:
+        """Return operations, and those whose results they read or that read theirs."""
+        sources = self.sources[_parts(self.reads, at)[0]]
+        return distinct(
+            np.concatenate([at, sources[sources < len(self.reads) - 1], self.readers[_parts(self.uses, at)[0]]])
+        )
+
+
+def _parts(start: Ints, at: Ints | None) -> tuple[Ints | slice, Ints]:
+    """Return the indices in concatenated lists of some of the lists, and where each begins and the last ends."""
+    if at is None:
+        return slice(None), start
+    lengths = start[at + 1] - start[at]
+    begins = spans(lengths)
+    return np.repeat(start[at] - begins[:-1], lengths) + np.arange(begins[-1]), begins
 
 
 # Odd 64-bit constants of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
