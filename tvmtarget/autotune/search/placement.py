@@ -35,7 +35,7 @@ __all__ = ["PlacementTuner"]
 MAX_PLANS = 16
 CONFIRMED = 3
 _OF_A_PROGRAM = ("over_limit", "build_error", "run_error", "wrong_output")  # fewer programs at once may not fail so
-GAIN = 0.97  # of the time of the plan by preference; a plan that takes more does not replace it
+GAIN = 0.97  # of the time of an earlier plan; one that takes more does not replace it
 FAR_BEHIND = 6.0  # times the fastest plan with all on one leaf; slower leaves get no plans that divide the program
 
 
@@ -249,7 +249,9 @@ class PlacementTuner(ProgramTuner):
         others = sorted((each for each in self._measured.values() if each is not base), key=lambda each: each.cost)
         # The fastest on one leaf, too: other load may have slowed it down when it was measured.
         alone = next((at for at, each in enumerate(others) if each.leaf is not None), 0)
-        compared = [base, *others[:CONFIRMED], *others[max(CONFIRMED, alone) : alone + 1]]
+        fastest = [*others[:CONFIRMED], *others[max(CONFIRMED, alone) : alone + 1]]
+        # In the order in which they were measured: of plans that tie, a lookup takes the oldest.
+        compared = [base, *(each for each in self._measured.values() if each in fastest)]
         if len(compared) == 1:
             return
         known = {trial.candidate.key: trial for trial in self._confirmed}
@@ -289,9 +291,8 @@ class PlacementTuner(ProgramTuner):
         return ran.status, [(each, own, ran.costs[0]) for each, own in zip(compared, ran.costs, strict=True)]
 
     def _chosen(self, ratios: Sequence[float]) -> int:
-        """Return the plan to continue with: the first, unless another one is clearly faster."""
-        at = min(range(len(ratios)), key=lambda number: ratios[number])
-        return at if ratios[at] <= GAIN else 0
+        """Return the plan to continue with: the first to which no other one is clearly faster."""
+        return next(at for at, ratio in enumerate(ratios) if GAIN * ratio <= min(ratios))
 
     def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:
         self.best = best
