@@ -262,8 +262,8 @@ class PlacementTuner(ProgramTuner):
         costs = [trial.measured.cost or 0 for trial in trials]
         baselines = [median_low(trial.measured.baseline.costs) if trial.measured.baseline else 1 for trial in trials]
         ratios = [cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)]
-        at = self._chosen(ratios)
-        self._set_finding(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "")
+        at, scale = self._chosen(ratios), _scale(compared, costs)
+        self._set_finding(compared[at].plan, baselines[at], costs[at], trials[at].digest if at else "", scale)
 
     def _compare(self, compared: Sequence[_Measured]) -> None:
         status, ran = self._run_by_turns(compared)
@@ -278,7 +278,8 @@ class PlacementTuner(ProgramTuner):
         digests = [self._write(each.plan, own, beside, "confirm") for each, own, beside in ran]
         costs, baselines = [median_low(own) for _, own, _ in ran], [median_low(beside) for _, _, beside in ran]
         at = self._chosen([cost / max(1, beside) for cost, beside in zip(costs, baselines, strict=True)])
-        self._set_finding(ran[at][0].plan, baselines[at], costs[at], digests[at] if at else "")
+        scale = _scale([each for each, _, _ in ran], costs)
+        self._set_finding(ran[at][0].plan, baselines[at], costs[at], digests[at] if at else "", scale)
 
     def _run_by_turns(
         self, compared: Sequence[_Measured]
@@ -294,20 +295,18 @@ class PlacementTuner(ProgramTuner):
         """Return the plan to continue with: the first to which no other one is clearly faster."""
         return next(at for at, ratio in enumerate(ratios) if GAIN * ratio <= min(ratios))
 
-    def _set_finding(self, best: Plan, default: int, cost: int, record: str) -> None:
+    def _set_finding(self, best: Plan, default: int, cost: int, record: str, scale: float) -> None:
         self.best = best
         sites = ", ".join(f"{count} ops on @{site}" for site, count in sorted(Counter(sites_of(best)).items()))
-        trials, bound = len(self._measured), min(self._bound(best, cost), cost)
+        trials, bound = len(self._measured), min(self._bound(scale), cost)
         self._finding = Finding("placement", sites, "", default, cost, 1, trials, True, record, bound)
 
-    def _bound(self, best: Plan, cost: int) -> int:
-        """Return picoseconds below which no placement is by what was measured, where the best plan takes `cost`.
+    def _bound(self, scale: float) -> int:
+        """Return picoseconds below which no placement is by what was measured, if all take `scale` times as long now.
 
         That is the time of the program with each segment on its fastest leaf; unless segments were measured, a bound by
         the fitted costs of single operations. Both may be off: a plan that was measured to take less is the bound.
         """
-        # The same plan took another time when it was measured first, as other work on the machine varies.
-        scale = cost / max(1.0, self._measured[sites_of(best)].cost)
         if self._least is not None:
             return round(self._least * scale)
         if self.costs is None:
@@ -328,6 +327,13 @@ class PlacementTuner(ProgramTuner):
         beside = Baseline(name="preference", costs=tuple(baseline), identity=self._identity)
         measured = Measurement.model_validate({"status": "ok", "kind": kind, "costs": costs, "baseline": beside})
         return self._log.add(self._workload, self._plan.topology.root, _candidate(plan), measured, search=search).digest
+
+
+def _scale(compared: Sequence[_Measured], costs: Sequence[int]) -> float:
+    """Return how many times as long programs take as when they were measured first, by the fastest on one leaf."""
+    pairs = zip(compared, costs, strict=True)
+    _, first, now = min((each.leaf is None, each.cost, cost) for each, cost in pairs)
+    return now / max(1.0, first)
 
 
 def _candidate(plan: Plan) -> Candidate:
