@@ -1,5 +1,6 @@
 """Weights that are given to functions lie where compiled code reads them without a copy."""
 
+import gc
 import platform
 import re
 from pathlib import Path
@@ -77,6 +78,29 @@ def test_results_of_small_inputs_do_not_change_with_later_runs(dtype):
     found = [exe(one) for one in given]
     for result, wanted in zip(found, given, strict=True):
         np.testing.assert_array_equal(result, wanted, strict=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="it looks into /proc")
+@pytest.mark.parametrize("executor", ["graph", "vm"])
+def test_a_program_that_nothing_refers_to_leaves_no_weights_and_no_library_in_memory(executor):
+    """TVM keeps libraries until the process ends, unless it is requested not to."""
+    pytest.importorskip("tvm")
+    builder = tt.FunctionBuilder()
+    weights = np.random.default_rng(0).standard_normal((64, 64), dtype="float32")
+    product = builder.call("MatMul", builder.param("x", "float32[1,64]"), builder.constant(weights, "w"))
+    exe = tt.build(tt.IRModule((builder.build(product),)), f"llvm(executor={executor})")
+    assert not any("model" in vars(leaf.request) for leaf in exe.code.values())
+    result = exe(np.ones((1, 64), "float32"))
+    opened = libraries()
+    del exe
+    gc.collect()
+    assert libraries() < opened
+    np.testing.assert_allclose(result, weights.sum(0, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+def libraries():
+    """Return the number of mappings of libraries of programs in the memory of this process."""
+    return Path("/proc/self/maps").read_text().count("/lib.so")
 
 
 def has_huge_pages():

@@ -183,6 +183,10 @@ class CompileRequest:
         """The function as an ONNX model."""
         return onnx.load_from_string(self.source)
 
+    def forget_model(self) -> None:
+        """Free `model` until it is needed again, as a request with all weights lives as long as its program."""
+        self.__dict__.pop("model", None)
+
     def source_with(self, names: Iterable[str]) -> bytes:
         """Return the ONNX model with more results, which come behind its own.
 

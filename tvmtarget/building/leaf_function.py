@@ -138,6 +138,7 @@ class LeafCode:
                 f"backend {self._backend.name!r} compiled function {self._request.name!r} to {compiled!r}, which does "
                 f"not derive from {base}"
             )
+        self._request.forget_model()
         return compiled
 
     def _made(self) -> Compiled:

@@ -84,11 +84,11 @@ class VmExecutor(ProgramExecutor):
             BackendError: a leaf function does not compile, or this machine has no linker.
         """
         if LIBRARY in system.native:
-            return VmSystem(system, load(import_tvm(), system.native[LIBRARY]), system.native[LIBRARY])
+            return VmSystem(system, load(system.native[LIBRARY]), system.native[LIBRARY])
         executable = _link(system)
         library = required_library(LinkedProgram(executable, 0).native_files(), system.path)
         # A library for a GPU opens only where its driver is.
-        return VmSystem(system, executable if system.cannot_run else load(import_tvm(), library), library)
+        return VmSystem(system, executable if system.cannot_run else load(library), library)
 
 
 EXECUTOR = VmExecutor()

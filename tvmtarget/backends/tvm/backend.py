@@ -267,7 +267,7 @@ class _Tvm(Backend):
         scratch = dict(scratch_in(request.native))
 
         def opened(library: bytes) -> CompiledModule:
-            loaded = program(load(tvm, library))
+            loaded = program(load(library))
             loaded.library, loaded.kernel_scratch = library, scratch
             return loaded
 

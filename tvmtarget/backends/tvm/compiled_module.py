@@ -672,20 +672,22 @@ def _system_triple() -> str:
 _link.get_target_triple = _system_triple  # type: ignore[attr-defined]  # what TVM packs other modules for
 
 
-def load(tvm: Tvm, library: bytes) -> Any:  # noqa: ANN401
+def load(library: bytes) -> Any:  # noqa: ANN401
     """Open an executable that was linked.
 
     Args:
-        tvm: the module `tvm`.
         library: contents of the shared library.
 
     Returns:
-        TVM's executable.
+        TVM's executable, which is closed when nothing refers to it.
     """
+    import tvm_ffi
+
     with temporary_folder() as folder, LOCK, quiet():
         path = folder / LIBRARY
         path.write_bytes(library)
-        return tvm.runtime.load_module(str(path))
+        # By default, TVM keeps a library with its weights until the process ends.
+        return tvm_ffi.load_module(path, keep_module_alive=False)
 
 
 def within_limits(compute: Callable[[], _T]) -> _T:
