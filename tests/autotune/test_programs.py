@@ -120,6 +120,18 @@ def test_programs_may_be_compared_as_long_as_the_turns_of_the_default_take_and_m
     assert limits[1] > 2 * 6 * 27 * 2 * 0.1  # each of 27 turns is the faster of two runs of 0.1 s
 
 
+@pytest.mark.parametrize(("pid", "status"), [(17, "ok"), (None, "over_limit")])
+def test_a_process_without_memory_is_started_again_unless_it_is_new(monkeypatch, pid, status):
+    answers = [{"status": "over_limit", "why": "MemoryError"}, {"status": "ok", "costs": [[1], [1]]}]
+    ended = []
+    monkeypatch.setattr(Programs, "_request", lambda *_: answers.pop(0))
+    monkeypatch.setattr(Programs, "pid", pid)
+    monkeypatch.setattr(Programs, "close", lambda self: ended.append(self))
+    programs = Programs(tt.decompose(DIGITS, "numpy"), None)
+    assert programs.measure(Variant(), Variant()).status == status
+    assert len(ended) == (status == "ok")
+
+
 def test_a_build_by_a_log_takes_the_functions_of_earlier_ones_of_which_the_log_says_the_same():
     plan = tt.decompose(digits(), TREE, where={"op:Gemm": "@ort"})
     log = tt.TuningLog("memory:")

@@ -123,13 +123,14 @@ class Programs(Process):
         return self._ran({"do": "compare", "programs": listed, "rounds": rounds}, limit, 0)
 
     def _ran(self, request: Mapping[str, object], seconds: float, default: int) -> ProgramRun:
-        """Run programs, once more if the process is killed from outside; `default` indexes the costs.
+        """Run programs, once more if the process is killed from outside, or earlier programs left too little memory.
 
-        They may take so many seconds beside the usual limit, once the default was run.
+        They may take so many seconds beside the usual limit, once the default was run, whose costs `default` indexes.
         """
         begin = time.monotonic()
         limit = self._limits.run + math.ceil(seconds) if self._default_cost else self._limits.open
         for _ in range(2):
+            is_new = self.pid is None
             try:
                 answer = self._request(request, self._limits.open, limit)
             except LostError as error:
@@ -138,6 +139,9 @@ class Programs(Process):
                 return ProgramRun(error.status, why=str(error), seconds=time.monotonic() - begin)
             except BackendError as error:
                 return ProgramRun("build_error", why=error.problems[0], seconds=time.monotonic() - begin)
+            if answer["status"] == "over_limit" and not is_new:
+                self.close()
+                continue
             if answer["status"] == "failed":
                 return ProgramRun("infra_error", why=answer["why"], seconds=time.monotonic() - begin)
             costs = tuple(map(tuple, answer.get("costs", ())))
