@@ -177,6 +177,14 @@ def test_atomic_groups_and_boundaries_are_kept_or_rejected(size, seed, target, b
     assert tt.decompose(plan.module).module == plan.module
 
 
+def test_one_call_of_a_system_runs_the_functions_on_both_sides_of_a_boundary():
+    """Two calls would take the value out of the memory of the leaf, and back."""
+    module = tt.IRModule.from_onnx(DIGITS)
+    plan = tt.decompose(module, DEEP, where={"*": "@x/b"}, boundary_after=["pool"])
+    assert len(plan.module.main.body) == 1
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["x/b", "x/b"]
+
+
 @settings(max_examples=20, deadline=None)
 @given(size=st.integers(4, 30), seed=st.integers(0, 10**6), most=st.integers(0, 3), by_cost=st.booleans())
 def test_a_site_gets_at_most_its_number_of_calls(size, seed, most, by_cost):

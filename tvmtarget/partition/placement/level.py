@@ -320,6 +320,8 @@ def decision_inputs(level: Level) -> Iterator[object]:
     yield [len(atom) for atom in level.atoms]
     yield from (getattr(level.values, field.name) for field in fields(level.values))
     yield from (level.graph.starts, level.graph.ends)
+    # Cuts are between functions of leaves (`forming.py`).
+    yield [option.is_system for option in level.options if level.cuts]
     yield from (getattr(level, field.name) for field in fields(level) if field.name not in _DERIVED)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tvmtarget.partition.placement.level import Assignment, Level, decision_inputs
 from tvmtarget.partition.plan_cache import PlanCache, digest
+from tvmtarget.partition.subgraphs.forced_cuts import graph_with_cuts
 from tvmtarget.partition.subgraphs.limits import Limits
 from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
@@ -94,10 +95,13 @@ def _labeled(
     level: Level, chosen: Sequence[int], launches: Sequence[int]
 ) -> tuple[LabeledGraph, Sequence[Limits], Sequence[int]]:
     """Return the labeled graph, limits and launch costs; at forced cuts with vertices of one more label, at no cost."""
-    if not level.cuts:
+    # A cut separates functions of leaves. One call of a system may run both atoms: its own level separates them.
+    cuts = [(a, b) for a, b in level.cuts if chosen[a] != chosen[b] or not level.options[chosen[a]].is_system]
+    if not cuts:
         return level.graph.labeled(chosen), level.limits, launches
-    labels = [*chosen, *[len(launches)] * len(level.cuts)]
-    return level.cut_graph.labeled(labels), (*level.limits, Limits()), (*launches, 0)
+    graph = level.cut_graph if len(cuts) == len(level.cuts) else graph_with_cuts(level.graph, cuts)
+    labels = [*chosen, *[len(launches)] * len(cuts)]
+    return graph.labeled(labels), (*level.limits, Limits()), (*launches, 0)
 
 
 def _atoms_only(level: Level, subgraphs: list[list[int]]) -> list[list[int]]:
