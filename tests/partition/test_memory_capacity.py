@@ -264,3 +264,33 @@ def test_a_memory_for_few_values_does_not_scatter_a_program_whose_times_are_know
     )
     plan = tt.decompose(module, boards(150_000, 900_000), given)
     assert [(one.site, len(one.ops)) for one in plan.subgraphs] == [("n1", 11)]
+
+
+@pytest.mark.parametrize(
+    ("where", "values"),
+    [
+        ({}, 4 * VALUE + 1),  # the operands of the one function, `n`, and a body's operation with its operand
+        ({"floor": "@a", "relu": "@b"}, 3 * VALUE),  # `n`, which the bodies read, and an operation with its operand
+    ],
+)
+def test_values_of_nested_bodies_count_while_they_run(where, values):
+    """A leaf runs the whole operation in the first case, its driver in the second."""
+    module = tt.IRModule.parse("""
+    func @main(%x: float32[1,64], %c: bool[]) -> (float32[1,64]) opsets(onnx=17) {
+      %n: float32[1,64] = onnx.Neg(%x) as n
+      %i: float32[1,64] = onnx.If(%c) as i
+        else_branch @else_branch() -> (float32[1,64]) captures(%n) {
+          %f: float32[1,64] = onnx.Floor(%n) as floor
+          %r: float32[1,64] = onnx.Relu(%f) as relu
+          return %r
+        }
+        then_branch @then_branch() -> (float32[1,64]) captures(%n) {
+          %s: float32[1,64] = onnx.Sign(%n) as sign
+          return %s
+        }
+      %t: float32[1,64] = onnx.Tanh(%i) as t
+      return %t
+    }""")
+    plan = tt.decompose(module, tree(values), where=where)
+    assert [(use.values, use.op) for use in memory_uses(plan)] == [(values, "relu")]
+    assert on(plan, "b") == on(tt.decompose(module, tree(None), where=where), "b")

@@ -9,8 +9,8 @@ the order of its operations: a code generator that fuses operations needs less, 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.memory_capacity import capacities
 
 __all__ = ["MemoryUse", "memory_uses"]
@@ -110,56 +111,123 @@ class _Span:
     size: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An operation that makes or reads a value: its position, its memory, and the first and last position of its call.
+
+    Without a memory, it needs the value wherever it is.
+    """
+
+    position: int
+    domain: str | None
+    border: tuple[int, int]
+
+
 class _Schedule:
-    """The operations of a plan in the order in which they run, with the call and the memory of each."""
+    """The operations of a plan in the order in which they run, with the call and the memory of each.
+
+    Operations of nested bodies stand before their owner, whether the function of a leaf or a driver runs the bodies.
+    """
 
     def __init__(self, plan: Decomposition) -> None:
         self.plan = plan
         self.calls: list[int] = []
         self.domains: list[str] = []
-        self.names: list[str] = []  # by position, the path of its call
-        self.borders: list[tuple[int, int]] = []  # by position, the first and the last position of its call
+        self.names: list[str] = []  # by position, the path of its call; empty for what a driver runs
+        # By position, the first and the last position of its call, or of the bodies that a driver runs.
+        self.borders: list[tuple[int, int]] = []
         self.positions: dict[str, list[int]] = {}
-        for record in plan.subgraphs:
-            domain, begin = plan.topology[record.site].domain, len(self.calls)
-            self.calls += record.calls
-            self.domains += [domain] * len(record.calls)
-            self.names += [record.call] * len(record.calls)
-            self.borders += [(begin, len(self.calls) - 1)] * len(record.calls)
-            self.positions.setdefault(domain, []).extend(range(begin, len(self.calls)))
+        self._records = {index: record for record in plan.subgraphs for index in record.calls}
+        self._add(plan.root)
+
+    def _add(self, node: PartitionNode) -> None:
+        if node.is_leaf and node.calls:
+            record = self._records[node.calls[0]]
+            self._extend(list(self._in_order(record.calls)), record.site, record.call, len(self.calls))
+            return
+        begin = len(self.calls)
+        for inner in (*node.parts, *node.bodies):
+            self._add(inner)
+        if node.bodies:
+            self._extend(node.calls, node.site.path, "", begin)
+
+    def _extend(self, calls: Sequence[int], site: str, name: str, begin: int) -> None:
+        domain, first = self.plan.topology[site].domain, len(self.calls)
+        self.calls += calls
+        self.domains += [domain] * len(calls)
+        self.names += [name] * len(calls)
+        self.borders += [(begin, len(self.calls) - 1)] * len(calls)
+        self.positions.setdefault(domain, []).extend(range(first, len(self.calls)))
+
+    def _in_order(self, calls: Iterable[int]) -> Iterator[int]:
+        bodies = self.plan.program.bodies
+        for index in calls:
+            for scope in bodies.get(index, ()):
+                yield from self._in_order(scope.calls)
+            yield index
 
     def spans_by_domain(self, limited: Container[str]) -> dict[str, list[_Span]]:
         """Return the values that are in some memories, by memory."""
         program, home, last = self.plan.program, self.plan.topology.home(""), len(self.calls) - 1
-        places = {index: position for position, index in enumerate(self.calls)}
-        read = {name: sorted(places[one] for one in found) for name, found in program.consumers.items()}
-        made = {name: places[index] for name, index in program.producer.items()}
+        made, read, results = *self._accesses(), frozenset(program.function.results)
         found: dict[str, list[_Span]] = {domain: [] for domain in self.positions if domain in limited}
         for name in dict.fromkeys((*made, *read)):
             size = 0 if name in program.constants else self._size(name)
             if size == 0:
                 continue
-            begin, reading, is_result = made.get(name), read.get(name, []), name in program.results
-            source = None if begin is None else self.domains[begin]
+            begin, reading, is_result = made.get(name), read.get(name, []), name in results
+            source = None if begin is None else begin.domain
             copies: dict[str, tuple[int, int]] = {}
-            for position in reading:
-                domain, (first, end) = self.domains[position], self.borders[position]
-                if domain != source:
-                    copies[domain] = (copies.get(domain, (first, end))[0], end)
+            for one in reading:
+                if one.domain is not None and one.domain != source:
+                    first, end = copies.get(one.domain, one.border)
+                    copies[one.domain] = (min(first, one.border[0]), max(end, one.border[1]))
             if source != home and (begin is None or is_result):  # an input, or a result that is copied there
-                copies[home] = (0 if begin is None else self.borders[begin][1], last)
+                copies[home] = (0 if begin is None else begin.border[1], last)
             if begin is not None and source in found:
-                ends = [self._end(begin, position) for position in reading]
-                found[source].append(_Span(name, begin, last if is_result else max(ends, default=begin), size))
+                until = max((_end(begin, one) for one in reading), default=begin.position)
+                found[source].append(_Span(name, begin.position, last if is_result else until, size))
             for domain, (first, end) in copies.items():
                 if domain in found:
                     found[domain].append(_Span(name, first, end, size))
         return found
 
+    def _accesses(self) -> tuple[dict[str, _Access], dict[str, list[_Access]]]:
+        """Return where values are made, and where they are read, in order; inputs of the program are made nowhere."""
+        program = self.plan.program
+        places = {index: position for position, index in enumerate(self.calls)}
+        accesses = [_Access(*one) for one in zip(range(len(places)), self.domains, self.borders, strict=True)]
+        made = {name: accesses[places[index]] for name, index in program.producer.items()}
+        read: dict[str, list[_Access]] = {}
+        for index, access in zip(self.calls, accesses, strict=True):
+            call = program.body[index]
+            for name in filter(None, call.inputs):
+                read.setdefault(name, []).append(access)
+            if call.regions:
+                # What bodies read from around them is there until the last run of a body ends; a driver leaves it where
+                # it is.
+                until = replace(access, domain=None) if self._is_driven(access) else access
+                for name in call.uses():
+                    read.setdefault(name, []).append(until)
+        for scope in program.scopes[1:]:
+            owner = accesses[places[scope.owner]]  # type: ignore[index]
+            inner = [places[index] for index in program.with_nested(scope.calls)] or [owner.position]
+            begin, end = (
+                replace(owner, position=place, border=(place, place) if self._is_driven(owner) else owner.border)
+                for place in (min(inner), max(inner))
+            )
+            made |= {param.name: begin for param in scope.function.params}
+            for name in scope.function.results:
+                read.setdefault(name, []).append(end)
+        return made, read
+
+    def _is_driven(self, access: _Access) -> bool:
+        return not self.names[access.position]
+
     def use(self, domain: str, limit: int, spans: Sequence[_Span]) -> MemoryUse:
         """Return what is needed of one memory, from the values that are there."""
         program, here = self.plan.program, self.positions[domain]
-        read = {name for position in here for name in program.body[self.calls[position]].uses()}
+        read = {name for position in here for name in program.body[self.calls[position]].inputs}
         weights = sum(program.constants[name].data.nbytes for name in read if name in program.constants)
         known = [span for span in spans if span.size is not None]
         loads = _sums(known, np.array(here))
@@ -169,9 +237,9 @@ class _Schedule:
         )
         most: dict[str, int] = {}
         for position, load in zip(here, loads.tolist(), strict=True):
-            call = self.names[position]
-            most[call] = max(load, most.get(call, 0))
-        crowded = tuple(self.calls[here[one]] for one in np.flatnonzero(weights + loads > limit).tolist())
+            if call := self.names[position]:
+                most[call] = max(load, most.get(call, 0))
+        full = [here[one] for one in np.flatnonzero(weights + loads > limit).tolist()]
         return MemoryUse(
             memory=domain,
             limit=limit,
@@ -179,18 +247,10 @@ class _Schedule:
             values=int(loads.max()),
             op=program.body[self.calls[at]].source,
             live=tuple((one.name, one.size or 0) for one in live[:_MOST_NAMED]),
-            crowded=crowded,
+            crowded=tuple(self.calls[position] for position in full if self.names[position]),
             unknown=tuple(span.name for span in spans if span.size is None),
             during=tuple(most.items()),
         )
-
-    def _end(self, made: int, reading: int) -> int:
-        """Return until when a value is in the memory that it was made in, for the sake of one operation."""
-        if self.borders[reading] == self.borders[made]:
-            return reading
-        # Functions return values when they end. One in the same memory reads the value itself, another one a copy.
-        is_near = self.domains[reading] == self.domains[made]
-        return max(self.borders[made][1], self.borders[reading][1 if is_near else 0])
 
     def _size(self, name: str) -> int | None:
         """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
@@ -198,6 +258,15 @@ class _Schedule:
         if not isinstance(type_, TensorType):
             return None if type_ is None else 0
         return type_.nbytes if estimates is None else estimates.nbytes(type_)
+
+
+def _end(made: _Access, reading: _Access) -> int:
+    """Return until when a value is in the memory that it was made in, for the sake of one operation."""
+    if reading.border == made.border:
+        return reading.position
+    # Functions return values when they end. One in the same memory reads the value itself, another one a copy.
+    is_near = reading.domain in (made.domain, None)
+    return max(made.border[1], reading.border[1 if is_near else 0])
 
 
 def _sums(spans: Sequence[_Span], positions: Ints) -> Ints:
