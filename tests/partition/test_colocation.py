@@ -132,6 +132,14 @@ def test_names_and_globs_are_those_of_where(tmp_path):
         tt.decompose(module, FLAT, apart=[["fc3", "fc1"]])
 
 
+def test_which_of_two_operations_moves_does_not_depend_on_how_they_are_listed():
+    head, tail = "func @main(%x: float32[2]) opsets(onnx=17) {", "return %a, %b }"
+    calls = ["%a: float32[2] = onnx.Relu(%x) as a", "%b: float32[2] = onnx.Exp(%x) as b"]
+    modules = [tt.IRModule.parse("\n".join([head, *listed, tail])) for listed in (calls, calls[::-1])]
+    sites, others = (tt.decompose(module, FLAT, apart=[["a", "b"]]).sites() for module in modules)
+    assert sites == others
+
+
 def test_empty_groups_require_nothing():
     module = tt.IRModule.from_onnx(DIGITS)
     assert not tt.decompose(module, FLAT, same_site=[[]], apart=[[]]).diff(tt.decompose(module, FLAT))

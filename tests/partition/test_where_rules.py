@@ -118,6 +118,12 @@ def test_a_rule_that_excludes_a_site_has_an_effect():
     assert plan.explain("fc2").rules == ()
 
 
+def test_a_rule_is_judged_apart_from_what_other_options_require():
+    """`apart` moves `fc2` to `@cpu`, which meets the rule, but the rule is why it is not on `@np`."""
+    board = "[ort=onnxruntime,cpu=llvm,np=numpy]"
+    assert effects({"fc2": "!@np"}, board, apart=[["fc1", "fc2"]])[1] == [(1, 0, 0, 0)]
+
+
 def test_a_rule_that_every_possible_site_meets_changes_nothing():
     plan, counted = effects({"fc1": "cpu(count>=1)"})
     assert counted == [(0, 0, 1, 0)]

@@ -91,15 +91,25 @@ def colocation_of(program: FlatProgram, same_site: OpNames, apart: OpNames) -> C
         InfeasibleError: for operations that must both share a site and be apart.
         UnknownNameError: for names of no operation.
     """
-    groups = _merged(set(_select(program, names)) for names in same_site)
-    sets = [sorted(set(_select(program, names))) for names in apart]
+    merged = (_in_canonical_order(program, group) for group in _merged({*_select(program, one)} for one in same_site))
+    firsts = {group[0]: group for group in merged}
+    groups = tuple(firsts[first] for first in _in_canonical_order(program, firsts))
+    sets = [_in_canonical_order(program, _select(program, names)) for names in apart]
     pairs = dict.fromkeys((a, b) for found in sets for place, b in enumerate(found) for a in found[:place])
     colocation = Colocation(groups, tuple(pairs))
     for a, b in pairs:
         if a in colocation.group_of(b):
-            first, second = (repr(program.body[index].source) for index in (a, b))
+            first, second = (repr(program.body[index].source) for index in sorted((a, b)))
             raise InfeasibleError(f"ops {first} and {second} are required to share a site and to be apart")
     return colocation
+
+
+def _in_canonical_order(program: FlatProgram, calls: Iterable[int]) -> tuple[int, ...]:
+    """Return operations body by body, in an order that does not depend on how operations are listed."""
+    bodies: dict[range, list[tuple[int, ...]]] = {}
+    for index in sorted(set(calls)):
+        bodies.setdefault(program.scope_of(index).calls, []).append((index,))
+    return tuple(index for atoms in bodies.values() for (index,) in program.in_canonical_order(atoms))
 
 
 def _merged(sets: Iterable[set[int]]) -> tuple[tuple[int, ...], ...]:
@@ -295,7 +305,7 @@ def alternative_pins(
         Pins with one group on another leaf, then pins with the two ends of an `apart` pair swapped.
     """
     pinner = _PinChoice(plain, colocation, sites)
-    groups = dict.fromkeys(colocation.group_of(index) for index in sorted(pins))
+    groups = dict.fromkeys(colocation.group_of(index) for index in pins)
     for group in groups:
         for leaf in pinner.supporting(group):
             if leaf != pins[group[0]]:
@@ -370,7 +380,7 @@ class _PinChoice:
     def _connected_pairs(self, pair: _Pair) -> list[_Pair]:
         """Return the `apart` pairs connected to one, as the first operations of their groups."""
         heads = [(self.colocation.group_of(a)[0], self.colocation.group_of(b)[0]) for a, b in self.colocation.apart]
-        pairs = dict.fromkeys((min(ends), max(ends)) for ends in heads)
+        pairs = dict.fromkeys(heads)
         sets = UnionFind(head for ends in pairs for head in ends)
         for a, b in pairs:
             sets.union(a, b)
@@ -378,13 +388,15 @@ class _PinChoice:
         return [ends for ends in pairs if sets.find(ends[0]) == component]
 
     def _colouring(self, pairs: Sequence[_Pair]) -> dict[int, str] | None:
-        groups = {head: self.colocation.group_of(head) for pair in pairs for head in pair}
+        # Vertices are numbered by their first pair, as numbers of operations depend on how these are listed.
+        heads = {head: vertex for vertex, head in enumerate(dict.fromkeys(head for pair in pairs for head in pair))}
+        groups = [self.colocation.group_of(head) for head in heads]
         lists = {}
-        for head, group in sorted(groups.items()):
+        for vertex, group in enumerate(groups):
             counts, supporting = Counter(self.site(index) for index in group), self.supporting(group)
-            lists[head] = sorted(supporting, key=lambda leaf: (-counts[leaf], supporting.index(leaf)))
-        found = list_coloring(lists, pairs)
-        return None if found is None else {index: leaf for head, leaf in found.items() for index in groups[head]}
+            lists[vertex] = sorted(supporting, key=lambda leaf: (-counts[leaf], supporting.index(leaf)))
+        found = list_coloring(lists, [(heads[a], heads[b]) for a, b in pairs])
+        return None if found is None else {index: leaf for vertex, leaf in found.items() for index in groups[vertex]}
 
     def _raise_uncolourable(self, pairs: Sequence[_Pair]) -> NoReturn:
         """Raise `InfeasibleError` with a minimal set of pairs in conflict, and the constraints that cause it."""
@@ -397,7 +409,7 @@ class _PinChoice:
             return self._over(program)._colouring(conflict) is not None
 
         advice = conflict_text(self.feasibility.program, calls, is_feasible)
-        heads = tuple(dict.fromkeys(head for pair in conflict for head in pair))
+        heads = tuple(sorted({head for pair in conflict for head in pair}))
         text = f"{self._names(heads[:-1], ', ')} and {self._names(heads[-1:])}"
         raise InfeasibleError(f"ops {text} must be apart, and no choice of leaves keeps them so{advice}")
 
@@ -406,7 +418,7 @@ class _PinChoice:
         return replace(self, feasibility=Feasibility(program, splits=self.feasibility.splits))
 
     def _names(self, calls: tuple[int, ...], separator: str = "") -> str:
-        return separator.join(repr(self.feasibility.program.body[index].source) for index in calls[:4])
+        return separator.join(repr(self.feasibility.program.body[index].source) for index in sorted(calls)[:4])
 
 
 @dataclass(frozen=True, slots=True)

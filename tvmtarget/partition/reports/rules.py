@@ -150,7 +150,7 @@ class RuleEffects:
     def _could(self, index: int, number: int) -> npt.NDArray[np.int64]:
         """Return the leaves, by number, that support an operation; for a requirement, those without any rules."""
         is_required = self.program.rules[number].constraint.is_required
-        return np.flatnonzero((self._free if is_required else self.feasibility).supported[index])
+        return np.flatnonzero((self._free if is_required else self._ruled).supported[index])
 
     def _what(self, index: int, number: int) -> str:
         constraint = self.program.rules[number].constraint
@@ -192,9 +192,18 @@ class RuleEffects:
     @cached_property
     def _free(self) -> Feasibility:
         """What fits where if there were no rules."""
+        return self._with_requirements_until(0)
+
+    @cached_property
+    def _ruled(self) -> Feasibility:
+        """What fits where by the rules, wherever other options, such as `apart`, then required operations to be."""
+        return self._with_requirements_until(1)
+
+    def _with_requirements_until(self, more: int) -> Feasibility:
+        """Leave out what is required after the rule of an operation, and the rule itself unless `more` is 1."""
         program = self.program
-        requirements = tuple(
-            tuple(one for one in items if not matches or one != program.rules[matches[-1]])
-            for items, matches in zip(program.requirements, program.matches, strict=True)
-        )
-        return self.feasibility.replace(program=replace(program, requirements=requirements))
+        requirements = []
+        for items, matches in zip(program.requirements, program.matches, strict=True):
+            rule = program.rules[matches[-1]] if matches else None
+            requirements.append(items if rule not in items else items[: items.index(rule) + more])
+        return self.feasibility.replace(program=replace(program, requirements=tuple(requirements)))
