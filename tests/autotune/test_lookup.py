@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from logs import HERE, MATMUL, ZNVER4, knobs, known, ran, trial, write_file
 
 from tvmtarget import Constraint, Target, TuningLog
+from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.distance import distance
 from tvmtarget.autotune.log.entries import entry_of, quick_entry
 from tvmtarget.autotune.log.match import Policy
@@ -248,6 +249,7 @@ def test_p8_what_who_asks_cannot_use_makes_way_for_the_next_best_a_pin_too():
     match = log.lookup(MATMUL, ZNVER4, env=HERE, unusable=is_odd)
     assert (match.tier, match.candidate) == ("exact", knobs(mb=1))
     assert [(one.tier, one.what, one.reason) for one in match.tried] == [("pin", pin.digest, "0 is even")]
+    assert str(Applied.of("matmul", MATMUL.key, match)).endswith(f", not used: pin {pin.digest[:11]}: 0 is even")
     assert log.lookup(MATMUL, ZNVER4, env=HERE, unusable=lambda _: "no").tier == "default"
 
 

@@ -14,7 +14,7 @@ import tvmtarget as tt
 from tvmtarget.autotune.log.records import Trial
 from tvmtarget.autotune.search.candidate_plans import plans_by_leaf
 from tvmtarget.autotune.search.device import LockError, holding
-from tvmtarget.autotune.search.process import Limits
+from tvmtarget.autotune.search.process import Limits, LostError
 from tvmtarget.autotune.search.programs import ProgramRun, Programs, Variant
 from tvmtarget.autotune.search.worker_protocol import failed
 from tvmtarget.building.compile_plan import build_plan
@@ -81,8 +81,12 @@ def test_programs_are_what_a_build_makes_of_the_same_sites():
             assert set(ran.functions) == {subgraph.function for subgraph in plan.with_sites(sites_of(other)).subgraphs}
 
 
+def test_a_lost_process_says_what_it_was_doing():
+    assert str(LostError("compare", "crash")) == "the process crashed while candidates were compared"
+
+
 def test_placements_that_were_not_compared_by_turns_are_not_built(monkeypatch):
-    lost = ProgramRun("run_timeout", why="the process exceeded its time limit in phase 'run'")
+    lost = ProgramRun("run_timeout", why="the process exceeded its time limit while a candidate ran")
     monkeypatch.setattr(Programs, "compare", lambda *_: lost)
     target = "[far=numpy,near=onnxruntime](host=@far)"
     with tt.TuningLog("memory:") as log:

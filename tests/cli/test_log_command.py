@@ -14,6 +14,7 @@ from logs import MATMUL, ZNVER4, known, trial
 from test_importers import CUDA, LLVM, TRACE, autotvm_line, database
 
 from tvmtarget import TuningLog
+from tvmtarget.autotune.log.records import Workload
 
 TARGET = str(ZNVER4)
 
@@ -208,6 +209,15 @@ def test_an_invalid_candidate_is_not_pinned(cli, log, candidate):
     code, _, err = cli("log", "pin", log, "w1:", "-t", TARGET, "--candidate", candidate, "--why", "x")
     assert (code, err[:7]) == (1, "error: "), err
     assert lines_of(log) == before
+
+
+def test_a_candidate_of_a_format_that_no_build_reads_is_not_pinned(cli, log):
+    workload = Workload.of(MATMUL.body, "graph")
+    TuningLog(str(log)).extend([workload])
+    candidate = json.dumps({"format": "tvmtarget.settings/1", "body": {}})
+    code, _, err = cli("log", "pin", log, workload.key, "-t", TARGET, "--candidate", candidate, "--why", "x")
+    expected = "level 'graph' is of format 'tvmtarget.placement/1', not 'tvmtarget.settings/1'"
+    assert (code, expected in err) == (1, True), err
 
 
 def test_lines_are_read_from_and_written_to_pipes(cli, log, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ class Applied:
         ratio: the cost over that of the baseline, where it was measured.
         format: the format of the candidate.
         body: the body of the candidate if it is used.
-        note: why it is not used.
+        note: why it is not used, or why a pin before it is not.
     """
 
     level: str
@@ -58,9 +58,10 @@ class Applied:
         applied = cls(match.workload.level, what, key, match.tier, calls)
         if match.record is None:
             return replace(applied, note=match.tried[0].reason) if match.tried else applied
-        applied = replace(applied, record=match.record.digest, source=str(match.source or ""))
+        pins = [f"pin {tried.what[:11]}: {tried.reason}" for tried in match.tried if tried.tier == "pin"]
+        applied = replace(applied, record=match.record.digest, source=str(match.source or ""), note=", ".join(pins))
         if match.candidate is None:
-            return replace(applied, note="the default is as good")
+            return replace(applied, note=", ".join([*pins, "the default is as good"]))
         return replace(applied, ratio=match.ratio, format=match.candidate.format, body=match.candidate.body)
 
     @property

@@ -69,8 +69,15 @@ _CAUSES = {
     "infra": "the process was killed from outside",
     "limit": "the process exceeded its time limit",
 }
+# What the process was doing: a phase that it reported, or else the request itself.
 _PHASES = {
     "build": "while a candidate was built",
+    "compare": "while candidates were compared",
+    "legal": "while candidates were checked",
+    "measure": "while a candidate was measured",
+    "open": "while it started",
+    "program": "while a kernel was exported",
+    "propose": "while candidates were proposed",
     "run": "while a candidate ran",
     "wait": "while a candidate waited for the device",
 }
@@ -86,7 +93,7 @@ class LostError(Exception):
     """
 
     def __init__(self, phase: str, cause: str) -> None:
-        super().__init__(f"{_CAUSES.get(cause, cause)} {_PHASES.get(phase, f'in phase {phase!r}')}")
+        super().__init__(f"{_CAUSES[cause]} {_PHASES[phase]}")
         self.phase = phase
         self.cause = cause
 
