@@ -2,8 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +18,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.cli.main import main
+from tvmtarget.errors import MissingExtraError
 
 NPZ = EXAMPLES / "digits.npz"
 MAIN_JOB = ["run", DIGITS, "--input", NPZ, "--target", "composite[ort=onnxruntime,cpu=llvm]", "--where", "op:Gemm=@cpu"]
@@ -75,6 +80,33 @@ def test_ctrl_c_ends_a_command_with_one_line(cli, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tt.Target, "detect", interrupted)
+    assert cli("detect") == (130, "", "error: interrupted\n")
+
+
+def test_a_library_that_swallows_ctrl_c_is_interrupted_again(cli, monkeypatch):
+    monkeypatch.setattr("tvmtarget.cli.graceful_shutdown._REPEAT", 0.05)
+
+    def swallows(_facts):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        threading.Event().wait(60)
+
+    monkeypatch.setattr(tt.Target, "detect", swallows)
+    assert cli("detect") == (130, "", "error: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_a_library_turns_into_another_error_is_no_error_of_it(cli, monkeypatch):
+    monkeypatch.setattr("tvmtarget.cli.graceful_shutdown._REPEAT", 0.01)
+
+    def fails(_facts):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            time.sleep(0.1)  # what handles the exception is not interrupted again
+            raise MissingExtraError("onnxruntime", "onnxruntime") from interrupt
+
+    monkeypatch.setattr(tt.Target, "detect", fails)
     assert cli("detect") == (130, "", "error: interrupted\n")
 
 

@@ -1,19 +1,23 @@
-"""Let a long command end cleanly on Ctrl-C, `kill`, or a closed terminal."""
+"""Let a command end cleanly on Ctrl-C, and a long one also on `kill` or a closed terminal."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["StopRequested", "graceful_shutdown"]
+__all__ = ["StopRequested", "graceful_shutdown", "persistent_interrupt"]
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # Seconds in which a second signal counts as the first: terminals and process groups often deliver Ctrl-C twice.
 _SAME_REQUEST = 1.0
+# Seconds after which code that goes on after Ctrl-C is interrupted again.
+_REPEAT = 1.0
 
 
 # Like KeyboardInterrupt it is no `Exception`, so code that catches all errors of plugins does not swallow it.
@@ -54,3 +58,67 @@ def graceful_shutdown() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if first is None else signal.SIG_IGN)
+
+
+@contextmanager
+def persistent_interrupt() -> Iterator[None]:
+    """Interrupt the block at Ctrl-C, and again while code goes on that swallowed the exception.
+
+    Compiled libraries lose an exception that a callback raises, and the initialization of an extension module turns it
+    into an `ImportError`. Once Ctrl-C was pressed, the block ends by a `KeyboardInterrupt` in any case.
+
+    Yields:
+        Nothing; the handler is installed while the block runs, unless Ctrl-C has another one already.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    main = threading.main_thread()
+    if threading.current_thread() is not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    is_over = threading.Event()
+    repeats: list[threading.Thread] = []
+    is_repeated = False
+
+    def repeat() -> None:
+        nonlocal is_repeated
+        while not is_over.wait(_REPEAT):
+            is_repeated = True
+            # To the main thread, where it also ends a system call that waits.
+            signal.pthread_kill(main.ident or 0, signal.SIGINT)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal is_repeated
+        is_ending = is_over.is_set() or (is_repeated and _is_interrupt(sys.exception()))
+        is_repeated = False
+        if is_ending:  # what handles the exception, such as a `finally`, may take its time
+            return
+        if not repeats:
+            repeats.append(threading.Thread(target=repeat, name="interrupt", daemon=True))
+            repeats[0].start()
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    except BaseException as error:
+        if repeats and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
+    else:
+        if repeats:
+            raise KeyboardInterrupt
+    finally:
+        is_over.set()
+        for thread in repeats:
+            thread.join()
+        if signal.getsignal(signal.SIGINT) is stop:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an exception is a `KeyboardInterrupt`, or was raised while one was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

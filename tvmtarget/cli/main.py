@@ -17,6 +17,7 @@ from typing import Annotated, BinaryIO, TextIO, cast
 import typer
 
 from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect, kinds, log, run, show, tags, tune
+from tvmtarget.cli.graceful_shutdown import persistent_interrupt
 from tvmtarget.cli.options import UsageError
 from tvmtarget.cli.targets import EXTRA
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
@@ -173,7 +174,7 @@ def _open_closed_streams() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        with warnings.catch_warnings():
+        with persistent_interrupt(), warnings.catch_warnings():
             # By default Python shows a warning once for a place in the code; here each one is about other input.
             warnings.simplefilter("always", TvmTargetWarning)
             warnings.showwarning = _print_warning
