@@ -238,7 +238,7 @@ def _features(items: Iterable[str]) -> tuple[str, ...]:
         written = {feature for word in words if not is_isa_string(word.lstrip("+")) for feature in _signed(word)}
         signed = {feature for feature in signed if feature in written or feature[1:] not in table.dependents(removed)}
     for item in sorted(signed):
-        if not is_word(item[1:]):
+        if not is_word(item[1:]) or "+" in item[1:]:
             raise ValueError(f"holds features such as '+avx2', not {shown(item)}")
         if item[0] == "+" and f"-{item[1:]}" in signed:
             raise ValueError(f"has feature {shown(item[1:])} both added and removed")
