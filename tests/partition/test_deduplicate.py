@@ -21,6 +21,7 @@ from tvmtarget.ir.structure import structural_hash
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.outline import leaf_wiring
 from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.verify import verify_plan
 from tvmtarget.support.registry import strategy_for
 from tvmtarget.support.strategy import Rule
 
@@ -98,6 +99,25 @@ def test_weights_are_bound_lifted_or_shared(constants, functions, given, tmp_pat
     assert Plan.load(tmp_path / "plan").module == plan.module
     x = np.ones((2, 3), "float32")
     np.testing.assert_allclose(tt.build(plan)(x), tt.build(model, "numpy")(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("constants", ["lift", "share"])
+def test_systems_whose_leaves_have_other_weights_as_parameters_are_other_functions(constants):
+    """The driver of a system holds the weights, which its leaves share one function for."""
+    model = layers(3, weights=[1, 2, 2])
+    target, where = "[s=[a=numpy,h=numpy](host=@h),b=numpy](host=@b)", {"op:MatMul": "@s/a", "op:Sigmoid": "@b"}
+    plan = tt.decompose(model, target, where=where, constants=constants)
+    called = [call.callee for call in plan.module.main.body if call.callee is not None][::2]
+    assert called[0] != called[1] == called[2]
+    assert len(plan.functions("s")) == 1
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(tt.build(plan)(x), tt.build(model, "numpy")(x), rtol=1e-6)
+    # The verifier finds a driver that passes other weights.
+    driver, (weight,) = plan.module[called[0]], plan.module[called[1]].constants
+    other = driver.replace(constants=(replace(weight, name=driver.constants[0].name),))
+    functions = tuple(other if function is driver else function for function in plan.module)
+    with pytest.raises(ModelError, match=r"the call of 'a_matmul_.*' for .'matmul0',. gets other values than it reads"):
+        verify_plan(plan.program, plan.feasibility, plan.module.replace(functions=functions), plan.outlined)
 
 
 def test_a_weight_that_nothing_shares_stays_in_its_function_unless_all_are_lifted():

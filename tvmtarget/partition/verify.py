@@ -8,7 +8,7 @@ the same objects, which are frozen, and no operation in it has changed: only the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress, count, islice
 from operator import attrgetter
@@ -16,7 +16,7 @@ from typing import cast
 
 from tvmtarget.errors import ModelError
 from tvmtarget.ir.control_flow import control_flow_form
-from tvmtarget.ir.function import CODE, COPY, Call, Function, changed_places
+from tvmtarget.ir.function import CODE, COPY, Call, Constant, Function, changed_places
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.op_aliases import is_named_operator, op_aliases
 from tvmtarget.ir.verify import verify_functions
@@ -24,6 +24,7 @@ from tvmtarget.partition.control.verify_drivers import Path, calls_in_order, cop
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.known_partition import differ_in_ops_only
 from tvmtarget.partition.local_edit import changed_ops
+from tvmtarget.partition.outline.deduplicate import same_data
 from tvmtarget.partition.outline.outlining import Outlined, SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.target.tree import Target
@@ -98,6 +99,7 @@ def _verify_all(program: FlatProgram, feasibility: Feasibility, module: IRModule
         *_every_group_is_whole(program, feasibility, subgraphs),
         *_every_call_is_in_its_region(program, module, subgraphs),
         *_effects_keep_their_order(program, module),
+        *_every_call_gets_its_values(program, module, subgraphs),
         *(problem for driver in drivers for problem in _driver_only_drives(driver, driver.name)),
         *(problem for driver in drivers for problem in values_are_exact(driver, module)),
         *(problem for driver in drivers for problem in copies_are_needed(driver, _home(driver, program))),
@@ -330,6 +332,54 @@ def _every_call_is_in_its_region(
     extra = next(starts, None)
     if extra is not None:
         yield f"function {extra[0]!r} is called once more than there are subgraphs for it"
+
+
+def _every_call_gets_its_values(
+    program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]
+) -> Iterator[str]:
+    """Drivers of nested systems, which several calls may share, pass the operands that the subgraphs list."""
+    if program.bodies or not any(callee.attr("role") == "driver" for callee in _callees(module, module.main)):
+        return
+    records = iter(subgraphs)
+
+    def run(driver: Function, operands: Sequence[str | Constant]) -> Iterator[str | Constant]:
+        values: dict[str, str | Constant] = {constant.name: constant for constant in driver.constants}
+        values |= zip([param.name for param in driver.params], operands, strict=True)
+        for call in driver.body:
+            given = [values[name] for name in call.inputs]
+            if call.callee is None:  # a copy
+                results: Iterable[str | Constant] = given
+            elif _is_leaf(module, call):
+                record = next(records)
+                if not _are_values(program, given, record.inputs):
+                    problems.append(f"the call of {call.callee!r} for {record.ops[:1]} gets other values than it reads")
+                results = record.outputs
+            else:
+                results = run(module[call.callee], given)
+            values |= zip([output.name for output in call.outputs], results, strict=True)
+        return (values[name] for name in driver.results)
+
+    problems: list[str] = []
+    results = [*run(module.main, [param.name for param in module.main.params])]
+    yield from problems
+    if not _are_values(program, results, program.function.results):
+        yield "the entry returns other values than the program"
+
+
+def _callees(module: IRModule, driver: Function) -> list[Function]:
+    return [module[call.callee] for call in driver.body if call.callee is not None]
+
+
+def _are_values(program: FlatProgram, given: Sequence[str | Constant], names: Sequence[str]) -> bool:
+    """Return whether values are those of the program with some names; constants of equal data are equal."""
+    return len(given) == len(names) and all(
+        one == name
+        if isinstance(one, str)
+        else name in program.constants
+        and one.type == program.constants[name].type
+        and same_data(one, program.constants[name])
+        for one, name in zip(given, names, strict=True)
+    )
 
 
 def _entry_calls_all(program: FlatProgram, module: IRModule, subgraphs: Sequence[SubgraphRecord]) -> bool:

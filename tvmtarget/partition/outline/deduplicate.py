@@ -38,6 +38,10 @@ _SAMPLE = 16
 # bound that happens in one of eighty programs with ten thousand functions.
 _DIGITS = 8
 
+# What tells constants that are parameters of a leaf from those that it holds, in the key of its driver: less than any
+# number of these.
+_PARAMETER = -(1 << 40)
+
 # What `PlanCache` calls structures of subgraphs.
 _STRUCTURES = "structures of subgraphs"
 
@@ -302,7 +306,7 @@ class SubgraphStructures:
             )
 
     def _written(self, subgraph: PartitionNode, results: Sequence[str], held: HeldConstants) -> SubgraphStructure:
-        writer = _StructureWriter(self, held)
+        writer = _StructureWriter(self, held, is_driver=not subgraph.is_leaf)
         writer.subgraph(subgraph)
         return writer.structure(results)
 
@@ -496,6 +500,7 @@ class _StructureWriter:
     constants: dict[str, int] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     own: Collection[str] = ()  # constants that the function being written may hold
+    is_driver: bool = False  # whether the subgraph has a driver, which holds the parameters of its leaves
     may_name_dims: bool = False
 
     @cached_property
@@ -583,14 +588,18 @@ class _StructureWriter:
         return self.dims.setdefault(name, len(self.dims))
 
     def refer(self, name: str) -> int:
-        """Return the number of a value: from 0 up; for constants that are held, from -2 down; -1 for none."""
+        """Return the number of a value: from 0 up; for constants that are held, from -2 down; -1 for none.
+
+        The driver of a leaf holds its parameters, so that they are no values of a subgraph that has both.
+        """
         number = self.values.get(name)
         if number is not None:
             return number
         if not name:
             return -1
-        if name in self.own and name in self.program.constants:
-            return -2 - self.constants.setdefault(name, len(self.constants))
+        if name in self.program.constants and (self.is_driver or name in self.own):
+            number = -2 - self.constants.setdefault(name, len(self.constants))
+            return number if name in self.own else _PARAMETER + number
         return self.values.setdefault(name, len(self.values))
 
     def matches(self, calls: Sequence[int], kind: str) -> Iterator[Hashable]:
