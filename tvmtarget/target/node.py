@@ -275,7 +275,8 @@ class Link(_Fact):
     """A connection between two children of a node.
 
     `src` and `dst` are names of children, `bandwidth_Bps` is in bytes per second and `latency_ns` in nanoseconds. A
-    coherent link joins the memories of its ends into one memory domain; any other link keeps them apart.
+    coherent link joins the memories of its ends into one memory domain; any other link keeps them apart. A link
+    leads both ways, unless another one states the way back.
     """
 
     src: str

@@ -61,7 +61,7 @@ class SiteCost:
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """Time to move data between two memories, in either direction.
+    """Time to move data between two memories, in both directions unless another link states the way back.
 
     Attributes:
         src: the path of a site, a memory domain of the target, or a domain that a `SiteCost` names.
