@@ -67,6 +67,18 @@ def test_a_dimension_beside_one_that_may_be_empty_is_not_inferred():
     assert run(folded, x=np.zeros((0, 2, 6), "float32"))["y"].shape == (0, 4, 3)
 
 
+def test_a_constant_that_is_written_as_an_operation_becomes_one():
+    """The ONNX importer leaves no such operations, but texts and builders may have some."""
+    module = tt.IRModule.parse("""func @main(%x: float32[2]) opsets(onnx=17) {
+      %w: float32[2] = onnx.Constant() {value_floats=[1.0, 2.0]} as w
+      %y: float32[2] = onnx.Sub(%x, %w) as y
+      return %y
+    }""")
+    folded = fold_constants(module)
+    assert (kinds(folded), folded_ops(module, folded)) == (["Sub"], ("w",))
+    np.testing.assert_array_equal(folded.main.constants[0].data, np.array([1, 2], "float32"))
+
+
 def test_types_follow_from_folded_values():
     module = read("""g (float[2,3] x) => (float[a,b] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}> {
         s = Shape(x) n = ReduceMax<keepdims = 0>(s) r = Range(zero, n, one) f = Cast<to = 1>(r)

@@ -41,7 +41,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.definitions import definition
 from tvmtarget.ir.onnx.graph import write_call
-from tvmtarget.ir.onnx.tensors import write_tensor
+from tvmtarget.ir.onnx.tensors import constant_of, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, symbolic_shape
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
@@ -144,7 +144,7 @@ def _has_candidates(function: Function, outer: frozenset[str] = frozenset()) -> 
     """Return whether there is an operation to begin with, which most programs lack."""
     constants = outer | function.constant_names | {""}
     return (
-        any(kind_of_op(op) in ("Shape", "Size") for op in function.ops)
+        any(kind_of_op(op) in ("Constant", "Shape", "Size") for op in function.ops)
         or any(_is_foldable(call) for call in function.body if call.inputs and constants.issuperset(call.inputs))
         or _has_empty_parts(function)
         or any(
@@ -587,6 +587,8 @@ class _Folding:
 
     def _found(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
         """Return the results of an operation if they are known; record sizes of which a part is known."""
+        if call.op == "onnx.Constant":  # `IRModule.from_onnx` leaves none
+            return _stated(call)
         if _is_constant(call, scope):
             return self._evaluated(call, scope)
         if len(call.outputs) != 1 or self._version < _FIRST_OPSET:
@@ -751,6 +753,17 @@ def _without_unused(function: Function, before: Function, keep: Callable[[Call],
 def _is_constant(call: Call, scope: _Scope) -> bool:
     names = [name for name in call.inputs if name]
     return bool(names) and _is_foldable(call) and all(name in scope.values for name in names)
+
+
+def _stated(call: Call) -> tuple[_Array, ...] | None:
+    """Return the value of a Constant; None if it is sparse, or is not of the type that the result states."""
+    tensor = constant_of(write_call(call, write_tensor))
+    if tensor is None:
+        return None
+    constant = read_tensor(tensor, None, f"op {call.source!r}")
+    (output,) = call.outputs
+    agrees = not isinstance(output.type, TensorType) or constant.type.agrees_with(output.type)
+    return (constant.data,) if agrees else None
 
 
 def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:
