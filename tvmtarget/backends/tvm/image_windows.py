@@ -15,7 +15,6 @@ from onnx import NodeProto, helper
 
 from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.compiled_module import import_tvm
-from tvmtarget.ir.symbolic_shapes import begins_within
 
 __all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "round_sizes_down", "summed_windows"]
 
@@ -30,8 +29,8 @@ def round_sizes_down(node: NodeProto) -> None:
     """Write a pool whose sizes are rounded up as one with more padding at the ends, in place.
 
     TVM infers such sizes by a choice, and compiles nested ones of symbolic dimensions for minutes or not at all (0.27).
-    Where no window may begin in padding, they are those of `strides - 1` more elements, which no maximum counts, and no
-    mean of elements.
+    They are those of `strides - 1` more elements, which no maximum counts, and no mean of elements. Windows that begin
+    in padding at the ends have no result: no window ends more than its extent less one behind the last element.
 
     Args:
         node: the pool; others, and those that pads change, stay.
@@ -44,11 +43,13 @@ def round_sizes_down(node: NodeProto) -> None:
     )
     counts_padding = attributes.get("count_include_pad") and any(pads)
     is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
-    if counts_padding or is_automatic or not begins_within(kernel, strides, dilations, pads):
+    if counts_padding or is_automatic:
         return
     rank = len(kernel)
     before, after = (pads[part] or [0] * rank for part in (slice(rank), slice(rank, None)))
-    more = [end + step - 1 for end, step in zip(after, strides or [1] * rank, strict=True)]
+    steps, distances = (values or [1] * rank for values in (strides, dilations))
+    ends = zip(after, steps, distances, kernel, strict=True)
+    more = [min(end + step - 1, distance * (size - 1)) for end, step, distance, size in ends]
     attributes |= {"ceil_mode": 0, "pads": [*before, *more]}
     if "count_include_pad" in attributes:
         attributes["count_include_pad"] = 0
