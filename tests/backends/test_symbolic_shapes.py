@@ -439,11 +439,17 @@ def test_an_empty_tensor_is_reshaped(shape, sizes, allowzero):
 def test_a_size_of_0_that_copies_another_size_is_refused_when_a_program_runs():
     module = model("""g (float[a,4,b,c] x) => (float[d,e,f,g] z) {
         s = Shape(x) t = Transpose<perm = [0, 3, 2, 1]>(x) y = Reshape(t, s) z = Neg(y) }""")
-    program = tt.build(module, "llvm")
+    inferred = model("""g (float[a,4,b,c] x) => (float[b,d] z) <int64[1] rest = {-1}> {
+        b = Shape<start = 2, end = 3>(x) s = Concat<axis = 0>(b, rest) y = Reshape(x, s) z = Neg(y) }""")
+    program, of_inferred = tt.build(module, "llvm"), tt.build(inferred, "llvm")
     for shape in ((2, 4, 3, 5), (2, 4, 0, 1)):
         assert program(np.zeros(shape, "float32")).shape == shape
+    assert of_inferred(np.zeros((2, 4, 3, 5), "float32")).shape == (3, 40)
+    assert of_inferred(np.zeros((2, 4, 3, 0), "float32")).shape == (3, 0)
     with pytest.raises(RunError, match="sizes do not fit: a value has 4 elements"):  # ONNX: (2, 4, 0, 4)
         program(np.zeros((2, 4, 0, 0), "float32"))
+    with pytest.raises(RunError, match="sizes do not fit: a value has 2 elements"):  # ONNX: (2, 0)
+        of_inferred(np.zeros((2, 4, 0, 5), "float32"))
 
 
 @pytest.mark.parametrize(

@@ -252,15 +252,18 @@ class _SymbolicImport(FittingOperands):
     def _require_no_copied_sizes(self, builder: Builder, shape: Sequence[Size], wanted: Sequence[Size]) -> None:
         """Check when the program runs that no symbolic size is 0 where that copies another size of the operand.
 
-        The stated type of the result has 0 there. Only a tensor without elements has two such sizes that fit.
+        The stated type of the result has 0 there. Only a tensor without elements has two such sizes that fit; one of
+        them may be inferred (-1).
         """
         tirx = self._tvm.tirx
         symbolic = [at for at, size in enumerate(wanted) if self.value(size) is None]
-        if len(symbolic) < 2:
+        is_inferred = any(self.value(size) == -1 for size in wanted)
+        if len(symbolic) + is_inferred < 2:
             return
         for at, (size, old) in enumerate(zip(wanted, shape, strict=False)):
             if at in symbolic and not self.is_proven(tirx.any(size != 0, old == 0)):
-                is_copied = tirx.all(size == 0, self.product([*wanted[:at], *wanted[at + 1 :]]) == 0)
+                others = self.product([*wanted[:at], *wanted[at + 1 :]])
+                is_copied = size == 0 if is_inferred else tirx.all(size == 0, others == 0)
                 self._require_equal(builder, tirx.Select(is_copied, old, size), size)
 
     def _without_common(self, sizes: Sequence[Size], others: Sequence[Size]) -> tuple[list[Size], list[Size]]:
