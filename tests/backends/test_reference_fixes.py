@@ -320,6 +320,16 @@ def test_a_loss_does_not_count_samples_of_the_ignored_class_minus_one():
     np.testing.assert_array_equal(tt.build(model, "numpy")(x), np.float32(-5))
 
 
+@pytest.mark.parametrize("kind", ["LogSoftmax", "SoftmaxCrossEntropyLoss"])
+def test_logarithms_of_a_softmax_are_finite(kind):
+    is_loss = kind != "LogSoftmax"
+    node = helper.make_node(kind, ["x", "t"] if is_loss else ["x"], ["y", "z"] if is_loss else ["y"])
+    model = small(node, shape=(2, 3), opset=13, **({"t": np.array([1, 2])} if is_loss else {}))
+    x = np.array([[0, -200, 3], [1e4, 0, 1]], "float32")
+    wanted, found = (tt.build(model, target)(x) for target in ("onnxruntime", "numpy"))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["QLinearMatMul", "QLinearConv"])
 def test_products_are_rounded_before_the_zero_point_is_added(kind):
     draw = np.random.default_rng(0)

@@ -25,11 +25,13 @@ from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
 from onnx.reference.ops.op_gru import CommonGRU as ReferenceGRU
 from onnx.reference.ops.op_instance_normalization import InstanceNormalization as ReferenceInstanceNormalization
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as ReferenceLayerNormalization
+from onnx.reference.ops.op_log_softmax import LogSoftmax as ReferenceLogSoftmax
 from onnx.reference.ops.op_loop import Loop as ReferenceLoop
 from onnx.reference.ops.op_lrn import LRN as ReferenceLRN  # noqa: N811 - the evaluator finds operators by class name
 from onnx.reference.ops.op_lstm import CommonLSTM as ReferenceLSTM
 from onnx.reference.ops.op_max_pool import MaxPool as ReferenceMaxPool
 from onnx.reference.ops.op_negative_log_likelihood_loss import NegativeLogLikelihoodLoss as ReferenceLoss
+from onnx.reference.ops.op_negative_log_likelihood_loss import _compute_negative_log_likelihood_loss
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as ReferenceNonMaxSuppression
 from onnx.reference.ops.op_one_hot import OneHot as ReferenceOneHot
 from onnx.reference.ops.op_optional import Optional as ReferenceOptional
@@ -42,6 +44,7 @@ from onnx.reference.ops.op_roi_align import RoiAlign as ReferenceRoiAlign
 from onnx.reference.ops.op_scan import Scan as ReferenceScan
 from onnx.reference.ops.op_scatternd import ScatterND as ReferenceScatterND
 from onnx.reference.ops.op_slice import Slice_10
+from onnx.reference.ops.op_softmax_cross_entropy_loss import SoftmaxCrossEntropyLoss as ReferenceCrossEntropy
 
 from tvmtarget.backends.protocol import Array
 from tvmtarget.ir.resized_sizes import resized
@@ -106,6 +109,36 @@ class NegativeLogLikelihoodLoss(ReferenceLoss):  # type: ignore[misc]
     def _run(self, x: Array, target: Array, weight: Array | None = None, **attributes: object) -> tuple[Array]:
         weight = np.ones(x.shape[1], x.dtype) if weight is None else weight
         return super()._run(x, target, weight, **attributes)  # type: ignore[no-any-return]
+
+
+class LogSoftmax(ReferenceLogSoftmax):  # type: ignore[misc]
+    """Logarithms of a softmax, which the evaluator rounds to 0 before: -200 becomes minus infinity (onnx 1.23)."""
+
+    def _run(self, x: Array) -> tuple[Array]:
+        return (_log_softmax(x, self.axis),)
+
+
+class SoftmaxCrossEntropyLoss(ReferenceCrossEntropy):  # type: ignore[misc]
+    """A loss of logarithms, which the evaluator computes as those of `LogSoftmax` (onnx 1.23)."""
+
+    def _run(
+        self,
+        x: Array,
+        target: Array,
+        weight: Array | None = None,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+    ) -> tuple[Array, ...]:
+        logarithms = _log_softmax(x, 1)
+        weight = np.ones(x.shape[1], x.dtype) if weight is None else weight
+        (loss,) = _compute_negative_log_likelihood_loss(logarithms, target, weight, reduction, ignore_index)
+        return (loss.astype(x.dtype), logarithms)[: len(self.onnx_node.output)]
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    shifted = x - x.max(axis=axis, keepdims=True) if x.size else x
+    result: Array = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return result
 
 
 def _nothing(value: ValueInfoProto) -> Array:
@@ -938,6 +971,7 @@ class TreeEnsemble(ReferenceTreeEnsemble):  # type: ignore[misc]
 
 FIXES = [
     LRN,
+    LogSoftmax,
     Loop,
     DequantizeLinear,
     DynamicQuantizeLinear,
@@ -971,6 +1005,7 @@ FIXES = [
     ConvInteger,
     ConvTranspose,
     Mean,
+    SoftmaxCrossEntropyLoss,
     Softsign,
     Split,
     BatchNormalization,
