@@ -96,6 +96,13 @@ def test_results_are_within_some_units_in_the_last_place(compiled, name, seed, s
     np.testing.assert_allclose(actual[~plain], rounded[~plain], rtol=0, atol=2e-38)
 
 
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_functions_that_approach_1_reach_it(compiled, name):
+    """Gelu multiplies what is left by its operand."""
+    x = np.resize(np.float32([-20, -1e10, 20, 1e10]), 1024)
+    np.testing.assert_array_equal(compiled(name, x), np.sign(x))
+
+
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 4.0])
 def test_whole_powers_are_products(exponent):
     from tvm import tirx

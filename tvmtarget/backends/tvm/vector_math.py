@@ -229,7 +229,9 @@ def _sigmoid(x: Expr) -> Expr:
 
 
 def _quotient(name: str, x: Expr) -> Expr:
-    """Return an odd function that is 1 from a number on as a quotient of polynomials."""
+    """Return an odd function of a name that is 1 from a number on as a quotient of polynomials."""
+    from tvm import tirx
+
     bound, numerator, denominator = _QUOTIENTS[name]
 
     def of(inside: Expr) -> Expr:
@@ -237,7 +239,9 @@ def _quotient(name: str, x: Expr) -> Expr:
             inside * inside, lambda square: inside * _polynomial(numerator, square) / _polynomial(denominator, square)
         )
 
-    return _named(_within(x, -bound, bound), of)
+    # The quotient at the bound is less than 1, of which what is left would be multiplied by x, as in Gelu of -1e4.
+    inside = _named(_within(x, -bound, bound), of)
+    return tirx.Select(x > _float(bound), _float(1), tirx.Select(x < _float(-bound), _float(-1), inside))
 
 
 def _tanh(x: Expr) -> Expr:
@@ -247,7 +251,7 @@ def _tanh(x: Expr) -> Expr:
 
 
 def _erf(x: Expr) -> Expr:
-    return _named(_quotient("erf", x), lambda result: _within(result, -1, 1))
+    return _named(x, lambda x: _named(_quotient("erf", x), lambda result: _within(result, -1, 1)))
 
 
 def _log(x: Expr) -> Expr:
