@@ -369,6 +369,19 @@ def test_results_of_scalars_are_scalars(kind):
     np.testing.assert_allclose(found, wanted, rtol=1e-5, strict=True)
 
 
+@pytest.mark.parametrize("kind", ["llvm", "openvino"])
+def test_what_is_not_above_a_threshold_is_0(kind):
+    """It was multiplied by 0, which is NaN for minus infinity."""
+    module = tt.IRModule.from_onnx(
+        parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 17]> g (float[6] x) => (float[6] y) '
+            "{ y = ThresholdedRelu<alpha = 1.5>(x) }"
+        )
+    )
+    x = np.array([-np.inf, -2, 0, 1.5, 2, np.inf], "float32")
+    np.testing.assert_array_equal(tt.build(module, kind)(x), [0, 0, 0, 0, 2, np.inf])
+
+
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
@@ -383,6 +396,7 @@ def test_every_expanded_operator_has_a_rule():
         "Resize",
         "ScatterElements",
         "ScatterND",
+        "ThresholdedRelu",
         "Squeeze",
         "Unsqueeze",
     }

@@ -1077,6 +1077,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "RoiAlign": _regions,
     **dict.fromkeys(("ScatterElements", "ScatterND"), EXPANSIONS["ScatterND"]),
     "Softmax": _softmax,
+    "ThresholdedRelu": EXPANSIONS["ThresholdedRelu"],
     "Tile": _tiling,
     "Where": _choice,
 }

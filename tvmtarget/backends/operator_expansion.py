@@ -543,6 +543,13 @@ def _celu(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Mul", [curved, alpha], node.output[0])
 
 
+def _threshold(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a choice of 0 where x is not above: TVM and OpenVINO multiply by 0, which is NaN for minus infinity."""
+    (x,) = node.input
+    is_above = builder.add("Greater", [x, _scalar(builder, x, attributes_of(node).get("alpha", 1.0))])
+    builder.add("Where", [is_above, x, _scalar(builder, x, 0.0)], node.output[0])
+
+
 def _swish(builder: ExpansionBuilder, node: NodeProto, alpha: float = 1.0) -> None:
     (x,) = node.input
     scaled = builder.add("Mul", [x, _scalar(builder, x, attributes_of(node).get("alpha", alpha))])
@@ -691,6 +698,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "Swish": _swish,
+    "ThresholdedRelu": _threshold,
     "com.microsoft::BiasGelu": _gelu,
     "com.microsoft::DequantizeLinear": _quantization_of_onnx,
     "com.microsoft::FastGelu": _fast_gelu,
