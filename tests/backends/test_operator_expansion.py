@@ -382,6 +382,17 @@ def test_what_is_not_above_a_threshold_is_0(kind):
     np.testing.assert_array_equal(tt.build(module, kind)(x), [0, 0, 0, 0, 2, np.inf])
 
 
+def test_constants_that_are_results_are_read_as_constants():
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,3] x) => (float[2,2] y, int64[1] axis, float[1] s_1) <float[1] s_1 = {2}> {
+            begin = Constant<value_ints = [1]>() end = Constant<value_ints = [3]>()
+            axis = Constant<value_ints = [1]>() s = Mul(x, s_1) y = Slice(s, begin, end, axis, axis) }""")
+    x = floats(2, 3)
+    found = tt.build(tt.IRModule.from_onnx(proto), "llvm").run({"x": x})
+    np.testing.assert_array_equal(found["y"], 2 * x[:, 1:3])
+    assert found["axis"] == [1] and found["s_1"] == [2]
+
+
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {

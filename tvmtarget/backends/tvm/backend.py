@@ -57,6 +57,7 @@ from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all, warn
 from tvmtarget.human_units import counted
 from tvmtarget.ir.dim_expressions import least_dim, symbols_of
+from tvmtarget.ir.names import Names
 from tvmtarget.ir.types import Dim
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.cpu.isa import spell_for_llvm
@@ -862,6 +863,7 @@ def _prepared(
     copy = ModelProto()
     copy.CopyFrom(model)
     _name_inputs(copy.graph)
+    _separate_constants(copy.graph)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
     expansions = EXPANSIONS | RECURRENT_EXPANSIONS if is_gpu else EXPANSIONS
     # What is between the steps of an expansion is in float32, too: squares, and sums before their logarithm.
@@ -903,6 +905,25 @@ def _name_inputs(graph: GraphProto) -> None:
         value.name = renamed.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
+
+
+def _separate_constants(graph: GraphProto) -> None:
+    """Let nodes read constants that are also results as initializers, as the importer knows what these hold."""
+    returned = {value.name for value in graph.output}
+    constants = {
+        node.output[0]: node.attribute[0].t
+        for node in graph.node
+        if node.op_type == "Constant" and node.output[0] in returned and node.attribute[0].name == "value"
+    }
+    read = {name for node in graph.node for name in node.input}
+    made = {name for node in graph.node for name in node.output}
+    names = Names([*made, *(one.name for one in (*graph.input, *graph.initializer))])
+    own_names = {name: names.fresh(name) for name in constants if name in read}
+    for name, own in own_names.items():
+        graph.initializer.add().CopyFrom(constants[name])
+        graph.initializer[-1].name = own
+    for node in graph.node:
+        node.input[:] = [own_names.get(name, name) for name in node.input]
 
 
 def _cut_spare_results(graph: GraphProto) -> None:
