@@ -38,3 +38,12 @@ def test_c_has_indices_of_the_width_of_a_pointer(target, type_):
     request = CompileRequest("main", program.SerializeToString(), "", tt.Target.parse(target))
     (code,) = BACKEND.static_function(request, "kernel").code.values()
     assert re.search(rf"for \({type_} (\w+) .*\n.*\(\1 & (\(int64_t\))?15\)", code.decode())
+
+
+def test_c_computes_products_whose_columns_leave_a_part_of_a_tile():
+    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,64,8] a, float[2,8,7] b) => (float[2,64,7] y) { y = MatMul(a, b) }""")
+    random = np.random.default_rng(0)
+    feeds = {name: random.normal(size=shape).astype("float32") for name, shape in (("a", (2, 64, 8)), ("b", (2, 8, 7)))}
+    found = tt.build(program, "c").run(feeds)["y"]
+    np.testing.assert_allclose(found, feeds["a"] @ feeds["b"], rtol=1e-5, atol=1e-5)
