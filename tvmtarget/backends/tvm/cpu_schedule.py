@@ -46,6 +46,7 @@ from tvmtarget.backends.tvm.register_tiling import (
 )
 from tvmtarget.backends.tvm.reshaped_views import legalise_reshape, use_views
 from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
+from tvmtarget.backends.tvm.skipped_padding import skip_padding
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.traces import applied
 from tvmtarget.backends.tvm.vector_math import library_calls, vectorisable
@@ -553,7 +554,7 @@ class Scheduler:
                 self.run_rows(block, int(statement.annotations[ROWS]))
             elif statement.name_hint not in names:
                 self.run_parallel(block)
-        return vectorisable(divide_tiles(self.schedule.mod["main"]))
+        return vectorisable(skip_padding(divide_tiles(self.schedule.mod["main"])))
 
     def tile(self, nest: Nest) -> Tile | None:
         """Return the register block of a nest: that of the knobs, else that of the static model.
