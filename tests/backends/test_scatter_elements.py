@@ -32,6 +32,13 @@ def test_indices_that_are_fewer_along_other_axes(data, updates, axis):
         program.run(given)
 
 
+def test_torch_writes_maxima_before_onnx_has_them():
+    text = 'g (float[4] x, int64[6] i, float[6] u) => (float[4] y) { y = ScatterElements<reduction="max">(x, i, u) }'
+    proto = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    given = {"x": np.zeros(4, "float32"), "i": np.array([0, 1, 1, 3, 3, 3]), "u": np.arange(-2, 4, dtype="float32")}
+    np.testing.assert_array_equal(tt.build(tt.IRModule.from_onnx(proto), "llvm").run(given)["y"], [0, 0, 0, 3])
+
+
 @pytest.mark.parametrize(("version", "first", "second"), [(16, "add", "mul"), (18, "max", "min")])
 def test_truth_values_are_reduced(version, first, second):
     proto = parser.parse_model(f"""

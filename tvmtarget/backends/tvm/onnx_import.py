@@ -916,8 +916,11 @@ class _SymbolicImport(FittingOperands):
         data, places = self.shape(inputs[0]), self.shape(inputs[1])
         axis = self.attribute(node, "axis", 0) % len(data)
         others = [*range(1, axis), *range(axis + 2, len(data))]
+        reduction = self.attribute(node, "reduction", b"none").decode()
         if all(self._are_equal(data[at], places[at]) for at in others):
-            return None
+            # ONNX has maxima and minima since version 18; torch writes them before, and ONNX Runtime takes them.
+            is_early = reduction in ("max", "min") and self.opset < 18
+            return relax.op.scatter_elements(*inputs, axis=axis, reduction=reduction) if is_early else None
 
         def coordinates(indices: Any, wanted: Any, size: Any) -> Any:  # noqa: ANN401
             def element(*at: Any) -> Any:  # noqa: ANN401
@@ -932,7 +935,6 @@ class _SymbolicImport(FittingOperands):
 
             return te.compute([*wanted, self.number(len(data))], element, name="coordinates")
 
-        reduction = self.attribute(node, "reduction", b"none").decode()
         return relax.op.scatter_nd(
             inputs[0],
             # The shape of the updates, which is that of the indices, is what TVM compares with.
