@@ -1132,6 +1132,7 @@ class _IndexCheck:
         sizes: elements along each axis that they refer to, as numbers or expressions of dimensions of the inputs.
         constant: the indices, if they are known.
         are_lengths: whether they are numbers of elements, up to all.
+        are_natural: whether negative ones are out of bounds; else they count from the end.
     """
 
     node: str
@@ -1139,6 +1140,7 @@ class _IndexCheck:
     sizes: tuple[int | str, ...]
     constant: Array | None = None
     are_lengths: bool = False
+    are_natural: bool = False
 
     def require_within(self, indices: Array, sizes: Mapping[str, int]) -> None:
         """Raise an error for an index that is out of bounds.
@@ -1152,7 +1154,8 @@ class _IndexCheck:
             elements = size_of(size, sizes)
             if elements is None:
                 continue
-            least, most = (0, elements) if self.are_lengths else (-elements, elements - 1)
+            least = 0 if self.are_lengths or self.are_natural else -elements
+            most = elements if self.are_lengths else elements - 1
             wrong = column[(column < least) | (column > most)]
             if wrong.size and self.are_lengths:
                 raise RunError(f"length {wrong[0]} of {self.node} is not one of up to {elements} elements")
@@ -1256,14 +1259,14 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
             shapes[value.name] = tuple(one.dim_value if one.HasField("dim_value") else one.dim_param for one in dims)
     symbols = {dim for value in given for dim in shapes.get(value.name, ()) if isinstance(dim, str)}
     for node in graph.node:
-        if node.op_type not in _ALONG_AXIS | _COORDINATES | {"ReverseSequence"}:
+        if node.op_type not in _ALONG_AXIS | _COORDINATES | {"ArrayFeatureExtractor", "ReverseSequence"}:
             continue
         data, indices = shapes.get(node.input[0]), shapes.get(node.input[1])
         attributes = {one.name: one.i for one in node.attribute}
         if data is None or indices is None:
             continue
-        are_lengths = node.op_type == "ReverseSequence"
-        first, count = attributes.get("time_axis" if are_lengths else "axis", 0), 1
+        are_lengths, are_natural = node.op_type == "ReverseSequence", node.op_type == "ArrayFeatureExtractor"
+        first, count = attributes.get("time_axis" if are_lengths else "axis", -1 if are_natural else 0), 1
         if node.op_type in _COORDINATES:
             first, last = attributes.get("batch_dims", 0), indices[-1]
             count = last if isinstance(last, int) else 0
@@ -1273,7 +1276,7 @@ def _index_checks(graph: onnx.GraphProto, place: str) -> Iterator[_IndexCheck]:
         if len(known) == count > 0 and (tensor is None or not all(isinstance(size, int) for size in known)):
             constant = None if tensor is None else onnx.numpy_helper.to_array(tensor)
             name = f"{node.name!r} ({node.op_type}) in {place}"
-            yield _IndexCheck(name, node.input[1], known, constant, are_lengths)
+            yield _IndexCheck(name, node.input[1], known, constant, are_lengths, are_natural)
 
 
 class _Program(Compiled):

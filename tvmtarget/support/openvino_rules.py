@@ -583,10 +583,6 @@ RULES: dict[str, Rule] = {
         for kind, rule in tvm_rules.EXPANDED.items()
         if "::" in kind or kind == "SimplifiedLayerNormalization"
     },
-    # Computed ones would not be checked.
-    "ai.onnx.ml::ArrayFeatureExtractor": replace(
-        tvm_rules.EXPANDED["ai.onnx.ml::ArrayFeatureExtractor"], constants=(1,)
-    ),
     "AffineGrid": Rule(constants=(1,), checks=(tvm_rules.check_grid_of_rows,)),
     "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows)),
     "Attention": Rule(
