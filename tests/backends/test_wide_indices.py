@@ -40,10 +40,12 @@ def test_c_has_indices_of_the_width_of_a_pointer(target, type_):
     assert re.search(rf"for \({type_} (\w+) .*\n.*\(\1 & (\(int64_t\))?15\)", code.decode())
 
 
-def test_c_computes_products_whose_columns_leave_a_part_of_a_tile():
-    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
-        g (float[2,64,8] a, float[2,8,7] b) => (float[2,64,7] y) { y = MatMul(a, b) }""")
+@pytest.mark.parametrize(("kind", "columns"), [("c", 7), ("llvm", 11)])
+def test_columns_of_products_may_leave_a_part_of_a_tile(kind, columns):
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,8,64] a, float[2,8,{columns}] b) => (float[2,64,{columns}] y) {{
+            rows = Transpose<perm = [0, 2, 1]>(a) y = MatMul(rows, b) }}""")
     random = np.random.default_rng(0)
-    feeds = {name: random.normal(size=shape).astype("float32") for name, shape in (("a", (2, 64, 8)), ("b", (2, 8, 7)))}
-    found = tt.build(program, "c").run(feeds)["y"]
-    np.testing.assert_allclose(found, feeds["a"] @ feeds["b"], rtol=1e-5, atol=1e-5)
+    a, b = (random.normal(size=(2, 8, size)).astype("float32") for size in (64, columns))
+    found = tt.build(program, kind).run({"a": a, "b": b})["y"]
+    np.testing.assert_allclose(found, a.swapaxes(1, 2) @ b, rtol=1e-5, atol=1e-5)

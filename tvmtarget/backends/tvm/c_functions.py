@@ -321,8 +321,6 @@ def _passes(form: CodeForm) -> Iterator[Any]:
     yield plain.FlattenBuffer()
     yield plain.NarrowDataType(32)
     yield blocks.LoopPartition()
-    # It adds a 0 of 32 bits to first numbers of loops with 64 bits, on which `HoistIfThenElse` fails (0.27).
-    yield plain.StmtSimplify()
     yield plain.VectorizeLoop(form != "c")
     yield plain.StorageRewrite()
     yield blocks.HoistIfThenElse()
