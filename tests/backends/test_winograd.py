@@ -186,6 +186,7 @@ def test_convolutions_of_symbolic_sizes_are_summed_directly():
         (Convolution(1, 512, 7, 7, 512, (1, 1, 1, 1)), 2),
         (Convolution(1, 64, 56, 56, 64, (1, 1, 1, 1), is_quantized=True), 2),
         (Convolution(1, 8, 3, 3, 8), None),
+        (Convolution(1, 512, 2, 2, 512, (1, 1, 1, 1)), None),
         (Convolution(1, 64, 56, 56, 7), None),
         (Convolution(1, 64, 28, 28, 64, (2, 2, 2, 2), (2, 2)), 4),
         (Convolution(1, 64, 65, 65, 64, (36, 36, 36, 36), (36, 36)), 2),
