@@ -152,6 +152,19 @@ def test_what_is_random_quantized_or_returned_stays():
     assert fold_constants(module) is module or kinds(fold_constants(module)) == kinds(module)
 
 
+def test_weights_that_are_standardized_become_constants():
+    """Exporters write that as a normalization of a batch, in the mode of training, which code generators have not."""
+    module = read("""g (float[n,2] x) => (float[n,3] y) <float[1,2,3] w = {1, 2, 6, -1, 0, 4}, float[2] one = {1, 1},
+        float[2] zero = {0, 0}, int64[2] sizes = {2, 3}> {
+            s, mean, variance = BatchNormalization<training_mode = 1, epsilon = 1.0e-6>(w, one, zero, zero, one)
+            m = Reshape(s, sizes) y = MatMul(x, m) }""")
+    folded = fold_constants(module)
+    assert kinds(folded) == ["MatMul"]
+    weights = np.array([[1, 2, 6], [-1, 0, 4]], "float32")
+    wanted = (weights - weights.mean(1, keepdims=True)) / weights.std(1, keepdims=True)
+    np.testing.assert_allclose(run(folded, x=np.eye(2, dtype="float32"))["y"], wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2FNUZ"])
 def test_constants_of_short_floats_become_those_of_float32(dtype):
     element, numbers = getattr(TensorProto, dtype), [0.5, -1.5, 3.0, 0.25, -8.0, 1.0]

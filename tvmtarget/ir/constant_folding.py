@@ -71,7 +71,7 @@ _COMPUTES = _kinds(
     "Range Reciprocal ReduceMax ReduceMin Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Xor"
 )
 # Sums, which the reference evaluator accumulates in the element type.
-_SUMS = _kinds("CumSum MatMul ReduceMean ReduceProd ReduceSum")
+_SUMS = _kinds("BatchNormalization CumSum MatMul ReduceMean ReduceProd ReduceSum")
 # Orders of integers: that of NaN is not defined, and the evaluator ignores that a Unique shall not sort.
 _ORDERS = _kinds("TopK Unique")
 _NUMBERS = frozenset(
