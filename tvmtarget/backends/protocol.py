@@ -184,7 +184,10 @@ class CompileRequest:
         return onnx.load_from_string(self.source)
 
     def forget_model(self) -> None:
-        """Free `model` until it is needed again, as a request with all weights lives as long as its program."""
+        """Free `model` until it is needed again.
+
+        It has all weights once more, and a request lives as long as its program.
+        """
         self.__dict__.pop("model", None)
 
     def source_with(self, names: Iterable[str]) -> bytes:
