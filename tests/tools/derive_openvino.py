@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "backends"))
 from conformance import Case, Outcome, differences, is_random, node_cases, run_case, symbolic
 from onnx.shape_inference import infer_shapes
 
-from tvmtarget.backends.openvino import BACKEND
+from tvmtarget.backends.openvino.backend import BACKEND
 from tvmtarget.backends.protocol import CompileRequest
 from tvmtarget.target.tree import Target
 
