@@ -681,6 +681,7 @@ def load(library: bytes) -> Any:  # noqa: ANN401
     Returns:
         TVM's executable, which is closed when nothing refers to it.
     """
+    import_tvm()  # it registers what reads executables
     import tvm_ffi
 
     with temporary_folder() as folder, LOCK, quiet():
