@@ -281,6 +281,27 @@ def types_of(plan):
     return {call.source: [output.type for output in call.outputs] for call in plan.program.body}
 
 
+@pytest.mark.parametrize("family", ["chain", "random"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_labels_of_a_few_other_operations_are_those_of_a_new_refinement(family, alone):
+    plan = tt.decompose(module_of(FAMILIES[family](1200)), tree_of(2))
+    calls = tuple(node.calls for node in plan.root.walk() if node.is_leaf and node.calls)
+    generator = np.random.default_rng(0)
+
+    def wirings():
+        return leaf_wiring.wirings_of_leaves(plan.program, calls, {})
+
+    known, first = wirings(), generator.integers(0, 5, sum(map(len, calls))).astype("uint64")
+    known.labels(first)
+    largest = max(range(len(calls)), key=lambda leaf: len(calls[leaf]))
+    begin, end = known.start[largest : largest + 2].tolist() if alone else (0, len(first))
+    for _ in range(3):
+        labels = first.copy()
+        labels[generator.integers(begin, end, 3)] = 7
+        one, other = (each.of(largest) if alone else each for each in (known, wirings()))
+        np.testing.assert_array_equal(one.labels(labels[begin:end]), other.labels(labels[begin:end]))
+
+
 @pytest.mark.parametrize("large", [2, leaf_wiring.LARGE_PROGRAM])
 @pytest.mark.parametrize("target", [PAIR, "[s=[a=onnxruntime,b=numpy,cpu=llvm](host=@cpu),cpu=llvm](host=@s/cpu)"])
 def test_layers_with_other_names_of_dimensions_and_in_other_orders_are_shared(target, large, tmp_path, monkeypatch):

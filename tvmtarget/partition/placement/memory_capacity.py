@@ -182,15 +182,17 @@ class MemoryCapacity:
     def _problem(self, memory: int, limit: int, load: int, left: Ints, allowed: npt.NDArray[np.bool_]) -> str:
         """Return why the weights of the atoms that are left in a memory do not fit, as far as it is known."""
         name, shares = self.names[memory], self.shares()
+
+        def named(atoms: Ints) -> str:
+            largest = sorted(atoms.tolist(), key=lambda atom: (-shares[atom], atom))
+            return f"{self.describe(largest)}; allow more ops elsewhere, or state a larger memory"
+
         bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
         needed = int(self.sizes[distinct(self.owned[np.isin(self.atoms, bound)])].sum())
-        # Name the operations that have no choice, else the largest ones.
-        most = sorted((bound if len(bound) else left).tolist(), key=lambda atom: (-shares[atom], atom))
-        named = f"{self.describe(most)}; allow more ops elsewhere, or state a larger memory"
         if needed > limit:
             return (
                 f"memory {name!r} holds {bytes_text(limit)}, but the weights of ops that must be there take "
-                f"{bytes_text(needed)}, {bytes_text(needed - limit)} too many: {named}"
+                f"{bytes_text(needed)}, {bytes_text(needed - limit)} too many: {named(bound)}"
             )
         limits = [one for one in self.limits if one is not None]
         total = int(self.sizes[distinct(self.owned)].sum())
@@ -201,7 +203,7 @@ class MemoryCapacity:
             )
         return (
             f"no placement was found whose weights fit: memory {name!r} holds {bytes_text(limit)}, and the weights of "
-            f"the ops that remain there take {bytes_text(load)}, {bytes_text(load - limit)} too many: {named}"
+            f"the ops that remain there take {bytes_text(load)}, {bytes_text(load - limit)} too many: {named(left)}"
         )
 
 
