@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Status, Trial
+from tvmtarget.autotune.log.records import TIE, Baseline, Candidate, Measurement, Status, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf, plans_by_work, weight
 from tvmtarget.autotune.search.fit_costs import fit_op_costs, subgraph_costs
@@ -35,7 +35,7 @@ __all__ = ["PlacementTuner"]
 MAX_PLANS = 16
 CONFIRMED = 3
 _OF_A_PROGRAM = ("over_limit", "build_error", "run_error", "wrong_output")  # fewer programs at once may not fail so
-GAIN = 0.97  # of the time of an earlier plan; one that takes more does not replace it
+GAIN = 1 - TIE / 100  # of the time of an earlier plan; one that takes more does not replace it
 FAR_BEHIND = 6.0  # times the fastest plan with all on one leaf; slower leaves get no plans that divide the program
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import Literal, TypeAlias
 
-from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial
+from tvmtarget.autotune.log.records import TIE, Baseline, Candidate, Measurement, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
@@ -32,7 +32,7 @@ _Kind: TypeAlias = Literal["search", "confirm"]
 # Costs of the default, own costs, and the digest of the record.
 _Compared: TypeAlias = tuple[Sequence[int], Sequence[int], str]
 
-GAIN = 0.97  # of the time without a setting; one that takes more is not applied
+GAIN = 1 - TIE / 100  # of the time without a setting; one that takes more is not applied
 PASSES = 2  # over all settings, because the best value of one may depend on later ones
 
 
