@@ -13,7 +13,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.autotune.log.records import Baseline, Candidate, Measurement, Trial, Workload
-from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf
+from tvmtarget.autotune.search.candidate_plans import Segments, SegmentTimes, plans_by_leaf
 from tvmtarget.autotune.search.fit_costs import fit_op_costs
 from tvmtarget.autotune.search.placement import PlacementTuner
 from tvmtarget.autotune.search.programs import Programs
@@ -129,21 +129,26 @@ LEAVES = ("a", "b", "c")
 @given(
     st.lists(st.fixed_dictionaries(dict.fromkeys(LEAVES, st.integers(1, 100))), min_size=1, max_size=5),
     st.fixed_dictionaries(dict.fromkeys(LEAVES, st.integers(1, 500))),
+    st.sampled_from([0.0, 0.25, 1.0]),
 )
-def test_no_other_leaves_of_segments_are_faster_and_one_leaf_takes_what_it_takes_alone(times, alone):
-    measured = {leaf: sum(each[leaf] for each in times) for leaf in LEAVES}
-    sides = 2 * max(1, len(times) - 1)
-    side = {leaf: max(0, measured[leaf] - alone[leaf]) / sides for leaf in LEAVES}
+def test_no_other_leaves_of_segments_are_faster_and_one_leaf_takes_what_it_takes_alone(measured, alone, share):
+    sums = {leaf: sum(each[leaf] for each in measured) for leaf in LEAVES}
+    sides = 2 * max(1, len(measured) - 1)
+    side = {leaf: max(0, sums[leaf] - alone[leaf]) / sides for leaf in LEAVES}
+
+    def cuts(choice):
+        return sum(side[leaf] + side[other] for leaf, other in pairwise(choice) if leaf != other)
 
     def taken(choice):
-        cuts = sum(side[leaf] + side[other] for leaf, other in pairwise(choice) if leaf != other)
-        inside = (each[leaf] * alone[leaf] / measured[leaf] for each, leaf in zip(times, choice, strict=True))
-        return sum(inside) + cuts
+        inside = (each[leaf] * alone[leaf] / sums[leaf] for each, leaf in zip(measured, choice, strict=True))
+        return sum(inside) + share * cuts(choice)
 
-    choice, least = fastest_leaves(times, alone)
+    times = SegmentTimes.of(measured, alone)
+    choice, least = times.fastest(share)
     assert taken(choice) == pytest.approx(least)
-    assert least == pytest.approx(min(map(taken, product(LEAVES, repeat=len(times)))))
-    assert all(taken([leaf] * len(times)) == pytest.approx(alone[leaf]) for leaf in LEAVES)
+    assert least == pytest.approx(min(map(taken, product(LEAVES, repeat=len(measured)))))
+    assert all(taken([leaf] * len(measured)) == pytest.approx(alone[leaf]) for leaf in LEAVES)
+    assert times.share(choice, least) == pytest.approx(share if cuts(choice) else 1)
 
 
 def test_segments_are_on_each_leaf_once_and_take_all_of_the_time():

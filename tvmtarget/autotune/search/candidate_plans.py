@@ -14,7 +14,7 @@ from itertools import pairwise
 from tvmtarget.partition.costs.work import Work
 from tvmtarget.partition.plan import Plan
 
-__all__ = ["Segments", "fastest_leaves", "plans_by_leaf", "plans_by_work", "weight"]
+__all__ = ["SegmentTimes", "Segments", "plans_by_leaf", "plans_by_work", "weight"]
 
 SEGMENTS = 16
 BYTES_A_FLOP = 4  # a moved byte counts as so many floating-point operations
@@ -120,37 +120,79 @@ class Segments:
         return [each + beside for each in taken]
 
 
-def fastest_leaves(times: Sequence[Mapping[str, float]], alone: Mapping[str, float]) -> tuple[list[str], float]:
-    """Return the fastest choice of a leaf for each segment of a program.
+@dataclass(frozen=True)
+class SegmentTimes:
+    """What the segments of a program take on each leaf, and the cuts between segments on different leaves.
 
     Segments are measured between segments of other leaves, and take longer there: values change their layout, and
     caches hold other data. Without cuts, the segments of a leaf take the time of the whole program on it, in the same
-    proportions. What they take more as measured belongs to the cuts beside them, equally.
+    proportions. What they take more as measured belongs to the cuts beside them, equally. With fewer cuts, each of them
+    may take less, because the buffers of fewer functions fit into the caches.
 
-    Args:
-        times: of each segment, its time by leaf.
-        alone: the time of the whole program by leaf.
-
-    Returns:
-        A leaf for each segment, and the time of the program: of a choice of one leaf, the time of that leaf alone.
+    Attributes:
+        inside: of each segment, its time without cuts by leaf.
+        side: what a cut takes more on the side of each leaf, where every segment is beside cuts.
     """
-    measured = {leaf: sum(each[leaf] for each in times) for leaf in alone}
-    share = {leaf: whole / max(1.0, measured[leaf]) for leaf, whole in alone.items()}
-    # Each cut has two sides.
-    side = {leaf: max(0.0, measured[leaf] - whole) / max(1, len(times) - 1) / 2 for leaf, whole in alone.items()}
-    # For each leaf of the last segment, the fastest choice for all segments so far.
-    best: dict[str, tuple[float, list[str]]] = {leaf: (times[0][leaf] * share[leaf], [leaf]) for leaf in alone}
-    for each in times[1:]:
-        inside = {leaf: each[leaf] * share[leaf] for leaf in alone}
-        best = {
-            leaf: min(
-                (before + inside[leaf] + (side[last] + side[leaf] if last != leaf else 0.0), [*choice, leaf])
-                for last, (before, choice) in best.items()
-            )
-            for leaf in alone
-        }
-    least, choice = min(best.values())
-    return choice, least
+
+    inside: Sequence[Mapping[str, float]]
+    side: Mapping[str, float]
+
+    @classmethod
+    def of(cls, times: Sequence[Mapping[str, float]], alone: Mapping[str, float]) -> SegmentTimes:
+        """Separate what segments take from what cuts take.
+
+        Args:
+            times: of each segment, its time by leaf between segments of other leaves.
+            alone: the time of the whole program by leaf.
+
+        Returns:
+            The times.
+        """
+        measured = {leaf: sum(each[leaf] for each in times) for leaf in alone}
+        share = {leaf: whole / max(1.0, measured[leaf]) for leaf, whole in alone.items()}
+        inside = [{leaf: each[leaf] * share[leaf] for leaf in alone} for each in times]
+        # Each cut has two sides.
+        sides = 2 * max(1, len(times) - 1)
+        return cls(inside, {leaf: max(0.0, measured[leaf] - whole) / sides for leaf, whole in alone.items()})
+
+    def fastest(self, share: float) -> tuple[list[str], float]:
+        """Return the fastest choice of a leaf for each segment.
+
+        Args:
+            share: what a cut takes, as a share of what it takes where every segment is beside cuts.
+
+        Returns:
+            A leaf for each segment, and the time of the program: of a choice of one leaf, the time of that leaf alone.
+        """
+        # For each leaf of the last segment, the fastest choice for all segments so far.
+        best: dict[str, tuple[float, list[str]]] = {leaf: (time, [leaf]) for leaf, time in self.inside[0].items()}
+        for inside in self.inside[1:]:
+            best = {
+                leaf: min(
+                    (before + time + (share * self._cut(last, leaf) if last != leaf else 0.0), [*choice, leaf])
+                    for last, (before, choice) in best.items()
+                )
+                for leaf, time in inside.items()
+            }
+        least, choice = min(best.values())
+        return choice, least
+
+    def share(self, choice: Sequence[str], cost: float) -> float:
+        """Return what a cut takes in a placement, as a share of what it takes between all segments.
+
+        Args:
+            choice: the leaf of each segment.
+            cost: the time of the program with that choice.
+
+        Returns:
+            From 0 to 1; 1 if the choice has no cuts.
+        """
+        inside = sum(times[leaf] for times, leaf in zip(self.inside, choice, strict=True))
+        cuts = sum(self._cut(last, leaf) for last, leaf in pairwise(choice) if last != leaf)
+        return min(1.0, max(0.0, cost - inside) / cuts) if cuts else 1.0
+
+    def _cut(self, last: str, leaf: str) -> float:
+        return self.side[last] + self.side[leaf]
 
 
 def plans_by_work(plan: Plan, leaves: Sequence[str], is_sum: Callable[[int], bool]) -> Iterator[Plan]:

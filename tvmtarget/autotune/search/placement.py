@@ -17,7 +17,7 @@ from statistics import median_low
 
 from tvmtarget.autotune.log.records import TIE, Baseline, Candidate, Measurement, Status, Trial
 from tvmtarget.autotune.log.tuning_log import TuningLog
-from tvmtarget.autotune.search.candidate_plans import Segments, fastest_leaves, plans_by_leaf, plans_by_work, weight
+from tvmtarget.autotune.search.candidate_plans import Segments, SegmentTimes, plans_by_leaf, plans_by_work, weight
 from tvmtarget.autotune.search.fit_costs import fit_op_costs, subgraph_costs
 from tvmtarget.autotune.search.program_tuner import ProgramTuner
 from tvmtarget.autotune.search.programs import Programs, Variant
@@ -36,6 +36,7 @@ MAX_PLANS = 16
 CONFIRMED = 3
 _OF_A_PROGRAM = ("over_limit", "build_error", "run_error", "wrong_output")  # fewer programs at once may not fail so
 GAIN = 1 - TIE / 100  # of the time of an earlier plan; one that takes more does not replace it
+CUT_SHARE = 0.25  # the least that a cut is expected to take, of what it takes in a program cut at every segment
 FAR_BEHIND = 6.0  # times the fastest plan with all on one leaf; slower leaves get no plans that divide the program
 
 
@@ -144,8 +145,20 @@ class PlacementTuner(ProgramTuner):
             taken = segments.times(ran.plan, ran.functions, ran.cost)
             for by_leaf, leaf, time in zip(times, choice, taken, strict=True):
                 by_leaf[leaf] = time
-        choice, self._least = fastest_leaves(times, near)
-        self._measure_all([segments.placed(choice)])
+        self._measure_fastest(segments, SegmentTimes.of(times, near))
+
+    def _measure_fastest(self, segments: Segments, times: SegmentTimes) -> None:
+        """Measure the plan with each segment on its fastest leaf, until what cuts take in it is as expected."""
+        share = CUT_SHARE
+        while True:
+            choice, self._least = times.fastest(share)
+            plan = segments.placed(choice)
+            known = sites_of(plan) in self._measured
+            self._measure_all([plan])
+            ran = self._measured.get(sites_of(plan))
+            if known or ran is None:
+                return
+            share = max(share, times.share(choice, ran.cost))
 
     def _work(self) -> list[float]:
         """Return the time of each operation on its fastest leaf by the given costs; unless all are known, its work."""
