@@ -337,6 +337,24 @@ def test_sizes_of_results_that_no_run_gives_are_ignored_with_a_warning(given, st
     assert (main.types["y"] == main.params[0].type) == (is_wrong or given == stated)
 
 
+@pytest.mark.filterwarnings("ignore:.*wrong sizes of results")
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("opset", [11, 21, 22])
+def test_pools_of_all_versions_leave_out_windows_that_begin_in_padding(kind, opset):
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (float[1,1,h,5] x) => (float[a,b,c,d] y) {{
+        p = {kind}<ceil_mode=1, kernel_shape=[2,2], strides=[3,1]>(x) y = Neg(p) }}"""
+    model = parser.parse_model(text)
+    symbolic = tt.IRModule.from_onnx(model)
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 3
+    # Files state what ONNX infers.
+    stated = tt.IRModule.from_onnx(onnx.shape_inference.infer_shapes(model))
+    x = np.arange(15, dtype="float32").reshape(1, 1, 3, 5)
+    (expected,) = run(model, {"x": x})
+    for module in (tt.IRModule.from_onnx(model), stated, tt.specialize(symbolic, {"h": 3})):
+        assert module.main.types["p"].shape == module.main.types["y"].shape == expected.shape
+    np.testing.assert_array_equal(tt.build(stated, "numpy(runtime=processes)")(x), expected)
+
+
 def test_a_message_that_protobuf_cannot_write_is_not_called_invalid(monkeypatch):
     def fail(_model):
         raise EncodeError("Failed to serialize proto")

@@ -28,7 +28,11 @@ __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
 
 _FOREIGN = "tvmtarget.foreign"  # domain under which ONNX sees operators of other dialects; their stated types hold
 _RESIZINGS = frozenset({"Resize", "Upsample"})
-_CORRECTED = _RESIZINGS | {"Attention", "STFT"}
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_CORRECTED = _RESIZINGS | _POOLS | {"Attention", "STFT"}
+_ROUNDED = (
+    22  # the first version of ONNX that leaves out windows which begin in padding, as engines do for all versions
+)
 # By places of a graph, of a node in it and, of scales, of an operand.
 _Scales: TypeAlias = "dict[tuple[int, int, int], list[float]]"
 _Results: TypeAlias = "dict[tuple[int, int], dict[str, Type]]"
@@ -41,7 +45,8 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     Data propagation keeps a message for each element of each vector of known length, even if no element is known, so
     that a model of 100 bytes can exhaust memory. A model with long known vectors is inferred without it; one whose
     vector lengths are computed and could be long is inferred in a process with bounded memory. Sizes of what is resized
-    by constant scales are rounded as engines round them, and results of `Attention` are as long as past and new keys.
+    by constant scales and of pools are rounded as engines round them, and results of `Attention` are as long as past
+    and new keys.
 
     Args:
         model: the model; large initializers should be inputs.
@@ -61,7 +66,8 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     corrections: tuple[_Scales, _Results] = ({}, {})
     for _ in range(_MOST_ROUNDS):
         inferred = infer(_corrected(model, *corrections))
-        needed = (dict(_exact_scales(model, inferred)), dict(_results_with_past(model, inferred)))
+        results = {**dict(_results_with_past(model, inferred)), **dict(_results_of_pools(model, inferred))}
+        needed = (dict(_exact_scales(model, inferred)), results)
         if needed == corrections:
             break
         corrections = needed
@@ -230,6 +236,36 @@ def _types_with_past(
     return {name: type_ for name, type_ in found.items() if name}
 
 
+def _results_of_pools(
+    model: onnx.ModelProto, inferred: onnx.ModelProto
+) -> Iterator[tuple[tuple[int, int], dict[str, Type]]]:
+    """Yield places of a graph and of a pool in it for which ONNX infers other sizes than engines return, and its types.
+
+    Before version 22, ONNX also counts windows that begin in padding where sizes are rounded up (`ceil_mode`).
+    """
+    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), _ROUNDED)
+    if version >= _ROUNDED:
+        return
+    for place, (graph, known) in enumerate(zip(_graphs(model), _graphs(inferred), strict=True)):
+        pools = [(at, one) for at, one in enumerate(graph.node) if one.op_type in _POOLS and _is_rounded_up(one)]
+        types = {one.name: one.type for one in (*known.input, *known.value_info, *known.output)} if pools else {}
+        for at, node in pools:
+            if not types.get(node.input[0], onnx.TypeProto()).tensor_type.HasField("shape"):
+                continue
+            operand = {node.input[0]: types[node.input[0]]}
+            schemas = (onnx.defs.get_schema(node.op_type, one) for one in (version, _ROUNDED))
+            try:
+                was, is_now = (onnx.shape_inference.infer_node_outputs(one, node, operand) for one in schemas)
+            except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+                continue  # the inference of the model says so, if it is strict
+            if was != is_now:
+                yield (place, at), {name: read_type(type_) for name, type_ in is_now.items()}
+
+
+def _is_rounded_up(node: onnx.NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx") and any(one.name == "ceil_mode" and one.i for one in node.attribute)
+
+
 def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> onnx.ModelProto:
     """Return a model with other scales, and with operations of an unknown domain whose results have stated types."""
     changed = onnx.ModelProto()
@@ -245,13 +281,15 @@ def _corrected(model: onnx.ModelProto, scales: _Scales, results: _Results) -> on
         node.input[operand] = name
         graphs[place].initializer.append(onnx.numpy_helper.from_array(np.array(factors, "float32"), name))
     for (place, at), types in results.items():
-        graph = graphs[place]
-        graph.node[at].domain = _FOREIGN
+        graph, node = graphs[place], graphs[place].node[at]
+        node.domain = _FOREIGN
         stated = {one.name: one for one in (*graph.value_info, *graph.output)}
         for name, type_ in types.items():
             if name not in stated:
                 stated[name] = graph.value_info.add(name=name)
-            if type_ is not None and not stated[name].type.tensor_type.HasField("shape"):
+            # What a file states of a pool is what ONNX inferred when the file was written.
+            is_open = node.op_type in _POOLS or not stated[name].type.tensor_type.HasField("shape")
+            if type_ is not None and is_open:
                 stated[name].type.CopyFrom(write_type(type_, what=name))
     return changed
 
@@ -454,8 +492,9 @@ def infer_call(
             for name in names
             if (value := values.get(name)) is not None and value.size <= _SMALL
         }
-        schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
         node = write_call(call, write_tensor)
+        version = _ROUNDED if _is_rounded_up(node) else dict(opsets).get(domain, 0)
+        schema = onnx.defs.get_schema(kind, version, domain)
         _state_sides(node)
         found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)
         inferred = {name: read_type(type_) for name, type_ in found.items()}
