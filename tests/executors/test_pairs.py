@@ -235,6 +235,20 @@ def test_a_pair_computes_what_numpy_does_or_refuses_with_the_path(pair, name, ca
         executable.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [
+        ("(float[n,3] x) => (float[n,3] y) { a = Neg(x) y = Tanh(a) }", {"Neg", "Tanh"}),
+        ("(float[3] x) => (float[2] y) <int64[1] k = {2}> { a = Neg(x) y, i = TopK(a, k) }", {"TopK"}),
+    ],
+)
+def test_object_code_gets_no_operations_that_need_a_runtime_library(text, moved):
+    board = "board=[core=llvm](host=@core,executor=aot,runtime=crt(system-lib=true))"
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+    plan = tt.decompose(tt.IRModule.from_onnx(model), f"[{board},pc=onnxruntime,cpu=numpy](host=@cpu)")
+    assert {call.kind for call in plan.program.body if plan.site_of(call.source) == "pc"} == moved
+
+
 @pytest.mark.parametrize(("pair", "problem"), list(NO_PAIRS.items()), ids=list(map("-".join, NO_PAIRS)))
 def test_other_pairs_are_contradictions_of_the_target(pair, problem):
     pair_text = "executor={},runtime={}".format(*pair)

@@ -53,6 +53,21 @@ class LLVM(Strategy):
         """
         return tvm_rules.check_empty_operands(op) or check_four_bits(op)
 
+    def with_executor(self, executor: str) -> Strategy:
+        """Return the strategy of object code for executor `aot`: it has no runtime of TVM.
+
+        Args:
+            executor: the kind of the executor.
+
+        Returns:
+            The strategy.
+        """
+        if executor != "aot":
+            return self
+        found = ObjectCode()
+        found.target = self.target
+        return found
+
 
 class CUDA(LLVM):
     """Apache TVM for NVIDIA GPUs: the operators of its importer, except what its GPU schedules do not support."""
@@ -72,15 +87,25 @@ class CUDA(LLVM):
         return super().check(op) or check_gpu(op)
 
 
-class C(LLVM):
-    """Generated C: the operators of CPUs on values of static shape, without the types that C99 has not."""
+class ObjectCode(LLVM):
+    """Apache TVM for programs without its runtime: operators on values of static shape, which call no library."""
 
-    dtypes = LLVM.dtypes - {"float16", "bfloat16"}
     unsupported: ClassVar[dict[str, str]] = {
         **LLVM.unsupported,
         **dict.fromkeys(("Compress", "NonZero", "TopK", "Unique"), "its code calls functions of TVM's runtime"),
         "NonMaxSuppression": "its result has as many rows as boxes are chosen, and memory is planned ahead of time",
     }
+
+    def with_executor(self, executor: str) -> Strategy:
+        """Return this strategy: it holds for all executors.
+
+        Args:
+            executor: the kind of the executor.
+
+        Returns:
+            The strategy.
+        """
+        return self
 
     def check_op(self, op: Op) -> Reject | None:
         """Reject values whose shape is not static, as their memory is planned ahead of time.
@@ -112,6 +137,12 @@ class C(LLVM):
         if sizes is not None and 0 in sizes:  # TVM's importer computes such a shape at run time
             return reject("RULE", f"it does not reshape empty tensors by {op.call.inputs[1]!r}", hint="omit allowzero")
         return super().check_op(op)
+
+
+class C(ObjectCode):
+    """Generated C: the operators of object code without the types that C99 has not."""
+
+    dtypes = LLVM.dtypes - {"float16", "bfloat16"}
 
 
 # A rule compares whole values of an attribute, so lists of zeros are written out, for up to 16 scanned values.

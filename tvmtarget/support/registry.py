@@ -58,17 +58,18 @@ def validated_strategy(kind: str, described: object) -> Strategy:
 
 
 @plugins.cached
-def strategy_at(target: Target) -> Strategy | None:
+def strategy_at(target: Target, executor: str = "graph") -> Strategy | None:
     """Return the strategy of a leaf.
 
     Args:
         target: the leaf.
+        executor: the kind of the executor of its system.
 
     Returns:
         The strategy with the leaf as its `target`, or None if none is registered.
     """
     found = strategy_for(target.kind)
-    return None if found is None else found.at(target)
+    return None if found is None else found.at(target).with_executor(executor)
 
 
 def is_generator(target: Target) -> bool:

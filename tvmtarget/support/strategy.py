@@ -306,6 +306,17 @@ class Strategy:
         bound.target = as_target(target)
         return bound
 
+    def with_executor(self, executor: str) -> Strategy:
+        """Return the strategy of the same leaf in a system with some executor; to be overridden.
+
+        Args:
+            executor: the kind of the executor, such as `aot`.
+
+        Returns:
+            The strategy; itself unless what the code generator supports depends on the executor.
+        """
+        return self
+
     def check(self, op: Op) -> Reject | None:
         """Check an operation, alone, with all in its nested bodies.
 

@@ -27,6 +27,7 @@ from tvmtarget.support.op import STATIC_INPUTS
 from tvmtarget.support.registry import is_generator, strategy_at
 from tvmtarget.support.strategy import Op, Reject, Strategy
 from tvmtarget.target.constraints.constraint import Constraint, covers
+from tvmtarget.target.constraints.node_context import NodeContext
 from tvmtarget.target.topology import Site
 from tvmtarget.union_find import UnionFind
 
@@ -73,7 +74,7 @@ class Feasibility:
         self._below: dict[str, tuple[Site, ...]] = {}
         self._driven: dict[tuple[int, str], Reject | None] = {}
         self._columns = {leaf.path: place for place, leaf in enumerate(self.leaves)}
-        self._strategies = {leaf.path: strategy_at(leaf.target) for leaf in self.leaves}
+        self._strategies = {leaf.path: self._strategy_at(leaf) for leaf in self.leaves}
         self._generators = {leaf.path: tuple(self._around(leaf)) for leaf in self.leaves}
         # Rows of `supported` that are known from before an edit, and the operations whose rows are not.
         self._known: tuple[npt.NDArray[np.bool_], frozenset[int]] | None = None
@@ -233,8 +234,13 @@ class Feasibility:
             The strategy; None if no package defines one, and for a plain system.
         """
         if site.path not in self._strategies:
-            self._strategies[site.path] = strategy_at(site.target) if is_generator(site.target) else None
+            self._strategies[site.path] = self._strategy_at(site) if is_generator(site.target) else None
         return self._strategies[site.path]
+
+    def _strategy_at(self, site: Site) -> Strategy | None:
+        node = NodeContext(self.program.topology.root).below(site.path)
+        executor = None if node is None else node.executor()
+        return strategy_at(site.target, "graph" if executor is None else executor.kind)
 
     def _around(self, site: Site) -> Iterator[Site]:
         """Yield the external generators around a site, outermost first."""
