@@ -81,18 +81,21 @@ class MemoryCapacity:
         Returns:
             For each row True if these atoms keep all limits.
         """
-        readers: dict[int, list[int]] = {}
         is_known = self.atoms < rows.shape[1]
-        for atom, constant in zip(self.atoms[is_known].tolist(), self.owned[is_known].tolist(), strict=True):
+        atoms, owned = self.atoms[is_known], self.owned[is_known]
+        is_shared = np.bincount(owned, minlength=len(self.sizes))[owned] > 1
+        readers: dict[int, list[int]] = {}
+        for atom, constant in zip(atoms[is_shared].tolist(), owned[is_shared].tolist(), strict=True):
             readers.setdefault(constant, []).append(atom)
         memories = self.memories[rows]
+        alone, sizes = memories[:, atoms[~is_shared]], self.sizes[owned[~is_shared]]
         kept = np.ones(len(rows), dtype=np.bool_)
         for memory, limit in enumerate(self.limits):
             if limit is None:
                 continue
-            loads = np.zeros(len(rows), dtype=np.int64)
-            for constant, atoms in readers.items():
-                loads += self.sizes[constant] * (memories[:, atoms] == memory).any(axis=1)
+            loads = (alone == memory) @ sizes
+            for constant, several in readers.items():
+                loads += self.sizes[constant] * (memories[:, several] == memory).any(axis=1)
             kept &= loads <= limit
         return kept
 
