@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -217,13 +218,14 @@ def read_module(
 class _Reader:
     def __init__(self, constants: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self.constants = constants
+        self.type = cache(parse_type)  # most values of a program have one of a few types
 
     def function(self, data: _Function, depth: int) -> Function:
         if depth > MAX_DEPTH:
             raise ModelError(f"functions are nested deeper than {MAX_DEPTH} levels")
         return Function(
             name=data.name,
-            params=tuple(map(_typed, data.params)),
+            params=tuple(map(self.typed, data.params)),
             body=tuple(self.call(call, depth) for call in data.body),
             results=data.results,
             constants=tuple(map(self.constant, data.constants)),
@@ -236,7 +238,7 @@ class _Reader:
         return Call(
             op=data.op,
             inputs=data.inputs,
-            outputs=tuple(map(_typed, data.outputs)),
+            outputs=tuple(map(self.typed, data.outputs)),
             attrs=self.pairs(data.attrs),
             regions=tuple((label, self.function(region, depth + 1)) for label, region in data.regions),
             constraint=_constraint(data.constraint),
@@ -244,8 +246,11 @@ class _Reader:
             has_effect=data.effect,
         )
 
+    def typed(self, data: _Value) -> Value:
+        return Value(data.name, self.type(data.type), data.scope)
+
     def constant(self, data: _Constant) -> Constant:
-        type_ = parse_type(data.type)
+        type_ = self.type(data.type)
         if not isinstance(type_, TensorType):
             raise ModelError(f"constant {data.name!r} is a tensor, not {data.type}")
         array = self.constants.get(data.digest)
@@ -282,10 +287,6 @@ class _Reader:
                 return self.constant(_Constant.model_validate(tensor))
             case _:
                 raise ModelError(f"{data!r:.80} is not a value of an attribute")
-
-
-def _typed(data: _Value) -> Value:
-    return Value(data.name, parse_type(data.type), data.scope)
 
 
 def _constraint(text: str | None) -> Constraint | None:
