@@ -261,14 +261,30 @@ class Feasibility:
         """
         return [self._columns[leaf.path] for leaf in self.leaves_below(site)]
 
-    def _row(self, index: int) -> tuple[list[bool], bool]:
+    def _row(self, index: int) -> tuple[npt.NDArray[np.bool_], bool]:
         """Return which leaves support an operation, and whether a strategy read a constant to decide."""
         constants = _ReadTracker(self.program.constants)
         op = replace(self.program.op(index), constants=constants)
-        row = [False] * len(self.leaves)
-        for column in np.flatnonzero(self._meeting(self.program.requirements[index])).tolist():
-            row[column] = self._compute_reason(index, self.leaves[column], op) is None
+        row = np.zeros(len(self.leaves), dtype=np.bool_)
+        is_shared = not self.assumed and not self.refused and index not in self.program.bodies
+        meeting = self._meeting(self.program.requirements[index])
+        for columns in self._equal_columns if is_shared else np.arange(len(row))[:, None]:
+            able = columns[meeting[columns]]
+            for place, column in enumerate(able.tolist()):
+                if self._compute_reason(index, self.leaves[column], op) is None:
+                    row[able[place:]] = True
+                    break
         return row, constants.has_read
+
+    @cached_property
+    def _equal_columns(self) -> list[npt.NDArray[np.int64]]:
+        """Columns of leaves that support the same operations: they have one strategy, and one host or none."""
+        found: dict[object, list[int]] = {}
+        for column, leaf in enumerate(self.leaves):
+            strategy, host = self._strategies[leaf.path], None if leaf.host == leaf.path else leaf.host
+            is_alone = strategy is None or self._generators[leaf.path]
+            found.setdefault(column if is_alone else (id(strategy), host), []).append(column)
+        return [np.array(columns, dtype=np.int64) for columns in found.values()]
 
     def unsupported_reason(self, index: int, leaf: Site) -> Reject | None:
         """Return why a leaf cannot run an operation.
