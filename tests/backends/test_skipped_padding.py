@@ -8,9 +8,11 @@ from test_cpu_schedule import AVX2, expected, graph, legal, random, runner
 pytest.importorskip("tvm", reason="pip install 'tvmtarget[tvm]'")
 
 
-def convolution(padding, shape=("n", 8, "h", "w"), **attributes):
+def convolution(padding, shape=("n", 8, "h", "w"), *, is_finite=True, **attributes):
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=padding, **attributes)
-    return graph([node], {"x": shape}, {"y": [None] * 4}, {"w": random(24, 8, 3, 3) / 8})
+    weights = random(24, 8, 3, 3) / 8
+    weights[0, 0, 0, 0] = weights[0, 0, 0, 0] if is_finite else np.inf
+    return graph([node], {"x": shape}, {"y": [None] * 4}, {"w": weights})
 
 
 @pytest.mark.parametrize(
@@ -27,11 +29,13 @@ def test_images_of_any_size_are_convolved(padding, attributes):
             np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("width", "is_conditional"), [(6, True), (3, False)])
-def test_weights_have_conditions_where_padding_is_wide(width, is_conditional):
+@pytest.mark.parametrize(
+    ("width", "is_finite", "is_conditional"), [(6, True, True), (3, True, False), (6, False, False)]
+)
+def test_finite_weights_have_conditions_where_padding_is_wide(width, is_finite, is_conditional):
     from tvmtarget.backends.tvm.cpu_schedule import schedule_functions
 
-    model = convolution([width] * 4, dilations=[width, width])
+    model = convolution([width] * 4, dilations=[width, width], is_finite=is_finite)
     scheduled, unscheduled = schedule_functions(legal(model), AVX2)
     text = "".join(str(function) for _, function in scheduled.functions_items() if "pad_temp" in str(function))
     assert unscheduled == {}

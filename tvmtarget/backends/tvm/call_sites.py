@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tvmtarget.backends.protocol import Array
 from tvmtarget.backends.tvm.register_tiling import Layout
 
@@ -183,10 +185,28 @@ def _static_sizes(call: Expr) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Use:
-    """How a module uses a function: the number of calls, and the arguments that are constants in each call."""
+    """How a module uses a function.
+
+    Attributes:
+        calls: the number of calls.
+        constants: positions of the arguments that are constants in each call.
+        values: the arguments of each call.
+    """
 
     calls: int = 0
     constants: frozenset[int] = frozenset()
+    values: tuple[Sequence[Expr], ...] = ()
+
+    def is_finite(self, at: int) -> bool:
+        """Return whether an argument is a constant without infinities and NaN in each call.
+
+        Args:
+            at: position of the argument.
+
+        Returns:
+            True if all elements are finite.
+        """
+        return at in self.constants and all(np.isfinite(each[at].value.numpy()).all() for each in self.values)
 
 
 def uses_of(module: Module) -> dict[str, Use]:
@@ -209,7 +229,7 @@ def uses_of(module: Module) -> dict[str, Use]:
                 arguments = expr.args[1].fields if expr.op == call_tir else ()
                 here = frozenset(at for at, value in enumerate(arguments) if isinstance(value, ir.expr.GenericConst))
                 known = uses.get(used.name_hint, Use(0, here))
-                uses[used.name_hint] = Use(known.calls + 1, known.constants & here)
+                uses[used.name_hint] = Use(known.calls + 1, known.constants & here, (*known.values, arguments))
 
     for _, function in module.functions_items():
         if isinstance(function, relax.Function):

@@ -381,9 +381,7 @@ def schedule_functions(
                 if isinstance(option, str):
                     scheduled, layouts = vectorisable(applied(function, option)), dict[int, Layout]()
                 else:
-                    schedulers = partial(
-                        Scheduler, unit=unit, constants=use.constants, knobs=knobs, uses_stack=uses_stack
-                    )
+                    schedulers = partial(Scheduler, unit=unit, use=use, knobs=knobs, uses_stack=uses_stack)
                     scheduled, layouts = _scheduled(function, schedulers)
                 break
             except (InternalError, ScheduleError, ValueError) as error:
@@ -492,7 +490,7 @@ class Scheduler:
     Args:
         function: the function.
         unit: the vector registers.
-        constants: positions of arguments that are constants.
+        use: how the module calls it.
         knobs: knobs of its register blocks in order; None for the static model.
         uses_stack: whether TVM's CPU code keeps small memory of global scope on the stack, and allocates other memory
             in each run of a loop, as it does for its virtual machine.
@@ -506,7 +504,7 @@ class Scheduler:
         self,
         function: Function,
         unit: VectorUnit,
-        constants: frozenset[int],
+        use: Use,
         knobs: Sequence[Knobs] | None = None,
         *,
         uses_stack: bool = True,
@@ -517,7 +515,8 @@ class Scheduler:
         self.schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
         self.root = self.schedule.get_sblock(function.body.block.name_hint)
         self.unit = unit
-        self.parameters = {position: function.params[position] for position in constants}
+        self.use = use
+        self.parameters = {position: function.params[position] for position in use.constants}
         self.layouts: dict[int, Layout] = {}
         self.knobs = knobs
         self.uses_stack = uses_stack
@@ -554,7 +553,7 @@ class Scheduler:
                 self.run_rows(block, int(statement.annotations[ROWS]))
             elif statement.name_hint not in names:
                 self.run_parallel(block)
-        return vectorisable(skip_padding(divide_tiles(self.schedule.mod["main"])))
+        return vectorisable(skip_padding(divide_tiles(self.schedule.mod["main"]), self.use))
 
     def tile(self, nest: Nest) -> Tile | None:
         """Return the register block of a nest: that of the knobs, else that of the static model.

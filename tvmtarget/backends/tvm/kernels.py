@@ -115,7 +115,7 @@ def cpu_default(target: Target) -> Callable[[Function, Use], Function]:
         A function from a tensor function and its use to the scheduled function.
     """
     unit = vector_unit(target)
-    return lambda function, use: Scheduler(function, unit, use.constants).run()
+    return lambda function, use: Scheduler(function, unit, use).run()
 
 
 class TunedChoice:
@@ -268,7 +268,7 @@ class CpuKernelTuningContext(TvmKernelTuningContext):
         super().__init__(module, target, target)
 
     def _space(self, kernel: Kernel, function: Function, use: Use) -> Space | None:
-        scheduler = Scheduler(function, self.unit, use.constants)
+        scheduler = Scheduler(function, self.unit, use)
         try:
             kernel = replace(kernel, default=identity(scheduler.run()))
         except scheduler.tvm.s_tir.ScheduleError:
@@ -307,7 +307,7 @@ class CpuKernelTuningContext(TvmKernelTuningContext):
             return CpuKernelRunner(
                 compiled(vectorisable(applied(function, choices)), self.target), *self._reference(key)
             )
-        scheduler = Scheduler(function, self.unit, use.constants, list(choices))
+        scheduler = Scheduler(function, self.unit, use, list(choices))
         entry = compiled(scheduler.run(), self.target)
         inputs, expected = self._reference(key)
         laid_out = [

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tvmtarget.backends.tvm.call_sites import Use
+
 __all__ = ["skip_padding"]
 
 Function: TypeAlias = Any
@@ -38,11 +40,12 @@ class _Padding:
     inside: Mapping[int, tuple[Expr, Expr]]
 
 
-def skip_padding(function: Function) -> Function:
-    """Leave out products of weights with wide padding; weights are finite.
+def skip_padding(function: Function, use: Use) -> Function:
+    """Leave out products of finite weights with wide padding: those of infinities with zeros are NaN.
 
     Args:
         function: a scheduled function.
+        use: how the module calls it.
 
     Returns:
         The function; the same one if it has no wide padding.
@@ -63,9 +66,10 @@ def skip_padding(function: Function) -> Function:
         unread = set(padding.inside)  # dimensions along which padding is not read any more
         readers = [one for one in realized if any(read.source.same_as(buffer) for read in one.block.reads)]
         for reader in readers:
-            load = _factor(reader, buffer)
+            factors = _factors(reader, buffer)
+            is_finite = factors is not None and all(map(use.is_finite, _parameters(factors[1], function, realized)))
             for dim, (first, behind) in padding.inside.items():
-                found = None if load is None else _places(reader, load.indices[dim], loops)
+                found = _places(reader, factors[0].indices[dim], loops) if factors and is_finite else None
                 if found is None:
                     unread.discard(dim)
                     continue
@@ -141,8 +145,8 @@ def _conjuncts(check: Expr) -> Iterator[Expr]:
         yield check
 
 
-def _factor(realize: Realize, buffer: Variable) -> Expr | None:
-    """Return the load of a buffer that a block multiplies and adds to a sum; None if it does anything else."""
+def _factors(realize: Realize, buffer: Variable) -> tuple[Expr, Expr] | None:
+    """Return the load of a buffer and its factor in a block that adds their product to a sum; None for other blocks."""
     from tvm import ir, tirx
     from tvm_ffi import structural_walk
 
@@ -153,8 +157,30 @@ def _factor(realize: Realize, buffer: Variable) -> Expr | None:
     if not is_sum or len(loads) != 1 or not isinstance(store.value.b, tirx.Mul):
         return None
     before, product = store.value.a, store.value.b
-    is_added = isinstance(before, ir.expr.TensorLoad) and before.source.same_as(store.buffer)
-    return loads[0] if is_added and any(side.same_as(loads[0]) for side in (product.a, product.b)) else None
+    if not isinstance(before, ir.expr.TensorLoad) or not before.source.same_as(store.buffer):
+        return None
+    sides = (product.a, product.b), (product.b, product.a)
+    return next(((load, other) for load, other in sides if load.same_as(loads[0])), None)
+
+
+def _parameters(value: Expr, function: Function, realized: Sequence[Realize]) -> set[int]:
+    """Return the positions of the parameters with floats that a value is computed from, also by other blocks."""
+    from tvm import ir
+    from tvm_ffi import structural_walk
+
+    buffers = {param: at for at, param in enumerate(function.params)}
+    found, seen, waiting = set[int](), set[Variable](), [value]
+    while waiting:
+        loads: list[Expr] = []
+        structural_walk(waiting.pop(), (ir.expr.TensorLoad, loads.append))
+        for source in {load.source for load in loads} - seen:
+            seen.add(source)
+            if source in buffers and "float" in str(source.ty.dtype):
+                found.add(buffers[source])
+            waiting += [
+                one.block for one in realized if any(write.source.same_as(source) for write in one.block.writes)
+            ]
+    return found
 
 
 def _places(realize: Realize, index: Expr, loops: Mapping[Variable, Loop]) -> tuple[Loop, Expr, Expr] | None:
