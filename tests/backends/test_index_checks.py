@@ -173,3 +173,18 @@ def test_more_indices_than_elements_are_an_error_on_openvino() -> None:
     np.testing.assert_array_equal(executable(DATA, np.array([[3, 0]])), [[DATA[3, 0], DATA[0, 1]]])
     with pytest.raises(RunError, match=r"sizes 3 and 4 do not fit in .* \(GatherElements\)"):
         executable(DATA, np.zeros((1, 4), np.int64))
+
+
+@pytest.mark.parametrize("target", ["llvm", "openvino", "onnxruntime", "numpy"])
+def test_indices_of_features_are_not_negative(target: str) -> None:
+    node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
+    x, y = (helper.make_tensor_value_info(*one) for one in (("x", TensorProto.FLOAT, [4, 3]), ("y", 1, None)))
+    graph = helper.make_graph([node], "g", [x, helper.make_tensor_value_info("i", TensorProto.INT64, [1])], [y])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 1)]
+    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+    executable, bound = tt.build(module, target), tt.build(module.bind({"i": np.array([2])}), target)
+    for found in (executable.run({"x": DATA, "i": np.array([2])})["y"], bound(DATA)):
+        np.testing.assert_array_equal(found, DATA[:, 2:])
+    for index in (3, -1):
+        with pytest.raises(RunError, match=r"out of bounds for 3 elements|out of range|indices=\[3\]"):
+            executable.run({"x": DATA, "i": np.array([index])})

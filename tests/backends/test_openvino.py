@@ -621,20 +621,6 @@ def test_quantized_operands_are_broadcast(kind):
     compared([node], {"a": a, "b": b}, {"y": "uint8"}, domain="com.microsoft", **constants)
 
 
-def test_indices_of_features_are_checked_when_a_program_runs():
-    node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], name="pick", domain="ai.onnx.ml")
-    ends = {"x": ("float32", (2, 3)), "i": ("int64", (1,))}
-    proto = model([node], ends, {"y": ("float32", None)})
-    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
-    module, x = tt.IRModule.from_onnx(proto), np.arange(6, dtype="float32").reshape(2, 3)
-    executable, bound = tt.build(module, "openvino"), tt.build(module.bind({"i": np.array([2])}), "openvino")
-    for found in (executable.run({"x": x, "i": np.array([2])})["y"], bound(x)):
-        np.testing.assert_array_equal(found, x[:, 2:])
-    for index in (3, -1):
-        with pytest.raises(RunError, match=rf"index {index} of 'pick' \(ArrayFeatureExtractor\) .* for 3 elements"):
-            executable.run({"x": x, "i": np.array([index])})
-
-
 @pytest.mark.parametrize(
     ("kind", "operands", "attributes"),
     [

@@ -351,8 +351,11 @@ def _as_rows(builder: ExpansionBuilder, original: str, name: str) -> str:
 
 def _feature_extractor(builder: ExpansionBuilder, node: NodeProto) -> None:
     x, indices = operands_of(node, 2)
-    axis = max(1, builder.rank(x) - 1)
-    builder.add("Gather", [_as_rows(builder, x, x), builder.reshape(indices, [-1])], node.output[0], axis=axis)
+    axis, indices = max(1, builder.rank(x) - 1), builder.reshape(indices, [-1])
+    if builder.array(node.input[1]) is None:  # Gather counts negative ones from the end; constants have been checked
+        zero, most = (builder.constant(np.array([one]), indices) for one in (0, np.iinfo(np.int64).max))
+        indices = builder.add("Where", [builder.add("Less", [indices, zero]), most, indices])
+    builder.add("Gather", [_as_rows(builder, x, x), indices], node.output[0], axis=axis)
 
 
 def _feature_vectorizer(builder: ExpansionBuilder, node: NodeProto) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.aionnxml.op_array_feature_extractor import ArrayFeatureExtractor as ReferenceFeatureExtractor
 from onnx.reference.ops.aionnxml.op_tree_ensemble import TreeEnsemble as ReferenceTreeEnsemble
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
@@ -933,6 +934,16 @@ class RNN(_Recurrent, ReferenceRNN):  # type: ignore[misc]
     """A network of one activation."""
 
 
+class ArrayFeatureExtractor(ReferenceFeatureExtractor):  # type: ignore[misc]
+    """Features by index, where the evaluator counts negative ones from the end (onnx 1.23)."""
+
+    def _run(self, x: Array, indices: Array) -> tuple[Array]:
+        if (indices < 0).any():
+            raise IndexError(f"index {indices.min()} is out of bounds for {x.shape[-1]} elements")
+        (result,) = super()._run(x, indices)
+        return (result,)
+
+
 class ZipMap(OpRun):  # type: ignore[misc]
     """Maps from labels to the scores of each row, which the evaluator does not have (onnx 1.23)."""
 
@@ -1016,6 +1027,7 @@ FIXES = [
     LSTM,
     GRU,
     RNN,
+    ArrayFeatureExtractor,
     ZipMap,
     TreeEnsemble,
 ]
