@@ -31,7 +31,7 @@ ACCUMULATING = frozenset(
         *("CumProd", "CumSum", "LogSoftmax", "Mean", "Softmax", "Sum"),
         *("GRU", "LSTM", "RNN", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
         *(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare")),
-        "com.microsoft::FusedMatMul",
+        *("SimplifiedLayerNormalization", "com.microsoft::FusedMatMul"),
         *("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"),
     }
 )

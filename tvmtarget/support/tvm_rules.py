@@ -739,6 +739,7 @@ _INTEGERS = _SIGNED | _UNSIGNED
 _WIDE_INTEGERS = frozenset({"int32", "int64", "uint32", "uint64"})
 _FLOATS = frozenset({"float16", "float32", "float64"})
 _WIDE_FLOATS = frozenset({"float32", "float64"})
+_NARROW_FLOATS = frozenset({"float16", "float32"})
 _FLOAT32 = frozenset({"float32"})
 _NUMBERS = _INTEGERS | _FLOATS
 _BOOL = frozenset({"bool"})
@@ -766,8 +767,8 @@ RULES: dict[str, Rule] = {
         "Atanh Ceil Cos Erf Exp Floor Gelu HardSigmoid HardSwish IsNaN IsInf LeakyRelu Log LogSoftmax Mish", _FLOAT
     ),
     **_each("Reciprocal Round Shrink Sigmoid Sin Softmax Softplus Softsign Sqrt Tan Tanh", _FLOAT),
-    **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", Rule(dtypes=_WIDE_FLOATS)),
-    **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_FLOAT32)),
+    **_each("Acos Acosh Asin Asinh Atan Cosh Sinh", _FLOAT),
+    **_each("Elu Selu ThresholdedRelu", Rule(dtypes=_NARROW_FLOATS)),
     **_each("Neg Relu", Rule(dtypes=_SIGNED | _FLOATS)),
     **_each("Abs Clip Sign", Rule(dtypes=_NUMBERS)),
     **_each("Cast CastLike Identity", _ANY),
@@ -785,7 +786,7 @@ RULES: dict[str, Rule] = {
     **_each("BitwiseAnd BitwiseOr BitwiseXor", Rule(dtypes=_INTEGERS)),
     "BitShift": Rule(dtypes=_INTEGERS, constants=(1,), checks=(_check_shift,)),
     "Div": Rule(dtypes=_NUMBERS, checks=(_check_divisor,)),
-    "Mod": Rule(dtypes=_INTEGERS | _WIDE_FLOATS, checks=(_check_divisor, _check_remainder)),
+    "Mod": Rule(dtypes=_NUMBERS, checks=(_check_divisor, _check_remainder)),
     "Pow": Rule(dtypes=_FLOATS | {"int32", "int64"}),
     "PRelu": Rule(dtypes=_FLOATS | _WIDE_INTEGERS, checks=(_check_prelu,)),
     "Where": _ANY,
@@ -810,7 +811,7 @@ RULES: dict[str, Rule] = {
     "AveragePool": _POOL,
     "LpPool": replace(_POOL, attrs={"ceil_mode": (0,)}),
     "MaxPool": replace(_POOL, dtypes=_FLOATS | {"int8", "uint8"}),
-    "MaxRoiPool": Rule(dtypes=_FLOAT32),
+    "MaxRoiPool": Rule(dtypes=_NARROW_FLOATS),
     "MaxUnpool": Rule(dtypes=_FLOATS, checks=(_require_absent(2), _require_static(0))),
     **_each("GlobalAveragePool GlobalLpPool GlobalMaxPool", _FLOAT),
     "InstanceNormalization": Rule(dtypes=_FLOATS, checks=(_check_channels,)),
@@ -822,10 +823,10 @@ RULES: dict[str, Rule] = {
     ),
     "GroupNormalization": Rule(dtypes=_FLOATS, attrs={"stash_type": (1,)}, checks=(_check_group_norm,)),
     "LayerNormalization": Rule(
-        dtypes=frozenset({"float16", "float32"}), attrs={"stash_type": (1,)}, results=1, checks=(_check_layer_norm,)
+        dtypes=_NARROW_FLOATS, attrs={"stash_type": (1,)}, results=1, checks=(_check_layer_norm,)
     ),
-    "LRN": Rule(dtypes=_FLOAT32, checks=(_check_lrn,)),
-    "MeanVarianceNormalization": Rule(dtypes=_FLOAT32),
+    "LRN": Rule(dtypes=_NARROW_FLOATS, checks=(_check_lrn,)),
+    "MeanVarianceNormalization": Rule(dtypes=_NARROW_FLOATS),
     "RMSNormalization": Rule(dtypes=_FLOATS, checks=(_check_rms_norm,)),
     # Shapes and topology.
     **_each("Flatten Transpose Trilu", _ANY),
@@ -862,13 +863,13 @@ RULES: dict[str, Rule] = {
     ),
     "DynamicQuantizeLinear": Rule(dtypes=_FLOAT32),
     "QuantizeLinear": Rule(
-        dtypes=frozenset({"float16", "float32"}),
+        dtypes=_NARROW_FLOATS,
         attrs={"block_size": (0,), "precision": (0,)},
         checks=(_check_quantize, _check_scales),
     ),
     # Images.
-    "AffineGrid": Rule(dtypes=_FLOAT32, constants=(1,), checks=(check_grid_of_rows,)),
-    "GridSample": Rule(dtypes=_WIDE_FLOATS, checks=(_check_grid_sample,)),
+    "AffineGrid": Rule(dtypes=_NARROW_FLOATS, constants=(1,), checks=(check_grid_of_rows,)),
+    "GridSample": Rule(dtypes=_FLOATS, checks=(_check_grid_sample,)),
     "Resize": Rule(
         dtypes=_NUMBERS,
         constants=(1, 2),
@@ -883,7 +884,7 @@ RULES: dict[str, Rule] = {
         opsets=range(11, 29),
         checks=(check_antialias, _check_resize),
     ),
-    "RoiAlign": Rule(dtypes=_WIDE_FLOATS, attrs={"mode": ("avg",)}),
+    "RoiAlign": Rule(dtypes=_FLOATS, attrs={"mode": ("avg",)}),
 }
 
 _BYTES = frozenset({"int8", "uint8"})
@@ -1027,21 +1028,21 @@ def _check_matrix(op: Op, samples: int, length: int) -> Reject | None:
 
 
 _RECURRENT = Rule(
-    dtypes=frozenset({"float16", "float32"}),
+    dtypes=_NARROW_FLOATS,
     constants=(1, 2, 3, 7),
     attrs={"activation_alpha": (), "activation_beta": (), "clip": (), "input_forget": (0,), "layout": (0,)},
     checks=(_check_recurrent,),
 )
-_SKIP_NORM = Rule(dtypes=frozenset({"float16", "float32"}), checks=(_check_skip_norm,))
-_SIMPLE_NORM = Rule(dtypes=_FLOAT32, attrs={"axis": (-1,)}, results=1)
-_GELU = Rule(dtypes=frozenset({"float16", "float32"}))
+_SKIP_NORM = Rule(dtypes=_NARROW_FLOATS, checks=(_check_skip_norm,))
+_SIMPLE_NORM = Rule(dtypes=_NARROW_FLOATS, attrs={"axis": (-1,)}, results=1)
+_GELU = Rule(dtypes=_NARROW_FLOATS)
 _QUANTIZED_PAIR = Rule(dtypes=_BYTES, checks=(_check_quantized(0, 3),))
 _QUANTIZED_UNARY = Rule(dtypes=_BYTES, checks=(_check_quantized(0),))
 
 # Operators that the importer does not know: the backend writes them as others (`backends/operator_expansion.py`), or
 # lowers them itself (`backends/tvm/onnx_import.py`).
 EXPANDED: dict[str, Rule] = {
-    **_each("Celu Swish", Rule(dtypes=_FLOAT32)),
+    **_each("Celu Swish", Rule(dtypes=_NARROW_FLOATS)),
     "Col2Im": Rule(dtypes=_FLOATS, constants=(1, 2), checks=(_check_col2im,)),
     "ConvInteger": Rule(dtypes=_BYTES, constants=(1, 3), checks=(_check_conv,)),
     **_each("GRU LSTM RNN", _RECURRENT),
@@ -1071,7 +1072,7 @@ EXPANDED: dict[str, Rule] = {
     "com.microsoft::DynamicQuantizeMatMul": Rule(dtypes=_FLOAT32, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulIntegerToFloat": Rule(dtypes=_BYTES, constants=(1,), checks=(check_matmul,)),
     "com.microsoft::MatMulNBits": Rule(
-        dtypes=frozenset({"float16", "float32"}),
+        dtypes=_NARROW_FLOATS,
         constants=(1, 2, 3, 4),
         attrs={"weight_prepacked": (0,)},
         checks=(_check_blocks,),

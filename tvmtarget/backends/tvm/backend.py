@@ -82,6 +82,13 @@ _SPARE_RESULTS = frozenset({"BatchNormalization", "Dropout", "LayerNormalization
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # Operators that sum over a dimension, besides those called Reduce...
 _SUMS = frozenset({"ArgMax", "ArgMin", "Einsum", "Gemm", "MatMul", "MatMulInteger"})
+# What TVM's importer or code generator computes in float32 and float64 only.
+_NOT_IN_HALF = frozenset(
+    {
+        *("Acos", "Acosh", "AffineGrid", "Asin", "Asinh", "Atan", "Cosh", "Elu", "GridSample", "MaxRoiPool", "Mod"),
+        *("RoiAlign", "Selu", "Sinh"),
+    }
+)
 _ALLOCATION = "tirx.TVMBackendAllocWorkspace"  # what TVM's passes make of buffers that are too large for the stack
 
 MEMORY_SAVINGS: Mapping[str, Mapping[str, Value]] = {"llvm": {"disable-winograd": True}}
@@ -873,7 +880,7 @@ def _prepared(
     copy = accumulate_in_float32(copy, ACCUMULATING & expansions.keys())
     expand_operators(copy.graph, value_types(copy.graph), opset, expansions)
     # Sums that an expansion brings are accumulated in float32, too.
-    copy = accumulate_in_float32(copy)
+    copy = accumulate_in_float32(copy, ACCUMULATING | _NOT_IN_HALF)
     graph = copy.graph
     types = value_types(graph)
     shapes = {name: _dims(type_) for name, type_ in types.items() if type_.HasField("shape")}
