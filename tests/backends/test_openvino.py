@@ -303,6 +303,17 @@ def test_integers_are_compared_exactly(kind, dtype):
     compared([node], {"a": a.ravel(), "b": b.ravel()}, {"y": "bool"})
 
 
+def test_nan_is_neither_less_nor_greater_and_infinities_shrink():
+    kinds = ("Greater", "GreaterOrEqual", "Less")
+    nodes = [helper.make_node(kind, ["a", "b"], [kind]) for kind in kinds]
+    nodes.append(helper.make_node("Shrink", ["a"], ["Shrink"], lambd=0.5, bias=0.25))
+    a, b = np.array([np.nan, 1, np.nan, np.inf, -np.inf, 2, -3, 0.5], "float32"), np.ones(8, "float32")
+    b[1] = np.nan
+    compared(
+        nodes, {"a": a, "b": b}, {**dict.fromkeys(("Greater", "GreaterOrEqual", "Less"), "bool"), "Shrink": "float32"}
+    )
+
+
 @pytest.mark.parametrize("largest", [0, 1])
 def test_of_equal_values_the_first_are_taken(largest):
     x = np.random.default_rng(0).integers(0, 4, (3, 50)).astype("float32")

@@ -44,6 +44,7 @@ def correct(model: Any) -> None:  # noqa: ANN401
     _remove_conversions(model)
     _keep_order_of_ties(ov, model)
     _keep_infinities(ov, model)
+    _compare_nan(ov, model)
     _end_ranges(ov, model)
     _keep_signs(ov, model)
     _widen_single_channels(ov, model)
@@ -111,6 +112,15 @@ def _keep_infinities(ov: Any, model: Any) -> None:  # noqa: ANN401
         extreme = getattr(ov.opset1, kind)(halves, node.input_value(1), node.get_attributes()["keep_dims"])
         doubled = ov.opset1.multiply(extreme, two).output(0)
         _replace(node.output(0), doubled)
+
+
+def _compare_nan(ov: Any, model: Any) -> None:  # noqa: ANN401
+    """Have values compared by what is less, which is false of NaN: OpenVINO's `Greater` is true of it (2026.4)."""
+    for node in model.get_ordered_ops():
+        kind = {"Greater": "less", "GreaterEqual": "less_equal"}.get(node.get_type_name())
+        if kind is not None and node.get_input_element_type(0).is_real():
+            less = getattr(ov.opset1, kind)(node.input_value(1), node.input_value(0)).output(0)
+            _replace(node.output(0), less)
 
 
 def _end_ranges(ov: Any, model: Any) -> None:  # noqa: ANN401

@@ -511,6 +511,19 @@ def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         add("Not", [add("Equal", [add("Sub", [add("Max", [a, b]), a]), zero])], node.output[0])
 
 
+def _shrunk(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write choices: OpenVINO multiplies by 0, which is NaN for infinities (2026.4)."""
+    (x,), attributes, add = node.input, attributes_of(node), builder.add
+    limit, bias = attributes.get("lambd", 0.5), attributes.get("bias", 0.0)
+
+    def scalar(value: float) -> str:
+        return builder.constant(np.array(value, _dtype(builder, x)), x)
+
+    above, below = add("Less", [scalar(limit), x]), add("Less", [x, scalar(-limit)])
+    lower = add("Where", [below, add("Add", [x, scalar(bias)]), scalar(0)])
+    add("Where", [above, add("Sub", [x, scalar(bias)]), lower], node.output[0])
+
+
 def _is_inexact(builder: ExpansionBuilder, *operands: str) -> bool:
     """Whether operands are integers that float32 may not hold, and neither is a constant that it holds."""
     if any(_dtype(builder, name) not in ("int32", "int64") for name in operands):
@@ -533,6 +546,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "ReduceSum": _sum,
     "AveragePool": _averages,
+    "Celu": EXPANSIONS["Celu"],
     "Clip": _clipped,
     "Compress": _compression,
     "DequantizeLinear": _dequantized_scalar,
@@ -550,6 +564,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QuantizeLinear": _other_quantization,
     "ReverseSequence": _reversal,
     "RoiAlign": _regions,
+    "Shrink": _shrunk,
     **dict.fromkeys(("ScatterElements", "ScatterND"), EXPANSIONS["ScatterND"]),
     "Softmax": _softmax,
     "ThresholdedRelu": EXPANSIONS["ThresholdedRelu"],

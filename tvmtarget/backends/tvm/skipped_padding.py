@@ -41,7 +41,9 @@ class _Padding:
 
 
 def skip_padding(function: Function, use: Use) -> Function:
-    """Leave out products of finite weights with wide padding: those of infinities with zeros are NaN.
+    """Leave out products of finite weights with wide padding.
+
+    Products of infinities with zeros are NaN.
 
     Args:
         function: a scheduled function.
