@@ -142,8 +142,10 @@ def test_sizes_that_are_rounded_up_several_times_may_be_symbolic():
     pool = "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1"
     proto = model(f"""g (float[n,2,h,w] x) => (float[n,2,a,b] y) <float[2,2,1,1] k = {{1, 2, 3, -4}}> {{
         c = Conv<strides = [2, 2]>(x, k) p = MaxPool<kernel_shape = [2, 1], strides = [3, 2], ceil_mode = 1>(c)
-        m = AveragePool<{pool}, count_include_pad = 1>(p)
-        y = MaxPool<kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 1], ceil_mode = 1>(m) }}""")
+        m = AveragePool<{pool}, pads = [0, 1, 1, 0], count_include_pad = 1>(p)
+        s = AveragePool<{pool}, pads = [1, 0, 1, 2], count_include_pad = 1>(m)
+        t = AveragePool<{pool}, pads = [1, 1, 0, 1], count_include_pad = 1>(s)
+        y = MaxPool<kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 1], ceil_mode = 1>(t) }}""")
     agree(proto, *(images(1, 2, size, 20) for size in (23, 22, 16, 13)))
 
 

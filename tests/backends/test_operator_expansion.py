@@ -397,6 +397,7 @@ def test_constants_that_are_results_are_read_as_constants():
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
+        "AveragePool",
         "BatchNormalization",
         "Conv",
         "ConvTranspose",
@@ -404,6 +405,7 @@ def test_every_expanded_operator_has_a_rule():
         "Equal",
         "Hardmax",
         "MatMulInteger",
+        "MaxPool",
         "ReduceLogSumExp",
         "Resize",
         "ScatterElements",

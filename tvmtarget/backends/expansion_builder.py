@@ -191,6 +191,20 @@ class ExpansionBuilder:
         """
         return self.add("Slice", [name, *(self.constant(np.array([each]), name) for each in (start, end, axis))])
 
+    def pad(self, name: str, pads: Sequence[int]) -> str:
+        """Add padding with zeros.
+
+        Args:
+            name: name of the value.
+            pads: the numbers of elements before all dimensions, and those behind them.
+
+        Returns:
+            The name of the result.
+        """
+        if self.opset >= 11:
+            return self.add("Pad", [name, self.constant(np.array(pads), name)])
+        return self.add("Pad", [name], pads=[*pads])
+
     def reshape(self, name: str, shape: Sequence[int], result: str | None = None) -> str:
         """Add a Reshape.
 

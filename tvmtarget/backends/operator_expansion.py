@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto
+from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from tvmtarget.backends.classical_expansion import CLASSICAL_EXPANSIONS
 from tvmtarget.backends.convolution_expansion import CONVOLUTION_EXPANSIONS
@@ -533,6 +533,41 @@ def _image_resize(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Transpose", [image], node.output[0], perm=[order.index(axis) for axis in range(len(order))])
 
 
+# Pools
+
+
+def _rounded_pool(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Write a pool whose sizes are rounded up as one with more padding at the ends.
+
+    TVM infers such sizes by a choice, and compiles nested ones of symbolic dimensions for minutes or not at all (0.27).
+    They are those of `strides - 1` more elements, which no maximum counts, and no mean of elements. Windows that begin
+    in padding at the ends have no result: no window ends more than its extent less one behind the last element. Padding
+    that a mean counts becomes elements, unless sizes are known.
+    """
+    attributes = attributes_of(node)
+    kernel, strides, dilations, pads = (
+        attributes.get(name, []) for name in ("kernel_shape", "strides", "dilations", "pads")
+    )
+    counts_padding = attributes.get("count_include_pad") and any(pads)
+    is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
+    is_known = counts_padding and all(builder.sizes(node.input[0])[2:])
+    if not attributes.get("ceil_mode") or is_automatic or is_known:
+        builder.nodes.append(node)
+        return
+    rank, x = len(kernel), node.input[0]
+    before, after = (pads[part] or [0] * rank for part in (slice(rank), slice(rank, None)))
+    steps, distances = (values or [1] * rank for values in (strides, dilations))
+    ends = zip(after, steps, distances, kernel, strict=True)
+    more = [min(end + step - 1, distance * (size - 1)) for end, step, distance, size in ends]
+    if counts_padding:
+        x = builder.pad(x, [0, 0, *before, 0, 0, *after])
+        before, more = [0] * rank, [most - end for most, end in zip(more, after, strict=True)]
+    attributes |= {"ceil_mode": 0, "pads": [*before, *more]}
+    if "count_include_pad" in attributes:
+        attributes["count_include_pad"] = 0
+    builder.nodes.append(helper.make_node(node.op_type, [x], node.output, node.name, **attributes))
+
+
 # Activations
 
 
@@ -685,6 +720,7 @@ class _Cell:
 
 
 EXPANSIONS: dict[str, Expansion] = {
+    **dict.fromkeys(("AveragePool", "MaxPool"), _rounded_pool),
     "BatchNormalization": _constant_batch_norm,
     "Celu": _celu,
     "ConvInteger": _integer_convolution,

@@ -265,8 +265,7 @@ def _sum(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         stated = range(rank)
     places = sorted(axis % rank for axis in stated)
     if places:
-        pads = np.array([*(int(axis in places) for axis in range(rank)), *[0] * rank])
-        x = builder.add("Pad", [x, builder.constant(pads, x)])
+        x = builder.pad(x, [*(int(axis in places) for axis in range(rank)), *[0] * rank])
     for axis in places:
         sums = builder.add("CumSum", [x, builder.constant(np.array(axis), x)])
         x = builder.add("Gather", [sums, builder.constant(np.array([-1]), x)], axis=axis)

@@ -1,4 +1,4 @@
-"""Blocks and windows of images: sizes of pools; as operations of TE, SpaceToDepth, DepthToSpace, Col2Im and maxima.
+"""Blocks and windows of images, as operations of TE: SpaceToDepth, DepthToSpace, Col2Im and maxima.
 
 Sources: ONNX's definitions of these operators; onnxruntime's for places of equal maxima, of which the first counts.
 
@@ -11,50 +11,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from onnx import NodeProto, helper
-
-from tvmtarget.backends.expansion_builder import attributes_of
 from tvmtarget.backends.tvm.compiled_module import import_tvm
 
-__all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "round_sizes_down", "summed_windows"]
+__all__ = ["blocks_of_channels", "channels_of_blocks", "maxima_places", "summed_windows"]
 
 Size: TypeAlias = Any  # an integer expression of TIR
 Tensor: TypeAlias = Any  # of TE
 Attributes: TypeAlias = "dict[str, Any]"
 
 _OUTSIDE = -2
-
-
-def round_sizes_down(node: NodeProto) -> None:
-    """Write a pool whose sizes are rounded up as one with more padding at the ends, in place.
-
-    TVM infers such sizes by a choice, and compiles nested ones of symbolic dimensions for minutes or not at all (0.27).
-    They are those of `strides - 1` more elements, which no maximum counts, and no mean of elements. Windows that begin
-    in padding at the ends have no result: no window ends more than its extent less one behind the last element.
-
-    Args:
-        node: the pool; others, and those that pads change, stay.
-    """
-    attributes = attributes_of(node)
-    if node.op_type not in ("AveragePool", "MaxPool") or not attributes.get("ceil_mode"):
-        return
-    kernel, strides, dilations, pads = (
-        attributes.get(name, []) for name in ("kernel_shape", "strides", "dilations", "pads")
-    )
-    counts_padding = attributes.get("count_include_pad") and any(pads)
-    is_automatic = attributes.get("auto_pad", "NOTSET") != "NOTSET"
-    if counts_padding or is_automatic:
-        return
-    rank = len(kernel)
-    before, after = (pads[part] or [0] * rank for part in (slice(rank), slice(rank, None)))
-    steps, distances = (values or [1] * rank for values in (strides, dilations))
-    ends = zip(after, steps, distances, kernel, strict=True)
-    more = [min(end + step - 1, distance * (size - 1)) for end, step, distance, size in ends]
-    attributes |= {"ceil_mode": 0, "pads": [*before, *more]}
-    if "count_include_pad" in attributes:
-        attributes["count_include_pad"] = 0
-    del node.attribute[:]
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
 
 
 def channels_of_blocks(block: int, channels: int, shape: Sequence[Size]) -> Callable[[Tensor], Tensor]:

@@ -31,7 +31,6 @@ from tvmtarget.backends.tvm.image_windows import (
     blocks_of_channels,
     channels_of_blocks,
     maxima_places,
-    round_sizes_down,
     summed_windows,
 )
 from tvmtarget.backends.tvm.index_checks import check_divisors, check_lengths
@@ -76,7 +75,6 @@ def import_onnx(model: ModelProto, shapes: Shapes, dtypes: Mapping[str, int]) ->
     # The importer passes the name of a node to converters, so that it tells here which node it is.
     for number, node in enumerate(copy.graph.node):
         node.name = str(number)
-        round_sizes_down(node)
     symbolic = _SymbolicImport(copy, shapes, dtypes)
 
     class Importer(ONNXGraphImporter):  # type: ignore[misc]  # TVM ships no types
