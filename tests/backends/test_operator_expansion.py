@@ -382,6 +382,13 @@ def test_what_is_not_above_a_threshold_is_0(kind):
     np.testing.assert_array_equal(tt.build(module, kind)(x), [0, 0, 0, 0, 0, 2, np.inf])
 
 
+def test_places_of_extremes_along_the_last_axis_are_found_in_old_operator_sets():
+    proto = parser.parse_model("""<ir_version: 4, opset_import: ["": 9]>
+        g (float[n,3] x) => (int64[n] y) { y = ArgMax<axis = -1, keepdims = 0>(x) }""")
+    x = floats(4, 3)
+    np.testing.assert_array_equal(tt.build(proto, "llvm")(x), x.argmax(-1))
+
+
 def test_constants_that_are_results_are_read_as_constants():
     proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         g (float[2,3] x) => (float[2,2] y, int64[1] axis, float[1] s_1) <float[1] s_1 = {2}> {
@@ -397,6 +404,8 @@ def test_constants_that_are_results_are_read_as_constants():
 def test_every_expanded_operator_has_a_rule():
     loops, lowered = {"GRU", "LSTM", "RNN"}, {"Col2Im", "ReverseSequence"}
     assert operator_expansion.EXPANSIONS.keys() | loops | lowered == tvm_rules.EXPANDED.keys() | {
+        "ArgMax",
+        "ArgMin",
         "AveragePool",
         "BatchNormalization",
         "Conv",

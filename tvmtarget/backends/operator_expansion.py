@@ -226,6 +226,15 @@ def _eye_like(builder: ExpansionBuilder, node: NodeProto) -> None:
     builder.add("Cast", [builder.add("Trilu", [above, diagonal], upper=0)], node.output[0], to=to)
 
 
+def _place_of_extreme(builder: ExpansionBuilder, node: NodeProto) -> None:
+    """Count a negative axis from the first one: the importer rejects it before version 11, where exporters write it."""
+    attributes = attributes_of(node)
+    if attributes.get("axis", 0) < 0:
+        attributes["axis"] += builder.rank(node.input[0])
+        node = helper.make_node(node.op_type, node.input, node.output, node.name, **attributes)
+    builder.nodes.append(node)
+
+
 def _hardmax(builder: ExpansionBuilder, node: NodeProto) -> None:
     """Write a Hardmax along a symbolic dimension as the first of the places of the maximum."""
     (x,) = node.input
@@ -720,6 +729,7 @@ class _Cell:
 
 
 EXPANSIONS: dict[str, Expansion] = {
+    **dict.fromkeys(("ArgMax", "ArgMin"), _place_of_extreme),
     **dict.fromkeys(("AveragePool", "MaxPool"), _rounded_pool),
     "BatchNormalization": _constant_batch_norm,
     "Celu": _celu,
