@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import SparseTensorProto, TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import UnknownNameError
@@ -358,6 +358,17 @@ def test_open_dimensions_of_a_program_of_static_inputs_follow_from_its_operands(
         y = Relu(r) }"""
     module = tt.IRModule.from_onnx(parser.parse_model(text))
     assert str(fold_constants(module).main.body[-1].outputs[0].type) == "float32[6]"
+
+
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_constants_become_dense(places):
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }""")
+    values, indices = (numpy_helper.from_array(one) for one in (np.array([3, 4], "float32"), np.array(places)))
+    sparse = SparseTensorProto(dims=[2, 3], values=values, indices=indices)
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+    (constant,) = fold_constants(tt.IRModule.from_onnx(proto)).main.constants
+    np.testing.assert_array_equal(constant.data, [[0, 3, 0], [0, 0, 4]])
 
 
 @pytest.mark.parametrize("kind", ["ConvInteger", "QLinearConv"])

@@ -41,7 +41,7 @@ from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.definitions import definition
 from tvmtarget.ir.onnx.graph import write_call
-from tvmtarget.ir.onnx.tensors import constant_of, read_tensor, write_tensor
+from tvmtarget.ir.onnx.tensors import constant_of, dense_constant_of, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, symbolic_shape
 from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
@@ -587,8 +587,8 @@ class _Folding:
 
     def _found(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
         """Return the results of an operation if they are known; record sizes of which a part is known."""
-        if call.op == "onnx.Constant":  # `IRModule.from_onnx` leaves none
-            return _stated(call)
+        if call.op == "onnx.Constant":  # `IRModule.from_onnx` leaves sparse ones only
+            return self._constant(call)
         if _is_constant(call, scope):
             return self._evaluated(call, scope)
         if len(call.outputs) != 1 or self._version < _FIRST_OPSET:
@@ -603,6 +603,20 @@ class _Folding:
         scope.sizes[call.outputs[0].name] = sizes
         scope.changed.add(call.outputs[0].name)
         return None
+
+    def _constant(self, call: Call) -> tuple[_Array, ...] | None:
+        """Return the value of a Constant; None if it is too large, or is not of the type that the result states."""
+        node, (output,) = write_call(call, write_tensor), call.outputs
+        tensor, dense = constant_of(node), dense_constant_of(node, self._bytes_left)
+        if tensor is not None:
+            constant = read_tensor(tensor, None, f"op {call.source!r}")
+        elif dense is not None:
+            self._bytes_left -= dense.nbytes
+            constant = Constant(output.name, TensorType(dtype_of(dense.dtype), dense.shape), dense)
+        else:
+            return None
+        agrees = not isinstance(output.type, TensorType) or constant.type.agrees_with(output.type)
+        return (constant.data,) if agrees else None
 
     def _evaluated(self, call: Call, scope: _Scope) -> tuple[_Array, ...] | None:
         """Return the results of an operation on constants; None if they would be too large, or are not defined."""
@@ -753,17 +767,6 @@ def _without_unused(function: Function, before: Function, keep: Callable[[Call],
 def _is_constant(call: Call, scope: _Scope) -> bool:
     names = [name for name in call.inputs if name]
     return bool(names) and _is_foldable(call) and all(name in scope.values for name in names)
-
-
-def _stated(call: Call) -> tuple[_Array, ...] | None:
-    """Return the value of a Constant; None if it is sparse, or is not of the type that the result states."""
-    tensor = constant_of(write_call(call, write_tensor))
-    if tensor is None:
-        return None
-    constant = read_tensor(tensor, None, f"op {call.source!r}")
-    (output,) = call.outputs
-    agrees = not isinstance(output.type, TensorType) or constant.type.agrees_with(output.type)
-    return (constant.data,) if agrees else None
 
 
 def _is_exact(call: Call, dtypes: set[str], stated: Sequence[Type]) -> bool:

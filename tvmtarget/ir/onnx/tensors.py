@@ -20,7 +20,16 @@ from tvmtarget.ir.tensors import bytes_of
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.untrusted import open_regular, private_copy
 
-__all__ = ["SMALL", "ExternalData", "constant_of", "external_tensors", "is_small", "read_tensor", "write_tensor"]
+__all__ = [
+    "SMALL",
+    "ExternalData",
+    "constant_of",
+    "dense_constant_of",
+    "external_tensors",
+    "is_small",
+    "read_tensor",
+    "write_tensor",
+]
 
 # Tensors with at most this many elements are passed to shape inference by value (shapes, axes, pads).
 SMALL = 1024
@@ -165,6 +174,37 @@ def constant_of(node: NodeProto) -> TensorProto | None:
         return None
     tensor.name = node.output[0]
     return tensor
+
+
+def dense_constant_of(node: NodeProto, most_bytes: int) -> np.ndarray[Any, Any] | None:
+    """Return the value of a Constant node that states a sparse tensor.
+
+    Args:
+        node: a node.
+        most_bytes: the most that the value may take.
+
+    Returns:
+        The value; None for other nodes, larger values, and what is no sparse tensor.
+    """
+    if node.op_type != "Constant" or [one.name for one in node.attribute] != ["sparse_value"]:
+        return None
+    sparse = node.attribute[0].sparse_tensor
+    try:
+        values, places = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    except (TypeError, ValueError):  # of other data than the tensor states
+        return None
+    count = prod(sparse.dims)
+    if values.ndim != 1 or min(sparse.dims, default=0) <= 0 or count * values.itemsize > most_bytes:
+        return None
+    if places.ndim == 2 and places.shape == (len(values), len(sparse.dims)):
+        strides = [prod(sparse.dims[axis + 1 :]) for axis in range(len(sparse.dims))]
+        is_within = ((places >= 0) & (places < np.array(sparse.dims))).all()
+        places = places @ np.array(strides) if is_within else np.array([-1])
+    if places.shape != values.shape or not ((places >= 0) & (places < count)).all():
+        return None
+    dense = np.zeros(count, values.dtype)
+    dense[places] = values
+    return dense.reshape(sparse.dims)
 
 
 def write_tensor(constant: Constant) -> TensorProto:
