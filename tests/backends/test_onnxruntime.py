@@ -588,3 +588,22 @@ def test_recurrent_networks_of_computed_sizes_run_of_nothing(kind, where):
     if where == "Loop" and kind == "GRU":
         found = executable.run({name: x[:0], "kept": np.ones(2, "bool")})
         assert (found["y"].shape, found["h"].any()) == ((2, 0, 1, 2, 2), False)
+
+
+@pytest.mark.parametrize(
+    ("axis", "places"), [(0, np.array([2, -1])), (1, np.array(1)), (-2, np.array([[0, 1], [1, 1]], "int32"))]
+)
+def test_texts_are_gathered_along_each_axis(axis, places):
+    """It copied the first text of each block only."""
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=axis)
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.STRING, ["n", 2, 2]),
+        helper.make_tensor_value_info("i", helper.np_dtype_to_tensor_dtype(places.dtype), places.shape),
+    ]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.STRING, None)])
+    x = np.array(list("abcdefghijkl"), object).reshape(3, 2, 2)
+    models = {opset: helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]) for opset in (10, 17)}
+    found = tt.build(models[17], "onnxruntime").run({"x": x, "i": places})["y"]
+    np.testing.assert_array_equal(found, np.take(x, places, axis), strict=True)
+    with pytest.raises(InfeasibleError, match="it gathers texts along the last axis only in operator set 10"):
+        tt.decompose(models[10], "onnxruntime")

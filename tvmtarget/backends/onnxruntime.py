@@ -250,15 +250,20 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
     """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
     Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
-    a Gemm that may have no terms is an operation of its own, reductions of what may be empty count axes from 0, and
-    slices that may be empty are compared with one more element.
+    a Gemm that may have no terms is an operation of its own, reductions of what may be empty count axes from 0, slices
+    that may be empty are compared with one more element, and blocks of texts are gathered by GatherND.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in nodes_in(graph):
         constants |= {tensor.name: tensor for body in bodies_of(node) for tensor in body.initializer}
+    graphs = [graph, *(body for node in nodes_in(graph) for body in bodies_of(node))]
+    values = [value for one in graphs for value in (*one.input, *one.value_info, *one.output)]
+    dtypes = {value.type.tensor_type.elem_type for value in values} | {one.data_type for one in constants.values()}
+    has_texts = TensorProto.STRING in dtypes
     if not any(
         node.op_type in {*ENDED_BY_NOTHING, "Unique"}
         or _has_factor(node)
+        or (node.op_type == "Gather" and has_texts)
         or min(_reduced_axes(node, constants), default=0) < 0
         for node in nodes_in(graph)
     ):
@@ -287,6 +292,7 @@ def _rewrite(graph: GraphProto, outer: _Types, constants: _Constants, names: Nam
             or _scaled_bias(node, types, names)
             or _forward_reduction(node, types, constants, names)
             or _longer_slices(node, types, names)
+            or _texts_of_blocks(node, types, names)
         )
         is_changed |= bool(instead)
         nodes += instead or [node]
@@ -393,6 +399,32 @@ def _longer_slices(node: NodeProto, types: _Types, names: Names) -> list[NodePro
     sizes = add("Gather", [add("Shape", node.input), axes])
     bounds = [constant([0] * len(places)), sizes, axes]
     return [*nodes, longer, helper.make_node("Slice", [longer.output[0], *bounds], node.output[:1])]
+
+
+def _texts_of_blocks(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
+    """Return nodes that gather texts along another axis than the last; none for other nodes.
+
+    A Gather copies the first text of each block only, and leaves the others empty (1.31).
+    """
+    given = [types.get(name) for name in node.input] if node.op_type == "Gather" else []
+    if len(given) != 2 or given[0] is None or given[0].elem_type != TensorProto.STRING:
+        return []
+    rank, places = (len(one.shape.dim) if one is not None else 0 for one in given)
+    axis = attributes_of(node).get("axis", 0) % rank
+    if axis == rank - 1:
+        return []
+    nodes: list[NodeProto] = []
+
+    def add(kind: str, inputs: Sequence[str], **settings: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [names.fresh(f"{node.output[0]}:{kind}")], **settings))
+        return str(nodes[-1].output[0])
+
+    shape = helper.make_tensor("", TensorProto.INT64, [places + 1], [0] * places + [1])  # 0 keeps a dimension
+    indices = add("Cast", [add("Reshape", [node.input[1], add("Constant", [], value=shape)])], to=TensorProto.INT64)
+    others = [one for one in range(rank) if one != axis]
+    found = add("GatherND", [add("Transpose", node.input[:1], perm=[axis, *others]), indices])
+    order = [*range(places, places + axis), *range(places), *range(places + axis, places + rank - 1)]
+    return [*nodes, helper.make_node("Transpose", [found], node.output, name=node.name, perm=order)]
 
 
 def _reduced_axes(node: NodeProto, constants: _Constants) -> list[int]:

@@ -490,6 +490,23 @@ def _odd_window(op: Op) -> Reject | None:
     return None
 
 
+def _texts_of_known_rank(op: Op) -> Reject | None:
+    """Reject texts that are not known to be gathered along the last axis, where GatherND cannot do it instead.
+
+    Its Gather copies the first text of each block only (1.31).
+    """
+    data, places = op.tensor(0), op.tensor(1)
+    if data is None or data.dtype != "string":
+        return None
+    if data.shape is None or places is None or places.shape is None:
+        return reject("SHAPE_DYNAMIC", f"the ranks of the operands of {op.kind} are not known", hint=STATIC_INPUTS)
+    axis = op.attr("axis") or 0
+    if op.opset >= 11 or not isinstance(axis, int) or axis % len(data.shape) == len(data.shape) - 1:
+        return None
+    message = f"it gathers texts along the last axis only in operator set {op.opset}"
+    return reject("RULE", message, hint="convert the model with onnx.version_converter")
+
+
 def _no_ratio_of_negative_axes(op: Op) -> Reject | None:
     """Reject a ratio that is kept along axes that count from the last: it keeps these as they are (1.31)."""
     axes = op.attr("axes")
@@ -547,6 +564,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), Rule(checks=(_some_terms,))),
     "Einsum": Rule(checks=(_ellipses_of_one_rank,)),
     "GRU": _RECURRENT,
+    "Gather": Rule(checks=(_texts_of_known_rank,)),
     "GlobalAveragePool": Rule(checks=(_ranks(3),)),
     "GlobalMaxPool": Rule(checks=(_ranks(3),)),
     "LRN": Rule(checks=(_ranks(4, 4), _odd_window)),
