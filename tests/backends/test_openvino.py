@@ -522,15 +522,17 @@ def test_values_of_any_shape_are_selected_by_a_condition(attributes):
     compared([helper.make_node("Compress", ["x", "c"], ["y"], **attributes)], inputs, {"y": "float32"})
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_sizes_of_images_may_be_computed(mode):
+@pytest.mark.parametrize(("mode", "absent"), [("nearest", ""), ("linear", "nothing")])
+def test_sizes_of_images_may_be_computed(mode, absent):
+    """PyTorch passes a constant without elements as region, and as scales, before version 13."""
     nodes = [
         helper.make_node("Shape", ["like"], ["sizes"]),
-        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode),
+        helper.make_node("Resize", ["x", absent, absent, "sizes"], ["y"], mode=mode),
     ]
+    constants = {absent: np.zeros(0, "float32")} if absent else {}
     x = np.random.default_rng(0).random((1, 3, 8, 9), "float32")
     for size in ((5, 4), (16, 18)):
-        compared(nodes, {"x": x, "like": np.zeros((1, 3, *size), "float32")}, {"y": "float32"})
+        compared(nodes, {"x": x, "like": np.zeros((1, 3, *size), "float32")}, {"y": "float32"}, **constants)
 
 
 def test_computed_sizes_that_keep_channels_are_those_of_cubic_images():

@@ -158,7 +158,7 @@ def check_integers(op: Op) -> Reject | None:
 def check_empty(op: Op) -> Reject | None:
     """Reject tensors without elements, except where they are tested.
 
-    Lists of axes may be empty.
+    Lists of axes may be empty, and so may the region and the scales of a Resize, which it does not read then.
 
     Args:
         op: an operation that the tables support.
@@ -167,9 +167,10 @@ def check_empty(op: Op) -> Reject | None:
         None if it is supported, else why not.
     """
     for index, tensor in enumerate(map(op.tensor, range(len(op.call.inputs)))):
+        is_absent = op.kind == "Resize" and index in (1, 2)
         is_list = index > 0 and tensor is not None and tensor.dtype == "int64" and len(tensor.shape or ()) == 1
         is_tested = op.kind in EMPTY and (op.kind != "Attention" or index > 2)
-        if not is_list and _is_empty(tensor) and (not is_tested or op.is_constant(index)):
+        if not (is_list or is_absent) and _is_empty(tensor) and (not is_tested or op.is_constant(index)):
             return reject("RULE", f"its {op.kind} of no elements, as in {op.operand(index)!r}, is not that of ONNX")
     if op.kind not in EMPTY and any(_is_empty(one) for one in op.outputs):
         return reject("RULE", f"its {op.kind} without results is not that of ONNX")
