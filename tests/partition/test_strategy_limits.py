@@ -5,8 +5,10 @@ import random
 
 import networkx as nx
 import pytest
+from onnx import parser
 
 import tvmtarget as tt
+from tvmtarget.errors import InfeasibleError
 from tvmtarget.support.decorators import from_op_table
 from tvmtarget.support.strategy import Rule, Strategy
 
@@ -223,3 +225,12 @@ def test_every_function_of_a_random_program_keeps_all_limits(seed):
                 graph.add_edges_from((number, name) for name in call.inputs)
             inputs = {param.name for param in function.params}
             assert nx.is_connected(graph.subgraph(set(graph) - inputs))
+
+
+def test_operands_that_do_not_broadcast_are_named_before_the_values_that_have_no_type_then():
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,3] x, float[n,4] y) => (float[a,b] z) { s = Add(x, y) z = MatMul(s, s) }""")
+    with pytest.raises(
+        InfeasibleError, match=r"operands of Add are float32\[2,3\] and float32\[n,4\], which do not broad"
+    ):
+        tt.decompose(tt.IRModule.from_onnx(proto), "llvm")

@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.ir.function import COPY, Attribute
+from tvmtarget.ir.symbolic_shapes import BROADCASTING
 from tvmtarget.ir.types import DTYPES, TensorType
 from tvmtarget.support.op import STATIC_INPUTS, Code, MatchedOps, Op, Reject, reject
 from tvmtarget.target.tree import Target, TargetLike, as_target
@@ -498,6 +500,9 @@ class Strategy:
                     fix = f"state it with with_types(module, {{{name!r}: '{type_.dtype}[?,?]'}})"
                     hint = f"give the inputs shapes, or {fix}"
                     return reject("SHAPE_DYNAMIC", f"the rank of {name!r} is not known", hint=hint)
+            if op.kind in BROADCASTING and op.outputs[:1] == (None,) and not _is_broadcast(op):
+                message = f"the operands of {op.kind} are {' and '.join(map(str, op.inputs))}, which do not broadcast"
+                return reject("SHAPE", message, hint="correct the model")
         foreign = [] if self.dtypes is None else [dtype for dtype in op.dtypes if dtype not in self.dtypes]
         if not foreign:
             return None
@@ -541,6 +546,13 @@ def plugin_error(problem: str, error: Exception) -> TvmTargetError:
 
 def _at(op: Op) -> str:
     return f" at {op.call.source!r}" if op.call.source else ""
+
+
+def _is_broadcast(op: Op) -> bool:
+    """Return whether the sizes of operands that are known may be broadcast to one shape."""
+    shapes = [type_.shape or () for type_ in op.inputs if isinstance(type_, TensorType)]
+    sizes = ({dim for dim in dims if isinstance(dim, int)} - {1} for dims in zip_longest(*map(reversed, shapes)))
+    return all(len(one) <= 1 for one in sizes)
 
 
 def _is_match(found: object, count: int) -> bool:
