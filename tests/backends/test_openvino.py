@@ -303,6 +303,19 @@ def test_integers_are_compared_exactly(kind, dtype):
     compared([node], {"a": a.ravel(), "b": b.ravel()}, {"y": "bool"})
 
 
+@pytest.mark.parametrize("dims", ["n,m", "2,4"])
+def test_integers_that_floats_do_not_hold_are_chosen_exactly(dims):
+    """OpenVINO computes these operators in float32, some of them next to others only."""
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (int32[{dims}] x) => (int32[{dims}] r, int32[{dims}] p, int32[{dims}] w, int32[{dims}] t)
+        <int32 most = {{2147483647}}, int32[1] slope = {{3}}> {{
+        r = Relu(x) p = PRelu(x, slope) same = Equal(x, most) w = Where(same, most, x) t = Trilu(x) }}""")
+    x = np.array([[2**24 + 1, -(2**24) - 1, 2**31 - 1, 0], [2**25 + 3, 5, -(2**29) - 1, 2**30 + 1]], "int32")
+    found = tt.build(proto, "openvino").run({"x": x})
+    for name, wanted in {"r": np.maximum(x, 0), "p": np.where(x < 0, 3 * x, x), "w": x, "t": np.triu(x)}.items():
+        np.testing.assert_array_equal(found[name], wanted, name, strict=True)
+
+
 def test_nan_is_neither_less_nor_greater_and_infinities_shrink():
     kinds = ("Greater", "GreaterOrEqual", "Less")
     nodes = [helper.make_node(kind, ["a", "b"], [kind]) for kind in kinds]

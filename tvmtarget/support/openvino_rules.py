@@ -36,6 +36,7 @@ __all__ = [
     "EMPTY_IN_RUNS",
     "EXACT",
     "FAILS_EMPTY",
+    "MOVED_AS_FLOATS",
     "OPSETS",
     "RULES",
     "SUMS_SINCE",
@@ -74,6 +75,8 @@ _REDUCTIONS = (
 # the operands of the others, which may be vectors, in each run.
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 BY_FLOATS = frozenset({*_REDUCTIONS, "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Pow"})
+# These move integers as float32. The backend checks them in each run, too.
+MOVED_AS_FLOATS = frozenset({"Resize", "ReverseSequence"})
 # On integers of 8 bits, these saturate, and those of 16 bits it computes in 32, where those of ONNX wrap around.
 _WRAPPING = frozenset({"Abs", "Add", "Einsum", "Mul", "Neg", "Sub", "Sum"})
 # Operands that are lists of sizes, positions or axes, whose number decides on ranks.

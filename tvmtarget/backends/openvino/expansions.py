@@ -183,17 +183,59 @@ def _exact_terms(weights: Array | None, zeros: Array | None) -> int:
 
 
 def _parametric_rectifier(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a PRelu with a slope of the rank of its data: OpenVINO takes a vector to be a slope for each channel."""
+    """Write a PRelu with a slope of the rank of its data: OpenVINO takes a vector to be a slope for each channel.
+
+    That of integers, which it computes in float32, is a sum.
+    """
     x, slope = node.input
+    if _is_wide(builder, x):
+        zero, add = builder.constant(np.array(0, _dtype(builder, x)), x), builder.add
+        add("Add", [add("Max", [x, zero]), add("Mul", [slope, add("Min", [x, zero])])], node.output[0])
+        return
     more = builder.rank(x) - builder.rank(slope)
     if more > 0:
         slope = builder.along("Unsqueeze", slope, range(more))
     builder.add("PRelu", [x, slope], node.output[0])
 
 
+def _rectifier(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Relu of integers, which OpenVINO computes in float32, as a maximum."""
+    (x,) = node.input
+    if _is_wide(builder, x):
+        builder.add("Max", [x, builder.constant(np.array(0, _dtype(builder, x)), x)], node.output[0])
+    else:
+        builder.nodes.append(node)
+
+
+def _triangle(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a Trilu of integers as a product with that of ones: OpenVINO may compute it in float32 (2026.4)."""
+    x, add = node.input[0], builder.add
+    if not _is_wide(builder, x):
+        builder.nodes.append(node)
+        return
+    ones = add("Cast", [add("Equal", [x, x])], to=onnx.TensorProto.FLOAT)
+    kept = add("Trilu", [ones, *node.input[1:]], **attributes_of(node))
+    add("Mul", [x, add("Cast", [kept], to=builder.types[x].elem_type)], node.output[0])
+
+
+def _is_wide(builder: ExpansionBuilder, name: str) -> bool:
+    """Return whether values are integers that float32 may not hold."""
+    return _dtype(builder, name) in ("int32", "int64")
+
+
 def _choice(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
-    """Write a Where of truth values by operators of logic: OpenVINO stores inputs and what it computes differently."""
+    """Write a Where of truth values by operators of logic: OpenVINO stores inputs and what it computes differently.
+
+    That of integers, which it may compute in float32 together with the condition (2026.4), is a sum of products.
+    Vectors are sizes and positions, which are small.
+    """
     condition, first, second = node.input
+    if _is_wide(builder, first) and max(len(builder.sizes(name)) for name in node.input) > 1:
+        add, dtype = builder.add, builder.types[first].elem_type
+        is_first = add("Cast", [condition], to=dtype)
+        is_second = add("Cast", [add("Not", [condition])], to=dtype)
+        add("Add", [add("Mul", [first, is_first]), add("Mul", [second, is_second])], node.output[0])
+        return
     if _dtype(builder, first) != "bool" and _dtype(builder, second) != "bool":
         builder.nodes.append(node)
         return
@@ -525,7 +567,7 @@ def _shrunk(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
 
 def _is_inexact(builder: ExpansionBuilder, *operands: str) -> bool:
     """Whether operands are integers that float32 may not hold, and neither is a constant that it holds."""
-    if any(_dtype(builder, name) not in ("int32", "int64") for name in operands):
+    if not all(_is_wide(builder, name) for name in operands):
         return False
     constants = [values for name in operands if (values := builder.array(name)) is not None]
     return not any(values.size and np.abs(values).max() < EXACT for values in constants)
@@ -561,6 +603,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "QLinearConv": _quantized_convolution,
     "QLinearMatMul": _quantized_product,
     "QuantizeLinear": _other_quantization,
+    "Relu": _rectifier,
     "ReverseSequence": _reversal,
     "RoiAlign": _regions,
     "Shrink": _shrunk,
@@ -568,6 +611,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "Softmax": _softmax,
     "ThresholdedRelu": EXPANSIONS["ThresholdedRelu"],
     "Tile": _tiling,
+    "Trilu": _triangle,
     "Where": _choice,
 }
 # What has another result of zero than of a number next to it.

@@ -21,7 +21,15 @@ from tvmtarget.ir.function import Function
 from tvmtarget.ir.onnx.reader import read_body
 from tvmtarget.ir.resized_sizes import scales_at
 from tvmtarget.ir.types import Dim
-from tvmtarget.support.openvino_rules import BY_FLOATS, EMPTY, EMPTY_IN_RUNS, EXACT, FAILS_EMPTY, SUMS_SINCE
+from tvmtarget.support.openvino_rules import (
+    BY_FLOATS,
+    EMPTY,
+    EMPTY_IN_RUNS,
+    EXACT,
+    FAILS_EMPTY,
+    MOVED_AS_FLOATS,
+    SUMS_SINCE,
+)
 
 __all__ = [
     "FloatCheck",
@@ -146,7 +154,7 @@ def float_checks(model: onnx.ModelProto, place: str) -> Iterator[FloatCheck]:
     wide = {name for name, one in types.items() if one.elem_type in (onnx.TensorProto.INT32, onnx.TensorProto.INT64)}
     wide.difference_update(tensor.name for tensor in graph.initializer)
     for node in graph.node:
-        if node.op_type in BY_FLOATS and (node.op_type != "ReduceSum" or opset < SUMS_SINCE):
+        if node.op_type in BY_FLOATS | MOVED_AS_FLOATS and (node.op_type != "ReduceSum" or opset < SUMS_SINCE):
             read = [name for name in node.input if name in wide]
             ends = [name for name in node.output if name in wide and node.op_type == "Pow"]
             if read:
