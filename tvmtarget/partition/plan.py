@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -465,4 +466,10 @@ class Plan(Decomposition):
             ArtifactError: if the file holds no plan.
         """
         request, sites = read_plan(path, trust=trust, trust_target=trust_target)
-        return cls.of(plan_request(request, prepare(request), sites))
+        feasibility = prepare(request)
+        # Only a plan made anew has the records of why operations moved. Given sites are the result of these moves.
+        with suppress(InfeasibleError):
+            plan = plan_request(request, feasibility)
+            if plan.sites() == sites:
+                return cls.of(plan)
+        return cls.of(plan_request(request, feasibility, sites))
