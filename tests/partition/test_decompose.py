@@ -67,6 +67,25 @@ def test_decomposing_twice_changes_nothing(size, seed, target):
     assert str(once.module) == str(twice.module)
 
 
+def test_a_system_returns_values_in_the_order_of_its_own_calls():
+    """The second function of @s/c is the first one, which runs the operation of the other result first."""
+    text = """func @main(%x: float32[4], %y: float32[4]) opsets(onnx=18) {
+  %a: float32[4] = onnx.Neg(%x) as "n1"
+  %b: float32[4] = onnx.Abs(%y) as "n2"
+  %c: float32[4] = onnx.Relu(%a) as "r1"
+  %d: float32[4] = onnx.Relu(%b) as "r2"
+  %e: float32[4] = onnx.Abs(%c) as "n3"
+  %f: float32[4] = onnx.Neg(%d) as "n4"
+  return %e, %f
+}"""
+    target = "[s=[o=onnxruntime,c=numpy](host=@c),h=numpy](host=@h)"
+    once = tt.decompose(tt.IRModule.parse(text), target, where={"op:Relu": "@s/o", "n*": "@s/c"})
+    assert once.module.main.results == ("e.copy", "f.copy")
+    system = next(function for function in once.module if str(function.constraint) == "@s")
+    assert system.results == ("f", "e")
+    assert str(tt.decompose(once.module).module) == str(once.module)
+
+
 def test_the_same_input_gives_the_same_bytes_in_every_process(subprocess_with_hash_seed):
     code = (
         "import sys; sys.path.insert(0, 'tests'); from models import random_graph; import tvmtarget as tt;"

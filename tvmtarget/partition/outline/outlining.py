@@ -353,10 +353,12 @@ class _Outliner:
         """The names of values, among which drivers name copies."""
         return Names(self.program.types)
 
-    def add(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
-        """Add the function of a subgraph, followed by those of its parts."""
-        add = self._add_leaf if subgraph.is_leaf else self._add_driver
-        add(subgraph, signature, context)
+    def add(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> _Signature:
+        """Add the function of a subgraph, followed by those of its parts, and return its signature."""
+        if not subgraph.is_leaf:
+            return self._add_driver(subgraph, signature, context)
+        self._add_leaf(subgraph, signature, context)
+        return signature
 
     def call(self, subgraph: PartitionNode, caller: _Caller) -> Call:
         """Return a call of the function of an identical subgraph if there is one, else of a new function."""
@@ -381,7 +383,7 @@ class _Outliner:
         name = caller.name(signature.name, first_op)
         context = caller.context.inner(name)
         starts = len(self.subgraphs), len(self.copies), len(self.driven), len(self.execution_order)
-        self.add(subgraph, signature, context)
+        signature = self.add(subgraph, signature, context)
         outlined = _OutlinedSubgraph(
             signature,
             structure,
@@ -674,9 +676,11 @@ class _Outliner:
         patterns = ((group.pattern_of(kind), group.calls) for group in groups)
         return tuple((name, *(body[index].source for index in calls)) for name, calls in patterns if name is not None)
 
-    def _add_driver(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> None:
+    def _add_driver(self, subgraph: PartitionNode, signature: _Signature, context: _CallContext) -> _Signature:
         position, name = len(self.functions), signature.name
-        steps = self._steps(subgraph, _Caller(name, name == self.program.function.name, Names(), context))
+        is_entry = name == self.program.function.name
+        steps = self._steps(subgraph, _Caller(name, is_entry, Names(), context))
+        signature = signature if is_entry else _in_order_of_steps(signature, steps)
         block = DriverBlock("", signature.params, signature.results, steps, runs=context.runs)
         home = self.program.topology.home(subgraph.site.path)
         types = self.program.types.__getitem__
@@ -686,9 +690,10 @@ class _Outliner:
             CopyRecord(name, copy.value, copy.src, copy.dst, self.program.types[copy.value], copy.runs, context.path)
             for copy in written.copies
         )
-        signature = replace(signature, results=written.results)
-        function = self._function(subgraph, signature, written.body, block.used(), "driver")
+        returning = replace(signature, results=written.results)
+        function = self._function(subgraph, returning, written.body, block.used(), "driver")
         self.functions.insert(position, function)  # before the functions that its steps added
+        return signature
 
     def _steps(self, subgraph: PartitionNode, caller: _Caller) -> tuple[DriverStep, ...]:
         """Return the steps of a driver for the parts of a system."""
@@ -791,6 +796,18 @@ class _Outliner:
         if subgraph.is_leaf and subgraph.site.path == device:
             return as_device(function)
         return as_host(function, self.program.topology[device].host, device)
+
+
+def _in_order_of_steps(signature: _Signature, steps: tuple[DriverStep, ...]) -> _Signature:
+    """Order parameters by first use, and results as the steps of a driver compute them.
+
+    A shared function may run operations in another order than the program, and its calls list values in that order.
+    """
+    used = {name: place for place, name in enumerate(dict.fromkeys(DriverBlock("", (), (), steps).used()))}
+    made = {output.name: place for place, output in enumerate(value for step in steps for value in step.call.outputs)}
+    params = sorted(signature.params, key=lambda name: used.get(name, len(used)))
+    results = sorted(signature.results, key=lambda name: made.get(name, len(made)))
+    return _Signature(signature.name, tuple(params), tuple(results))
 
 
 def _in_place_of(call: Call, other: Call) -> Call:
