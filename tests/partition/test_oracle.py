@@ -165,6 +165,47 @@ def test_the_bound_counts_a_link_once_that_copies_to_a_driver_and_past_it_share(
     assert plan.lower_bound == plan.total == moved.total
 
 
+DETOUR = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = @first(%x)
+  %b: float32[4], %c: float32[4] = @second(%a)
+  return %b, %c
+}
+func @first(%x: float32[4]) opsets(onnx=20) [@s] {
+  %a: float32[4] = onnx.Elu(%x) as "n1"
+  return %a
+}
+func @second(%a: float32[4]) opsets(onnx=20) [@s] {
+  %b: float32[4] = onnx.Ceil(%a) as "n2"
+  %c: float32[4] = onnx.Sqrt(%a) as "n3"
+  return %b, %c
+}"""
+
+
+def test_the_bound_allows_for_a_value_that_passes_between_two_calls_of_a_system():
+    """From b to the driver's memory and on to a takes less than from b to both, as the routes of one call do."""
+    from tvmtarget.ir.inline import inline_calls
+
+    tree = "[s=[a=onnxruntime,b=numpy,h=numpy](host=@h),h=numpy](host=@h)"
+    own = [tt.Memory(name=f"m{name}", of=(name,)) for name in "ab"]
+    target = tt.Target.parse(tree)
+    target = target.replace(targets=(target.targets[0].replace(memory=own), target.targets[1]))
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {leaf: {"launch": 0} for leaf in ("s/a", "s/b", "s/h", "h")},
+        "links": [
+            {"src": src, "dst": dst, "latency": latency, "bandwidth": 1e15}
+            for src, dst, latency in (("s/b", "s/h", 48), ("s/h", "s/a", 23), ("s/b", "s/a", 36), ("s", "h", 9))
+        ],
+        "ops": [{"match": {"op": op}, "site": "s/b", "time": 1} for op in ("Elu", "Ceil", "Sqrt")]
+        + [{"match": {"op": "Ceil"}, "site": "s/h", "time": 1}, {"match": {"op": "Sqrt"}, "site": "s/a", "time": 1}],
+    }
+    where = {"n1": "@s/b", "n2": "@s/h", "n3": "@s/a"}
+    parts = tt.IRModule.parse(DETOUR)
+    whole = tt.IRModule((inline_calls(parts.main, parts.by_name).function,))
+    by_parts, plan = (tt.decompose(module, target, costs, where=where).prediction for module in (parts, whole))
+    assert plan.lower_bound == by_parts.total < plan.total
+
+
 @pytest.mark.slow
 def test_what_a_plan_says_of_other_sites_is_what_planning_again_gives():
     from benchmarks.questions import KINDS, answers

@@ -18,6 +18,7 @@ from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
+from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.dual_bound import dual_bound
 from tvmtarget.partition.placement.energy import (
     Bools,
@@ -95,6 +96,7 @@ class CostChooser:
         coupled: requests that couple operations. They are kept where a level decides them and an assignment that
             keeps them is found.
         bounds: whether to find a tight lower bound for the whole program.
+        detours: what values may save in plans that lower bounds also hold for, where each option is a leaf.
     """
 
     def __init__(
@@ -104,11 +106,13 @@ class CostChooser:
         coupled: CoupledOps | None = None,
         *,
         bounds: bool = True,
+        detours: Detours | None = None,
     ) -> None:
         self.feasibility = feasibility
         self.estimates = estimates
         self.coupled = coupled or CoupledOps()
         self.bounds = bounds
+        self.detours = detours
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -148,13 +152,13 @@ class CostChooser:
         """
         coupled = coupled_atoms(level, self.coupled)
         is_known = matrix.is_known and not matrix.shift
-        search = _Search(level, matrix.problem, coupled, self.feasibility.cache)
+        search = _Search(level, matrix.problem, coupled, self.feasibility.cache, self.detours)
         # Only the bound of the uppermost level is a bound of the program.
         is_bounded = self.bounds and is_known and not level.site.path
         bound = search.run(is_bounded=is_bounded)
         if not len(search.labels) and self.coupled:
             apart = CoupledAtoms(np.arange(len(level.atoms)))
-            search = _Search(level, matrix.problem, apart, self.feasibility.cache)
+            search = _Search(level, matrix.problem, apart, self.feasibility.cache, self.detours)
             bound = search.run(is_bounded=is_bounded)
         launches: list[int] = matrix.problem.launches.tolist()
         chosen = search.labels[search.coupled.owner].tolist()
@@ -216,7 +220,12 @@ class _Search:
     """Keeps the best labeling that was considered, by the cost of the plan: subgraphs are formed as they will be."""
 
     def __init__(
-        self, level: Level, problem: LabelingProblem, coupled: CoupledAtoms, cache: PlanCache | None = None
+        self,
+        level: Level,
+        problem: LabelingProblem,
+        coupled: CoupledAtoms,
+        cache: PlanCache | None = None,
+        detours: Detours | None = None,
     ) -> None:
         self.level = level
         self.cache = cache
@@ -230,6 +239,8 @@ class _Search:
         self.climbed: set[bytes] = set()  # labelings whose neighbours were considered
         self.best_total = 2**63  # before climbing from another labeling
         self.prices: Prices | None = None  # of memories with capacities, for the bound
+        self.detours = detours
+        self.most_saved = 0 if detours is None else detours.most(self.problem)
 
     def run(self, *, is_bounded: bool) -> int | None:
         """Compare all labelings if they are few, else those that cuts and local search find; return a lower bound.
@@ -260,7 +271,7 @@ class _Search:
             if relaxed is not problem and len(problem.launches) == 2:
                 found.insert(0, expand_labels(relaxed, 0.0, budget))
             self.consider([preferred, *starts, *found])
-            bound = _lower_bound(relaxed, found[0] if budget.is_sufficient else None)
+            bound = max(0, _lower_bound(relaxed, found[0] if budget.is_sufficient else None) - self.most_saved)
             if self.capacity is not None:
                 self.consider_within(self.capacity)
             if len(self.labels) and len(problem.costs) + len(problem.readers) <= MAX_DROPPED:
@@ -277,10 +288,10 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                bound = max(bound, dual_bound(problem, self.labels, self.total, graph))
+                bound = max(bound, dual_bound(problem, self.labels, self.total, graph) - self.most_saved)
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
-                    bound = max(bound, self._bound_within_capacity(self.prices, graph))
+                    bound = max(bound, self._bound_within_capacity(self.prices, graph) - self.most_saved)
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound
@@ -298,11 +309,13 @@ class _Search:
             kept = self.coupled.keeps(rows)
             return kept if self.capacity is None else kept & self.capacity.fitting(rows)
 
-        better = labelings_below(self.problem, min(self.total, _ENDLESS), BETTER, keeps)
-        if better is None:
-            return None
-        self.consider(list(better))
-        return self.bound_of(better) if len(self.labels) else None
+        # Labelings that only detours make better are compared for the bound, if they are few.
+        for saved in dict.fromkeys((self.most_saved, 0)):
+            better = labelings_below(self.problem, min(self.total + saved, _ENDLESS), BETTER, keeps)
+            if better is not None:
+                self.consider(list(better))
+                return max(0, self.bound_of(better) + saved - self.most_saved) if len(self.labels) else None
+        return None
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
@@ -375,10 +388,12 @@ class _Search:
         bounds = totals + used @ launches
         least = self.total
         for number in np.argsort(bounds, kind="stable").tolist():
-            if bounds[number] >= least:
+            if bounds[number] - self.most_saved >= least:
                 break
-            graph = LabeledGraph(self.level.graph, labelings[number][self.coupled.owner].tolist())
-            least = min(least, int(totals[number]) + least_weight(graph, weights))
+            labels = labelings[number]
+            saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
+            graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
+            least = min(least, int(totals[number]) - saved + least_weight(graph, weights))
         return least
 
     def _sums(self, rows: Ints) -> tuple[Ints, Bools]:

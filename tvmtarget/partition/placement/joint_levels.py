@@ -13,6 +13,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
+from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import level_of
 
@@ -43,8 +44,9 @@ class JointSites:
 def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
     """Return the leaves of all operations, chosen together by cost.
 
-    If a system gets several subgraphs, its driver copies no less than the joint choice counts, and leaves get no fewer
-    calls, so that the lower bound of this choice holds for all plans.
+    If a system gets several subgraphs, its driver copies no less than the joint choice counts, apart from detours by
+    its own memory (`detours.py`), and leaves get no fewer calls, so that the lower bound of this choice holds for all
+    plans.
 
     Args:
         feasibility: which leaf can run which operation.
@@ -61,7 +63,9 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
         bounds = len(program.top) * len(leaves) <= MAX_BOUNDED
-        choice = CostChooser(feasibility, estimates, coupled, bounds=bounds)(level)
+        sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
+        detours = Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
+        choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)
     except InfeasibleError:
         return None
     sites = {
