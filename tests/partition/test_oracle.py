@@ -165,6 +165,32 @@ def test_the_bound_counts_a_link_once_that_copies_to_a_driver_and_past_it_share(
     assert plan.lower_bound == plan.total == moved.total
 
 
+def test_a_call_of_a_system_costs_what_the_leaf_that_is_used_costs():
+    """Another leaf of @s has free calls, so that a second call of @s would seem cheaper than one of @h."""
+    text = """func @main(%x: float32[16,64]) opsets(onnx=20) {
+  %a: float32[16,64] = onnx.Sin(%x) as "n0"
+  %b: float32[16,64] = onnx.Sign(%x) as "n1"
+  %c: float32[32,64] = onnx.Concat(%a, %b) {axis=0} as "n2"
+  %d: float32[16,64] = onnx.Min(%b, %a) as "n3"
+  return %c, %d
+}"""
+    times = {"Sin": (90, 80, 40), "Sign": (90, 5, 80), "Concat": (90, 3, 80), "Min": (90, 70, 45)}
+    leaves = ("s/a", "s/b", "h")
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {leaf: {"launch": launch} for leaf, launch in zip(leaves, (0, 30, 1), strict=True)},
+        "links": [{"src": "s", "dst": "h", "latency": 4, "bandwidth": 1e9}],
+        "ops": [
+            {"match": {"op": op}, "site": leaf, "time": time}
+            for op, row in times.items()
+            for leaf, time in zip(leaves, row, strict=True)
+        ],
+    }
+    plan = tt.decompose(tt.IRModule.parse(text), "[s=[a=numpy,b=numpy](host=@b),h=numpy](host=@h)", costs)
+    assert [subgraph.site for subgraph in plan.subgraphs] == ["h", "s/b", "h"]
+    assert plan.prediction.total == plan.prediction.lower_bound
+
+
 DETOUR = """func @main(%x: float32[4]) opsets(onnx=20) {
   %a: float32[4] = @first(%x)
   %b: float32[4], %c: float32[4] = @second(%a)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -156,7 +156,21 @@ class PinnedChooser:
             bound = self.choose(level).least_time
         if not level.site.path and self.least_time is not None:
             bound = max(self.least_time, bound or 0)
-        return replace(choice, least_time=bound)
+        return replace(choice, launches=self._launches(level, choice), least_time=bound)
+
+    def _launches(self, level: Level, choice: Assignment) -> Sequence[int]:
+        """Return the cost of a call by option: in a system, that of the cheapest leaf which is known to be used."""
+        if self.estimates is None or not choice.launches or level.is_divided:
+            return choice.launches
+        launches, rates, topology = [*choice.launches], self.estimates.rates, self.estimates.program.topology
+        for number, option in enumerate(level.options):
+            atoms = (atom for atom, chosen in zip(level.atoms, choice.chosen, strict=True) if chosen == number)
+            sites = {self.sites.get(self.body[index].source, "") for atom in atoms for index in atom}
+            # Operations with nested bodies that a driver runs are on no leaf.
+            used = [topology[site] for site in sites if site in rates and covers(option.path, site)]
+            if option.is_system and used:
+                launches[number] = min(map(self.estimates.launch, used))
+        return launches
 
     def _within_capacity(self, level: Level, allowed: npt.NDArray[np.bool_]) -> Assignment:
         """Choose among allowed options; release atoms whose weights do not fit, and all where that does not suffice."""
