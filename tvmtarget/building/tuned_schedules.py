@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.autotune.log.keys import workload_of
 from tvmtarget.autotune.log.match import TIERS, Match, Policy
-from tvmtarget.autotune.log.records import Candidate, Level, Workload
+from tvmtarget.autotune.log.records import PROGRAM_FORMATS, Candidate, Level, Workload
 from tvmtarget.autotune.log.tuning_log import TuningLog
 from tvmtarget.backends.protocol import Kernel, backends
 from tvmtarget.errors import TvmTargetError
@@ -47,8 +47,7 @@ __all__ = [
     "sites_of",
 ]
 
-PLACEMENT = "tvmtarget.placement/1"
-SETTINGS = "tvmtarget.settings/1"
+PLACEMENT, SETTINGS = PROGRAM_FORMATS["graph"], PROGRAM_FORMATS["executor"]
 
 # The default policy of a build: records of equal devices only. Times of a merely similar device can mislead.
 SAME_DEVICE = Policy(max_distance=0)

@@ -344,7 +344,6 @@ def pin(
     with read_log(log) as opened:
         chosen = _candidate(opened, candidate)
         key, tree = _workload(opened, workload), read_target(target)
-        _check_format(key, chosen)
         pinned = opened.pin(key, tree, chosen, why)
         found = opened.lookup(key, tree).record
     # Other records can outrank the new pin, and scripts must not take that for success.
@@ -417,17 +416,6 @@ def _candidate(log: TuningLog, text: str) -> Candidate:
         what = "no trial" if not found else f"{len(found)} trials"
         raise LogError(f"{what} of the log with a digest that starts with {text!r}")
     return found[0].candidate
-
-
-def _check_format(workload: Workload, candidate: Candidate) -> None:
-    """Raise `LogError` for a candidate that no build reads; formats for kernels are those of code generators."""
-    from tvmtarget.building.tuned_schedules import PLACEMENT, SETTINGS
-
-    wanted = {"graph": PLACEMENT, "executor": SETTINGS}.get(workload.level, candidate.format)
-    if candidate.format != wanted:
-        raise LogError(
-            f"a candidate for a workload of level {workload.level!r} is of format {wanted!r}, not {candidate.format!r}"
-        )
 
 
 def _workload(log: TuningLog, text: str) -> Workload:

@@ -32,6 +32,7 @@ __all__ = [
     "DEFAULTS",
     "FAILURES",
     "MAX_INT",
+    "PROGRAM_FORMATS",
     "TIE",
     "Alias",
     "Amount",
@@ -72,6 +73,10 @@ Status: TypeAlias = Literal[
 FAILURES: frozenset[Status] = frozenset(
     {"wrong_output", "build_error", "build_timeout", "run_error", "run_timeout", "over_limit", "rejected"}
 )
+
+# The format of candidates for whole programs by level: placements and settings. Those of kernels are their code
+# generators'.
+PROGRAM_FORMATS: Mapping[Level, str] = {"graph": "tvmtarget.placement/1", "executor": "tvmtarget.settings/1"}
 
 # Names of the baselines that a build uses if the log has nothing better.
 DEFAULTS = frozenset({"default", "preference"})

@@ -18,6 +18,7 @@ from tvmtarget.autotune.log.lines import Line, parse_record
 from tvmtarget.autotune.log.lookup import Lookup, LookupCache
 from tvmtarget.autotune.log.match import Match, Policy
 from tvmtarget.autotune.log.records import (
+    PROGRAM_FORMATS,
     Candidate,
     Environment,
     Measurement,
@@ -204,10 +205,14 @@ class TuningLog:
             The pin.
 
         Raises:
-            LogError: the reason is empty.
+            LogError: the reason is empty, or no build reads candidates of this format for the workload.
         """
         _check_reason(why)
         workload = _workload(workload)
+        format_ = PROGRAM_FORMATS.get(workload.level, candidate.format)
+        if candidate.format != format_:
+            level = f"a workload of level {workload.level!r}"
+            raise LogError(f"a candidate for {level} is of format {format_!r}, not {candidate.format!r}")
         target = _target_of(workload, target)
         known = TargetRecord(key=target.digest, body=identity_of(target))
         # The latest pin wins, so that this one is later than all others: those of this second, those that were written
