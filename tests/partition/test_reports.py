@@ -2,6 +2,7 @@
 
 import doctest
 import html
+import json
 import random
 import shutil
 import subprocess
@@ -151,6 +152,16 @@ def test_files_without_a_plan_are_refused(tmp_path):
     module.with_target(TWO).with_attrs(**{"tvmtarget.plan": '{"schema": "tvmtarget.plan/9"}'}).save(tmp_path / "newer")
     with pytest.raises(ArtifactError, match=r"no plan that can be read: it is .tvmtarget\.plan/9.; this version reads"):
         tt.Plan.load(tmp_path / "newer")
+    file = {"schema": "tvmtarget.plan/1", "where": {}, "sites": {"fc1": "cpu"}}
+    cases = (
+        ({"apert": []}, "unknown option 'apert'; did you mean 'apart'"),
+        ({"sites": {"fc1": "cpo"}}, "no site 'cpo'"),
+    )
+    for change, expected in cases:
+        with_plan = module.with_target(TWO).with_attrs(**{"tvmtarget.plan": json.dumps(file | change)})
+        with_plan.save(tmp_path / "changed")
+        with pytest.raises((ArtifactError, UnknownNameError), match=expected):
+            tt.Plan.load(tmp_path / "changed")
 
 
 def test_an_edited_program_is_divided_alike():

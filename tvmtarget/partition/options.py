@@ -233,14 +233,13 @@ class PartitionOptions(Node):
             The options.
 
         Raises:
-            TvmTargetError, KeyError: where `data` is no such thing.
+            TvmTargetError, KeyError: where `data` is no such thing, or has options that this version does not know.
         """
-        names = [name for name in cls.model_fields if name in data and name not in ("where", "max_subgraphs")]
-        return cls(
-            where={key: Constraint.from_json(rule) for key, rule in data["where"].items()},
-            max_subgraphs=data.get("max_regions", {}),
-            **{name: data[name] for name in names},
-        )
+        names = {"max_regions" if name == "max_subgraphs" else name: name for name in cls.model_fields}
+        unknown = [key for key in data if key not in names]
+        raise_all(TargetError, [f"unknown option {key!r}{did_you_mean(key, names)}" for key in unknown])
+        rules = {key: Constraint.from_json(rule) for key, rule in data["where"].items()}
+        return cls(**{names[key]: value for key, value in data.items()} | {"where": rules})
 
 
 class OptionValues(TypedDict, total=False):

@@ -18,6 +18,7 @@ from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.options import OptionValues, PartitionOptions
 from tvmtarget.partition.pipeline import keep_for_edits, plan_request, prepare
+from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
@@ -26,6 +27,7 @@ from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.problems import shown
+from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target, TargetLike, as_target
 
 # Most plans are built, and not printed: each report is imported by the method that returns it.
@@ -424,9 +426,7 @@ class Plan(Decomposition):
         """
         if len(sites) != len(self.program.body):
             raise InfeasibleError(f"{len(sites)} sites are given for {len(self.program.body)} ops")
-        unknown = next((site for site in sites if site not in self.topology), None)
-        if unknown is not None:
-            raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, self.leaves_of(''))}")
+        _check_sites(self.topology, sites)
         by_op = {call.source: site for call, site in zip(self.program.body, sites, strict=True)}
         plan = self.replanned(sites=by_op)
         placed = plan.sites()
@@ -464,12 +464,21 @@ class Plan(Decomposition):
 
         Raises:
             ArtifactError: if the file holds no plan.
+            UnknownNameError: if the target has no site of a path in the file.
         """
         request, sites = read_plan(path, trust=trust, trust_target=trust_target)
         feasibility = prepare(request)
+        _check_sites(feasibility.program.topology, sites.values())
         # Only a plan made anew has the records of why operations moved. Given sites are the result of these moves.
         with suppress(InfeasibleError):
             plan = plan_request(request, feasibility)
             if plan.sites() == sites:
                 return cls.of(plan)
         return cls.of(plan_request(request, feasibility, sites))
+
+
+def _check_sites(topology: Topology, paths: Iterable[str]) -> None:
+    """Raise `UnknownNameError` for the first path of no site."""
+    unknown = next((path for path in paths if path not in topology), None)
+    if unknown is not None:
+        raise UnknownNameError(f"no site {unknown!r} in the target{did_you_mean(unknown, leaves_at('', topology))}")

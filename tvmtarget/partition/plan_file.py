@@ -59,10 +59,13 @@ def read_plan(path: str | Path, *, trust: bool = False, trust_target: bool = Fal
         reject_trusted(module.target, f"the plan in {str(path)!r}")
     try:
         data = parse_json(text, "it")
-        if data["schema"] != _SCHEMA:
-            raise ValueError(f"it is {data['schema']!r}; this version reads {_SCHEMA!r}")
+        schema = data.pop("schema")
+        if schema != _SCHEMA:
+            raise ValueError(f"it is {schema!r}; this version reads {_SCHEMA!r}")
+        sites = data.pop("sites")
         options = PartitionOptions.from_file(data)
-        sites = {str(op): str(site) for op, site in data["sites"].items()}
+        sites = {str(op): str(site) for op, site in sites.items()}
     except (TvmTargetError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {error}") from error
+        problem = f"it has no key {error}" if isinstance(error, KeyError) else error
+        raise ArtifactError(f"{str(path)!r} holds no plan that can be read: {problem}") from error
     return Request(replace(module, attrs=attrs), module.target, options), sites
