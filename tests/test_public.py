@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from models import DIGITS
 
 import tvmtarget
 
@@ -64,3 +65,14 @@ def test_a_tag_needs_neither_validators_nor_parsers_nor_the_metadata_of_packages
 def test_importing_the_package_imports_none_of_it():
     listed = run("import tvmtarget\nprint(sorted(name for name in sys.modules if name.startswith('tvmtarget')))")
     assert listed == "['tvmtarget', 'tvmtarget.version']\n"
+
+
+def test_a_program_is_one_short_line_in_a_notebook():
+    module = tvmtarget.IRModule.from_onnx(DIGITS)
+    plan = tvmtarget.decompose(module, "numpy")
+    assert repr(module) == "<IRModule: @main>"
+    assert repr(plan) == "<Plan: 11 ops in 1 subgraph on 1 site of numpy>"
+    assert repr(tvmtarget.build(plan)) == (
+        "<Executable 'default': (input: float32[batch,1,8,8]) -> (logits: float32[batch,10])>"
+    )
+    assert all(len(repr(one)) < 600 for one in (module.main, *module.main.body, *module.main.constants))

@@ -163,13 +163,13 @@ class CompileRequest:
     """
 
     name: str
-    source: bytes
+    source: bytes = field(repr=False)
     site: str
     target: Target
     ops: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
-    native: Mapping[str, bytes] = field(default_factory=dict)
+    native: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     schedules: Schedules | None = field(default=None, repr=False, compare=False)
     is_trusted: bool = True
 

@@ -285,6 +285,13 @@ class Executable:
             "tvmtarget.load(path)"
         )
 
+    def __repr__(self) -> str:
+        inputs, outputs = (
+            ", ".join(f"{one.name}: {one}" for one in signatures)
+            for signatures in (self._program.inputs, self._program.outputs)
+        )
+        return f"<Executable {self.name!r}: ({inputs}) -> ({outputs})>"
+
     @cached_property
     def called_leaves(self) -> tuple[str, ...]:
         """The leaf functions that executors call; the code of others is part of the artifacts of their systems."""

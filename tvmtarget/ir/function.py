@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter, is_not
 from types import MappingProxyType
@@ -106,8 +106,9 @@ class Constant:
 
     name: str
     type: TensorType
-    data: np.ndarray[Any, Any]
-    stored_digest: str = ""  # digest that a checked file states, so that large constants are not hashed again
+    data: np.ndarray[Any, Any] = field(repr=False)
+    # Digest that a checked file states, so that large constants are not hashed again.
+    stored_digest: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if type(self.data) is np.ndarray and self.data.dtype.isnative:
@@ -248,9 +249,9 @@ class Function:
 
     name: str
     params: tuple[Value, ...]
-    body: tuple[Call, ...]
+    body: tuple[Call, ...] = field(repr=False)
     results: tuple[str, ...]
-    constants: tuple[Constant, ...] = ()
+    constants: tuple[Constant, ...] = field(default=(), repr=False)
     constraint: Constraint | None = None
     opsets: tuple[tuple[str, int], ...] = ()
     attrs: tuple[tuple[str, Any], ...] = ()

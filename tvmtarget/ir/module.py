@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IRModule"]
 
-_MAX_LISTED = 5  # constraints in a warning
+_MAX_LISTED = 5  # constraints in a warning, functions in `repr`
 
 
 @check_methods()
@@ -579,6 +579,12 @@ class IRModule:
             if next(self._mistyped_fields(), None) is None:
                 raise
             return f"<{self!r}>"  # its fields are not of their types, as `verify` reports
+
+    def __repr__(self) -> str:
+        # One line, as a module may have thousands of operations; `str` prints them.
+        names = ", ".join(f"@{one.name}" for one in self.functions[:_MAX_LISTED])
+        rest = len(self.functions) - _MAX_LISTED
+        return f"<IRModule: {names}{f' and {rest} more' if rest > 0 else ''}>"
 
     def _mistyped_fields(self) -> Iterator[str]:
         yield from mistyped_attributes(self.attrs.items(), " of the module")

@@ -214,6 +214,11 @@ class Plan(Decomposition):
     def __str__(self) -> str:
         return self.summary()
 
+    def __repr__(self) -> str:
+        from tvmtarget.partition.reports.summary import summary_of
+
+        return f"<Plan: {next(summary_of(self))}>"
+
     def to_json(self) -> dict[str, Any]:
         """Return subgraphs, copies and driven control flow as data; `plan_json` defines the numbers."""
         from tvmtarget.partition.reports.plan_json import plan_json

@@ -93,6 +93,9 @@ class TuningLog:
     ) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<TuningLog {self.url!r}>"
+
     def __getstate__(self) -> object:
         raise ArgumentError(f"a tuning log is not copied or pickled; open it again: TuningLog({self.url!r})")
 
