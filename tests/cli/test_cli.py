@@ -75,6 +75,23 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
     assert (found["max_abs_error"], found["check"]["outputs"][0]["nans"]) == (None, 5)
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["compile", DIGITS, "-t", "llvm"], "missing option '--output' / '-o'; see `tvmtarget compile --help`"),
+        (["diff", "llvm"], "missing argument 'right'; see `tvmtarget diff --help`"),
+        (["explain", DIGITS, "--draw", "svg"], "'svg' is not one of 'dot', 'mermaid'; see `tvmtarget explain --help`"),
+        (["bench"], "no such command 'bench'; see `tvmtarget --help`"),
+        (["log", "show"], "no such command 'show'; see `tvmtarget log --help`"),
+    ],
+)
+def test_words_that_no_command_has_are_one_line_that_names_the_help(cli, words, problem):
+    code, out, err = cli(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert err.endswith(f"{problem}\n")
+
+
 def test_ctrl_c_ends_a_command_with_one_line(cli, monkeypatch):
     def interrupted(_facts):
         raise KeyboardInterrupt

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOBase, TextIOWrapper
-from typing import Annotated, BinaryIO, TextIO, cast
+from typing import Annotated, Any, BinaryIO, TextIO, cast
 
 import typer
 
@@ -28,6 +28,9 @@ from tvmtarget.version import __version__
 __all__ = ["app", "main"]
 
 _MAX_LINE = 4000  # letters of an error or a warning
+_INTERRUPTED = 130  # shells report a process that a signal ended as 128 plus its number; SIGINT is 2
+# The error of click for command lines that it cannot parse. Which module it is in depends on the version of typer.
+_MISUSE: type[BaseException] = typer.BadParameter.__bases__[0]
 # Only sequences that set colours; others move the cursor or change the terminal. The group makes `split` keep them.
 _COLOUR = re.compile("(\x1b\\[[0-9;]*m)")
 
@@ -178,21 +181,19 @@ def _run(argv: Sequence[str] | None) -> int:
             # By default Python shows a warning once for a place in the code; here each one is about other input.
             warnings.simplefilter("always", TvmTargetWarning)
             warnings.showwarning = _print_warning
-            app(args=list(sys.argv[1:] if argv is None else argv), prog_name="tvmtarget")
+            words = list(sys.argv[1:] if argv is None else argv)
+            code = app(args=words, prog_name="tvmtarget", standalone_mode=False)
+    except _MISUSE as error:
+        return _print_misuse(error)
     except SystemExit as stop:
-        # Typer ends a command at Ctrl-C by an exit of its own, without a word.
-        if stop.__context__ is not None and isinstance(stop.__context__.__cause__, KeyboardInterrupt):
-            print("error: interrupted", file=sys.stderr)
         # The code of SystemExit may be None for success, or a text, which Python counts as failure.
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except TvmTargetError as error:
         for problem in str(error).splitlines():
             print(f"error: {_shortened(problem)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
-        # Shells report a process that a signal ended as 128 plus its number; SIGINT is 2.
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, typer.Abort):
+        code = _INTERRUPTED
     except OSError as error:
         # The reader of standard output is gone, the disk is full, or the limit of open files or processes is reached.
         # Python flushes the stream once more at exit, which would print another error: discard what is left.
@@ -205,7 +206,20 @@ def _run(argv: Sequence[str] | None) -> int:
     except MemoryError as error:
         print(f"error: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
         return 1
-    return 0
+    if code == _INTERRUPTED:  # typer returns it, too
+        print("error: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0  # of `typer.Exit`; commands return nothing
+
+
+def _print_misuse(error: Any) -> int:  # noqa: ANN401 - an error of click
+    """Print an error of the parser of command lines, and return its exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.ctx.get_help())
+        return 2
+    problem = error.format_message().rstrip(".").replace("Value error, ", "")
+    command = error.ctx.command_path if error.ctx is not None else "tvmtarget"
+    print(f"error: {problem[:1].lower()}{problem[1:]}; see `{command} --help`", file=sys.stderr)
+    return 2
 
 
 def _shortened(line: str) -> str:

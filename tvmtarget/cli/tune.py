@@ -128,8 +128,9 @@ def tune(
                     _print_result(interrupt.result, as_json=as_json)
                 again = shlex.join(["tvmtarget", *sys.argv[1:]])
                 typer.echo(f"interrupted; all measurements are in {log}; continue with: {again}", err=True)
-            # The exit code that shells report for a process that the signal ended.
-            raise typer.Exit(128 + (cause.number if isinstance(cause, StopRequested) else signal.SIGINT)) from None
+            # The exit code that shells report for a process that the signal ended. By `typer.Exit` it would look as if
+            # typer had ended the command at Ctrl-C, of which `main` prints a line.
+            sys.exit(128 + (cause.number if isinstance(cause, StopRequested) else signal.SIGINT))
 
 
 def _print_result(result: TuneResult, *, as_json: bool) -> None:
