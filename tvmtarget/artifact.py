@@ -172,6 +172,8 @@ def _checked(
                 raise FileError(f"{place} is damaged: {name!r} does not have the digest in the manifest", member=name)
     except FileError as error:
         fix = f"; {_WRITERS[form]}" if isinstance(error.__cause__, FileNotFoundError) else ""
+        if not fix and path.suffix == ".onnx":
+            fix = "; an ONNX model is read by IRModule.from_onnx, and compiled by tvmtarget compile"
         raise ArtifactError(f"{error}{fix}", path=str(path), member=error.member, offset=error.offset) from error
     return manifest, files
 

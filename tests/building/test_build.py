@@ -194,6 +194,8 @@ def test_symbolic_dimensions_accept_any_consistent_size():
             np.testing.assert_array_equal(exe(array, array), 2 * array)
         with pytest.raises(RunError, match="input 'z' has 2 for 'batch-size', but input 'x' has 1"):
             exe(np.ones((1, 3), "float32"), np.ones((2, 3), "float32"))
+        with pytest.raises(RunError, match=r"inputs by name are passed to run, as in exe\.run"):
+            exe({"x": array, "z": array})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models import small
+from models import DIGITS, small
 from onnx import helper
 
 import tvmtarget as tt
@@ -55,6 +55,11 @@ def verdicts(found):
 
 def reason(found):
     return next(leaf.reason for leaf in found.leaves if leaf.site == "a")
+
+
+def test_a_model_in_place_of_a_program_is_sent_to_the_reader_of_models():
+    with pytest.raises(ArtifactError, match=r"; an ONNX model is read by IRModule.from_onnx, and compiled by"):
+        tt.load(DIGITS)
 
 
 def test_a_program_of_this_machine_fits(compiled):

@@ -391,6 +391,8 @@ def test_files_that_are_no_costs_are_rejected_by_name(tmp_path):
         load_costs(3)
     with pytest.raises(TargetError, match="no cost file"):
         load_costs(tmp_path / "none.json")
+    with pytest.raises(TargetError, match=r"on the command line only; pass .*measure_rates\(target\).costs"):
+        load_costs("measured")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(TargetError, match="is not JSON"):
         load_costs(str(tmp_path / "bad.json"))

@@ -439,6 +439,8 @@ class Executable:
 
     def __call__(self, *inputs: object) -> Array | tuple[Array, ...]:
         """Run on inputs in order; return the output, or a tuple of several outputs."""
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping) and all(one.dtype for one in self._program.inputs):
+            raise RunError("inputs by name are passed to run, as in exe.run({'input': x}); a call takes them in order")
         if len(inputs) != len(self.inputs):
             raise RunError(
                 f"{len(inputs)} inputs are given, and the program takes {len(self.inputs)}: {', '.join(self.inputs)}"

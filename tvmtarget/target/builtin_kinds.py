@@ -456,7 +456,7 @@ _TARGETS = (
     _kind("tensorrt", "cuda", "", _TENSORRT, until="v0.19", is_external=True, doc="external: TensorRT"),
     _kind("clml", "opencl", "", until="v0.19", is_external=True, doc="external: Qualcomm CLML"),
     _kind("numpy", "cpu", "cpu", can_host=True, doc="this machine, by the ONNX reference evaluator"),
-    _kind("onnxruntime", "cpu", "cpu", _ONNXRUNTIME, is_external=True, doc="external: ONNX Runtime on the CPU"),
+    _kind("onnxruntime", "cpu", "cpu", _ONNXRUNTIME, is_external=True, doc="external: ONNX Runtime and its providers"),
     _kind("openvino", "cpu", "cpu", _OPENVINO, is_external=True, doc="external: OpenVINO on CPUs, GPUs and NPUs"),
 )
 

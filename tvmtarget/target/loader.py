@@ -34,6 +34,20 @@ _N_co = TypeVar("_N_co", bound=TargetNode, covariant=True)
 # Children of a tree up to which equal ones are not looked for: comparing costs as much as reading.
 _FEW = 64
 
+# Words that are no kinds, and the kinds that people mean by them.
+_MEANT = {
+    **dict.fromkeys(("cpu", "tvm", "x86", "arm"), ("llvm",)),
+    **dict.fromkeys(("onnx", "ort"), ("onnxruntime",)),
+    "amd": ("rocm",),
+    "apple": ("metal",),
+    "gpu": ("cuda", "rocm", "opencl"),
+    "intel": ("openvino", "llvm"),
+    "npu": ("openvino", "ethos-u"),
+    "nvidia": ("cuda",),
+    "ov": ("openvino",),
+    "trt": ("tensorrt",),
+}
+
 # Types whose values are equal exactly if they and their types are.
 _ATOMS = frozenset({str, int, bool})
 
@@ -279,6 +293,9 @@ class Reader(Generic[_N]):
         folded = fold(name).lower()
         if folded == "native":
             tail = "; this machine is `native` alone in commands, Target.detect() in Python"
+            return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
+        if folded in _MEANT:
+            tail = f"; did you mean {' or '.join(map(repr, _MEANT[folded]))}?"
             return UnknownNameError(Problem(f"unknown kind {shown(name)}{tail}", ("kind",)))
         having = sorted(tag for last, tags in by_fold.items() if folded in last.split("-") for tag in tags)
         if having and len(folded) > 3 and folded not in by_fold:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tvmtarget.errors import TargetError, TargetFileError, did_you_mean, raise_all
+from tvmtarget.files import has_file
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.partition.costs.costs import (
     MOST,
@@ -64,6 +65,11 @@ def load_costs(source: Costs | Mapping[str, object] | str | Path) -> Costs:
         return _read(source, "costs")
     if not isinstance(source, str | Path):
         raise TargetError(f"costs are data, a JSON file or 'roofline', not {shown(source)}")
+    if source == "measured" and not has_file(Path(source)):
+        raise TargetError(
+            "costs are 'measured' on the command line only; pass "
+            "tvmtarget.autotune.search.rates.measure_rates(target).costs"
+        )
     text = read_text(source, "cost file", error=TargetFileError)
     return _read(parse_json(text, f"cost file {str(source)!r}", error=TargetFileError), str(source))
 
