@@ -37,6 +37,19 @@ def blocked():
     return tt.decompose(tt.IRModule.from_onnx(model), BLOCKED)
 
 
+def test_summary_and_data_say_why_operations_run_on_a_less_preferred_site():
+    plan = blocked()
+    assert "  @npu does not support 1 Det: NO_RULE: it has no rule for Det" in plan.summary()
+    reason = {"site": "npu", "code": "NO_RULE", "reason": "NO_RULE: it has no rule for Det", "ops": ["Det_b"]}
+    assert plan.to_json()["unsupported"] == [reason]
+    whole = tt.decompose(tt.IRModule.from_onnx(DIGITS), "[npu=ethos-u,dsp=hexagon,cpu=llvm](host=@cpu)")
+    assert [line for line in whole.summary().splitlines() if "@npu does" in line] == [
+        "  @npu does not support 4 Relu, 3 Conv, 2 Gemm, 1 MaxPool, 1 Flatten: NO_RULE: no installed package describes "
+        "what 'ethos-u' supports; install its plugin"
+    ]
+    assert "unsupported" not in digits({"fc1": "@cpu"}).to_json()  # the user excluded the other site
+
+
 def test_alternatives_are_single_leaves_and_the_order_of_preference():
     """Predicted time stands beside all on the host and offloading everything."""
     costs = {

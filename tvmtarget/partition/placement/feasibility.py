@@ -657,8 +657,9 @@ class Feasibility:
                 and not (reason := item.constraint.check(leaf.target, leaf.path, self.program.topology.root))
             )
             requirement, reason = next(broken)
-            text = f"it does not meet {requirement}: {', '.join(_leaves_of(reason))}"
-            self._constraint_reasons[key] = Reject("CONSTRAINT", text)
+            # Of a path there is no more to say than that the leaf is another one.
+            why = "" if requirement.constraint.path is not None else f": {', '.join(_leaves_of(reason))}"
+            self._constraint_reasons[key] = Reject("CONSTRAINT", f"it does not meet {requirement}{why}")
         return self._constraint_reasons[key]
 
     def _meeting(self, requirements: tuple[Requirement, ...]) -> npt.NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.outline.outlining import DrivenRecord, SubgraphRecord
 from tvmtarget.partition.reports.rules import RuleEffects
 from tvmtarget.partition.reports.summary import systems_in
+from tvmtarget.partition.reports.unsupported import unsupported_ops
 
 __all__ = ["plan_json"]
 
@@ -22,7 +23,8 @@ def plan_json(plan: Decomposition) -> dict[str, Any]:
     Returns:
         Lists of `subgraphs`, `copies` (`bytes` are None for a dynamic shape) and `systems` (`least` is a lower bound of
         their subgraphs for these sites). `runs` is the expected number of runs of a subgraph in a nested body, unless
-        it is 1. Where there are any: `rules` with counts by effect, `driven` control flow, `memories` with a
+        it is 1. Where there are any: `unsupported` operations, which run elsewhere because a preferred site does not
+        support them, with the reason; `rules` with counts by effect, `driven` control flow, `memories` with a
         limit and the bytes of weights and values there, `predicted` times, and `machines` of a cluster.
     """
     listed = {
@@ -36,11 +38,13 @@ def plan_json(plan: Decomposition) -> dict[str, Any]:
             for system in systems_in(plan.root)
         ],
     }
+    unsupported = [group.to_json() for group in unsupported_ops(plan)]
     rules = [rule.to_json() for rule in RuleEffects.of(plan).reports()]
     driven = [_driven(plan, one) for one in plan.outlined.driven]
     memories = [use.to_json() for use in memory_uses(plan)]
     return (
         listed
+        | ({"unsupported": unsupported} if unsupported else {})
         | ({"rules": rules} if rules else {})
         | ({"driven": driven} if driven else {})
         | ({"memories": memories} if memories else {})

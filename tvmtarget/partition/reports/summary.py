@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-
 from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.partition.costs.work import Unknown
@@ -15,11 +13,11 @@ from tvmtarget.partition.memory_use import memory_uses
 from tvmtarget.partition.outline.constant_binding import bound_weights
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.reports.rules import RuleEffects
+from tvmtarget.partition.reports.unsupported import unsupported_lines
 
 __all__ = ["summary_of", "systems_in"]
 
 MAX_SHOWN = 5
-MAX_UNSUPPORTED = 3
 
 
 def summary_of(plan: Decomposition) -> Iterator[str]:
@@ -59,13 +57,9 @@ def summary_of(plan: Decomposition) -> Iterator[str]:
         kinds = Counter(plan.program.body[one.call].kind for one in plan.outlined.driven)
         driven = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         yield f"  run by drivers: {driven}, whose bodies are partitioned"
-    yield f"  copies: {len(plan.copies)}, {_bytes(plan)}"
+    yield f"  copies: {len(plan.copies)}{_bytes(plan)}"
     yield from (f"  {use}" for use in memory_uses(plan))
-    unsupported = [
-        f"{kind} on @{leaf or '.'} ({counted(count, 'op')}, {code})" for kind, leaf, count, code in _unsupported(plan)
-    ]
-    if unsupported:
-        yield f"  most unsupported: {', '.join(unsupported[:MAX_UNSUPPORTED])}"
+    yield from unsupported_lines(plan)
     if plan.prediction is not None:
         yield from plan.prediction.lines()
     if plan.throughput is not None:
@@ -120,40 +114,17 @@ def _bytes(plan: Decomposition) -> str:
     """Return the bytes of all copies in one run, and how many sizes are assumed by the costs or unknown."""
     nbytes = plan.estimates.nbytes if plan.estimates is not None else _stated
     sizes = [nbytes(copy.type) for copy in plan.copies]
+    known = [size for size in sizes if size is not None]
     is_dynamic = [copy.nbytes is None for copy in plan.copies]
-    text = bytes_text(sum(size for size in sizes if size is not None))
     assumed = sum(size is not None and dynamic for size, dynamic in zip(sizes, is_dynamic, strict=True))
+    text = f", {bytes_text(sum(known))}" if known else ""
     text += f", {assumed} of dynamic shape with the sizes that the costs assume" if assumed else ""
-    return text + (f", {sizes.count(None)} of dynamic shape" if None in sizes else "")
+    unknown = len(sizes) - len(known)
+    return text + (f", {unknown if known else 'all'} of dynamic shape" if unknown else "")
 
 
 def _stated(type_: Type) -> int | None:
     return type_.nbytes if isinstance(type_, TensorType) else None
-
-
-def _unsupported(plan: Decomposition) -> list[tuple[str, str, int, str]]:
-    """List operators that run on less preferred leaves: the unsupporting leaf, how many, why."""
-    feasibility, program = plan.feasibility, plan.program
-    place = {leaf.path: number for number, leaf in enumerate(feasibility.leaves)}
-    ran = {index: place[subgraph.site] for subgraph in plan.subgraphs for index in program.with_nested(subgraph.calls)}
-    codes: dict[tuple[object, ...], str] = {}
-    counts: Counter[tuple[str, str]] = Counter()
-    first_code: dict[tuple[str, str], str] = {}
-    for number, leaf in enumerate(feasibility.leaves):
-        for index in np.flatnonzero(~feasibility.supported[:, number]).tolist():
-            # Only leaves preferred to the one that runs the operation count; support by the others was not needed.
-            if ran.get(index, 0) <= number:
-                continue
-            kind = program.body[index].kind
-            key = kind, program.requirements[index], number
-            if key not in codes:
-                reason = feasibility.unsupported_reason(index, leaf)
-                codes[key] = "" if reason is None else reason.code
-            # The user excluded the leaf by a constraint, which says nothing about its code generator.
-            if codes[key] not in ("", "CONSTRAINT"):
-                counts[kind, leaf.path] += 1
-                first_code.setdefault((kind, leaf.path), codes[key])
-    return [(kind, leaf, count, first_code[kind, leaf]) for (kind, leaf), count in counts.most_common()]
 
 
 def _percent(part: int, whole: int) -> str:
