@@ -181,13 +181,13 @@ def test_a_file_of_lines_is_verified_and_its_whole_lines_are_exported(cli, log, 
 def test_retract_and_compact(cli, log):
     code, out, _ = cli("log", "retract", log, trial(2, 900).digest[:12], "--why", "measured wrongly")
     assert (code, out) == (0, f"{trial(2, 900).digest} retracted\n")
-    assert "1000 ps" in cli("log", "lookup", log, "w1:", "-t", TARGET)[1]
+    assert "1 ns" in cli("log", "lookup", log, "w1:", "-t", TARGET)[1]
     assert cli("log", "compact", log, "--best", "1")[1].splitlines()[-1] == "1 trial removed"
 
 
 def test_lookup_lists_the_best(cli, log):
     code, out, _ = cli("log", "lookup", log, "w1:", "-t", TARGET, "--top", "5")
-    assert (code, [line.split(", ")[1] for line in out.splitlines() if "EXACT" in line]) == (0, ["900 ps", "1000 ps"])
+    assert (code, [line.split(", ")[1] for line in out.splitlines() if "EXACT" in line]) == (0, ["900 ps", "1 ns"])
     data = json.loads(cli("log", "lookup", log, "w1:", "-t", TARGET, "--top", "1", "--json")[1])
     assert [match["candidate"]["body"] for match in data] == [{"mb": 2}]
     assert cli("log", "lookup", log, "w1:", "-t", "cuda", "--top", "1")[1] == "no record\n"

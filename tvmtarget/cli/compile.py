@@ -60,6 +60,8 @@ def compile_model(
     ] = "",
 ) -> None:
     """Compile a model for a target into one file, for `tvmtarget run`."""
+    from tvmtarget.autotune.log.applied import applied_lines
+
     if export_system and export is None:
         raise UsageError("--export-system has no effect without --export; add --export PATH")
     tree = read_target(target, edits, tvmc_options(context))
@@ -72,10 +74,12 @@ def compile_model(
     exe.save(output)
     for note in exe.notes:
         typer.echo(f"note: {note}", err=True)
-    for applied in exe.tuned:
-        typer.echo(f"tuned: {applied}", err=True)
+    for line in applied_lines(exe.tuned):
+        typer.echo(line, err=True)
     backends = ", ".join(sorted(set(exe.backends.values()))) or "no backend"
     typer.echo(f"{output}: {counted(len(exe.backends), 'function')} by {backends}")
+    if export is not None:
+        typer.echo(f"{export}: exported, to run without this library")
 
 
 def _self_test(module: IRModule, inputs: Path | None) -> SelfTest:

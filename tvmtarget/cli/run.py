@@ -280,13 +280,15 @@ def _is_installed(package: str) -> bool:
 def _print(
     report: dict[str, Any], results: dict[str, Any], tuned: Sequence[Applied], comparison: Comparison | None
 ) -> None:
+    from tvmtarget.autotune.log.applied import applied_lines
+
     for subgraph in report["subgraphs"]:
         typer.echo(
             f"@{subgraph['site'] or '.'} by {subgraph['backend']}: {counted(len(subgraph['ops']), 'op')} "
             f"in {subgraph['function']}"
         )
-    for applied in tuned:
-        typer.echo(f"tuned: {applied}")
+    for line in applied_lines(tuned):
+        typer.echo(line)
     typer.echo(f"ran by {', '.join(report['backends'])}; {counted(len(report['copies']), 'copy')}")
     for name, array in results.items():
         # An output is an array, a sequence or a map.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
+
+from tvmtarget.human_units import counted
 
 if TYPE_CHECKING:
     from tvmtarget.autotune.log.match import Match
 
-__all__ = ["Applied"]
+__all__ = ["Applied", "applied_lines"]
 
 
 @dataclass(frozen=True)
@@ -104,3 +107,20 @@ class Applied:
         source = f" ({self.record[:11]} on {self.source}{faster})" if self.is_used else ""
         note = f", not used: {self.note}" if self.note else ""
         return f"{self.level} {self.what}{times}: {self.tier}{source}{note}"
+
+
+def applied_lines(outcomes: Sequence[Applied]) -> Iterator[str]:
+    """Print what a build took from a log.
+
+    Args:
+        outcomes: the outcomes of its lookups.
+
+    Yields:
+        A line for each candidate that is used or refused, then one for all lookups that found no record.
+    """
+    yield from (f"tuned: {one}" for one in outcomes if one.is_used or one.note)
+    lacking = Counter(one.level for one in outcomes if not one.is_used and not one.note)
+    if lacking:
+        what = ["the placement"] * ("graph" in lacking) + ["the settings"] * ("executor" in lacking)
+        what += [counted(lacking["kernel"], "kernel")] * ("kernel" in lacking)
+        yield f"not tuned, as the log has no record: {', '.join(what)}"

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from tvmtarget.autotune.log.distance import NAME, Term
 from tvmtarget.autotune.log.records import TIE, Candidate, Environment, Pin, Trial, Workload
 from tvmtarget.errors import LogError, raise_all
+from tvmtarget.human_units import seconds_text
 from tvmtarget.target.problems import known_word
 from tvmtarget.target.tree import Target
 
@@ -160,19 +161,20 @@ class Match:
             yield "  note: no better than the default beside it, so the default of today is used"
         elif self.tier in ("near", "workload-near"):
             yield "  note: carried over, not tuned here; measure it against the default before you trust it"
-        if self.tier == "default":
-            yield "  note: nothing fits, so the default of the level is used"
 
     def _answer(self) -> str:
         match self.record:
             case None:
-                return "no record"
+                return "no record fits, so the default is used"
             case Pin():
                 return f"{self.record.digest}, pinned: {self.record.why}"
-        cost = self.record.measured.cost
+        measured = self.record.measured
+        cost = f"{measured.cost} {measured.unit}"
+        if measured.cost is not None and measured.unit == "ps":
+            cost = seconds_text(measured.cost / 1e12)
         ratio = self.ratio
         faster = f", {1 / ratio:.2f} times as fast as {_baseline(self.record)} there" if ratio else ""
-        return f"{self.record.digest} on {self.source}, {cost} {self.record.measured.unit}{faster}"
+        return f"{self.record.digest} on {self.source}, {cost}{faster}"
 
     def to_json(self) -> dict[str, object]:
         """Return the explanation as data.
