@@ -29,7 +29,7 @@ def is_command(path, function):
     """Tell whether typer prints the docstring of a function as help, which has no sections."""
     return path.parent.name == "cli" and any(
         "Annotated" in ast.unparse(one.annotation) or ast.unparse(one.annotation) in ("TargetEdits", "Log", "Json")
-        for one in function.args.args
+        for one in (*function.args.args, *function.args.kwonlyargs)
         if one.annotation is not None
     )
 

@@ -92,6 +92,14 @@ def test_words_that_no_command_has_are_one_line_that_names_the_help(cli, words, 
     assert err.endswith(f"{problem}\n")
 
 
+def test_help_begins_with_the_target_and_fills_its_lines(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = cli("explain", "--help")
+    options = [line.split()[1] for line in out.splitlines() if line.startswith("│ --")]
+    assert (code, options[:2]) == (0, ["--target", "--op"])
+    assert "With --log and without --costs, the placement that was measured fastest is used, as a build uses" in out
+
+
 def test_ctrl_c_ends_a_command_with_one_line(cli, monkeypatch):
     def interrupted(_facts):
         raise KeyboardInterrupt

@@ -122,6 +122,7 @@ def test_a_target_is_read_from_a_file(cli, tmp_path):
 
 
 def test_a_target_is_printed_in_the_requested_form(cli):
+    assert "mattr=+neon+sve, mcpu" in cli("show", "llvm(mcpu=generic,mattr=+sve+neon,mtriple=aarch64-linux-gnu)")[1]
     tree = Target.parse("nvidia/jetson-nano")
     assert Target.parse(cli("show", "nvidia/jetson-nano", "--text")[1]) == tree
     assert Target.from_toml(cli("show", "nvidia/jetson-nano", "--toml")[1]) == tree

@@ -187,12 +187,13 @@ class ReportOptions:
 def explain(
     context: typer.Context,
     model: ModelOrPlan,
-    edits: TargetEdits,
-    options: PlanOptions,
+    *,
+    target: OptionalTarget = None,
     reports: ReportOptions,
     files: PlanFiles,
-    target: OptionalTarget = None,
     as_json: Json = False,
+    options: PlanOptions,
+    edits: TargetEdits,
 ) -> None:
     """Partition a model over a target and report the sites and the reasons, without compiling.
 

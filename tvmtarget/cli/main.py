@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import getdoc
 from io import TextIOBase, TextIOWrapper
 from typing import Annotated, Any, BinaryIO, TextIO, cast
 
@@ -56,6 +57,10 @@ app.command("inspect")(inspect.inspect_program)
 app.command("diff")(diff.diff)
 app.add_typer(log.app, name="log")
 app.add_typer(cache.app, name="cache")
+for _group in (app, tags.app, log.app, cache.app):
+    for _command in _group.registered_commands:
+        # After the first paragraph typer keeps the line breaks of a docstring, which are those of another width.
+        _command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(_command.callback) or "")
 
 
 def _print_version(requested: bool) -> None:

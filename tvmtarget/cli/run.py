@@ -35,8 +35,8 @@ def run(
     program: Annotated[
         Path, typer.Argument(help="An ONNX file, or a file written by `tvmtarget compile`.", show_default=False)
     ],
-    edits: TargetEdits,
-    options: PlanOptions,
+    *,
+    target: OptionalTarget = None,
     inputs: Annotated[
         Path | None,
         typer.Option(
@@ -46,7 +46,6 @@ def run(
             show_default=False,
         ),
     ] = None,
-    target: OptionalTarget = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -99,6 +98,8 @@ def run(
         typer.Option("--scheduler", help="The Dask scheduler to run on: tls://HOST:PORT.", show_default=False),
     ] = None,
     insecure: Insecure = False,
+    options: PlanOptions,
+    edits: TargetEdits,
 ) -> None:
     """Run a model on a target, or a compiled program, and report what ran on which site."""
     from tvmtarget.artifact import is_artifact, read_files

@@ -124,9 +124,8 @@ def _grow(tree: Tree, node: Target, path: str, topology: Topology) -> None:
 
 
 def _facts(node: Target, path: str, topology: Topology) -> Iterator[str]:
-    attrs = [
-        f"{key}={'+'.join(map(str, value)) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()
-    ]
+    # As in the one-line text. Features have signs of their own.
+    attrs = [f"{key}={_joined(value) if isinstance(value, tuple) else value}" for key, value in node.attrs.items()]
     if attrs:
         yield ", ".join(attrs)
     if topology[path].host != path:
@@ -142,3 +141,8 @@ def _facts(node: Target, path: str, topology: Topology) -> Iterator[str]:
         configured = getattr(node, role)
         if configured is not None:
             yield f"{role} {configured.kind}" + "".join(f" {key}={value}" for key, value in configured.attrs.items())
+
+
+def _joined(values: tuple[object, ...]) -> str:
+    words = list(map(str, values))
+    return ("" if all(word[:1] in ("+", "-") for word in words) else "+").join(words)
