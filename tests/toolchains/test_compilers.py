@@ -96,6 +96,7 @@ def test_the_environment_chooses_the_compiler_of_this_machine_only(tmp_path):
         ),
         ("c(mcpu=cortex-m0)", "arm-none-eabi-gcc -mcpu=cortex-m0 -mthumb -mfloat-abi=soft"),
         ("c(mcpu=cortex-m4)", "arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb -mfloat-abi=hard"),
+        ("micro/stm32f746xx", "arm-none-eabi-gcc -mcpu=cortex-m7 -mthumb -mfloat-abi=hard"),
         ("micro/mps3_an547", "arm-none-eabi-gcc -mcpu=cortex-m55 -mthumb -mfloat-abi=hard"),
         ("c(mcpu=cortex-m55+nomve)", "arm-none-eabi-gcc -mcpu=cortex-m55+nomve -mthumb -mfloat-abi=hard"),
     ],

@@ -276,7 +276,9 @@ def _options(target: Target, triple: Triple, flavour: Flavour, command: Sequence
         options += _gcc_for_arm(target, triple, stated, added, removed)
     if triple.family == "arm":
         options += _float_abi(target, triple)
-    if "march" in target.attrs and triple.family != "riscv" and not any(one.startswith("-march") for one in options):
+    # A CPU has an architecture, beside which GCC would take another one, without the units of the CPU such as its FPU.
+    has_architecture = any(one.startswith(("-march", "-mcpu")) for one in options)
+    if "march" in target.attrs and triple.family != "riscv" and not has_architecture:
         options.append(f"-march={target.attrs['march']}")
     return tuple(options)
 
