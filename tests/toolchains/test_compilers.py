@@ -106,6 +106,11 @@ def test_options_select_the_cpu_the_features_and_the_float_abi(target, expected,
     assert words(target, tmp_path, [f"{name}-gcc" for name in names]) == expected
 
 
+def test_a_compiler_for_64_bits_is_not_taken_for_a_core_of_32(tmp_path):
+    with pytest.raises(BackendError, match=r"no C compiler for riscv32-elf is installed; configure one: \[toolch"):
+        words("espressif/esp32-c2", tmp_path, ["riscv64-linux-gnu-gcc"])
+
+
 def test_the_error_of_a_missing_compiler_names_packages_and_the_key(tmp_path, monkeypatch):
     monkeypatch.setattr("tvmtarget.toolchains.compilers.find_spec", lambda name: None)
     with pytest.raises(BackendError) as error:

@@ -195,8 +195,8 @@ def toolchain_for(target: Target, language: Language = "c", environ: Mapping[str
     zig = ", or pip install 'tvmtarget[zig]'" if tools and tools.zig else ""
     raise BackendError(
         f"no {name} compiler for {general(triple)} is installed"
-        + (f"; install one: apt install {install}{zig};" if install else ";")
-        + f' or configure one: [toolchain] {general(triple)} = "COMMAND" in tvmtarget.toml'
+        + (f"; install one: apt install {install}{zig}; or" if install else ";")
+        + f' configure one: [toolchain] {general(triple)} = "COMMAND" in tvmtarget.toml'
     )
 
 

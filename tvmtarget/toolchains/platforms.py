@@ -83,6 +83,8 @@ def triple_of(target: Target) -> Triple:
         has_floats = "vfp2sp" in features_of(target.kind, target.attrs)
         return Triple.parse("arm-none-eabihf" if has_floats else "arm-none-eabi")
     family = family_of(target.kind, target.attrs)
+    if family == "riscv" and "32bit" in features_of(target.kind, target.attrs):
+        return Triple.parse("riscv32-none-elf")  # the cores of microcontrollers, too
     if family in ("", this_machine().family):
         return this_machine()
     return Triple.parse(_USUAL.get(family, f"{family}-linux-gnu"))
