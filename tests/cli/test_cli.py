@@ -162,6 +162,17 @@ def test_copies_are_reported_with_their_bytes(cli):
     assert [copy["bytes"] for copy in copies] == [450 * 256 * 4, 450 * 64 * 4, 450 * 64 * 4, 450 * 10 * 4]
 
 
+def test_a_profile_has_the_times_of_a_run_and_of_its_calls_and_copies(cli):
+    words = "run", DIGITS, "-i", NPZ, "-t", "demo/rack", "--where", "op:Gemm=@node1/ort", "--profile", 3
+    code, out, _ = cli(*words)
+    assert code == 0
+    assert "a run takes " in out
+    assert "s, the median of 3\n  @node0/ort conv1/ort_conv_" in out
+    assert "\n  copy flatten from node0:cpu to node1:cpu: " in out
+    found = json.loads(cli(*words, "--json")[1])["profile"]
+    assert [("call" in part, part["seconds"] > 0) for part in found["parts"]] == [(True, True), (False, True)] * 4
+
+
 def test_transfers_between_processes_are_reported(cli):
     words = "run", DIGITS, "-i", NPZ, "-t", "demo/rack", "--where", "op:Gemm=@node1/ort"
     code, out, _ = cli(*words, "--runtime", "processes", "--json")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,18 +16,186 @@ from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
 from tvmtarget.errors import ArtifactError, FileError, RunError
 from tvmtarget.files import atomic_write, write_arrays
-from tvmtarget.human_units import counted
+from tvmtarget.human_units import counted, seconds_text
 from tvmtarget.untrusted import open_regular, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tvmtarget.autotune.log.applied import Applied
+    from tvmtarget.building.executable import Executable
     from tvmtarget.building.output_comparison import Comparison, Tolerance
     from tvmtarget.executors.protocol import Event
     from tvmtarget.target.tree import Target
 
 __all__ = ["read_npz", "run"]
+
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """Options that compare the outputs of a run with those of the unpartitioned model, or with stored ones."""
+
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Compare the outputs with those of the unpartitioned model; exit code 1 if they differ."
+        ),
+    ] = False
+    self_test: Annotated[
+        bool,
+        typer.Option(
+            "--self-test",
+            help="Run a compiled program on the inputs that are stored in it, and compare with the outputs stored with "
+            "them; exit code 1 if they differ.",
+        ),
+    ] = False
+    float64: Annotated[
+        bool,
+        typer.Option("--float64", help="Compute the outputs that --check compares with in float64, by numpy."),
+    ] = False
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            "--rtol",
+            min=0,
+            help="Relative tolerance of --check and --self-test; by default by data type.",
+            show_default=False,
+        ),
+    ] = None
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            "--atol",
+            min=0,
+            help="Absolute tolerance of --check and --self-test; by default by data type.",
+            show_default=False,
+        ),
+    ] = None
+
+    def reject_misuse(self, *, has_inputs: bool) -> None:
+        """Check that the options go together.
+
+        Args:
+            has_inputs: Whether `--input` is given.
+
+        Raises:
+            UsageError: An option has no effect without another, or the program has no inputs, or two sets of them.
+        """
+        if (self.rtol is not None or self.atol is not None) and not (self.check or self.self_test):
+            raise UsageError("--rtol and --atol need --check or --self-test")
+        if self.float64 and not self.check:
+            raise UsageError("--float64 needs --check")
+        if has_inputs and self.self_test:
+            raise UsageError("--self-test runs on the inputs that are stored in the program; omit it or --input")
+        if not has_inputs and not self.self_test:
+            raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
+
+    def compare(
+        self, exe: Executable, model: Path, arrays: dict[str, Any], results: dict[str, Any]
+    ) -> tuple[Comparison, str] | None:
+        """Compare results with those of the model, or with those that are stored in the program.
+
+        Args:
+            exe: The program.
+            model: The file of the model.
+            arrays: The inputs by name.
+            results: The outputs by name.
+
+        Returns:
+            The comparison, and what computed the reference; None if neither is requested.
+        """
+        from tvmtarget.building.output_comparison import Tolerance
+
+        tolerance = Tolerance(self.rtol, self.atol)
+        if self.check:
+            return _check(model, arrays, results, tolerance, float64=self.float64)
+        if self.self_test and exe.self_test is not None:
+            return exe.self_test.compare(results, tolerance), exe.self_test.reference
+        return None
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """Options that only a compiled program has, or only a model."""
+
+    allow_interpreter: AllowInterpreter = False
+    no_cache: NoCache = False
+    jobs: Jobs = None
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Use the native code of a compiled program; its author can run code as you."),
+    ] = False
+    scheduler: Annotated[
+        str | None,
+        typer.Option("--scheduler", help="The Dask scheduler to run on: tls://HOST:PORT.", show_default=False),
+    ] = None
+    insecure: Insecure = False
+
+    def load(self, program: Path, *, needs_model: bool, self_test: bool) -> Executable:
+        """Read a compiled program.
+
+        Args:
+            program: Its file.
+            needs_model: Whether other options are given that need a model.
+            self_test: Whether the program has to have a self-test.
+
+        Returns:
+            The program.
+
+        Raises:
+            UsageError: An option needs a model.
+            ArtifactError: The file is damaged, or has no self-test.
+        """
+        from tvmtarget.artifact import read_files
+        from tvmtarget.building.executable import load
+
+        if needs_model or self.allow_interpreter or self.no_cache or self.jobs:
+            read_files(program)  # a plan is another error
+            raise UsageError(
+                f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
+                "--check, --allow-interpreter, --no-cache and --jobs need a model"
+            )
+        exe = load(program, trust=self.trust, scheduler=self.scheduler, insecure=self.insecure)
+        if self_test and exe.self_test is None:
+            raise ArtifactError(f"{str(program)!r} has no self-test; compile it with --self-test")
+        return exe
+
+    def build(self, model: Path, target: Target, options: PlanOptions, *, quiet: bool) -> Executable:
+        """Compile a model.
+
+        Args:
+            model: Its file.
+            target: The target to compile for.
+            options: The options of the plan.
+            quiet: Whether to show no progress.
+
+        Returns:
+            The program.
+        """
+        return options.build(
+            model,
+            _with_scheduler(target, self.scheduler, insecure=self.insecure),
+            allow_interpreter=self.allow_interpreter,
+            cache=not self.no_cache,
+            jobs=self.jobs,
+            quiet=quiet,
+        )
+
+    def reject_misuse(self, comparing: ComparisonOptions) -> None:
+        """Check that no option for compiled programs is given for a model.
+
+        Args:
+            comparing: The options of comparison.
+
+        Raises:
+            UsageError: One is given.
+        """
+        if comparing.self_test:
+            raise UsageError("--self-test needs a compiled program; --check compares the outputs of a model")
+        if self.trust:
+            raise UsageError("--trust needs a compiled program; a model has no native code")
+        if self.insecure and self.scheduler is None:
+            raise UsageError("--insecure needs --scheduler")
 
 
 @with_option_groups
@@ -46,106 +215,73 @@ def run(
             show_default=False,
         ),
     ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Compare the outputs with those of the unpartitioned model; exit code 1 if they differ."
-        ),
-    ] = False,
-    self_test: Annotated[
-        bool,
-        typer.Option(
-            "--self-test",
-            help="Run a compiled program on the inputs that are stored in it, and compare with the outputs stored with "
-            "them; exit code 1 if they differ.",
-        ),
-    ] = False,
-    float64: Annotated[
-        bool,
-        typer.Option("--float64", help="Compute the outputs that --check compares with in float64, by numpy."),
-    ] = False,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            min=0,
-            help="Relative tolerance of --check and --self-test; by default by data type.",
-            show_default=False,
-        ),
-    ] = None,
-    atol: Annotated[
-        float | None,
-        typer.Option(
-            "--atol",
-            min=0,
-            help="Absolute tolerance of --check and --self-test; by default by data type.",
-            show_default=False,
-        ),
-    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the outputs to an .npz file.", show_default=False)
     ] = None,
-    as_json: Json = False,
-    allow_interpreter: AllowInterpreter = False,
-    no_cache: NoCache = False,
-    jobs: Jobs = None,
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Use the native code of a compiled program; its author can run code as you."),
-    ] = False,
-    scheduler: Annotated[
-        str | None,
-        typer.Option("--scheduler", help="The Dask scheduler to run on: tls://HOST:PORT.", show_default=False),
+    comparing: ComparisonOptions,
+    profile: Annotated[
+        int | None,
+        typer.Option(
+            "--profile",
+            min=1,
+            metavar="N",
+            help="Run N times more, and print the median time of a run, and of each call and copy in it.",
+            show_default=False,
+        ),
     ] = None,
-    insecure: Insecure = False,
+    as_json: Json = False,
+    building: ProgramOptions,
     options: PlanOptions,
     edits: TargetEdits,
 ) -> None:
     """Run a model on a target, or a compiled program, and report what ran on which site."""
-    from tvmtarget.artifact import is_artifact, read_files
+    from tvmtarget.artifact import is_artifact
 
     extra = tvmc_options(context)  # first, as an option that is mistyped seems to be missing
-    if (rtol is not None or atol is not None) and not (check or self_test):
-        raise UsageError("--rtol and --atol need --check or --self-test")
-    if float64 and not check:
-        raise UsageError("--float64 needs --check")
-    if inputs is not None and self_test:
-        raise UsageError("--self-test runs on the inputs that are stored in the program; omit it or --input")
-    if inputs is None and not self_test:
-        raise UsageError("pass inputs by --input, or --self-test to run a compiled program on those stored in it")
+    comparing.reject_misuse(has_inputs=inputs is not None)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
-        if target is not None or edits or extra or options.given or check or allow_interpreter or no_cache or jobs:
-            read_files(program)  # a plan is another error
-            raise UsageError(
-                f"{str(program)!r} is compiled already; --target and its edits, the options of partitioning, --log, "
-                "--check, --allow-interpreter, --no-cache and --jobs need a model"
-            )
-        from tvmtarget.building.executable import load
-
-        exe = load(program, trust=trust, scheduler=scheduler, insecure=insecure)
-        if self_test and exe.self_test is None:
-            raise ArtifactError(f"{str(program)!r} has no self-test; compile it with --self-test")
+        needs_model = bool(target is not None or edits or extra or options.given or comparing.check)
+        exe = building.load(program, needs_model=needs_model, self_test=comparing.self_test)
     else:
-        if self_test:
-            raise UsageError("--self-test needs a compiled program; --check compares the outputs of a model")
-        if trust:
-            raise UsageError("--trust needs a compiled program; a model has no native code")
-        if insecure and scheduler is None:
-            raise UsageError("--insecure needs --scheduler")
+        building.reject_misuse(comparing)
         if target is None:
             raise UsageError("--target is missing; a model needs one, such as --target llvm")
-        tree = _with_scheduler(read_target(target, edits, extra), scheduler, insecure=insecure)
-        exe = options.build(
-            program, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=as_json
-        )
+        exe = building.build(program, read_target(target, edits, extra), options, quiet=as_json)
     # A model may have an input of this name, which then takes the array.
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
+    if comparing.self_test and exe.self_test is not None:
+        arrays = dict(exe.self_test.inputs)
+    events: list[Event] = []
+    results = exe.run(arrays, record=events.append)
+    report = _report(exe, events)
+    if labels is not None:
+        report["accuracy"] = _accuracy(next(iter(results.values())), labels)
+    comparison = None
+    if compared := comparing.compare(exe, program, arrays, results):
+        comparison, report["reference"] = compared
+        report["max_abs_error"] = comparison.max_abs
+        report["check"] = comparison.to_json()
+    if profile is not None:
+        report["profile"] = _profile(exe, arrays, profile)
+    for note in exe.notes:
+        typer.echo(f"note: {note}", err=True)
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, results, exe.tuned, comparison)
+    # Outputs that no file can hold, and those that differ, are errors once all is printed.
+    if output is not None:
+        _write_npz(output, results)
+    if comparison is not None and not comparison.agrees:
+        expected = "self-test" if comparing.self_test else "unpartitioned model"
+        raise RunError(*(f"differs from the {expected}: {problem}" for problem in comparison.problems))
+
+
+def _report(exe: Executable, events: Sequence[Event]) -> dict[str, Any]:
+    """Return what ran on which site, and the copies that were made."""
     from tvmtarget.executors.protocol import CopyEvent
 
-    stored = exe.self_test if self_test else None
-    events: list[Event] = []
-    results = exe.run(arrays if stored is None else stored.inputs, record=events.append)
     # Hints depend on the machine and not on the program, so that people get them, and data does not.
     notes = [note for note in exe.notes if note not in exe.hints]
     report = {"target": exe.target.tag or str(exe.target), "notes": notes, **exe.report()}
@@ -157,32 +293,36 @@ def run(
             for event in events
             if isinstance(event, CopyEvent)
         ]
-    if labels is not None:
-        report["accuracy"] = _accuracy(next(iter(results.values())), labels)
-    comparison = None
-    if check or stored is not None:
-        from tvmtarget.building.output_comparison import Tolerance
+    return report
 
-        tolerance = Tolerance(rtol, atol)
-        if check:
-            comparison, report["reference"] = _check(program, arrays, results, tolerance, float64=float64)
-        elif stored is not None:
-            comparison, report["reference"] = stored.compare(results, tolerance), stored.reference
-    if comparison is not None:
-        report["max_abs_error"] = comparison.max_abs
-        report["check"] = comparison.to_json()
-    for note in exe.notes:
-        typer.echo(f"note: {note}", err=True)
-    if as_json:
-        print_json(report)
-    else:
-        _print(report, results, exe.tuned, comparison)
-    # Outputs that no file can hold, and those that differ, are errors once all is printed.
-    if output is not None:
-        _write_npz(output, results)
-    if comparison is not None and not comparison.agrees:
-        expected = "unpartitioned model" if stored is None else "self-test"
-        raise RunError(*(f"differs from the {expected}: {problem}" for problem in comparison.problems))
+
+def _profile(exe: Executable, arrays: Mapping[str, Any], runs: int) -> dict[str, Any]:
+    """Run a program again, and return the median times of a run and of its parts in seconds.
+
+    The time of a part is that of all its calls in a run, as a loop calls it several times.
+    """
+    from time import perf_counter_ns
+
+    from tvmtarget.executors.protocol import CallEvent
+
+    wholes: list[int] = []
+    parts: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for number in range(runs):
+        events: list[Event] = []
+        begin = perf_counter_ns()
+        exe.run(arrays, record=events.append)
+        wholes.append(perf_counter_ns() - begin)
+        for event in events:
+            if isinstance(event, CallEvent):
+                part = {"call": event.call or event.function, "function": event.function}
+            else:
+                part = {"copy": event.value, "src": event.src, "dst": event.dst}
+            parts.setdefault(tuple(part.items()), [0] * runs)[number] += event.duration_ns
+    return {
+        "runs": runs,
+        "seconds": median(wholes) / 1e9,
+        "parts": [{**dict(part), "seconds": median(times) / 1e9} for part, times in parts.items()],
+    }
 
 
 def _with_scheduler(target: Target, scheduler: str | None, *, insecure: bool) -> Target:
@@ -301,6 +441,8 @@ def _print(
         typer.echo(f"output {name}: {described}")
     if report.get("accuracy") is not None:
         typer.echo(f"accuracy: {100 * report['accuracy']:.2f} %")
+    if "profile" in report:
+        _print_profile(report["profile"], report["subgraphs"])
     if comparison is None:
         return
     for output in comparison.outputs:
@@ -308,3 +450,14 @@ def _print(
             typer.echo(f"compared {output}")
     worst = "none" if comparison.max_abs is None else f"{comparison.max_abs:.3g}"
     typer.echo(f"largest difference from the unpartitioned model, run by {report['reference']}: {worst}")
+
+
+def _print_profile(profile: dict[str, Any], subgraphs: Sequence[dict[str, Any]]) -> None:
+    typer.echo(f"a run takes {seconds_text(profile['seconds'])}, the median of {profile['runs']}")
+    sites = {subgraph["function"]: subgraph["site"] or "." for subgraph in subgraphs}
+    for part in profile["parts"]:
+        if "call" in part:
+            what = f"@{sites.get(part['function'], '.')} {part['call']}"
+        else:
+            what = f"copy {part['copy']} from {part['src']} to {part['dst']}"
+        typer.echo(f"  {what}: {seconds_text(part['seconds'])}")

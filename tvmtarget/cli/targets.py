@@ -263,9 +263,7 @@ _INSTEAD = {
     "--timeout": "write --seconds N, for the whole command",
     "--device": "the target names the device, as in --target cuda",
     "--fill-mode": "write --input FILE, with arrays by the names of inputs",
-    **dict.fromkeys(
-        ("--print-time", "--benchmark", "--repeat", "--number"), "Executable.profile times a run in Python"
-    ),
+    **dict.fromkeys(("--print-time", "--benchmark", "--repeat", "--number"), "write --profile N, to time N runs"),
     **dict.fromkeys(("--rpc-key", "--rpc-tracker", "--hostname", "--port"), "write --scheduler, with --runtime dask"),
     "--inputs": "write --input FILE",
     "--outputs": "write --output FILE",
