@@ -15,7 +15,6 @@ import pytest
 import tvmtarget as tt
 from tvmtarget.autotune.search.process import Limits
 from tvmtarget.errors import ArgumentError
-from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.argument_types import check_arguments
 
 MODULE = tt.IRModule.parse("func @main(%x: float32[n]) opsets(onnx=17) { %y = onnx.Relu(%x) return %y }")
@@ -48,7 +47,7 @@ LOG = tt.TuningLog("memory:")
         (lambda: LOG.export(None), "path of TuningLog.export is a text or a path, not None"),
         (lambda: tt.specialize(MODULE, {"n": "2"}), r"dims\['n'\] of specialize is a whole number, not '2'"),
         (lambda: tt.with_buckets(MODULE, [{"n": 2}, 3]), r"buckets\[1\] of with_buckets is a mapping of .*, not 3"),
-        (lambda: tt.search_tags(default_registry(), [1]), r"words\[0\] of search_tags is a text, not 1"),
+        (lambda: tt.search_tags([1]), r"words\[0\] of search_tags is a text, not 1"),
         (lambda: tt.Constraint.at_any(5), "paths of Constraint.at_any is an iterable of texts, not 5"),
         (lambda: tt.reject("SHAPE_DYNAMIC", 5), "message of reject is a text, not 5"),
         (lambda: tt.reject("SHAPE_DYNAMIC", dims="n"), "dims of reject is an iterable, not 'n'"),

@@ -234,6 +234,8 @@ def test_modules_are_frozen_and_changed_by_replacement():
     assert str(m.constrain("r", "@cpu").main.body[0].constraint) == "@cpu"
     with pytest.raises(UnknownNameError, match="no function or op 'rr'; did you mean 'r'"):
         m.constrain("rr", "@cpu")
+    with pytest.raises(UnknownNameError, match="no function or op 'op:Relu'; pass operators and globs to decompose"):
+        m.constrain("op:Relu", "@cpu")
     with pytest.raises(UnknownNameError, match="no function 'mian' in the module; did you mean 'main'"):
         m["mian"]
 

@@ -44,11 +44,11 @@ def shipped():
     ],
 )
 def test_words_find_the_tag_that_people_mean(shipped, words, first):
-    assert search_tags(shipped, words)[0] == first
+    assert search_tags(words, registry=shipped)[0] == first
 
 
 def test_the_number_of_devices_is_a_word(shipped):
-    found = search_tags(shipped, "h100 8")
+    found = search_tags("h100 8", registry=shipped)
     assert {"aws/p5.48xlarge", "azure/standard_nd96isr_h100_v5", "gcp/a3-highgpu-8g", "nvidia/hgx-h100"} < set(found)
     assert "aws/p5.4xlarge" not in found
 
@@ -62,48 +62,48 @@ def test_the_number_of_devices_is_a_word(shipped):
     ],
 )
 def test_numbers_of_devices_are_no_parts_of_names(shipped, words, first):
-    assert search_tags(shipped, words)[0] == first
+    assert search_tags(words, registry=shipped)[0] == first
 
 
 @pytest.mark.parametrize("words", ["8x h100", "8xH100", "8 x h100", "h100 x8", "8 gpu h100", "h100 8 gpus"])
 def test_the_number_of_devices_is_written_in_many_ways(shipped, words):
-    found = search_tags(shipped, words)
+    found = search_tags(words, registry=shipped)
     assert found[0] == "nvidia/dgx-h100"
     assert {"aws/p5.48xlarge", "azure/standard_nd96isr_h100_v5", "nvidia/dgx-h100"} < set(found)
 
 
 def test_a_search_for_a_number_finds_no_longer_number(shipped):
-    assert search_tags(shipped, "c5.4xlarge") == ("aws/c5.4xlarge",)
-    assert "azure/standard_d48s_v5" not in search_tags(shipped, "standard d4s v5")
+    assert search_tags("c5.4xlarge", registry=shipped) == ("aws/c5.4xlarge",)
+    assert "azure/standard_d48s_v5" not in search_tags("standard d4s v5", registry=shipped)
 
 
 def test_tags_are_ordered_by_how_well_they_match():
     names = ("a/box.20", "a/box.3", "b/box", "c/box2", "d/boxer", "e/x-box", "f/mailbox")
     registry = Registry().with_tags(dict.fromkeys(names, "llvm"))
-    assert search_tags(registry, "box") == ("b/box", "a/box.3", "a/box.20", "e/x-box", "c/box2", "d/boxer")
-    assert search_tags(registry, "box 3")[0] == "a/box.3"
+    assert search_tags("box", registry=registry) == ("b/box", "a/box.3", "a/box.20", "e/x-box", "c/box2", "d/boxer")
+    assert search_tags("box 3", registry=registry)[0] == "a/box.3"
     # Letters within a word count only where nothing else is found.
-    assert search_tags(registry, "ilbo") == ("f/mailbox",)
+    assert search_tags("ilbo", registry=registry) == ("f/mailbox",)
 
 
 def test_every_name_finds_its_tag_first(shipped):
     for name in [*shipped][::200]:
-        assert search_tags(shipped, name)[0] == name
-        assert name in search_tags(shipped, name.partition("/")[2])
+        assert search_tags(name, registry=shipped)[0] == name
+        assert name in search_tags(name.partition("/")[2], registry=shipped)
 
 
 def test_all_tags_match_no_words_in_their_order(shipped):
-    assert search_tags(shipped, "", among=["b", "a"]) == ("b", "a")
-    assert set(search_tags(shipped, [])) == {*shipped, *shipped.abstract("config")}
+    assert search_tags("", registry=shipped, among=["b", "a"]) == ("b", "a")
+    assert set(search_tags([], registry=shipped)) == {*shipped, *shipped.abstract("config")}
 
 
 def test_a_word_has_letters_or_digits(shipped):
     with pytest.raises(TargetError, match="a word to search for has letters or digits, not '--'"):
-        search_tags(shipped, ["h100", "--"])
+        search_tags(["h100", "--"], registry=shipped)
 
 
 def test_words_that_match_nothing_have_closest_tags(shipped):
-    assert search_tags(shipped, "jetzon nanno") == ()
+    assert search_tags("jetzon nanno", registry=shipped) == ()
     assert closest_tags(shipped, "jetzon nanno", limit=1) == ("nvidia/jetson-nano",)
 
 

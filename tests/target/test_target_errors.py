@@ -75,6 +75,7 @@ ARGUMENTS = [
     (lambda: Target(5), "'kind' is the name of a kind, not 5"),
     (lambda: Target("zz"), "unknown kind 'zz'"),
     (lambda: Target.parse("gpu"), "unknown kind 'gpu'; did you mean 'cuda' or 'rocm' or 'opencl'?"),
+    (lambda: Target.parse("[cpu=llvm]")["cpu"], "'cpu' is a child and no attribute; write target.at('cpu')"),
     (lambda: Target("llvm", 5), "attributes are a mapping of names to values, not 5"),
     (lambda: Target("llvm", {5: 1}), "kind 'llvm' has no attribute 5"),
     (lambda: Target("llvm", targets="x"), "'targets' is a list of targets, not 'x'"),

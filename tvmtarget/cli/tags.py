@@ -70,7 +70,7 @@ def list_tags(
     if constraint is not None:
         names = _satisfying(registry, constraint)
     try:
-        found = search_tags(registry, words or (), among=names)
+        found = search_tags(words or (), registry=registry, among=names)
     except TargetError as error:
         raise typer.BadParameter(str(error)) from error
     if families:

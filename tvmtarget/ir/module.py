@@ -516,7 +516,9 @@ class IRModule:
         if old is None or name not in sources:
             known = sources if function is not None else sources.union(self.by_name)
             what = f"op {name!r} in function {function!r}" if function is not None else f"function or op {name!r}"
-            raise UnknownNameError(f"no {what}{did_you_mean(name, known)}")
+            is_pattern = name.startswith("op:") or any(letter in name for letter in "*?[")
+            fix = "; pass operators and globs to decompose, as where" if is_pattern else did_you_mean(name, known)
+            raise UnknownNameError(f"no {what}{fix}")
         body = tuple(replace(call, constraint=parsed) if call.source == name else call for call in old.body)
         return self.with_function(old.replace(body=body))
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from tvmtarget.errors import TargetError
 from tvmtarget.tags.files import TagInfo
-from tvmtarget.tags.registry import Registry
+from tvmtarget.tags.registry import Registry, default_registry
 from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.problems import shown
 
@@ -61,13 +61,13 @@ _PARTS = re.compile(r"[^\W_]+")
 
 @check_arguments
 def search_tags(
-    registry: Registry, words: str | Iterable[str], *, among: Iterable[str] | None = None
+    words: str | Iterable[str], *, registry: Registry | None = None, among: Iterable[str] | None = None
 ) -> tuple[str, ...]:
     """Find tags by words of their names and descriptions.
 
     Args:
-        registry: The registry of tags.
         words: Words in any order, or a text of words; without words, all tags match, in the order of `among`.
+        registry: The registry of tags; by default that of this process, which `Target.parse` uses.
         among: Names of the tags to search; by default all that the registry lists, and the configurations `config/*`.
 
     Returns:
@@ -76,11 +76,11 @@ def search_tags(
     Raises:
         TargetError: A word has no letters or digits.
 
-    >>> from tvmtarget.tags.registry import default_registry
-    >>> search_tags(default_registry(), "jetson nano")[0], search_tags(default_registry(), ["rpi5"])[0]
+    >>> search_tags("jetson nano")[0], search_tags(["rpi5"])[0]
     ('nvidia/jetson-nano', 'raspberry-pi/5')
     """
     query = _read_words(words)
+    registry = default_registry() if registry is None else registry
     searched = _searched(registry) if among is None else among
     if not query:
         return tuple(searched)

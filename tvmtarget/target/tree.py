@@ -427,7 +427,14 @@ class Target(TargetNode):
             UnknownNameError: the kind has no such attribute.
         """
         kind = find_kind(self.kind)
-        return self.attrs.get(name) if kind is None else read_attribute(kind, self.attrs, name)
+        if kind is None:
+            return self.attrs.get(name)
+        try:
+            return read_attribute(kind, self.attrs, name)
+        except UnknownNameError:
+            if isinstance(name, str) and self.child(name) is not None:
+                raise UnknownNameError(f"{name!r} is a child and no attribute; write target.at({name!r})") from None
+            raise
 
     def __contains__(self, path: object) -> bool:
         """Whether a path names a node of the tree, or a value that is stated or has a default.
