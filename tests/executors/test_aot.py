@@ -13,7 +13,7 @@ from models import DIGITS, EXAMPLES, inputs_of, light, small
 from onnx import TensorProto, checker, helper, load, numpy_helper, parser, save, shape_inference
 
 import tvmtarget as tt
-from tvmtarget.backends.c.project import c_identifier
+from tvmtarget.backends.c.identifiers import c_identifier
 from tvmtarget.errors import BackendError, InfeasibleError, RunError, TargetError
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tvmtarget.backends.c.build_files import BUILD_FILES
+from tvmtarget.backends.c.identifiers import c_identifier
 from tvmtarget.backends.c.memory_plan import Pool
 from tvmtarget.backends.c.program import (
     CProgram,
@@ -22,7 +24,7 @@ from tvmtarget.backends.c.program import (
     open_program,
     shared_library,
 )
-from tvmtarget.backends.c.project import BUILD_FILES, CProject, c_identifier
+from tvmtarget.backends.c.project import CProject
 from tvmtarget.backends.c.static_function import (
     C_TYPES,
     CopyTensor,

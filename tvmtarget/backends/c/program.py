@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tvmtarget.backends.c.project import GCC_OPTIONS, CProject, c_identifier
+from tvmtarget.backends.c.build_files import GCC_OPTIONS
+from tvmtarget.backends.c.identifiers import c_identifier
+from tvmtarget.backends.c.project import CProject
 from tvmtarget.backends.c.static_function import Tensor
 from tvmtarget.backends.protocol import Array
 from tvmtarget.compile_cache import CompileCache

@@ -19,67 +19,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tvmtarget.backends.c.build_files import cmake_lists, makefile
+from tvmtarget.backends.c.identifiers import c_identifier
 from tvmtarget.backends.c.memory_plan import Buffer, MemoryPlan, Place, Pool, plan_memory
 from tvmtarget.backends.c.static_function import C_TYPES, CopyTensor, Kernel, KernelCall, StaticFunction, Tensor
 from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import BackendError, raise_all
 
-__all__ = ["BUILD_FILES", "GCC_OPTIONS", "CProject", "Interface", "c_identifier"]
+__all__ = ["CProject", "Interface"]
 
 Interface: TypeAlias = Literal["c", "packed"]
 
-BUILD_FILES = ("Makefile", "CMakeLists.txt")
-
-# Options for speed of GCC 12. Only so it unrolls the loops of register tiles and of windows, and leaves their sums in
-# registers; -O3 keeps those in memory (squeezenet takes twice as long). benchmarks/README.md has the figures. It makes
-# vectors of comparisons of floats, as in exp, only where nobody reads the flags of exceptions.
-GCC_OPTIONS = (
-    "-O2",
-    "-fvect-cost-model=dynamic",
-    "-fpeel-loops",
-    "-funroll-loops",
-    "-fno-tree-pre",
-    "-fno-trapping-math",
-    "--param=max-completely-peeled-insns=2000",
-    "--param=max-completely-peel-times=32",
-)
-
 _LARGE = 1 << 20  # bytes of constants, for whose text a C compiler takes a second
 _RUNTIME = Path(__file__).parent / "runtime"
-# ISO/IEC 9899:2024 6.4.1 and ISO/IEC 14882:2020 5.11, as headers are also compiled as C++, and macros that GCC defines
-# without -std=c99.
-_WORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const
-constexpr const_cast continue decltype default delete do double dynamic_cast else enum explicit export extern false
-float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private
-protected public register reinterpret_cast restrict return short signed sizeof static static_assert static_cast
-struct switch template this thread_local throw true try typedef typeid typename union unsigned using virtual void
-volatile wchar_t while xor xor_eq char8_t co_await co_return co_yield concept consteval constinit requires typeof
-typeof_unqual _Alignas _Alignof _Atomic _BitInt _Bool _Complex _Decimal128 _Decimal32 _Decimal64 _Float128 _Float16
-_Float32 _Float32x _Float64 _Float64x _Generic _Imaginary _Noreturn _Pragma _Static_assert _Thread_local errno i386
-linux math_errhandling mips sparc unix HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL BUFSIZ EOF I complex imaginary
-stderr stdin stdout SEEK_CUR SEEK_END SEEK_SET
-"""
-_KEYWORDS = frozenset(_WORDS.split())
-# Macros: limits of integers in stdint.h, constants of math.h, and those of our own headers. Types of fields, which a
-# field of C++ cannot be named by. And names that C reserves for compilers, such as `__LINE__`.
-_RESERVED = re.compile(
-    r"[A-Z0-9_]+_(MIN|MAX)|(FP|MATH|TVMGEN|TVMTARGET)_\w+|M_(E|LN|LOG|PI|SQRT|[12]_)\w*|u?int\d+_t|size_t|__.*|\d.*|"
-)
 _MAX_BYTES = 2**31 - 1  # of a buffer: index arithmetic of kernels has 32 bits
-
-
-def c_identifier(name: str) -> str:
-    """Return a name as an identifier of C and C++.
-
-    Args:
-        name: any text.
-
-    Returns:
-        The text with `_` for each character that identifiers have not, and before digits, keywords and reserved names.
-    """
-    text = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return f"_{text}" if _RESERVED.fullmatch(text) or text in _KEYWORDS else text
 
 
 @dataclass(frozen=True)
@@ -362,7 +315,7 @@ class CProject:
             MemoryTooSmallError: the values do not fit into the pools.
         """
         self.check()
-        texts = {f"include/{name}": (_RUNTIME / name).read_text() for name in ("tvmtarget_crt.h",)}
+        texts = {"include/tvmtarget_crt.h": (_RUNTIME / "tvmtarget_crt.h").read_text()}
         texts[f"include/{self.prefix}.h"] = self._header()
         texts[f"src/{self.prefix}_internal.h"] = self._internal_header()
         texts["src/tvmtarget_crt.c"] = (_RUNTIME / "tvmtarget_crt.c").read_text()
@@ -381,8 +334,8 @@ class CProject:
             files[f"src/{self.prefix}_packed.c"] = self._packed_source().encode()
         if is_assembled or not self.constants_in_code:
             files[f"{self.prefix}_constants.bin"] = self.constants_file()
-        files["Makefile"] = self._makefile(files).encode()
-        files["CMakeLists.txt"] = self._cmake(files).encode()
+        files["Makefile"] = makefile(self.prefix, files).encode()
+        files["CMakeLists.txt"] = cmake_lists(self.prefix, files, uses_math=self._uses_math).encode()
         files["report.json"] = (json.dumps(self.report(), indent=1) + "\n").encode()
         return files
 
@@ -816,44 +769,6 @@ class CProject:
         yield f"  for (i = 0; i < sizeof {self.prefix}_entries / sizeof {self.prefix}_entries[0]; ++i)"
         yield f"    if (strcmp({self.prefix}_entries[i].name, name) == 0) return {self.prefix}_entries[i].function;"
         yield "  return NULL;\n}"
-
-    def _makefile(self, files: Iterable[str]) -> str:
-        sources = " ".join(name for name in files if name.endswith(".c"))
-        objects = " ".join(name for name in files if name.endswith(".o"))
-        return "\n".join(
-            [
-                f"# Builds lib{self.prefix}.a: make CC=aarch64-linux-gnu-gcc AR=aarch64-linux-gnu-ar",
-                "# For speed, with GCC: make CFLAGS='" + " ".join(GCC_OPTIONS) + "'",
-                "CFLAGS ?= -O2",
-                "override CFLAGS += -std=c99 -ffp-contract=off -Wall -Wextra -pedantic -Iinclude -Isrc",
-                f"SOURCES := {sources}",
-                "BUILT := $(SOURCES:.c=.o)",
-                f"GIVEN := {objects}".rstrip(),
-                f"lib{self.prefix}.a: $(BUILT) $(GIVEN)",
-                "\trm -f $@",
-                "\t$(AR) rcs $@ $^",
-                "clean:",
-                f"\trm -f $(BUILT) lib{self.prefix}.a",
-                ".PHONY: clean",
-                "",
-            ]
-        )
-
-    def _cmake(self, files: Iterable[str]) -> str:
-        sources = "\n  ".join(name for name in files if name.endswith((".c", ".o")))
-        return "\n".join(
-            [
-                "cmake_minimum_required(VERSION 3.13)",
-                f"project({self.prefix} C)",
-                f"add_library({self.prefix} STATIC\n  {sources})",
-                f"target_include_directories({self.prefix} PUBLIC include PRIVATE src)",
-                f"set_target_properties({self.prefix} PROPERTIES C_STANDARD 99 POSITION_INDEPENDENT_CODE ON)",
-                f"target_compile_options({self.prefix} PRIVATE",
-                "  $<$<C_COMPILER_ID:GNU,Clang,AppleClang>:-ffp-contract=off>)",
-                f"target_link_libraries({self.prefix} PUBLIC m)" if self._uses_math else "",
-                "",
-            ]
-        )
 
     @cached_property
     def _uses_math(self) -> bool:
