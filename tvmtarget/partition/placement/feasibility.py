@@ -68,6 +68,7 @@ class Feasibility:
         self.leaves = tuple(program.topology.leaves())
         self._reasons: dict[tuple[int, str], Reject | None] = {}
         self._supporting: set[tuple[int, str]] = set()  # leaves that support all operations of a class
+        self._shared_reasons: dict[tuple[int, str], Reject] = {}  # why leaves support no operation of a class
         self._constraint_reasons: dict[tuple[tuple[Requirement, ...], str], Reject] = {}
         self._met: dict[tuple[Requirement, ...], npt.NDArray[np.bool_]] = {}
         self._met_by: dict[Constraint, npt.NDArray[np.bool_]] = {}
@@ -298,16 +299,26 @@ class Feasibility:
         """
         key = (index, leaf.path)
         if key not in self._reasons:
-            # Only supported operations share the answer of their class: reasons contain names.
             shared = (int(self._classes[index]), leaf.path)
             if shared in self._supporting:
                 return None
+            if shared in self._shared_reasons:
+                return self._shared_reasons[shared]
             constants = _ReadTracker(self.program.constants)
             op = replace(self.program.op(index), constants=constants)
-            self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op), op)
-            if self._reasons[key] is None and not constants.has_read:
+            reason = self._reasons[key] = self._with_true_hint(self._compute_reason(index, leaf, op), op)
+            if reason is None and not constants.has_read:
                 self._supporting.add(shared)
+            elif reason is not None and not constants.has_read and self._is_of_class(reason, index):
+                self._shared_reasons[shared] = reason
         return self._reasons[key]
+
+    def _is_of_class(self, reason: Reject, index: int) -> bool:
+        """Return whether a reason holds for all operations of a class: it names nothing of one of them."""
+        call = self.program.body[index]
+        names = (call.source, *call.inputs, *(output.name for output in call.outputs))
+        is_general = index not in self.program.bodies and STATIC_INPUTS not in reason.hint
+        return is_general and not any(name in str(reason) for name in names if name)
 
     def _with_true_hint(self, reason: Reject | None, op: Op) -> Reject | None:
         """Leave out the advice to make inputs static where sizes depend on data, or it is an input that is needed."""
