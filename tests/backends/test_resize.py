@@ -162,6 +162,16 @@ CUBIC = [
 ]
 
 
+@pytest.mark.parametrize("dtype", ["int32", "double"])
+def test_numbers_that_single_precision_does_not_hold_are_resized_exactly(dtype):
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g ({dtype}[1,1,2,3] x) => ({dtype}[1,1,4,6] y) <float[4] scales = {{1, 1, 2, 2}}> {{
+        y = Resize<mode = "nearest">(x, , scales) }}""")
+    x = np.array([2**24 + 1, 2**31 - 1, -(2**30) - 1, -(2**31), 0, 5], "int32").reshape(1, 1, 2, 3)
+    x = x if dtype == "int32" else x + 0.125
+    np.testing.assert_array_equal(tt.build(proto, "llvm")(x), x.repeat(2, 2).repeat(2, 3), strict=True)
+
+
 @pytest.mark.parametrize("size", [(13, 4), (1, 20)])
 def test_images_of_symbolic_dimensions_are_resized_cubically(size):
     inputs = {"x": image(2, 3, 6, 5), "like": image(2, 3, *size)}

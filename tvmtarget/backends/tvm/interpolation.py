@@ -86,7 +86,8 @@ def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[
 
     def compute(operand: Any, spatial: Sequence[Size]) -> Any:  # noqa: ANN401
         before, after = operand.shape, [*operand.shape[:2], *spatial]
-        wide = "float32" if str(operand.dtype) == "float16" else str(operand.dtype)
+        dtype = str(operand.dtype)
+        wide = "float32" if dtype == "float16" else "float64" if "int" in dtype and method != "nearest" else dtype
 
         def interpolated(indices: Sequence[Size], found: list[Size]) -> Any:  # noqa: ANN401
             axis = len(found)

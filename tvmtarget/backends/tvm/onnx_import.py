@@ -776,7 +776,10 @@ class _SymbolicImport(FittingOperands):
         return self.emitted(builder, tiled, inputs[0])
 
     def resize(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a Resize of symbolic dimensions, by scales that give no whole sizes, or of TensorFlow; None else."""
+        """Lower a Resize of symbolic dimensions, by scales that give no whole sizes, or of TensorFlow; None else.
+
+        That of numbers that float32 may not hold is lowered, too, as TVM resizes in float32.
+        """
         relax = self._tvm.relax
         names = [*node.input, *[""] * 4][:4]
         data, shape = inputs[0], self.shape(inputs[0])
@@ -788,7 +791,8 @@ class _SymbolicImport(FittingOperands):
             after = self.known(names[3]) or self.read_sizes(builder, inputs[3])
         is_static = all(self.value(size) is not None for size in (*shape[2:], *after[2:]))
         is_known = self.attribute(node, "coordinate_transformation_mode", b"").decode() != OF_TENSORFLOW
-        if is_static and is_known and self._are_whole(shape, factors):
+        is_narrow = str(data.ty.dtype.dtype) in _IN_FLOAT32
+        if is_static and is_known and is_narrow and self._are_whole(shape, factors):
             if names[3]:  # which the importer reads only the spatial sizes of
                 inputs[3] = relax.const(np.array([1, 1, *map(self.value, after[2:])], "int64"), "int64")
             return None
@@ -1096,6 +1100,9 @@ class _SymbolicImport(FittingOperands):
 
 
 _Lowering: TypeAlias = Callable[[_SymbolicImport, Builder, NodeProto, "list[Expr]"], "Expr | None"]
+# Whose values float32 holds.
+_IN_FLOAT32 = frozenset({"float16", "float32", "int8", "int16", "uint8", "uint16"})
+
 _LOWERED: dict[str, _Lowering] = {
     "Cast": _SymbolicImport.cast,
     "Col2Im": _SymbolicImport.col2im,
