@@ -514,6 +514,15 @@ def test_the_place_of_a_scalar_has_no_coordinates(value):
             tt.decompose(program, leaf)
 
 
+def test_integers_are_resized_to_their_nearest_elements_exactly():
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")
+    program = small(node, shape=(4,), scales=np.float32([2]))
+    for value in (program.graph.input[0], program.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.INT64
+    x = np.array([2**63 - 1, -(2**63), 2**53 + 1, 0])
+    np.testing.assert_array_equal(tt.build(program, "numpy")(x), x.repeat(2), strict=True)
+
+
 def test_axes_of_resize_count_from_the_last():
     node = helper.make_node(
         "Resize", ["x", "", "", "sizes"], ["y"], axes=[-1, 1], keep_aspect_ratio_policy="not_larger", mode="nearest"

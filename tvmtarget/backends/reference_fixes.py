@@ -522,7 +522,7 @@ class Resize(ReferenceResize):  # type: ignore[misc]
     """Resizing, to the sizes that engines return for scales (onnx 1.23).
 
     The evaluator also takes a length below 2 that is rounded to 1 not to be 1. `pytorch_half_pixel` defines the
-    coordinate to be 0 there. It has no negative axes.
+    coordinate to be 0 there. It has no negative axes, and moves integers of 64 bits as float64.
     """
 
     def _run(
@@ -548,8 +548,12 @@ class Resize(ReferenceResize):  # type: ignore[misc]
                     if scales is not None:
                         scales[at] = 1
             sizes = sizes if scales is None else None
-        result: tuple[Array] = super()._run(x, roi, scales, sizes, **attributes)
-        return result
+        moves = attributes.get("mode") in (None, "nearest") and mode != "tf_crop_and_resize"
+        if x.dtype not in ("int64", "uint64") or not moves:
+            result: tuple[Array] = super()._run(x, roi, scales, sizes, **attributes)
+            return result
+        (places,) = super()._run(np.arange(x.size, dtype="float64").reshape(x.shape), roi, scales, sizes, **attributes)
+        return (x.reshape(-1)[places.astype(np.intp)],)
 
 
 class RoiAlign(ReferenceRoiAlign):  # type: ignore[misc]
