@@ -117,6 +117,28 @@ def test_the_bound_of_a_plan_is_that_of_all_choices_that_keep_its_requests(tmp_p
     assert free.with_sites(list(bound.sites().values())).prediction.lower_bound == free.prediction.lower_bound
 
 
+def test_another_plan_does_not_keep_the_sites_that_a_request_moved_operations_to():
+    """`apart` pins both operations in the first plan; by other costs, or given sites, they may be elsewhere."""
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "n0"
+  %b: float32[4] = onnx.Tanh(%a) as "n1"
+  return %b
+}"""
+    module, target, options = tt.IRModule.parse(text), "[a=numpy,b=onnxruntime]", {"apart": [["n0", "n1"]]}
+    times = {("Relu", "a"): 90, ("Relu", "b"): 1, ("Tanh", "a"): 1, ("Tanh", "b"): 90}
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {"a": {"launch": 1}, "b": {"launch": 1}},
+        "ops": [{"match": {"op": op}, "site": site, "time": time} for (op, site), time in times.items()],
+    }
+    plan = tt.decompose(module, target, **options)
+    assert plan.sites() == {"n0": "a", "n1": "b"}
+    again, anew = plan.with_costs(costs), tt.decompose(module, target, costs, **options)
+    assert again.sites() == {"n0": "b", "n1": "a"}
+    assert (str(again.module), again.prediction) == (str(anew.module), anew.prediction)
+    assert plan.with_sites(["b", "a"]).sites() == again.sites()
+
+
 def test_names_and_globs_are_those_of_where(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
     where = {"conv1": "@a", "conv2": "@b?", "conv3": "@c?"}

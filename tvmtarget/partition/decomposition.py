@@ -258,7 +258,8 @@ class Decomposition:
 
     `root` is the tree of subgraphs and `outlined` the functions made of it. `estimates` and `prediction` are there if
     sites were chosen by cost, and `throughput` if there are several machines then. `reused` counts what an earlier
-    plan contributed. `decisions` are the records of all stages.
+    plan contributed. `decisions` are the records of all stages. `prepared` is `feasibility` before operations were
+    pinned to keep groups and limits, as far as another one is known.
     """
 
     module: IRModule
@@ -272,6 +273,12 @@ class Decomposition:
     throughput: Throughput | None = None
     reused: CacheUse = NOTHING
     decisions: tuple[Decision, ...] = ()
+    prepared: Feasibility | None = None
+
+    @property
+    def unpinned(self) -> Feasibility:
+        """What fits where by the request alone, from which other plans are made."""
+        return self.prepared or self.feasibility
 
     @property
     def options(self) -> PartitionOptions:

@@ -123,7 +123,8 @@ def plan_request(
         UnknownNameError: for names of no operation or site.
         ModelError: if the module is not valid.
     """
-    return within_memory(request, feasibility or prepare(request), sites)
+    feasibility = feasibility or prepare(request)
+    return replace(within_memory(request, feasibility, sites), prepared=feasibility)
 
 
 # Preparation: once for a request

@@ -375,13 +375,13 @@ class Plan(Decomposition):
 
         Args:
             request: this plan's own unless given.
-            feasibility: this plan's own unless given; it has to belong to the request.
+            feasibility: this plan's own, before groups and limits, unless given; it has to belong to the request.
             sites: paths by operation name that stay as they are wherever they are allowed.
 
         Returns:
             The plan.
         """
-        return Plan.of(plan_request(request or self.request, feasibility or self.feasibility, sites))
+        return Plan.of(plan_request(request or self.request, feasibility or self.unpinned, sites))
 
     def replay(self, module: IRModule) -> Plan:
         """Decompose an edited module with the operations where they were, by name.

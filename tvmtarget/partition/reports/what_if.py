@@ -60,7 +60,7 @@ def with_support(plan: Decomposition, op: str, site: str) -> Decomposition:
     """
     chosen, leaves = plan.program.ops_named(op), plan.leaves_of(site)
     assumed = plan.feasibility.assumed.union((index, leaf) for index in chosen for leaf in leaves)
-    return plan_request(plan.request, plan.feasibility.replace(assumed=assumed))
+    return plan_request(plan.request, plan.unpinned.replace(assumed=assumed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ def alternatives(plan: Decomposition) -> tuple[Alternative, ...]:
     """
     names = [call.source for call in plan.program.body]
     # Planned without costs only to learn the sites; the loop below predicts all placements with the same costs.
-    by_preference = plan_request(plan.request.without_costs(), plan.feasibility).sites()
+    by_preference = plan_request(plan.request.without_costs(), plan.unpinned).sites()
     placements = {"in order of preference": by_preference}
     placements |= {f"all on @{leaf.path or '.'}": dict.fromkeys(names, leaf.path) for leaf in plan.feasibility.leaves}
     found = [Alternative("as planned", 1.0, totals(plan))]
     for name, sites in placements.items():
-        other = plan_request(plan.request, plan.feasibility, sites)
+        other = plan_request(plan.request, plan.unpinned, sites)
         share = 1 - other.moved_from(sites) / max(1, len(sites))
         found.append(Alternative(name, share, totals(other)))
     return tuple(found)
