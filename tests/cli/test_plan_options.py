@@ -164,6 +164,9 @@ def test_a_saved_plan_is_reported_and_compared_unchanged(cli, tmp_path):
         2,
         f"error: {str(DIGITS)!r} is not a saved plan, so it needs --target, such as --target llvm\n",
     )
+    code, _, err = cli("compile", before, "-t", BOTH, "-o", tmp_path / "p.tta")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "tvmtarget.build(Plan.load(path)) builds a plan" in err
     absent = tmp_path / "absent.plan"
     assert cli("explain", absent) == (1, "", f"error: no model or plan {str(absent)!r}\n")
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvmtarget as tt
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
-from tvmtarget.partition.memory_use import memory_uses
+from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 
 WEIGHT = 64 * 64 * 4
 VALUE = 64 * 4
@@ -150,6 +150,8 @@ def test_a_reason_and_the_summary_name_the_memory():
     plan = tt.decompose(chain(5), tree(4 * VALUE - 1))
     assert "@b: no, RULE: memory 'mb' of 1023 bytes is too small for the values" in str(plan.explain("add"))
     assert "memory 'mb' of 1023 bytes: 0 bytes of weights, at most 768 bytes of values at a time" in plan.summary()
+    unknown = MemoryUse("mb", 1024, 512, 0, "", unknown=("x", "y"))
+    assert str(unknown) == "memory 'mb' of 1 KiB: 512 bytes of weights, 2 values of unknown size"
     memory = {"memory": "mb", "limit": 1023, "weights": 0, "values": 768, "op": "n1", "unknown": 0}
     assert plan.to_json()["memories"] == [memory]
 

@@ -128,12 +128,18 @@ class PartitionArguments:
 
         Raises:
             ModelError: The file is no valid model, the model has no such dimension, or a bucket is given twice.
-            UsageError: A size is not NAME=N.
+            UsageError: A size is not NAME=N, or the file is none of a model.
         """
+        from tvmtarget.artifact import is_artifact
         from tvmtarget.ir.buckets import with_buckets
         from tvmtarget.ir.module import IRModule
         from tvmtarget.ir.specialize import specialize
 
+        if is_artifact(model):
+            raise UsageError(
+                f"{str(model)!r} is no model but a program, module or plan of this library; tvmtarget explain reports "
+                "on a plan, tvmtarget run runs a program, and tvmtarget.build(Plan.load(path)) builds a plan"
+            )
         module = IRModule.from_onnx(model)
         sizes = _numbers("--dim", self.sizes, "batch=1")
         buckets = [_numbers("--bucket", [text], "batch=1") for text in self.buckets or ()]

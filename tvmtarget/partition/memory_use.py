@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from tvmtarget.human_units import bytes_text
+from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
@@ -59,11 +59,11 @@ class MemoryUse:
         return max(0, self.weights + self.values - self.limit)
 
     def __str__(self) -> str:
-        unknown = f", and {len(self.unknown)} of unknown size" if self.unknown else ""
-        return (
-            f"memory {self.memory!r} of {bytes_text(self.limit)}: {bytes_text(self.weights)} of weights, at most "
-            f"{bytes_text(self.values)} of values at a time{unknown}"
-        )
+        unknown = f"{counted(len(self.unknown), 'value')} of unknown size"
+        values = f"at most {bytes_text(self.values)} of values at a time"
+        # With all of unknown size, a peak of 0 bytes would look like one that is known.
+        used = unknown if self.unknown and not self.values else f"{values}, and {unknown}" if self.unknown else values
+        return f"memory {self.memory!r} of {bytes_text(self.limit)}: {bytes_text(self.weights)} of weights, {used}"
 
     def to_json(self) -> dict[str, object]:
         """Return bytes and the operation as data."""

@@ -169,7 +169,7 @@ def sensitivity(plan: Decomposition, op: str) -> Sensitivity:
     if time is None or plan.prediction is None:
         unknown = f"its cost on @{here or '.'} is unknown"
         why = "sites were not chosen by costs" if plan.estimates is None else unknown
-        raise TargetError(f"{op!r} has no sensitivity, as {why}; pass costs that cover it")
+        raise TargetError(f"{op!r} has no sensitivity, as {why}; pass costs (--costs) that cover it")
     longer: dict[str, int] = {}
     for leaf in plan.feasibility.leaves:
         reason = plan.feasibility.unsupported_reason(index, leaf)
