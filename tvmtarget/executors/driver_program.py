@@ -15,7 +15,7 @@ from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.control_flow import CONTROL_FLOW_FORMS
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reachable_functions
 from tvmtarget.ir.module import IRModule
-from tvmtarget.ir.types import TensorType, Type
+from tvmtarget.ir.types import TensorType, Type, rank_of
 
 __all__ = [
     "Axis",
@@ -337,7 +337,7 @@ def _control(call: Call) -> Control:
         cut=_axes(call, "scan_input", sliced),
         joined=_axes(call, "scan_output", len(joined)),
         empty=tuple(Signature.of(output.name, output.type) for output in joined),
-        param_ranks=tuple(_rank(param.type) for param in body.params),
+        param_ranks=tuple(rank_of(param.type) for param in body.params),
     )
 
 
@@ -357,7 +357,3 @@ def _numbers(call: Call, name: str, count: int) -> list[int]:
     given = call.attr(name)
     stated = [value for value in given if isinstance(value, int)] if isinstance(given, tuple) else []
     return [*stated, *[0] * count][:count]
-
-
-def _rank(type_: Type) -> int | None:
-    return len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None

@@ -44,7 +44,7 @@ from tvmtarget.ir.onnx.graph import write_call
 from tvmtarget.ir.onnx.tensors import constant_of, dense_constant_of, read_tensor, write_tensor
 from tvmtarget.ir.onnx.types import write_type
 from tvmtarget.ir.symbolic_shapes import BROADCASTING, ShapeOperands, symbolic_shape
-from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
+from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of, rank_of, type_of_array
 from tvmtarget.untrusted import limit
 
 __all__ = ["fold_constants", "folded_ops"]
@@ -308,10 +308,10 @@ class _Folding:
             for output, value in zip(call.outputs, found or (), strict=False):
                 if output.name:
                     scope.values[output.name] = value
-                    scope.types[output.name] = _type_of(output.type, value)
+                    scope.types[output.name] = type_of_array(value, output.type)
                     scope.changed.add(output.name)
                     if not is_result:
-                        constants.append(Constant(output.name, _type_of(output.type, value), value))
+                        constants.append(Constant(output.name, type_of_array(value, output.type), value))
         body = [self._with_retyped(call) for call in body] if self._retyped else body
         folded = function.replace(body=tuple(body), constants=tuple(constants))
         return _without_unused(folded, function.replace(body=tuple(before)), self._keep)
@@ -468,7 +468,7 @@ class _Folding:
             for at, (output, size) in enumerate(zip(call.outputs, sizes, strict=True))
             if output.name
         ]
-        constants = tuple(Constant(name, _type_of(None, array), array) for name, array in numbers.items())
+        constants = tuple(Constant(name, type_of_array(array), array) for name, array in numbers.items())
         return Function("split", (), tuple(body), tuple(output.name for output in call.outputs), constants)
 
     def _without_empty(self, call: Call, scope: _Scope) -> Function | None:
@@ -793,10 +793,6 @@ def _products(call: Call, scope: _Scope) -> int:
     return int(first.size) * int(second.shape[-1] if second.ndim > 1 else 1) * max(1, int(np.prod(second.shape[:-2])))
 
 
-def _type_of(stated: Type, value: _Array) -> TensorType:
-    return TensorType(stated.dtype if isinstance(stated, TensorType) else dtype_of(value.dtype), value.shape)
-
-
 def _frozen(value: _Array) -> _Array:
     """Return an array that owns its elements, so that results which are views keep no larger arrays."""
     owned = np.array(value) if value.base is not None else value
@@ -940,8 +936,7 @@ def _max_of_dims(first: Dim, second: Dim) -> Dim:
 
 def _product(call: Call, operands: Sequence[Any]) -> _Array | None:
     """Return the product of all elements of a vector."""
-    type_ = call.outputs[0].type
-    rank = len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None
+    rank = rank_of(call.outputs[0].type)
     if operands[0].ndim != 1 or rank not in (0, 1) or not all(isinstance(one, int | str) for one in operands[0]):
         return None
     found = _scalar(product_of_dims(operands[0].tolist()))

@@ -21,7 +21,7 @@ from tvmtarget.ir.onnx.tensors import constant_of, write_tensor
 from tvmtarget.ir.onnx.types import read_type, write_type
 from tvmtarget.ir.resized_sizes import resized, scales_at
 from tvmtarget.ir.symbolic_shapes import integers_of
-from tvmtarget.ir.types import Dim, TensorType, Type, dtype_of
+from tvmtarget.ir.types import Dim, TensorType, Type, type_of_array
 from tvmtarget.python_process import python_command, python_environment
 
 __all__ = ["infer_call", "infer_shapes", "infer_types", "with_contrib_types"]
@@ -488,7 +488,7 @@ def infer_call(
         imports = [onnx.helper.make_opsetid(name, version) for name, version in opsets]
         operand_types = {name: write_type(types.get(name), what=name) for name in names}
         data = {
-            name: write_tensor(Constant(name, _type_of(types.get(name), value), value))
+            name: write_tensor(Constant(name, type_of_array(value, types.get(name)), value))
             for name in names
             if (value := values.get(name)) is not None and value.size <= _SMALL
         }
@@ -519,10 +519,6 @@ def infer_call(
         ValueError,
     ):
         return own
-
-
-def _type_of(stated: Type, value: np.ndarray[Any, Any]) -> TensorType:
-    return TensorType(stated.dtype if isinstance(stated, TensorType) else dtype_of(value.dtype), value.shape)
 
 
 def _with_signature(call: Call, functions: Mapping[str, Function]) -> Call:

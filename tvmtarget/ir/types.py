@@ -23,6 +23,8 @@ __all__ = [
     "Type",
     "dtype_of",
     "numpy_dtype",
+    "rank_of",
+    "type_of_array",
 ]
 
 Dim: TypeAlias = "int | str | None"
@@ -193,6 +195,31 @@ def dtype_of(dtype: np.dtype[Any]) -> str:
         return "string"
     name = dtype.name.replace("_", "")
     return _ALIASES.get(name, name)
+
+
+def rank_of(type_: Type) -> int | None:
+    """Return the number of dimensions of a tensor.
+
+    Args:
+        type_: the type of a value.
+
+    Returns:
+        The rank; None if it is unknown, or the value is no tensor.
+    """
+    return len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None
+
+
+def type_of_array(array: np.ndarray[Any, Any], stated: Type = None) -> TensorType:
+    """Return the type of an array.
+
+    Args:
+        array: the array.
+        stated: the type that a program states, whose element type may be one that numpy has no name for.
+
+    Returns:
+        The type, with the shape of the array.
+    """
+    return TensorType(stated.dtype if isinstance(stated, TensorType) else dtype_of(array.dtype), array.shape)
 
 
 # Element types that numpy lacks, by ONNX's name, and their names in ml_dtypes.

@@ -18,7 +18,7 @@ from tvmtarget.ir.dim_expressions import symbols_of
 from tvmtarget.ir.function import Call, Function, Value
 from tvmtarget.ir.inference import infer_call
 from tvmtarget.ir.names import Names
-from tvmtarget.ir.types import Dim, TensorType, Type
+from tvmtarget.ir.types import Dim, TensorType, Type, rank_of
 
 __all__ = ["changed_carried_types", "with_open_carried_dimensions"]
 
@@ -131,7 +131,7 @@ class _Opening:
         params = list(region.params)
         for argument in body_arguments(call):
             param, first = params[argument.param], types.get(call.inputs[argument.operand])
-            is_open = _rank(param.type) is None and param.name not in self._varying
+            is_open = rank_of(param.type) is None and param.name not in self._varying
             if is_open and isinstance(first, TensorType) and first.shape is not None:
                 symbols = (
                     self._names.fresh(re.sub(r"\W", "_", f"{param.name}_{at}")) for at in range(len(first.shape))
@@ -143,14 +143,14 @@ class _Opening:
 
     def _inferred(self, call: Call, types: Mapping[str, Type]) -> Call:
         """Return an operation with results of known rank, where that follows from last values of states."""
-        if all(_rank(one.type) is not None for one in call.outputs if one.name):
+        if all(rank_of(one.type) is not None for one in call.outputs if one.name):
             return call
         found = infer_call(call, types, self._values, self._opsets)
         pairs = [(one, found.get(one.name)) for one in call.outputs]
         return replace(
             call,
             outputs=tuple(
-                replace(one, type=type_) if _rank(one.type) is None and _rank(type_) is not None else one
+                replace(one, type=type_) if rank_of(one.type) is None and rank_of(type_) is not None else one
                 for one, type_ in pairs
             ),
         )
@@ -208,11 +208,11 @@ def _changed_ranks(call: Call) -> list[str]:
     """List the parameters of a loop whose ranks are not those of the values after an iteration."""
     (_, region) = call.regions[0]
     pairs = [(region.params[one.param], region.types.get(region.results[one.result])) for one in body_arguments(call)]
-    return [param.name for param, after in pairs if _rank(param.type) is not None and _rank(param.type) != _rank(after)]
-
-
-def _rank(type_: Type) -> int | None:
-    return len(type_.shape) if isinstance(type_, TensorType) and type_.shape is not None else None
+    return [
+        param.name
+        for param, after in pairs
+        if rank_of(param.type) is not None and rank_of(param.type) != rank_of(after)
+    ]
 
 
 def _without_dims(value: Value) -> Value:
