@@ -151,9 +151,9 @@ def build(
         "jobs": jobs,
     }
     # A plan is built as it is.
-    build = build_plan if isinstance(module, Plan) else _build_movable
+    build_with = build_plan if isinstance(module, Plan) else _build_movable
     if log is None:
-        return build(plan, None, settings, mod_name, **options)
+        return build_with(plan, None, settings, mod_name, **options)
     from tvmtarget.building.tuned_schedules import SAME_DEVICE, TunedChoices, opened_log  # most builds have no log
 
     with opened_log(log) as opened:
@@ -161,7 +161,7 @@ def build(
         # A log may choose the kernels and settings of a plan, but not its placement.
         if not isinstance(module, Plan):
             plan = choices.placed(plan)
-        return build(plan, choices, settings, mod_name, **options)
+        return build_with(plan, choices, settings, mod_name, **options)
 
 
 _MOST_MOVED = 16  # plans of one build

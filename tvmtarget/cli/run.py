@@ -225,7 +225,7 @@ def run(
             "--profile",
             min=1,
             metavar="N",
-            help="Run N times more, and print the median time of a run, and of each call and copy in it.",
+            help="Print the median times of N more runs, and of each call and copy in a run.",
             show_default=False,
         ),
     ] = None,
@@ -308,11 +308,11 @@ def _profile(exe: Executable, arrays: Mapping[str, Any], runs: int) -> dict[str,
     wholes: list[int] = []
     parts: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number in range(runs):
-        events: list[Event] = []
         begin = perf_counter_ns()
-        exe.run(arrays, record=events.append)
+        exe.run(arrays)
         wholes.append(perf_counter_ns() - begin)
-        for event in events:
+        # Apart from the whole, as drivers with loops, which may be compiled, are interpreted while parts are recorded.
+        for event in exe.profile(arrays):
             if isinstance(event, CallEvent):
                 part = {"call": event.call or event.function, "function": event.function}
             else:
