@@ -299,7 +299,9 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     import difflib  # only messages need it, and reading a target is to start fast
 
     names: Sequence[str] = sorted({*candidates} - {""})  # the root of a tree has no name
-    near = difflib.get_close_matches(value, names, n=3, cutoff=0.6)
+    # The hyphens of options are alone a third of a short one.
+    bare = {name.lstrip("-"): name for name in reversed(names)}
+    near = [bare[one] for one in difflib.get_close_matches(value.lstrip("-"), sorted(bare), n=3, cutoff=0.6)]
     if near:
         return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
     if names and len(names) <= 24:

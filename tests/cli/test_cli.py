@@ -81,6 +81,8 @@ def test_check_reports_nan_and_infinities(cli, tmp_path):
         (["compile", DIGITS, "-t", "llvm"], "missing option '--output' / '-o'; see `tvmtarget compile --help`"),
         (["diff", "llvm"], "missing argument 'right'; see `tvmtarget diff --help`"),
         (["explain", DIGITS, "--draw", "svg"], "'svg' is not one of 'dot', 'mermaid'; see `tvmtarget explain --help`"),
+        (["run", DIGITS, "--verbose"], "no such option --verbose; see `tvmtarget run --help`"),
+        (["run", DIGITS, "--chekc"], "no such option --chekc; did you mean '--check'?"),
         (["bench"], "no such command 'bench'; see `tvmtarget --help`"),
         (["log", "show"], "no such command 'show'; see `tvmtarget log --help`"),
     ],

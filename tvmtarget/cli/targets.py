@@ -153,7 +153,8 @@ def tvmc_options(context: typer.Context) -> list[str]:
         name = word.partition("=")[0]
         _reject_replaced(name)
         if name.startswith("-") and name.split("-")[2:3] not in ([role] for role in _ROLES):
-            raise UsageError(f"no such option {name}{did_you_mean(name, flags)}")
+            near = did_you_mean(name, flags) or f"; see `{context.command_path} --help`"
+            raise UsageError(f"no such option {name}{near}")
     return context.args
 
 
