@@ -75,6 +75,7 @@ _OUTPUT_OPTIONS = frozenset(
         "--doc",
         "--no-cache",
         "--jobs",
+        "--profile",
         "--self-test",
         "--self-test-input",
     }
