@@ -327,6 +327,14 @@ def test_nan_is_neither_less_nor_greater_and_infinities_shrink():
     )
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
+def test_only_zero_is_false(dtype):
+    numbers = [np.nan, np.inf, -np.inf, 1e-40, 0.0, -0.0] if dtype == "float32" else [-(2**31), 2**31 - 1, 0, -1]
+    cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.BOOL)
+    like = helper.make_node("CastLike", ["x", "truth"], ["z"])
+    compared([cast, like], {"x": np.array(numbers, dtype)}, {"y": "bool", "z": "bool"}, truth=np.array(True))
+
+
 @pytest.mark.parametrize("largest", [0, 1])
 def test_of_equal_values_the_first_are_taken(largest):
     x = np.random.default_rng(0).integers(0, 4, (3, 50)).astype("float32")

@@ -552,6 +552,18 @@ def _comparison(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         add("Not", [add("Equal", [add("Sub", [add("Max", [a, b]), a]), zero])], node.output[0])
 
 
+def _truth(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    """Write a cast to bool as a comparison with 0: OpenVINO makes false of NaN and of the least int32 (2026.4)."""
+    x, *like = node.input
+    dtype = _dtype(builder, x)
+    is_truth = _dtype(builder, like[0]) == "bool" if like else attributes_of(node)["to"] == onnx.TensorProto.BOOL
+    if not is_truth or dtype not in ("float16", "float32", "int32", "int64"):
+        builder.nodes.append(node)
+        return
+    is_zero = builder.add("Equal", [x, builder.constant(np.array(0, dtype), x)])
+    builder.add("Not", [is_zero], node.output[0])
+
+
 def _shrunk(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
     """Write choices: OpenVINO multiplies by 0, which is NaN for infinities (2026.4)."""
     (x,), attributes, add = node.input, attributes_of(node), builder.add
@@ -587,6 +599,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"), _reduction),
     "ReduceSum": _sum,
     "AveragePool": _averages,
+    **dict.fromkeys(("Cast", "CastLike"), _truth),
     "Celu": EXPANSIONS["Celu"],
     "Clip": _clipped,
     "Compress": _compression,
