@@ -590,6 +590,19 @@ def test_recurrent_networks_of_computed_sizes_run_of_nothing(kind, where):
         assert (found["y"].shape, found["h"].any()) == ((2, 0, 1, 2, 2), False)
 
 
+@pytest.mark.parametrize("read", ["t", "u"])
+def test_texts_that_a_loop_collects_stay_where_they_are(read):
+    body = f"""(int64 i, bool c, string[2] u) => (bool d, string[2] v, string[2] s)
+        {{ d = Identity(c) v = Identity(u) s = Identity({read}) }}"""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]>
+        g (string[2] t, string[2] q, int64 n) => (string[2] r, string[k,2] y, string[2] z)
+        {{ r, y = Loop(n, , q) <body = b {body}> z = Identity(t) }}""")
+    t, q = np.array(["a", "b"], object), np.array(["p", "q"], object)
+    results = tt.build(model, "onnxruntime").run({"t": t, "q": q, "n": np.array(3)})
+    assert [results[name].tolist() for name in "rz"] == [q.tolist(), t.tolist()]
+    assert results["y"].tolist() == 3 * [t.tolist() if read == "t" else q.tolist()]
+
+
 @pytest.mark.parametrize(
     ("axis", "places"), [(0, np.array([2, -1])), (1, np.array(1)), (-2, np.array([[0, 1], [1, 1]], "int32"))]
 )

@@ -246,12 +246,16 @@ _Types: TypeAlias = Mapping[str, TypeProto.Tensor]
 _Constants: TypeAlias = Mapping[str, TensorProto]
 
 
+_FIRST_WHERE = 9  # the version of ONNX that added Where
+
+
 def _guarded(source: bytes, graph: GraphProto) -> bytes:
     """Return the model of a graph whose recurrent networks of computed sizes run only if they have elements.
 
     Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
     a Gemm that may have no terms is an operation of its own, reductions of what may be empty count axes from 0, slices
-    that may be empty are compared with one more element, and blocks of texts are gathered by GatherND.
+    that may be empty are compared with one more element, blocks of texts are gathered by GatherND, and what loops
+    collect of texts are copies.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in nodes_in(graph):
@@ -263,14 +267,15 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
     if not any(
         node.op_type in {*ENDED_BY_NOTHING, "Unique"}
         or _has_factor(node)
-        or (node.op_type == "Gather" and has_texts)
+        or (node.op_type in ("Gather", "Identity") and has_texts)
         or min(_reduced_axes(node, constants), default=0) < 0
         for node in nodes_in(graph)
     ):
         return source
     model = onnx.load_from_string(source)
     names = Names(value_names(model.graph))
-    is_changed = _rewrite(model.graph, {}, constants, names, _checked_dims(model.graph))
+    version = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
+    is_changed = _rewrite(model.graph, {}, constants, names, _checked_dims(model.graph), version)
     return bytes(model.SerializeToString()) if is_changed else source
 
 
@@ -278,7 +283,9 @@ def _checked_dims(graph: GraphProto) -> frozenset[str]:
     return frozenset(dim for value in graph.input for dim in _dims(value.type.tensor_type))
 
 
-def _rewrite(graph: GraphProto, outer: _Types, constants: _Constants, names: Names, checked: frozenset[str]) -> bool:
+def _rewrite(
+    graph: GraphProto, outer: _Types, constants: _Constants, names: Names, checked: frozenset[str], version: int
+) -> bool:
     """Replace nodes of a graph and of its nested bodies by what ONNX Runtime computes right; return whether any are."""
     types = {**outer, **value_types(graph)}
     nodes: list[NodeProto] = []
@@ -286,13 +293,14 @@ def _rewrite(graph: GraphProto, outer: _Types, constants: _Constants, names: Nam
     for node in graph.node:
         for body in bodies_of(node):
             # Sizes of what a body computes are not checked before a run.
-            is_changed |= _rewrite(body, types, constants, names, frozenset())
+            is_changed |= _rewrite(body, types, constants, names, frozenset(), version)
         instead = (
             _guarded_network(node, types, names, checked)
             or _scaled_bias(node, types, names)
             or _forward_reduction(node, types, constants, names)
             or _longer_slices(node, types, names)
             or _texts_of_blocks(node, types, names)
+            or (_copied_texts(node, types, names) if outer and version >= _FIRST_WHERE else [])
         )
         is_changed |= bool(instead)
         nodes += instead or [node]
@@ -425,6 +433,22 @@ def _texts_of_blocks(node: NodeProto, types: _Types, names: Names) -> list[NodeP
     found = add("GatherND", [add("Transpose", node.input[:1], perm=[axis, *others]), indices])
     order = [*range(places, places + axis), *range(places), *range(places + axis, places + rank - 1)]
     return [*nodes, helper.make_node("Transpose", [found], node.output, name=node.name, perm=order)]
+
+
+def _copied_texts(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
+    """Return nodes that copy texts in a nested body; none for other nodes.
+
+    A Loop or Scan that collects the results of an Identity leaves none in the value that it reads (1.31).
+    """
+    is_identity = node.op_type == "Identity" and node.domain in ("", "ai.onnx")
+    if not is_identity or node.input[0] not in types or types[node.input[0]].elem_type != TensorProto.STRING:
+        return []
+    true = names.fresh(f"{node.output[0]}:true")
+    value = helper.make_tensor("", TensorProto.BOOL, [], [True])
+    return [
+        helper.make_node("Constant", [], [true], value=value),
+        helper.make_node("Where", [true, node.input[0], node.input[0]], node.output, name=node.name),
+    ]
 
 
 def _reduced_axes(node: NodeProto, constants: _Constants) -> list[int]:
