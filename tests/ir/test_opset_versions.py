@@ -4,10 +4,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from models import small
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import tvmtarget as tt
-from tvmtarget.errors import ModelError
+from tvmtarget.errors import InfeasibleError, ModelError
 from tvmtarget.ir.inline import inline_calls
 from tvmtarget.ir.onnx.opset_versions import convert_opsets
 from tvmtarget.ir.structure import structural_hash
@@ -146,3 +146,14 @@ def test_versions_enter_the_structural_hash():
         tt.IRModule.from_onnx(small(helper.make_node("Relu", ["x"], ["y"]), opset=opset)) for opset in (7, 8)
     )
     assert structural_hash(seven.main) != structural_hash(eight.main)
+
+
+def test_the_version_of_a_domain_stays_if_it_has_other_operators_than_functions():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 18, "my": 1]>
+        g (float[2] x) => (float[2] y) { h = my.F(x) y = my.G(h) }
+        <domain: "my", opset_import: ["": 18]> G (a) => (b) { b = Relu(a) }""")
+    for keep_functions in (True, False):
+        module = tt.IRModule.from_onnx(model, keep_functions=keep_functions)
+        assert ("my", 1) in module.main.opsets
+    with pytest.raises(InfeasibleError, match=r"op 'F_0' .*has no rule for my::F"):
+        tt.decompose(module, "llvm")

@@ -56,6 +56,7 @@ __all__ = [
     "changed_places",
     "code_callees",
     "constants_of",
+    "domain_of_op",
     "kind_of_op",
     "map_calls",
     "operand_functions",
@@ -163,6 +164,18 @@ def kind_of_op(op: str) -> str:
         Its name alone, such as `Conv`.
     """
     return op.rsplit("::", 1)[-1].removeprefix("onnx.")
+
+
+def domain_of_op(op: str) -> str:
+    """Return the domain of an operator of ONNX.
+
+    Args:
+        op: operator with its dialect, such as `onnx.Conv` or `onnx.com.microsoft::Gelu`.
+
+    Returns:
+        The domain, such as `com.microsoft`; empty for that of ONNX.
+    """
+    return op.removeprefix("onnx.").rpartition("::")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from tvmtarget.ir.function import (
     changed_places,
     code_callees,
     constants_of,
+    domain_of_op,
     operand_functions,
 )
 from tvmtarget.ir.op_aliases import count_ops
@@ -913,10 +914,10 @@ _MEMORIES = frozenset({"global", "shared", "warp", "local", "texture", "wmma", "
 
 def _opsets_are_stated(body: _Body) -> Iterator[str]:
     domains = {domain for domain, _ in body.function.opsets}
-    if {_domain(op) for op in body.function.ops if op.startswith("onnx.")} <= domains:
+    if {domain_of_op(op) for op in body.function.ops if op.startswith("onnx.")} <= domains:
         return
     last_of_kind = {call.op: call for call in body.calls}
-    used = {_domain(op): call for op, call in last_of_kind.items() if op.startswith("onnx.")}
+    used = {domain_of_op(op): call for op, call in last_of_kind.items() if op.startswith("onnx.")}
     # ONNX defines an operator only together with a version of its set (ONNX, docs/Versioning.md).
     for domain in sorted(used.keys() - domains):
         yield f"{_op(used[domain])} is of domain {domain or 'onnx'!r}, but no version of it is stated"
@@ -1017,11 +1018,6 @@ def _slopes_fit(body: _Body) -> Iterator[str]:
         if len(slope) > len(data) or not fits:
             what = f"{call.inputs[1]!r} of shape {slope} does not broadcast to {call.inputs[0]!r} of shape {data}"
             yield f"the slope of {_op(call)} does not fit: {what}"
-
-
-def _domain(op: str) -> str:
-    head, separator, _ = op.removeprefix("onnx.").rpartition("::")
-    return head if separator else ""
 
 
 # Rules that a function keeps by itself.

@@ -28,7 +28,7 @@ from onnx import (
 
 from tvmtarget.errors import ModelError, ModelFileError, TvmTargetError, first_line, warn
 from tvmtarget.ir.dim_aliases import dim_aliases, with_dim_aliases
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value, calls_in
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Opaque, Value, calls_in, domain_of_op
 from tvmtarget.ir.inference import infer_call, infer_shapes, with_contrib_types
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.functions import instantiate_function
@@ -105,8 +105,9 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
     graph = infer_shapes(slim).graph
     reader = _Reader(folder, name, slim.functions, _dims_of(_types_of(graph)))
     main = reader.function(graph, "main", {tensor.name: tensor for tensor in model.graph.initializer})
-    # Calls of model-local functions become calls of the IR, so that versions of their domains do not matter.
+    # Calls of model-local functions become calls of the IR, so that versions of their domains matter for others only.
     local = {function.domain for function in model.functions}
+    local -= set(map(domain_of_op, main.ops))
     opsets = tuple((domain, version) for domain, version in _opsets(model) if domain not in local)
     main = with_contrib_types(main.replace(opsets=opsets, attrs=(*read_model_metadata(model), *main.attrs)))
     return _with_computed_sizes(main, name), *reader.functions
