@@ -285,6 +285,13 @@ def test_what_a_driver_cannot_run_says_why():
         tt.decompose(module_of(graph), PAIR, where=where)
 
 
+def test_numpy_takes_no_body_of_a_sequence_map_that_reads_other_values():
+    graph = """g (float[2] x, seq(float[2]) s) => (seq(float[2]) y) {
+        y = SequenceMap(s) <body = b (float[2] e) => (float[2] o) { o = Add(e, x) }> }"""
+    with pytest.raises(InfeasibleError, match="the body of its SequenceMap cannot read 'x' from outside; make it an"):
+        tt.decompose(module_of(graph), "numpy")
+
+
 def test_saved_programs_with_control_flow_run_after_loading(tmp_path):
     plan = tt.decompose(module_of(NESTED), PAIR, where={"op:Exp": "@gpu"})
     exe = tt.build(plan)

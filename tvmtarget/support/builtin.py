@@ -167,6 +167,14 @@ def _usual_network(op: Op) -> Reject | None:
     return reject("ATTR", f"it computes {op.kind} with the usual activations only, {', '.join(usual)}")
 
 
+def _own_values(op: Op) -> Reject | None:
+    """Reject bodies that read values from outside, which the reference evaluator does not pass to them (onnx 1.23)."""
+    read = [name for _, body in op.call.regions for name in body.captures()]
+    if not read:
+        return None
+    return reject("RULE", f"the body of its {op.kind} cannot read {read[0]!r} from outside", hint="make it an operand")
+
+
 def _no_flattening(op: Op) -> Reject | None:
     """Reject a Hardmax over several dimensions, as it is before version 13: ONNX does not convert it."""
     tensor, axis = op.tensor(0), op.attr("axis")
@@ -277,6 +285,7 @@ class NUMPY(Strategy):
         "Hardmax": Rule(checks=(_no_flattening,)),
         **dict.fromkeys(("Resize", "Upsample"), Rule(dtypes=_NUMBERS, checks=(_no_old_coordinates,))),
         "Scan": Rule(opsets=range(9, 1000), attrs=_FORWARDS),
+        "SequenceMap": Rule(checks=(_own_values,)),
         **_CLASSICAL,
     }
 
