@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import floor, log2, prod
 from typing import Any, TypeAlias
 
@@ -66,7 +67,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     corrections: tuple[_Scales, _Results] = ({}, {})
     for _ in range(_MOST_ROUNDS):
         inferred = infer(_corrected(model, *corrections))
-        results = {**dict(_results_with_past(model, inferred)), **dict(_results_of_pools(model, inferred))}
+        results = dict(chain(_results_with_past(model, inferred), _results_of_pools(model, inferred)))
         needed = (dict(_exact_scales(model, inferred)), results)
         if needed == corrections:
             break
@@ -493,7 +494,7 @@ def infer_call(
             if (value := values.get(name)) is not None and value.size <= _SMALL
         }
         node = write_call(call, write_tensor)
-        version = _ROUNDED if _is_rounded_up(node) else dict(opsets).get(domain, 0)
+        version = max(dict(opsets).get(domain, 0), _ROUNDED if _is_rounded_up(node) else 0)
         schema = onnx.defs.get_schema(kind, version, domain)
         _state_sides(node)
         found = onnx.shape_inference.infer_node_outputs(schema, node, operand_types, data, opset_imports=imports)

@@ -38,6 +38,7 @@ from tvmtarget.ir.function import (
     callees_first,
     callees_of,
     code_callees,
+    domain_of_op,
     reachable_functions,
 )
 from tvmtarget.ir.json_form import write_value
@@ -487,8 +488,7 @@ def _first(pair: Iterable[object]) -> str:
 
 def _domain(op: str) -> str:
     """Return the operator set of an operator: the domain of an ONNX one, else its dialect."""
-    head, separator, _ = op.removeprefix("onnx.").rpartition("::")
-    return head if separator else ("" if op.startswith("onnx.") else op.split(".")[0])
+    return domain_of_op(op) or ("" if op.startswith("onnx.") else op.split(".")[0])
 
 
 def _differing(
