@@ -12,6 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper, parser
 
 import tvmtarget as tt
 from tvmtarget.errors import ModelError, TvmTargetWarning
+from tvmtarget.ir.inference import infer_shapes
 from tvmtarget.ir.onnx import writer
 from tvmtarget.ir.types import SequenceType, TensorType
 
@@ -353,6 +354,17 @@ def test_pools_of_all_versions_leave_out_windows_that_begin_in_padding(kind, ops
     for module in (tt.IRModule.from_onnx(model), stated, tt.specialize(symbolic, {"h": 3})):
         assert module.main.types["p"].shape == module.main.types["y"].shape == expected.shape
     np.testing.assert_array_equal(tt.build(stated, "numpy(runtime=processes)")(x), expected)
+
+
+@pytest.mark.filterwarnings("error::tvmtarget.errors.TvmTargetWarning")
+def test_types_that_do_not_fit_are_not_called_shapes_that_take_too_long():
+    """Where shapes may be long, ONNX propagates them in a process with limits, which fails for other reasons, too."""
+    products = " ".join(f"s{at + 1} = Mul(s{at}, s{at})" for at in range(30))
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (int64[1] s0, float[6] f, double[6] d) => (float[n] y) {{
+        {products} z = Mul(f, d) r = Reshape(z, s30) y = Neg(r) }}"""
+    model = parser.parse_model(text)
+    with pytest.raises(onnx.shape_inference.InferenceError, match="inconsistent type"):
+        infer_shapes(model, check_type=True, strict_mode=True)
 
 
 def test_a_message_that_protobuf_cannot_write_is_not_called_invalid(monkeypatch):

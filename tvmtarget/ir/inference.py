@@ -321,13 +321,18 @@ resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30 + 8 * len(data),) * 2)
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
 check_type, strict_mode = map(int, sys.argv[1:])
 model = onnx.load_from_string(data)
-inferred = onnx.shape_inference.infer_shapes(model, bool(check_type), bool(strict_mode), True)
+try:
+    inferred = onnx.shape_inference.infer_shapes(model, bool(check_type), bool(strict_mode), True)
+except onnx.shape_inference.InferenceError as error:
+    sys.stdout.buffer.write(str(error).encode())
+    sys.exit(3)
 sys.stdout.buffer.write(inferred.SerializeToString())
 """
+_REJECTED = 3  # exit status when ONNX rejects the model
 
 
 def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode: bool) -> onnx.ModelProto | None:
-    """Infer shapes with data propagation in a process limited to 2 GiB and 30 s; return None if it fails.
+    """Infer shapes with data propagation in a process limited to 2 GiB and 30 s; return None if that is not enough.
 
     The limit is of processor time, so that what is inferred does not depend on what else runs.
     """
@@ -336,7 +341,11 @@ def _in_bounded_process(model: onnx.ModelProto, *, check_type: bool, strict_mode
     data = model.SerializeToString()
     try:
         done = subprocess.run(command, input=data, capture_output=True, env=environment, check=True, timeout=600)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+    except subprocess.CalledProcessError as error:
+        if error.returncode == _REJECTED:
+            raise onnx.shape_inference.InferenceError(error.stdout.decode(errors="replace")) from None
+        return None
+    except subprocess.TimeoutExpired:
         return None
     return onnx.load_from_string(done.stdout)
 
