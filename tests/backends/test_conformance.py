@@ -34,7 +34,7 @@ SLOW_STEP = {
 }
 # Compiled once, for this machine; plain llvm also compiles for any processor of its architecture.
 LEAF = {"llvm": f"llvm(mcpu={tt.Target.detect().attrs['mcpu']})"}
-LEAST = {"c": 850, "llvm": 840, "numpy": 1840, "onnxruntime": 1380, "openvino": 700}
+LEAST = {"c": 850, "llvm": 840, "numpy": 1840, "onnxruntime": 1580, "openvino": 760}
 
 
 def backend(kind):

@@ -289,7 +289,7 @@ def test_a_fast_gelu_of_a_scalar_is_computed_by_operators_of_onnx():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not onnxruntime.__version__.startswith("1.31."), reason="the table is that of onnxruntime 1.31")
+@pytest.mark.skipif(not onnxruntime.__version__.startswith("1.32."), reason="the table is that of onnxruntime 1.32")
 def test_the_table_of_kernels_is_the_one_of_the_package():
     assert derive_onnxruntime.derived() == derive_onnxruntime.FILE.read_text(encoding="utf-8")
 

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, helper
 
+from tvmtarget.backends.engine_packages import engine_package
 from tvmtarget.backends.expansion_builder import attributes_of, bodies_of, nodes_in, stated_axes, value_names
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.onnxruntime_provider import CPU, Provider, assigned
 from tvmtarget.backends.operator_expansion import value_types
 from tvmtarget.backends.protocol import Ability, Array, Backend, Compiled, CompileRequest
-from tvmtarget.errors import BackendError, CompileError, MissingExtraError, RunError
+from tvmtarget.errors import BackendError, CompileError, RunError
 from tvmtarget.human_units import counted
 from tvmtarget.ir.dim_expressions import size_of, symbols_of
 from tvmtarget.ir.names import Names
@@ -30,14 +31,6 @@ __all__ = ["BACKEND"]
 _LEVELS = {0: "ORT_DISABLE_ALL", 1: "ORT_ENABLE_BASIC", 2: "ORT_ENABLE_EXTENDED", 99: "ORT_ENABLE_ALL"}
 _ERRORS_ONLY = 3
 _FATAL_ONLY = 4
-
-
-def _onnxruntime() -> Any:  # noqa: ANN401 - the package ships no types
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnxruntime") from error
-    return onnxruntime
 
 
 class _OnnxRuntime(Backend):
@@ -60,11 +53,11 @@ class _OnnxRuntime(Backend):
     }
 
     def version(self) -> str:
-        return f"onnxruntime {_onnxruntime().__version__}"
+        return f"onnxruntime {engine_package('onnxruntime').__version__}"
 
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         try:
-            return Provider.of(target).problem(_onnxruntime())
+            return Provider.of(target).problem(engine_package("onnxruntime"))
         except ValueError as error:
             return str(error)
 
@@ -73,7 +66,7 @@ class _OnnxRuntime(Backend):
         return {"intra-op-threads": tuple(sorted(counts)), "optimization-level": (1, 2)}
 
     def compile(self, request: CompileRequest) -> _Session:
-        ort, place = _onnxruntime(), f"@{request.site or '.'}"
+        ort, place = engine_package("onnxruntime"), f"@{request.site or '.'}"
         level = request.target["optimization-level"]
         if level not in _LEVELS:
             raise BackendError(f"optimization-level {level!r} of {place} is not one of 0, 1, 2, 99")

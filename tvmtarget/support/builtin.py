@@ -309,13 +309,13 @@ class NUMPY(Strategy):
 class ONNXRUNTIME(Strategy):
     """ONNX Runtime on the CPU: all of ONNX on the types of its Python interface and kernels.
 
-    Found by running ONNX's node tests with onnxruntime 1.31, which supports operator sets up to 26.
+    Found by running ONNX's node tests with onnxruntime 1.32, which supports operator sets up to 28.
     """
 
     unsupported = onnxruntime_rules.UNSUPPORTED
     rules = onnxruntime_rules.RULES
     dtypes = tvm_rules.DTYPES - {"bfloat16"} | {"string", *FOUR_BITS}
-    opsets = range(1, 27)
+    opsets = range(1, 29)
     supports_control_flow = True
     supports_non_tensors = True
 

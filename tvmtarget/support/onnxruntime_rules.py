@@ -1,7 +1,7 @@
 """Operator support of ONNX Runtime on the CPU, as far as it is less than ONNX: a row per operator.
 
-Found by running ONNX's node tests with onnxruntime 1.31. What is left out is rejected when a session is created or
-runs, or computes another result than ONNX defines. Element types that have no kernel are in
+Found by running ONNX's node tests with onnxruntime 1.31 and 1.32. What is left out is rejected when a session is
+created or runs, or computes another result than ONNX defines. Element types that have no kernel are in
 `data/onnxruntime_kernels.json`, which is read at first use.
 """
 

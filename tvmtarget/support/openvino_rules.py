@@ -57,7 +57,7 @@ _WIDE = frozenset({"int32", "int64"})
 _RESIZED = _FLOATS | _BYTES | _WIDE
 DTYPES = _RESIZED | frozenset({"int16", "uint16", "bool", *FOUR_BITS})
 
-OPSETS = range(7, 27)
+OPSETS = range(7, 29)
 
 _REDUCTIONS = (
     "ReduceL1",
@@ -617,6 +617,8 @@ RULES: dict[str, Rule] = {
     "MatMulInteger": Rule(checks=(_known_terms,)),
     "MaxPool": Rule(checks=(_begins_within, _usual_places)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
+    # What version 28 added has no conversion rule.
+    **dict.fromkeys(("OptionalGetElement", "OptionalHasElement"), Rule(opsets=range(15, 28))),
     # It fills by 0 where the value is computed.
     "Pad": Rule(attrs={"mode": ("constant", "edge", "reflect", "wrap")}, constants=(2,), checks=(_wraps_known_sizes,)),
     "QuantizeLinear": Rule(attrs={"block_size": (0,)}, checks=(_quantises_to_integers,)),

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tvmtarget.backends.engine_packages import engine_package
 from tvmtarget.backends.machine import processors, saturates_products
 from tvmtarget.backends.openvino.corrections import correct
 from tvmtarget.backends.openvino.expansions import expanded, is_low_precision
-from tvmtarget.backends.openvino.library import core, first_line, openvino_package, run_to_end
+from tvmtarget.backends.openvino.library import core, first_line, run_to_end
 from tvmtarget.backends.openvino.run_checks import (
     FloatCheck,
     IndexCheck,
@@ -58,7 +59,7 @@ class _OpenVino(Backend):
     }
 
     def version(self) -> str:
-        return f"openvino {openvino_package().__version__}"
+        return f"openvino {engine_package('openvino').__version__}"
 
     def unsupported_reason(self, target: Target, device: int = 0) -> str | None:
         name, here = str(target["device-name"]), core().available_devices
@@ -73,7 +74,7 @@ class _OpenVino(Backend):
         return {"inference-num-threads": tuple(sorted(counts))}
 
     def compile(self, request: CompileRequest) -> _Program:
-        ov, place = openvino_package(), f"@{request.site or '.'}"
+        ov, place = engine_package("openvino"), f"@{request.site or '.'}"
         reason = self.unsupported_reason(request.target)
         if reason is not None:
             raise BackendError(f"openvino cannot take function {request.name!r} of {place}: {reason}")
@@ -202,7 +203,7 @@ class _Program(Compiled):
                 f"OpenVINO compiled {self._place} in process {self._process}, and this is a fork of it, which has none "
                 "of its threads; start processes with multiprocessing.get_context('spawn')"
             )
-        ov = openvino_package()
+        ov = engine_package("openvino")
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
         shapes = [array.shape for array in arrays]
         sizes = self._sizes_of(shapes)

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvmtarget.backends.openvino.library import core, openvino_package, run_to_end
+from tvmtarget.backends.engine_packages import engine_package
+from tvmtarget.backends.openvino.library import core, run_to_end
 
 __all__ = ["correct"]
 
@@ -40,7 +41,7 @@ def correct(model: Any) -> None:  # noqa: ANN401
     Args:
         model: a model that OpenVINO has read, which is changed in place.
     """
-    ov = openvino_package()
+    ov = engine_package("openvino")
     _remove_conversions(model)
     _keep_order_of_ties(ov, model)
     _keep_infinities(ov, model)

@@ -6,31 +6,15 @@ import re
 from functools import cache
 from typing import Any
 
-from tvmtarget.errors import MissingExtraError
+from tvmtarget.backends.engine_packages import engine_package
 
-__all__ = ["core", "first_line", "openvino_package", "run_to_end"]
-
-
-def openvino_package() -> Any:  # noqa: ANN401 - it ships no types
-    """Import the package.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingExtraError("openvino", "openvino") from error
-    return openvino
+__all__ = ["core", "first_line", "run_to_end"]
 
 
 @cache
 def core() -> Any:  # noqa: ANN401
     """Return the one object that reads and compiles models."""
-    return openvino_package().Core()
+    return engine_package("openvino").Core()
 
 
 def run_to_end(request: Any) -> None:  # noqa: ANN401

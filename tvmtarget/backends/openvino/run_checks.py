@@ -11,8 +11,9 @@ import onnx
 import onnx.version_converter
 
 from tvmtarget.backends.classical_expansion import TRAVERSED_TREES
+from tvmtarget.backends.engine_packages import engine_package
 from tvmtarget.backends.expansion_builder import attributes_of
-from tvmtarget.backends.openvino.library import first_line, openvino_package
+from tvmtarget.backends.openvino.library import first_line
 from tvmtarget.backends.operator_expansion import kind_of, value_types
 from tvmtarget.backends.protocol import Array
 from tvmtarget.errors import RunError
@@ -193,7 +194,7 @@ def size_problem(model: Any, inputs: Sequence[int | None], shapes: Sequence[tupl
     known, ports = model.clone(), {}
     for at, shape in zip(inputs, shapes, strict=True):
         if at is not None:
-            ports[known.input(at)] = openvino_package().PartialShape(shape)
+            ports[known.input(at)] = engine_package("openvino").PartialShape(shape)
     try:
         known.reshape(ports)
     except Exception as error:
