@@ -91,7 +91,8 @@ def test_words_that_no_command_has_are_one_line_that_names_the_help(cli, words, 
     code, out, err = cli(*words)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ")
-    assert err.endswith(f"{problem}\n")
+    # Older versions of typer write names of arguments in capitals.
+    assert err.lower().endswith(f"{problem}\n".lower())
 
 
 def test_help_begins_with_the_target_and_fills_its_lines(cli, monkeypatch):

@@ -210,6 +210,8 @@ class _Fact(JsonNode):
                 **{name: tuple(one) if name in lists and isinstance(one, list) else one for name, one in values.items()}
             )
             raise_all(TargetError, [*self._broken_texts()])
+            # Before version 2.14 of pydantic, models of equal values differ if not the same fields were given.
+            self._fill({name: getattr(self, name) for name in self._plain})
 
     def _broken_texts(self) -> Iterator[str]:
         """Report texts that pydantic accepts but that have no UTF-8, so that the node has no JSON and no digest."""
