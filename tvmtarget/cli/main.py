@@ -107,6 +107,9 @@ class _Printable(TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        # When it is deleted, Python flushes it, though its stream may be closed already.
+        if self.raw_stream.closed:
+            return
         with self._noting_errors():
             self.raw_stream.flush()
 
