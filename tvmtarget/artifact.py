@@ -21,11 +21,21 @@ from tvmtarget.errors import ArtifactError, FileError
 from tvmtarget.files import atomic_write
 from tvmtarget.untrusted import check_limit, open_regular, open_zip, parse_json, private_copy, read_member
 
-__all__ = ["MODULE", "PROGRAM", "folder_reader", "is_artifact", "map_files", "read_files", "write_files"]
+__all__ = [
+    "CHECKED_FACTS",
+    "MODULE",
+    "PROGRAM",
+    "folder_reader",
+    "is_artifact",
+    "map_files",
+    "read_files",
+    "write_files",
+]
 
 PROGRAM = "tvmtarget.artifact"
 MODULE = "tvmtarget.module"
 SCHEMA = 1
+CHECKED_FACTS = frozenset({"format", "schema", "files"})  # entries of a manifest that are checked here
 
 _MANIFEST = "manifest.json"
 _ZIP = b"PK\x03\x04"

@@ -61,6 +61,24 @@ def test_a_manifest_with_wrong_values_at_any_place_is_read_or_refused_by_one_err
                 assert str(path) in str(error), place  # noqa: PT017 - an error is allowed, not required
 
 
+@pytest.mark.parametrize("place", [(), ("leaves", 0), ("calls", 0)])
+def test_a_field_that_is_not_known_is_refused_and_named(tmp_path, members, place):
+    manifest = json.loads(members["manifest.json"])
+    held = manifest
+    for key in place:
+        held = held[key]
+    held["lowest"] = 1
+    where = ".".join(map(str, (*place, "lowest")))
+    with pytest.raises(ArtifactError, match=rf"'manifest.json' has the unknown field '{where}'; a newer version"):
+        tt.load(written(tmp_path / "x.tta", members, manifest))
+
+
+@pytest.mark.parametrize("name", ["more.bin", "leaves/other/source.onnx", "self-test/inputs.npz", "machines/a.json"])
+def test_a_file_that_belongs_to_nothing_in_the_manifest_is_refused(tmp_path, members, name):
+    with pytest.raises(ArtifactError, match=rf"file '{name}' belongs to nothing that it lists"):
+        tt.load(written(tmp_path / "x.tta", members | {name: b""}, json.loads(members["manifest.json"])))
+
+
 def test_a_program_of_a_plugin_that_is_not_installed_is_not_called_damaged(tmp_path, members):
     manifest = changed(json.loads(members["manifest.json"]), ("leaves", 0, "backend"), "acme")
     with pytest.raises(ArtifactError, match=r"x\.tta' cannot be used here: 'manifest.json': no backend 'acme'"):

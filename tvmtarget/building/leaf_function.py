@@ -25,9 +25,9 @@ __all__ = ["CallFacts", "LeafCall", "LeafCode", "LeafFacts", "LeafFunction"]
 
 
 class CallFacts(BaseModel):
-    """A call of a leaf function in the manifest of a saved program; unknown fields are ignored."""
+    """A call of a leaf function in the manifest of a saved program."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     function: str
     call: str | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tvmtarget.artifact import CHECKED_FACTS
 from tvmtarget.building.leaf_function import CallFacts, LeafFacts
 from tvmtarget.building.systems import SystemFacts
 from tvmtarget.errors import ArtifactError, BackendError, MissingExtraError, UnknownNameError
@@ -17,11 +19,12 @@ __all__ = ["Manifest", "reading"]
 
 
 class Manifest(BaseModel):
-    """The manifest of a saved program, without the digests of its files; unknown fields are ignored."""
+    """The manifest of a saved program, without what `read_files` checks."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    version: str = ""  # of the library that wrote it
     leaves: tuple[LeafFacts, ...]
     calls: tuple[CallFacts, ...] | None = None  # None in files of older versions, which call each function once
     machines: tuple[str, ...] = ()
@@ -37,21 +40,34 @@ class Manifest(BaseModel):
         """Read a manifest.
 
         Args:
-            facts: JSON data.
+            facts: JSON data, as `read_files` returns it.
 
         Returns:
             The manifest.
 
         Raises:
-            ValueError: A field is missing or of another type, or a function is listed twice, or called but not listed.
+            ValueError: A field is missing, unknown, or of another type; a function is listed twice, or called but not
+                listed; or a file belongs to nothing that is listed.
         """
-        manifest = cls.model_validate_json(json.dumps(facts), strict=True)
+        stated = {name: value for name, value in facts.items() if name not in CHECKED_FACTS}
+        manifest = cls.model_validate_json(json.dumps(stated), strict=True)
         names = [leaf.function for leaf in manifest.leaves]
         if len(set(names)) < len(names):
             raise ValueError("it lists a function twice")
         unlisted = sorted({call.function for call in manifest.calls or ()} - set(names))
         if unlisted:
             raise ValueError(f"it calls function {unlisted[0]!r}, which it does not list")
+        folders = {f"leaves/{name}" for name in names} | {f"systems/{system.function}" for system in manifest.systems}
+        known = {
+            "target.json",
+            "program.json",
+            "constants.npz",
+            *(f"machines/{name}.json" for name in manifest.machines),
+        }
+        folders |= {"self-test"} if manifest.self_test else set()
+        for name in facts["files"]:
+            if name not in known and folders.isdisjoint(map(str, PurePosixPath(name).parents)):
+                raise ValueError(f"file {name!r} belongs to nothing that it lists")
         return manifest
 
 
@@ -82,6 +98,10 @@ def reading(path: str, member: str) -> Iterator[None]:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         problem = f"{path!r} is damaged: {member!r}, at {where or 'its start'}: {first['msg']}"
+        if first["type"] == "extra_forbidden":
+            problem = (
+                f"{path!r} cannot be read: {member!r} has the unknown field {where!r}; a newer version may read it"
+            )
         raise ArtifactError(problem, path=path, member=member) from error
     except (BackendError, UnknownNameError) as error:  # a backend, executor, runtime or kind of another installation
         raise ArtifactError(f"{path!r} cannot be used here: {member!r}: {error}", path=path, member=member) from error

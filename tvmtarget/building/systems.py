@@ -42,9 +42,9 @@ __all__ = ["SystemFacts", "SystemFunction", "Systems", "executor_of_path", "syst
 
 
 class SystemFacts(BaseModel):
-    """A system in the manifest of a saved program; unknown fields are ignored."""
+    """A system in the manifest of a saved program."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     function: str
     path: str

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmtarget.artifact import MODULE, map_files, write_files
+from tvmtarget.artifact import CHECKED_FACTS, MODULE, map_files, write_files
 from tvmtarget.errors import ArtifactError, TvmTargetError
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.json_form import read_module
@@ -55,6 +55,8 @@ def read_archive(path: Path) -> tuple[tuple[Function, ...], Target | None, dict[
     """
     manifest, files = map_files(path)
     name = repr(str(path))
+    if unknown := sorted(manifest.keys() - CHECKED_FACTS):
+        raise ArtifactError(f"{name} cannot be read: its manifest has the unknown field {unknown[0]!r}")
     constants: dict[str, np.ndarray[Any, Any]] = {}
     for member, data in files.items():
         digest = member.removeprefix(_CONSTANTS)

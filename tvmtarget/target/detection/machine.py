@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from xml.etree import ElementTree
 
-from tvmtarget.errors import TargetError, raise_all
+from tvmtarget.errors import TargetError, did_you_mean, raise_all
 from tvmtarget.python_process import python_command
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_json
@@ -125,6 +125,10 @@ class Machine:
         ]
         if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
             problems.append("'texts' of a captured machine is an object of texts")
+        known = ("schema", "system", "architecture", "user_space", "about", "texts")
+        problems += [
+            f"a captured machine has no {shown(name)}{did_you_mean(name, known)}" for name in data if name not in known
+        ]
         raise_all(TargetError, problems)
         return cls(data.get("system", ""), data.get("architecture", ""), data.get("user_space", ""), texts)
 
