@@ -241,6 +241,12 @@ for at in range(3, 400):
         assert log.problems() == ()
 
 
+def test_a_log_that_cannot_be_created_leaves_no_file(path):
+    printed = limited(f"from tvmtarget import TuningLog\nTuningLog({str(path)!r})", 10_000)
+    assert "LogError" in printed
+    assert not path.exists()
+
+
 def as_nobody(action):
     """Run an action in a process that may not write everywhere; it fails where the action does."""
 

@@ -9,6 +9,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +26,7 @@ from tvmtarget.autotune.log.tables import (
     translated_errors,
 )
 from tvmtarget.errors import LogError, NewerLogError
-from tvmtarget.files import file_identity
+from tvmtarget.files import file_identity, has_file
 
 __all__ = ["PAGE", "SqliteStore"]
 
@@ -49,6 +50,7 @@ class SqliteStore(Index):
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
+        is_new = not has_file(path)
         try:
             with translated_errors(str(path)):
                 connection = _connect(path)
@@ -61,6 +63,8 @@ class SqliteStore(Index):
             self._prepare(durable=durable)
         except BaseException:
             connection.close()
+            if is_new and self._file_id is not None:  # as on a full disk: an empty file would look like a log
+                _remove_empty(self._path)
             raise
 
     @classmethod
@@ -152,6 +156,12 @@ def _file_id(path: Path) -> tuple[int, int] | None:
         return file_identity(path.stat())
     except OSError:
         return None
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
 
 
 def _append_rejected(path: Path, lines: Sequence[bytes]) -> None:
