@@ -1,5 +1,7 @@
 """What `Executable.run` accepts as inputs, and that its results belong to the caller."""
 
+import re
+
 import numpy as np
 import pytest
 from onnx import parser
@@ -8,6 +10,7 @@ import tvmtarget as tt
 from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.signatures import check_inputs
+from tvmtarget.ir.types import MapType, OptionalType, SequenceType, TensorType
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 FLOATS = np.float32([[1, 2, 3], [4, 5, 6]])
@@ -54,11 +57,38 @@ def test_arrays_of_any_layout_are_read_by_their_values(target):
         (["a", 1, "b"], "string", "has an element of type int"),
         (np.array(["a", None, "b"], object), "string", "has an element of type NoneType"),
         ([b"\xff", "a", "b"], "string", "has bytes that are not UTF-8"),
+        (["\ud800", "a", "b"], "string", "has text that UTF-8 does not encode"),
     ],
 )
 def test_values_that_would_change_are_rejected(given, dtype, problem):
     with pytest.raises(RunError, match=f"input 'x'.* {problem}"):
         checked(given, dtype)
+
+
+SEQUENCE = SequenceType(TensorType("float32", (None,)))
+
+
+@pytest.mark.parametrize(
+    ("given", "type_", "problem"),
+    [
+        (None, SEQUENCE, "is of type NoneType, not a list"),
+        (FLOATS, SEQUENCE, "is of type ndarray, not a list"),
+        ([FLOATS], SEQUENCE, r"has an element that has shape \(2, 3\), not \(\?\)"),
+        ([FLOATS[0].astype("float64")], SEQUENCE, "has an element that is float64, not float32"),
+        ([None], OptionalType(SEQUENCE), "has an element that is a NoneType"),
+        ([{"a": 1.0}, 1], SequenceType(MapType("string", None)), "has an element that is of type int, not a dict"),
+    ],
+)
+def test_values_other_than_tensors_are_checked_too(given, type_, problem):
+    with pytest.raises(RunError, match=f"input 's' {problem}.* {re.escape(f'(the program takes {type_})')}"):
+        check_inputs([Signature.of("s", type_)], {"s": given})
+
+
+def test_sequences_are_lists_of_arrays():
+    (found,) = check_inputs([Signature.of("s", OptionalType(SEQUENCE))], {"s": (FLOATS[0], [1, 2])})
+    assert type(found) is list
+    assert [item.dtype.name for item in found] == ["float32", "float32"]
+    assert check_inputs([Signature.of("s", OptionalType(SEQUENCE))], {"s": None}) == [None]
 
 
 @pytest.mark.parametrize(

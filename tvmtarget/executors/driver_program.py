@@ -9,12 +9,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from tvmtarget.errors import ArtifactError
 from tvmtarget.ir.control_flow import CONTROL_FLOW_FORMS
 from tvmtarget.ir.function import COPY, RECV, SEND, Call, Function, reachable_functions
 from tvmtarget.ir.module import IRModule
+from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, rank_of
 
 __all__ = [
@@ -37,11 +45,31 @@ class _Data(BaseModel):
 
 
 class Signature(_Data):
-    """An input or output of the program; dtype None means any value, shape None any rank."""
+    """An input or output of the program.
+
+    Attributes:
+        name: name of the value.
+        dtype: element type of a tensor; None for another value.
+        shape: dimensions of a tensor; None for any rank.
+        type: the type of another value, such as `sequence(float32[?])`; None for any value.
+    """
 
     name: str
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
+    type: str | None = None
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_type(text)
+        return text
+
+    @model_serializer(mode="wrap")
+    def _without_absent_type(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # The form of tensors is that of files without types of other values.
+        return {name: value for name, value in write(self).items() if name != "type" or value is not None}
 
     @classmethod
     def of(cls, name: str, type_: Type) -> Self:
@@ -56,10 +84,10 @@ class Signature(_Data):
         """
         if isinstance(type_, TensorType):
             return cls(name=name, dtype=type_.dtype, shape=type_.shape)
-        return cls(name=name, dtype=None, shape=None)
+        return cls(name=name, dtype=None, shape=None, type=None if type_ is None else str(type_))
 
     def __str__(self) -> str:
-        return str(TensorType(self.dtype, self.shape)) if self.dtype is not None else "any value"
+        return str(TensorType(self.dtype, self.shape)) if self.dtype is not None else self.type or "any value"
 
 
 class FunctionSignature(_Data):

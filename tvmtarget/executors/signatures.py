@@ -12,12 +12,14 @@ from tvmtarget.errors import RunError, raise_all
 from tvmtarget.executors.driver_program import Signature
 from tvmtarget.executors.protocol import Array
 from tvmtarget.human_units import counted
-from tvmtarget.ir.types import DTYPES, dtype_of, numpy_dtype
+from tvmtarget.ir.text.parser import parse_type
+from tvmtarget.ir.types import DTYPES, MapType, OptionalType, SequenceType, TensorType, Type, dtype_of, numpy_dtype
 
 __all__ = ["check_inputs", "check_outputs", "check_results", "dtypes_of"]
 
 # Naming an element type takes longer than all other checks of an input.
 _dtype_name = lru_cache(maxsize=256)(dtype_of)
+_type_of = lru_cache(maxsize=256)(parse_type)
 
 
 def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) -> list[Any]:
@@ -26,7 +28,7 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
     Args:
         signatures: the program's inputs, in order.
         inputs: values by name. Numbers and lists become arrays of the declared element type if it holds their values;
-            floats may be rounded. Arrays are never converted, but for their byte order.
+            floats may be rounded. Arrays are never converted, but for their byte order. Sequences are lists or tuples.
 
     Returns:
         The values in the order of `signatures`.
@@ -49,12 +51,14 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
             problems.append(f"input {signature.name!r} is missing; it is {signature}")
             continue
         value = inputs[signature.name]
-        if signature.dtype is not None:
-            try:
+        try:
+            if signature.dtype is not None:
                 value = _as_array(value, signature.dtype)
                 problems += _mismatches(signature, value, sizes)
-            except ValueError as error:
-                problems.append(f"input {signature.name!r} {error} (the program takes {signature})")
+            elif signature.type is not None:
+                value = _as_value(value, _type_of(signature.type))
+        except ValueError as error:
+            problems.append(f"input {signature.name!r} {error} (the program takes {signature})")
         values.append(value)
     if problems:
         raise RunError(*problems)
@@ -78,8 +82,11 @@ def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> 
     problems: list[str] = []
     for signature, value in zip(signatures, values, strict=True):
         if signature.dtype is None:
-            continue
-        if type(value) is not np.ndarray:
+            try:
+                _as_value(value, _type_of(signature.type or "?"))
+            except ValueError as error:
+                problems.append(f"result {signature.name!r} {error}, not {signature}")
+        elif type(value) is not np.ndarray:
             problems.append(f"result {signature.name!r} is of type {type(value).__name__}, not {signature}")
         else:
             problems += [problem.replace("input", "result", 1) for problem in _mismatches(signature, value)]
@@ -178,6 +185,32 @@ def _as_array(value: object, dtype: str) -> Array:
     return converted
 
 
+def _as_value(value: object, type_: Type) -> object:
+    """Return a value of a type with lists of arrays for its sequences.
+
+    Raises:
+        ValueError: the value is of another type; the text says what it is.
+    """
+    match type_:
+        case TensorType():
+            array = _as_array(value, type_.dtype)
+            for problem in _mismatches(Signature(name="", dtype=type_.dtype, shape=type_.shape), array):
+                raise ValueError(problem.removeprefix("input '' "))
+            return array
+        case OptionalType():
+            return None if value is None else _as_value(value, type_.element)
+        case SequenceType():
+            if not isinstance(value, list | tuple):
+                raise ValueError(f"is of type {type(value).__name__}, not a list")
+            try:
+                return [_as_value(item, type_.element) for item in value]
+            except ValueError as error:
+                raise ValueError(f"has an element that {error}") from error
+        case MapType() if not isinstance(value, dict):
+            raise ValueError(f"is of type {type(value).__name__}, not a dict")
+    return value
+
+
 def _texts(value: Array) -> Array:
     """Return texts as an array of `str`, bytes decoded as UTF-8; arrays of other types unchanged.
 
@@ -190,12 +223,15 @@ def _texts(value: Array) -> Array:
     wrong = next((kind.__name__ for kind in kinds if not issubclass(kind, str | bytes)), None)
     if wrong is not None:
         raise ValueError(f"has an element of type {wrong}")
-    if not any(issubclass(kind, bytes) for kind in kinds):
-        return items
     try:
+        if not any(issubclass(kind, bytes) for kind in kinds):
+            "".join(items.ravel().tolist()).encode()
+            return items
         decoded = [item.decode() if isinstance(item, bytes) else item for item in items.flat]
     except UnicodeDecodeError as error:
         raise ValueError(f"has bytes that are not UTF-8: {error}") from error
+    except UnicodeEncodeError as error:
+        raise ValueError(f"has text that UTF-8 does not encode: {error}") from error
     return np.fromiter(decoded, object, items.size).reshape(items.shape)
 
 

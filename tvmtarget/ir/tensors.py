@@ -30,6 +30,9 @@ def bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
 
     Returns:
         The bytes; without a copy if the array has this layout already.
+
+    Raises:
+        ModelError: a text is none that UTF-8 encodes.
     """
     dtype = dtype_of(data.dtype)
     if dtype == "string":
@@ -45,7 +48,10 @@ def bytes_of(data: np.ndarray[Any, Any]) -> memoryview:
 
 
 def _text_bytes(item: str | bytes) -> bytes:
-    data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+    try:
+        data = item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item
+    except UnicodeEncodeError as error:
+        raise ModelError(f"{item[:80]!r} is no text that UTF-8 encodes: {error.reason}") from error
     return len(data).to_bytes(8, "little") + data
 
 
