@@ -2,10 +2,12 @@
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
+from multiprocessing import Pipe
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ import tvmtarget as tt
 from tvmtarget.artifact import read_files, write_files
 from tvmtarget.errors import ArtifactError, RunError
 from tvmtarget.executors.protocol import CallEvent
+from tvmtarget.runtimes.messages import receive, send
+from tvmtarget.runtimes.worker import _PeerNetwork, _problems
 
 pytest.importorskip("onnxruntime")
 
@@ -87,6 +91,40 @@ def test_a_function_that_fails_is_named_with_its_machine():
     with pytest.raises(RunError, match=r"of @n1/a \(shape\) failed: .* \(on machine 'n1'\)"):
         list(stream)
     exe.close()
+
+
+VALUES = {
+    "float16": np.float16([[1, np.nan]]),
+    "bfloat16": np.array([1, 2], "bfloat16"),
+    "int4": np.array([-8, 7], "int4"),
+    "other byte order": np.array([1, 2], ">i4"),
+    "every other one": np.arange(6.0)[::2],
+    "texts": np.array([["é", ""], ["a\0b", "x" * 99]], object),
+    "no elements": np.empty((2, 0), np.float32),
+    "no dimensions": np.array(True),
+    "sequence": [np.float32([1]), [], None],
+    "map": [{1: "a"}, {"b": 0.5}],
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_messages_carry_values_of_every_type(value):
+    incoming, outgoing = Pipe(duplex=False)
+    send(outgoing, {"run": 1}, [value, np.int8([7])])
+    message, (found, last) = receive(incoming)
+    assert (message, last.tolist()) == ({"run": 1}, [7])
+    np.testing.assert_equal(found, value)
+    if isinstance(value, np.ndarray):
+        assert (found.dtype, found.shape) == (value.dtype.newbyteorder("="), value.shape)
+        assert found.flags.writeable
+
+
+def test_what_a_machine_cannot_read_is_a_failure_and_not_waited_for():
+    incoming, outgoing = Pipe(duplex=False)
+    failures = queue.SimpleQueue()
+    _PeerNetwork(failures.put).add_source("other", incoming)
+    outgoing.send_bytes(b'{"message": {}, "values": [{"dtype": "float64", "shape": [1000000000000]}]}')
+    assert _problems(failures.get(timeout=30))[0].startswith("the memory does not suffice: ")
 
 
 def test_a_stream_that_is_left_ends_the_processes(running):

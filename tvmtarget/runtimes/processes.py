@@ -294,6 +294,9 @@ def _read(machine: str, control: Connection, arrived: _Arrived) -> None:
             arrived.put((machine, *receive(control)))
     except (EOFError, OSError):
         arrived.put((machine, None, []))
+    except MemoryError:
+        problem = "what came back needs more memory than the calling process has"
+        arrived.put((machine, {"failed": [problem], "lost": None, "run": None}, []))
 
 
 def _write(pid: int, control: Connection, outbox: _Outbox) -> None:

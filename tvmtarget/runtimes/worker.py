@@ -11,12 +11,12 @@ import os
 import pkgutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import Any, NoReturn
 
 from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.protocol import Event, RunProgram
@@ -41,9 +41,13 @@ class _PeerNetwork:
     """Connections to other machines, one for each direction in which the program sends.
 
     A thread for each sender reads all messages at once, so that a sender waits only for the connection.
+
+    Args:
+        fail: reports an error, and ends this process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fail: Callable[[BaseException], NoReturn]) -> None:
+        self._fail = fail
         self.replicas: dict[str, list[str]] = {}  # the machines that run each program by turns
         self._sinks: dict[str, Connection] = {}
         self._sending: dict[str, threading.Lock] = {}
@@ -90,6 +94,8 @@ class _PeerNetwork:
             with self._changed:
                 self._gone.add(machine)
                 self._changed.notify_all()
+        except BaseException as error:  # as for lack of memory: runs would wait for the message forever
+            self._fail(error)
 
 
 class _Machine:
@@ -97,7 +103,7 @@ class _Machine:
 
     def __init__(self, control: Connection) -> None:
         self.control = control
-        self.network = _PeerNetwork()
+        self.network = _PeerNetwork(self._fail)
         self.busy = threading.Lock()
         self.reporting = threading.Lock()
 
@@ -124,6 +130,8 @@ class _Machine:
                     pool.submit(self._run, opening.result(), request, inputs)
             except (EOFError, OSError):
                 os._exit(0)
+            except BaseException as error:  # as for lack of memory
+                self._fail(error)
 
     def _open(self, opener: str, packed: bytes) -> RunProgram:
         try:
@@ -150,7 +158,7 @@ class _Machine:
         with self.reporting:
             send(self.control, message, values)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> NoReturn:
         """Report a failure, and end this process and with it its connections."""
         lost = error.machine if isinstance(error, _LostError) else None
         try:
@@ -181,6 +189,8 @@ class _Run:
 
 
 def _problems(error: BaseException) -> list[str]:
+    if isinstance(error, MemoryError):
+        return [f"the memory does not suffice: {error}".removesuffix(": ")]
     return list(error.problems) if isinstance(error, TvmTargetError) else [f"{type(error).__name__}: {error}"]
 
 
