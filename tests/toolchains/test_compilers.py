@@ -1,5 +1,6 @@
 """Compilers for a target: the command that is found, its options, and programs that run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,29 @@ def test_a_compiler_that_fails_is_an_error_with_its_first_error(tmp_path):
     command_or_skip("gcc")
     with pytest.raises(BackendError, match=r"'wrong' for .*missing_name"):
         toolchain_for(tt.Target("llvm")).compile([source], tmp_path / "wrong")
+
+
+NEWER = {
+    "aws/c8g:cpu": r"-mcpu=neoverse-(v2|n2\+nomemtag)",
+    "nvidia/jetson-agx-xavier:cpu": r"-mcpu=(carmel|thunderx2t99)",
+    "generic/armv9.5-a": r"-march=armv(9(\.[1-5])?|8\.[0-9])-a",
+    "arm/corstone-310:cpu": r"-mcpu=cortex-m(85|55)",
+    "generic/rva23u64": "-march=rv64imafdcb?v_zic.*_zbb.*",
+}
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_cpus_that_are_newer_than_the_compiler_are_compiled_for_one_with_less_features(name, tmp_path):
+    target = tt.Target.parse(name)
+    source = tmp_path / "empty.c"
+    source.write_text("int x;")
+    try:
+        compiler = toolchain_for(target)
+    except BackendError as error:
+        pytest.skip(str(error))
+    compiler.compile([source], tmp_path / "empty.o", ["-c"])
+    if compiler.flavour == "gcc":
+        assert any(re.fullmatch(NEWER[name], word) for word in compiler.command), compiler.command
 
 
 def test_cpus_that_are_newer_than_gcc_are_compiled_for_their_level():

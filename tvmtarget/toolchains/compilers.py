@@ -24,6 +24,7 @@ from tvmtarget.errors import BackendError
 from tvmtarget.files import temporary_folder
 from tvmtarget.python_process import python_command
 from tvmtarget.target.attributes import Attributes
+from tvmtarget.target.cpu.features import table_of
 from tvmtarget.target.cpu.isa import StatedIsa, features_of, read_isa
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.tree import Target
@@ -44,7 +45,7 @@ _ZIG = {"c": "cc", "cxx": "c++"}
 
 # GCC's names of LLVM's features where they differ (GCC manual, "AArch64 Options" and "ARM Options").
 _GCC_FEATURES = {
-    "aarch64": {"neon": "simd", "fp-armv8": "fp", "fullfp16": "fp16", "rdm": "rdma"},
+    "aarch64": {"neon": "simd", "fp-armv8": "fp", "fullfp16": "fp16", "rdm": "rdma", "mte": "memtag", "rand": "rng"},
     "arm": {"neon": "simd", "fullfp16": "fp16", "vfp4": "vfpv4", "fp-armv8": "fp"},
 }
 
@@ -188,7 +189,8 @@ def toolchain_for(target: Target, language: Language = "c", environ: Mapping[str
     triple = triple_of(target)
     for command, origin in _candidates(triple, language, environ):
         flavour = _flavour(command)
-        words = (*command, *_selection(triple, flavour, origin), *_options(target, triple, flavour, command))
+        selected = (*command, *_selection(triple, flavour, origin))
+        words = (*selected, *_options(target, triple, flavour, selected))
         return Toolchain(words, flavour, language, triple, origin)
     tools, name = platform_of(triple), "C++" if language == "cxx" else "C"
     install = "gcc g++ libc6-dev" if is_this_machine(triple) else tools.compilers if tools else ""
@@ -248,7 +250,7 @@ def _selection(triple: Triple, flavour: Flavour, origin: str) -> tuple[str, ...]
     return ()
 
 
-def _options(target: Target, triple: Triple, flavour: Flavour, command: Sequence[str]) -> tuple[str, ...]:
+def _options(target: Target, triple: Triple, flavour: Flavour, command: tuple[str, ...]) -> tuple[str, ...]:
     """Return the options for the CPU, its features and its calling convention."""
     attrs = dict(target.attrs)
     if flavour == "gcc" and triple.family in ("arm", "aarch64") and "mcpu" in attrs:
@@ -258,22 +260,25 @@ def _options(target: Target, triple: Triple, flavour: Flavour, command: Sequence
     added = [name for name in stated.added if not stated.cpu or name not in (stated.model or ())]
     added += [word[1:] for word in stated.unknown if word[0] == "+"]
     removed = [*stated.removed, *(word[1:] for word in stated.unknown if word[0] == "-")]
+    cpu = _known_cpu(stated, triple, command) if flavour != "zig" else stated.cpu
+    if cpu != stated.cpu and stated.table is not None:
+        removed = [name for name in removed if name in stated.table.of_cpu(cpu)]
     options: list[str] = []
     if flavour == "zig":
         cpu = stated.cpu.replace("-", "_") or ("baseline" if added or removed else "")
         features = "".join([*(f"+{one}" for one in added), *(f"-{one}" for one in removed)])
         options += [f"-mcpu={cpu}{features.replace('.', '_')}"] if cpu else []
     elif triple.family == "riscv":
-        options += _riscv(target, stated)
+        options += _riscv(target, command)
     elif triple.family == "x86":
-        options += [f"-march={_x86_cpu(stated, tuple(command))}"] if stated.cpu else []
+        options += [f"-march={cpu}"] if cpu else []
         options += [*(f"-m{name}" for name in added), *(f"-mno-{name}" for name in removed)]
     elif flavour == "clang":
-        options += [f"-mcpu={stated.cpu}"] if stated.cpu else []
+        options += [f"-mcpu={cpu}"] if cpu else []
         signed = [*(f"+{name}" for name in added), *(f"-{name}" for name in removed)]
         options += [word for name in signed for word in ("-Xclang", "-target-feature", "-Xclang", name)]
     else:
-        options += _gcc_for_arm(target, triple, stated, added, removed)
+        options += _gcc_for_arm(target, triple, command, cpu, added, removed)
     if triple.family == "arm":
         options += _float_abi(target, triple)
     # A CPU has an architecture, beside which GCC would take another one, without the units of the CPU such as its FPU.
@@ -287,33 +292,77 @@ def _options(target: Target, triple: Triple, flavour: Flavour, command: Sequence
 X86_LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 
 
-def _x86_cpu(stated: StatedIsa, command: tuple[str, ...]) -> str:
-    """Return the name of an x86 CPU for a compiler, for one that is newer than the compiler its largest level."""
-    if stated.model is None or _knows(command, f"-march={stated.cpu}"):
+def _known_cpu(stated: StatedIsa, triple: Triple, command: tuple[str, ...]) -> str:
+    """Return the name of a CPU for a compiler; for one that the compiler does not know, of one with less features.
+
+    That is the largest level of an x86 CPU, and the Arm CPU with the most features among those that the compiler knows.
+    """
+    option = "march" if triple.family == "x86" else "mcpu"
+    if stated.model is None or stated.table is None or not stated.cpu or _knows(command, f"-{option}={stated.cpu}"):
         return stated.cpu
-    levels = (one for one in X86_LEVELS if features_of("llvm", Attributes({"mcpu": one})).names <= stated.model)
-    return next(levels, "x86-64")
+    if triple.family == "x86":
+        levels = (one for one in X86_LEVELS if features_of("llvm", Attributes({"mcpu": one})).names <= stated.model)
+        return next(levels, "x86-64")
+    of_cpu, model, series = stated.table.of_cpu, stated.model, stated.cpu.partition("-")[0]
+    # Of equal ones, that of the same series, for the order of its instructions.
+    older = sorted(
+        (name for name in stated.table.cpus if of_cpu(name) <= model),
+        key=lambda name: (-len(of_cpu(name)), not name.startswith(series), name),
+    )
+    return next((name for name in older if _knows(command, f"-mcpu={name}")), stated.cpu)
 
 
 @cache
 def _knows(command: tuple[str, ...], option: str) -> bool:
-    return _started([*command, option, "-E", "-x", "c", os.devnull]).returncode == 0
+    return _succeeds([*command, option, "-E", "-x", "c", os.devnull])
 
 
-def _riscv(target: Target, stated: StatedIsa) -> list[str]:
+def _succeeds(words: Sequence[str]) -> bool:
+    try:
+        return _started(words).returncode == 0
+    except BackendError:  # it cannot be started, which is an error of a compilation
+        return True
+
+
+def _riscv(target: Target, command: tuple[str, ...]) -> list[str]:
     names = {"march", "mcpu", "mattr"} & target.attrs.keys()
     isa = features_of(target.kind, target.attrs).isa if names else ""
     if names and not isa:
         raise BackendError(f"no instruction set is known for {str(target)!r}; state it: march=rv64gc")
     # GCC 12 and clang 14 know these as parts of other extensions only.
     parts = ("zicsr", "zifencei", "zmmul", "zaamo", "zalrsc", "zca", "zcd")
-    known = [one for one in isa.split("_") if one not in parts]
-    abi = target.attrs.get("mabi")
-    return [*([f"-march={'_'.join(known)}"] if known != [""] else []), *([f"-mabi={abi}"] if abi else [])]
+    stated = "_".join(one for one in isa.split("_") if one not in parts)
+    abi = [f"-mabi={target.attrs['mabi']}"] if "mabi" in target.attrs else []
+    return [*([f"-march={_known_isa(stated, (*command, *abi))}"] if stated else []), *abi]
+
+
+@cache
+def _known_isa(isa: str, command: tuple[str, ...]) -> str:
+    """Return the part of a RISC-V instruction set that a compiler and its assembler know."""
+    if _assembles(command, isa):
+        return isa
+    base, *longer = isa.split("_")
+    usual = [letter for letter in base[4:] if letter in "iemafdc"]
+    known = base[:4] + "".join(usual)
+    for more in [*(letter for letter in base[4:] if letter not in usual), *(f"_{name}" for name in longer)]:
+        if _assembles(command, known + more):
+            known += more
+    return known
+
+
+def _assembles(command: tuple[str, ...], isa: str) -> bool:
+    with temporary_folder() as folder:
+        made = str(folder / "empty.o")
+        return _succeeds([*command, f"-march={isa}", "-c", "-x", "c", os.devnull, "-o", made])
 
 
 def _gcc_for_arm(
-    target: Target, triple: Triple, stated: StatedIsa, added: Sequence[str], removed: Sequence[str]
+    target: Target,
+    triple: Triple,
+    command: tuple[str, ...],
+    known: str,
+    added: Sequence[str],
+    removed: Sequence[str],
 ) -> list[str]:
     """Return GCC's options for an Arm CPU: features follow the CPU or the architecture, as in `armv8.2-a+dotprod`."""
     names = _GCC_FEATURES.get(triple.family, {})
@@ -321,14 +370,23 @@ def _gcc_for_arm(
     versions = [name for name in added if name[:1] == "v" and name[1:2].isdigit()]
     features = [f"+{names.get(name, name)}" for name in added if name not in versions]
     features += [f"+no{names.get(name, name)}" for name in removed]
-    cpu = str(target.attrs.get("mcpu", ""))
+    cpu, _, modifiers = str(target.attrs.get("mcpu", "")).partition("+")
     if cpu and cpu != "generic":
-        return [f"-mcpu={cpu}{''.join(features)}"]
+        return [f"-mcpu={known}{'+' * bool(modifiers)}{modifiers}{''.join(features)}"]
     if "march" in target.attrs:
         return [f"-march={target.attrs['march']}{''.join(features)}"]
     usual = "armv8-a" if triple.family == "aarch64" else "armv7-a+fp"
-    architecture = f"arm{max(versions)[:-1]}-{max(versions)[-1]}" if versions else usual
+    architecture = _known_architecture(triple, versions, command) if versions else usual
     return [f"-march={architecture}{''.join(features)}"] if features or versions else []
+
+
+def _known_architecture(triple: Triple, versions: Sequence[str], command: tuple[str, ...]) -> str:
+    """Return the name of the last architecture that a compiler knows among LLVM's features and those they imply."""
+    table = table_of(triple.family)
+    levels = {*versions, *(filter(table.is_level, table.closure(versions)) if table is not None else ())}
+    newest_first = sorted(levels, key=lambda name: (-len(table.closure([name])) if table is not None else 0, name))
+    names = [f"arm{name[:-1]}-{name[-1]}" for name in newest_first]
+    return next((name for name in names if _knows(command, f"-march={name}")), names[0])
 
 
 def _float_abi(target: Target, triple: Triple) -> list[str]:
