@@ -124,6 +124,25 @@ def test_a_library_that_swallows_ctrl_c_is_interrupted_again(cli, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+LOADING = """
+import signal, sys
+from tvmtarget.__main__ import run
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "tvmtarget.cli.main":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+run()
+"""
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_prints_no_traceback():
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 def test_ctrl_c_that_a_library_turns_into_another_error_is_no_error_of_it(cli, monkeypatch):
     monkeypatch.setattr("tvmtarget.cli.graceful_shutdown._REPEAT", 0.01)
 
