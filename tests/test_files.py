@@ -168,6 +168,21 @@ def test_leftovers_of_killed_processes_are_removed_and_files_of_live_ones_are_no
         assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_fork_does_not_remove_the_folder_of_its_parent():
+    code = """
+import os
+from tvmtarget.files import temporary_folder
+with temporary_folder() as folder:
+    if not (child := os.fork()):
+        raise SystemExit
+    os.waitpid(child, 0)
+    print(folder.is_dir())
+print(folder.exists())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 def test_files_that_only_look_like_leftovers_stay(tmp_path):
     others = [".file.new", ".file.0123456.new", ".file.01234567.new.txt", ".files.01234567.new", "x.file.01234567.new"]
     for name in others:

@@ -15,6 +15,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -152,7 +153,8 @@ def temporary_place() -> Iterator[Path]:
 def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-") -> Iterator[Path]:
     """Make a folder that only this user can read, and remove it afterwards.
 
-    Folders of the same prefix that killed processes of this user left are removed too.
+    A fork of the process does not remove it. Folders of the same prefix that killed processes of this user left are
+    removed too.
 
     Args:
         parent: the folder to make it in; by default that of the system for temporary files.
@@ -168,7 +170,8 @@ def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-")
         place = stack.enter_context(temporary_place()) if parent is None else parent
         remove_leftovers(place, re.compile(rf"{re.escape(prefix)}[a-z0-9_]{{8}}\.new"))
         while True:
-            name = stack.enter_context(tempfile.TemporaryDirectory(".new", prefix, place, ignore_cleanup_errors=True))
+            name = tempfile.mkdtemp(".new", prefix, place)
+            stack.callback(weakref.finalize(stack, _remove_own, name, os.getpid()))
             if fcntl is None:
                 break
             with suppress(FileNotFoundError):  # another process removed it as a leftover
@@ -177,6 +180,12 @@ def temporary_folder(parent: Path | None = None, prefix: str = "tvmtarget-tmp-")
                 if _lock_new(descriptor, Path(name)):
                     break
         yield Path(name)
+
+
+def _remove_own(folder: str, owner: int) -> None:
+    """Remove a folder that this process made; the one that was forked from it may still use it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lock_new(descriptor: int, path: Path) -> bool:

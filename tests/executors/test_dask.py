@@ -82,6 +82,24 @@ def test_an_address_that_is_none_is_named(address, problem):
     assert problem in str(caught.value)
 
 
+@pytest.mark.slow
+def test_a_function_that_fails_is_named_with_its_machine_and_not_that_of_its_reader():
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["": 18]> g (float[2] x, int64[1] at) => (float[1] y)
+        { n = Neg(x)  t = Gather(n, at)  e = Exp(t)  y = Abs(e) }""")
+    exe = tt.build(proto, TWO, where={"op:Gather": "@n1/b", "op:Neg": "@n0/b", "op:Exp": "@n0/b", "op:Abs": "@n1/b"})
+    for _ in range(4):
+        with pytest.raises(RunError, match=r"@n1/b.*\(on machine 'n1'\)"):
+            exe.run({"x": np.ones(2, "float32"), "at": np.array([7])})
+    exe.close()
+
+
+def test_dask_is_refused_in_a_fork_of_a_process_that_used_it(monkeypatch):
+    exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)
+    monkeypatch.setattr("tvmtarget.runtimes.dask._used_by", 1)
+    with pytest.raises(RunError, match=r"Dask cannot be used in a fork .*get_context\('spawn'\)"):
+        exe.run(images())
+
+
 def test_insecure_has_no_effect_without_an_address():
     with pytest.raises(BackendError, match="'insecure' would be ignored: without an address"):
         tt.build(DIGITS, TWO.replace("dask", "dask(insecure=true)"), where=WHERE)

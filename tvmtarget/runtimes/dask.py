@@ -37,7 +37,7 @@ from tvmtarget.errors import (
 from tvmtarget.executors.driver_program import Driver
 from tvmtarget.executors.protocol import Event, Record, RunProgram
 from tvmtarget.files import temporary_folder
-from tvmtarget.python_process import is_stopped, python_environment
+from tvmtarget.python_process import is_stopped, never_free_in_forks, python_environment
 from tvmtarget.runtimes.protocol import Cluster, OpenMachine, ProgramRuntime, WorkerEngine
 from tvmtarget.runtimes.segments import Segment, split_segments
 from tvmtarget.target.node import Runtime
@@ -84,6 +84,8 @@ class DaskWorkerGroup:
 
     def __init__(self, runtime: Runtime, cluster: Cluster) -> None:
         self.distributed = _distributed()
+        _reject_fork()
+        never_free_in_forks(self)  # its client waits for its thread then
         self.cluster = cluster
         self.segments = {machine: tuple(split_segments(program)) for machine, program in cluster.programs.items()}
         working = [
@@ -155,7 +157,8 @@ class DaskWorkerGroup:
         while waiting:
             with suppress(self.distributed.TimeoutError, self.distributed.CancelledError), self.client.as_current():
                 self.distributed.wait(waiting, timeout=POLL, return_when="FIRST_COMPLETED")
-            for task in [task for task in waiting if task.done()]:
+            # In the order of the program: what reads the result of a task that failed fails with its error.
+            for task in [task for task in run.tasks if task in waiting and task.done()]:
                 waiting.discard(task)
                 if task.status != "finished":
                     self._failed(run.tasks[task], task)
@@ -441,6 +444,20 @@ def _client(distributed: Any, address: str, options: Mapping[str, Any]) -> Any: 
         client.add_done_callback(lambda late: None if late.exception() else late.result().close())
         raise TimeoutError(f"it sent nothing for {options['timeout']} s")
     return client.result()
+
+
+_used_by: int | None = None  # the process that first started a client of Dask
+
+
+def _reject_fork() -> None:
+    """Raise `RunError` in a fork of a process that used Dask, where any call of it would wait forever."""
+    global _used_by
+    if _used_by not in (None, os.getpid()):
+        raise RunError(
+            "Dask cannot be used in a fork of a process that used it, because its threads are not there; start the "
+            "process anew (multiprocessing.get_context('spawn')), or use runtime 'processes'"
+        )
+    _used_by = os.getpid()
 
 
 def _in_thread(call: Callable[[], _R]) -> Future[_R]:
