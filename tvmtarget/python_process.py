@@ -18,6 +18,7 @@ __all__ = [
     "WITHOUT_DEVICES",
     "end_with_parent",
     "ending_of",
+    "fork_problem",
     "is_stopped",
     "never_free_in_forks",
     "path_without_current_folder",
@@ -114,6 +115,22 @@ def is_stopped(pid: int) -> bool:
     except ChildProcessError:  # it has ended, and was waited for
         return False
     return found is not None and found.si_code == os.CLD_STOPPED
+
+
+def fork_problem(ran: str, process: int) -> str:
+    """Return an error message for a fork of a process whose threads a library needs.
+
+    Args:
+        ran: what took place in the process, such as `TVM ran`.
+        process: the number of the process.
+
+    Returns:
+        The message, with the way out.
+    """
+    return (
+        f"{ran} in process {process}, and this is a fork of it, which has none of its threads; start processes by "
+        "multiprocessing.get_context('spawn') or 'forkserver', or fork before anything runs"
+    )
 
 
 def never_free_in_forks(value: object) -> None:

@@ -37,7 +37,7 @@ from tvmtarget.errors import (
 from tvmtarget.executors.driver_program import Driver
 from tvmtarget.executors.protocol import Event, Record, RunProgram
 from tvmtarget.files import temporary_folder
-from tvmtarget.python_process import is_stopped, never_free_in_forks, python_environment
+from tvmtarget.python_process import fork_problem, is_stopped, never_free_in_forks, python_environment
 from tvmtarget.runtimes.protocol import Cluster, OpenMachine, ProgramRuntime, WorkerEngine
 from tvmtarget.runtimes.segments import Segment, split_segments
 from tvmtarget.target.node import Runtime
@@ -452,11 +452,8 @@ _used_by: int | None = None  # the process that first started a client of Dask
 def _reject_fork() -> None:
     """Raise `RunError` in a fork of a process that used Dask, where any call of it would wait forever."""
     global _used_by
-    if _used_by not in (None, os.getpid()):
-        raise RunError(
-            "Dask cannot be used in a fork of a process that used it, because its threads are not there; start the "
-            "process anew (multiprocessing.get_context('spawn')), or use runtime 'processes'"
-        )
+    if _used_by is not None and _used_by != os.getpid():
+        raise RunError(fork_problem("Dask ran", _used_by))
     _used_by = os.getpid()
 
 

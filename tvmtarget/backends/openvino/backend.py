@@ -36,7 +36,7 @@ from tvmtarget.errors import BackendError, CompileError, RunError
 from tvmtarget.ir.dim_expressions import size_of
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.size_requirements import RunSizes
-from tvmtarget.python_process import never_free_in_forks
+from tvmtarget.python_process import fork_problem, never_free_in_forks
 from tvmtarget.support.openvino_rules import rounded_up
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.tree import Target
@@ -199,10 +199,7 @@ class _Program(Compiled):
 
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if self._process != os.getpid():
-            raise RunError(
-                f"OpenVINO compiled {self._place} in process {self._process}, and this is a fork of it, which has none "
-                "of its threads; start processes with multiprocessing.get_context('spawn')"
-            )
+            raise RunError(fork_problem(f"OpenVINO compiled {self._place}", self._process))
         ov = engine_package("openvino")
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
         shapes = [array.shape for array in arrays]

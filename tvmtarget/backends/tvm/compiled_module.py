@@ -41,6 +41,7 @@ from tvmtarget.files import temporary_folder
 from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.relax.tvm_library import the_tvm
+from tvmtarget.python_process import fork_problem
 from tvmtarget.untrusted import LIMITS, limit
 
 __all__ = [
@@ -410,10 +411,7 @@ def reject_forks() -> None:
     if not _RAN_IN:
         _RAN_IN.append(os.getpid())
     elif _RAN_IN[0] != os.getpid():
-        raise BackendError(
-            f"TVM ran in process {_RAN_IN[0]}, and this is a fork of it, which has none of its threads; start "
-            "processes by multiprocessing.get_context('spawn') or 'forkserver', or fork before anything runs"
-        )
+        raise BackendError(fork_problem("TVM ran", _RAN_IN[0]))
 
 
 @dataclass(frozen=True, eq=False)
