@@ -71,6 +71,26 @@ def test_a_program_of_the_previous_schema_is_read():
     assert DriverProgram.read(json.dumps(data | {"schema_version": 1}).encode()).drivers == program.drivers
 
 
+UNREAD = """
+func @main(%x: float32[2]) -> (float32[2]) opsets(onnx=18) [@.] attrs {role="driver"} {
+  () = @unread(%x) as abs
+  return %x
+}
+func @unread(%y: float32[2]) -> () opsets(onnx=18) [@n] attrs {role="driver"} {
+  %u: float32[2] = @a_abs(%y) as a_abs
+  return
+}
+func @a_abs(%y: float32[2]) -> (float32[2]) opsets(onnx=18) [@n/a] attrs {role="leaf"} {
+  %u: float32[2] = onnx.Abs(%y) as abs
+  return %u
+}
+"""
+
+
+def test_drivers_whose_calls_are_omitted_are_omitted_too():
+    assert [*DriverProgram.of(tt.IRModule.parse(UNREAD)).drivers] == ["main"]
+
+
 @pytest.mark.parametrize("runtime", ["processes", pytest.param("dask", marks=pytest.mark.slow)])
 def test_systems_nest_inside_the_machines_of_a_cluster(runtime):
     pytest.importorskip("distributed" if runtime == "dask" else "numpy")

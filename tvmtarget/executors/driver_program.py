@@ -232,14 +232,16 @@ class DriverProgram(_Data):
             module: a module whose functions have roles.
 
         Returns:
-            The drivers of all functions that `main` reaches.
+            The drivers that `main` runs.
         """
         main = module.main
+        drivers = {f.name: _driver(f) for f in _reached(module) if f.attr("role") == "driver"}
+        run = _run_by(main.name, drivers)
         return cls(
             entry=main.name,
             inputs=tuple(Signature.of(param.name, param.type) for param in main.params),
             outputs=tuple(Signature.of(_plain(name, main), main.types[name]) for name in main.results),
-            drivers={f.name: _driver(f) for f in _reached(module) if f.attr("role") == "driver"},
+            drivers={name: driver for name, driver in drivers.items() if name in run},
             signatures={f.name: FunctionSignature.of(f) for f in _reached(module) if f.code is None},
         )
 
@@ -296,6 +298,18 @@ def constants_of(module: IRModule) -> Mapping[str, np.ndarray[Any, Any]]:
 
 def _reached(module: IRModule) -> list[Function]:
     return [module[name] for name in reachable_functions(["main"], module.by_name)]
+
+
+def _run_by(entry: str, drivers: Mapping[str, Driver]) -> set[str]:
+    """Return what a driver runs: the functions of calls without results, which steps omit, are not among them."""
+    run: set[str] = set()
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        if name not in run and name in drivers:
+            waiting += [step.call for step in drivers[name].walk() if step.call is not None]
+        run.add(name)
+    return run
 
 
 def _plain(name: str, function: Function) -> str:
