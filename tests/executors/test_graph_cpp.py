@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from driver_models import DRIVER_MODELS
 from models import DIGITS, EXAMPLES, small
-from onnx import helper
+from onnx import helper, parser
 
 import tvmtarget as tt
 from tvmtarget.backends.tvm.cpu_versions import LEVEL_VARIABLE
@@ -103,6 +103,21 @@ def test_a_cpu_without_avx_runs_a_library_that_was_built_on_one_with_it(programs
     monkeypatch.setenv(LEVEL_VARIABLE, "1")
     oldest = tt.load(tmp_path / "digits.tta", trust=True)(digits())
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), oldest, strict=True)
+
+
+@pytest.mark.slow
+def test_a_loop_without_iterations_stacks_slices_of_the_sizes_of_the_inputs():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n,2] x, int64 count) => (float[n,2] y, float[k,n,2] z) {
+            y, z = Loop(count, "", x) <body = b (int64 i, bool c, float[n,2] u)
+                => (bool d, float[n,2] v, float[n,2] w) { d = Identity(c)  v = Tanh(u)  w = Neg(u) }>
+        }""")
+    cpp = tt.build(model, PAIR.format(runtime="cpp"), where={"op:Tanh": "@a", "op:Neg": "@b"})
+    x = np.float32([[1, 2], [3, 4], [5, 6]])
+    for count in (0, 1):
+        y, z = cpp(x, np.asarray(count))
+        np.testing.assert_allclose(y, np.tanh(x) if count else x, rtol=1e-6)
+        np.testing.assert_array_equal(z, -x[None][:count], strict=True)
 
 
 @pytest.mark.slow

@@ -446,8 +446,7 @@ class Program {
 
   /// Runs once: takes the inputs in order, and returns the outputs in order, in this process's memory.
   std::vector<Value> run(const std::vector<Value>& inputs) {
-    check_inputs(inputs);
-    std::vector<Value> results = run_driver(*entry_, inputs);
+    std::vector<Value> results = run_driver(*entry_, inputs, checked_sizes(inputs));
     for (Value& result : results)
       if (auto tensor = detail::as_tensor(result); tensor && tensor->device().device_type != kDLCPU)
         result = detail::to_device(*tensor, detail::kHost);
@@ -456,6 +455,7 @@ class Program {
 
  private:
   using Values = std::vector<Value>;
+  using Sizes = std::map<std::string, std::int64_t>;  // of symbolic dimensions, by name
 
   detail::Folder folder_;
   std::map<std::string, DLDevice> memories_;
@@ -575,11 +575,12 @@ class Program {
 
   // ------------------------------------------------------------------------------------------------------ running
 
-  void check_inputs(const std::vector<Value>& inputs) const {
+  /// Checks the inputs, and returns the sizes of their symbolic dimensions.
+  Sizes checked_sizes(const std::vector<Value>& inputs) const {
     using namespace detail;
     if (inputs.size() != inputs_.size())
       fail(std::to_string(inputs.size()) + " inputs are given, and the program takes " + std::to_string(inputs_.size()));
-    std::map<std::string, std::int64_t> sizes;
+    Sizes sizes;
     for (std::size_t at = 0; at < inputs.size(); ++at) {
       const Signature& signature = inputs_[at];
       if (!signature.dtype) continue;
@@ -601,18 +602,20 @@ class Program {
       if (tensor.data_ptr() == nullptr) fail(what + " has no memory: its data pointer is null");
       if (!tensor.IsContiguous()) fail(what + " has strides; copy it into one piece of memory");
     }
+    return sizes;
   }
 
-  Values run_driver(const detail::Driver& driver, const Values& inputs) {
+  Values run_driver(const detail::Driver& driver, const Values& inputs, const Sizes& sizes) {
     Values frame(driver.slots);
     for (const auto& [slot, value] : driver.constants) frame[slot] = value;
-    return run_block(driver, driver, inputs, frame);
+    return run_block(driver, driver, inputs, frame, sizes);
   }
 
-  Values run_block(const detail::Driver& driver, const detail::Block& block, const Values& inputs, Values& frame) {
+  Values run_block(const detail::Driver& driver, const detail::Block& block, const Values& inputs, Values& frame,
+                   const Sizes& sizes) {
     for (std::size_t at = 0; at < inputs.size(); ++at) frame[block.params[at]] = inputs[at];
     for (const detail::Step& step : block.steps) {
-      Values results = run_step(driver, step, frame);
+      Values results = run_step(driver, step, frame, sizes);
       for (std::size_t at = 0; at < results.size() && at < step.outputs.size(); ++at)
         if (step.outputs[at] != detail::kAbsent) frame[step.outputs[at]] = std::move(results[at]);
       for (int slot : step.free) frame[slot] = nullptr;
@@ -627,15 +630,15 @@ class Program {
     return values;
   }
 
-  Values run_step(const detail::Driver& driver, const detail::Step& step, Values& frame) {
+  Values run_step(const detail::Driver& driver, const detail::Step& step, Values& frame, const Sizes& sizes) {
     Values inputs = read(step.inputs, frame);
     if (step.leaf != nullptr) return run_leaf(*step.leaf, step, inputs);
-    if (step.driver != nullptr) return run_driver(*step.driver, inputs);
+    if (step.driver != nullptr) return run_driver(*step.driver, inputs, sizes);
     if (step.control) {
       const std::string& kind = step.control->kind;
-      if (kind == "branch") return run_branch(driver, *step.control, inputs, frame);
-      return kind == "loop" ? run_loop(driver, *step.control, inputs, frame)
-                            : run_scan(driver, *step.control, inputs, frame);
+      if (kind == "branch") return run_branch(driver, *step.control, inputs, frame, sizes);
+      return kind == "loop" ? run_loop(driver, *step.control, inputs, frame, sizes)
+                            : run_scan(driver, *step.control, inputs, frame, sizes);
     }
     if (!step.once) return {copy(inputs[0], step.device)};
     auto known = driver.copied.find(step.outputs[0]);
@@ -687,13 +690,15 @@ class Program {
     return *bytes_of(tensor);
   }
 
-  Values run_branch(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame) {
-    return run_block(driver, control.bodies[number_of(inputs[0], control) != 0 ? 0 : 1], {}, frame);
+  Values run_branch(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
+                      const Sizes& sizes) {
+    return run_block(driver, control.bodies[number_of(inputs[0], control) != 0 ? 0 : 1], {}, frame, sizes);
   }
 
   // ONNX, Loop: operands are the trip count and the condition, both optional, then carried values; a body gets the
   // iteration number and the condition, and returns the next condition, the carried values and the values to stack.
-  Values run_loop(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame) {
+  Values run_loop(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
+                    const Sizes& sizes) {
     using namespace detail;
     std::optional<std::int64_t> limit;
     if (inputs[0] != nullptr) limit = number_of(inputs[0], control);
@@ -704,17 +709,18 @@ class Program {
       Values arguments = {scalar<std::int64_t>(number, {kDLInt, 64, 1}, control.param_ranks[0]),
                           scalar<char>(goes_on, {kDLBool, 8, 1}, control.param_ranks[1])};
       arguments.insert(arguments.end(), carried.begin(), carried.end());
-      Values results = run_block(driver, control.bodies[0], arguments, frame);
+      Values results = run_block(driver, control.bodies[0], arguments, frame, sizes);
       goes_on = number_of(results[0], control) != 0;
       std::size_t first = 1 + carried.size();
       std::copy(results.begin() + 1, results.begin() + first, carried.begin());
       collect(slices, results, first, control);
     }
-    return with_joined(std::move(carried), slices, control);
+    return with_joined(std::move(carried), slices, control, sizes);
   }
 
   // ONNX, Scan (since version 9): operands are states, then values to slice.
-  Values run_scan(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame) {
+  Values run_scan(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
+                    const Sizes& sizes) {
     using namespace detail;
     std::size_t count = inputs.size() - control.cut.size();
     Values states(inputs.begin(), inputs.begin() + count);
@@ -734,11 +740,11 @@ class Program {
       for (std::size_t at = 0; at < given.size(); ++at)
         arguments.push_back(slice(given[at], axis_in(control.cut[at], given[at].ndim()),
                                   control.cut[at].is_reversed ? *length - 1 - number : number));
-      Values results = run_block(driver, control.bodies[0], arguments, frame);
+      Values results = run_block(driver, control.bodies[0], arguments, frame, sizes);
       std::copy(results.begin(), results.begin() + count, states.begin());
       collect(slices, results, count, control);
     }
-    return with_joined(std::move(states), slices, control);
+    return with_joined(std::move(states), slices, control, sizes);
   }
 
   static std::size_t axis_in(const detail::Axis& axis, std::int64_t rank) {
@@ -762,18 +768,21 @@ class Program {
   }
 
   static Values with_joined(Values values, const std::vector<std::vector<ffi::Tensor>>& slices,
-                            const detail::Control& control) {
+                            const detail::Control& control, const Sizes& sizes) {
     for (std::size_t at = 0; at < slices.size(); ++at)
-      values.push_back(join(slices[at], control.joined[at], control.empty[at], control));
+      values.push_back(join(slices[at], control.joined[at], control.empty[at], control, sizes));
     return values;
   }
 
   static ffi::Tensor join(const std::vector<ffi::Tensor>& slices, const detail::Axis& axis,
-                          const detail::Signature& empty, const detail::Control& control) {
+                          const detail::Signature& empty, const detail::Control& control, const Sizes& sizes) {
     using namespace detail;
     Shape shape;
-    if (slices.empty()) {  // unknown dimensions are 0, as in onnxruntime
-      for (const auto& [size, name] : empty.shape) shape.push_back(std::max<std::int64_t>(size, 0));
+    if (slices.empty()) {  // dimensions that no input has are 0, as in onnxruntime
+      for (const auto& [size, name] : empty.shape) {
+        auto known = sizes.find(name);
+        shape.push_back(known != sizes.end() ? known->second : std::max<std::int64_t>(size, 0));
+      }
       if (!empty.has_shape) shape = {0};
     } else {
       shape = shape_of(slices[0]);
