@@ -100,6 +100,19 @@ def test_the_environment_chooses_the_compiler_of_this_machine_only(tmp_path):
         ("micro/stm32f746xx", "arm-none-eabi-gcc -mcpu=cortex-m7 -mthumb -mfloat-abi=hard"),
         ("micro/mps3_an547", "arm-none-eabi-gcc -mcpu=cortex-m55 -mthumb -mfloat-abi=hard"),
         ("c(mcpu=cortex-m55+nomve)", "arm-none-eabi-gcc -mcpu=cortex-m55+nomve -mthumb -mfloat-abi=hard"),
+        # GCC has no `+nodsp` for the CPUs of ARMv7E-M.
+        (
+            "micro/nrf52840",
+            "arm-none-eabi-gcc -march=armv7-m -mtune=cortex-m4 -mfpu=fpv4-sp-d16 -mthumb -mfloat-abi=softfp",
+        ),
+        (
+            "c(mcpu=cortex-m4+nodsp+nofp)",
+            "arm-none-eabi-gcc -march=armv7-m -mtune=cortex-m4 -mthumb -mfloat-abi=soft",
+        ),
+        (
+            "llvm(mtriple=arm-none-eabihf,mcpu=cortex-m7,mattr=-dsp)",
+            "arm-none-eabi-gcc -march=armv7-m -mtune=cortex-m7 -mfpu=fpv5-d16 -mthumb -mfloat-abi=hard",
+        ),
     ],
 )
 def test_options_select_the_cpu_the_features_and_the_float_abi(target, expected, tmp_path):

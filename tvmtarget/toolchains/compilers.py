@@ -49,6 +49,9 @@ _GCC_FEATURES = {
     "arm": {"neon": "simd", "fullfp16": "fp16", "vfp4": "vfpv4", "fp-armv8": "fp"},
 }
 
+# Units of ARMv7E-M by the feature of LLVM, the largest one first.
+_GCC_FPUS = (("fp-armv8d16", "fpv5-d16"), ("fp-armv8d16sp", "fpv5-sp-d16"), ("vfp2sp", "fpv4-sp-d16"))
+
 
 @dataclass(frozen=True)
 class Toolchain:
@@ -278,9 +281,9 @@ def _options(target: Target, triple: Triple, flavour: Flavour, command: tuple[st
         signed = [*(f"+{name}" for name in added), *(f"-{name}" for name in removed)]
         options += [word for name in signed for word in ("-Xclang", "-target-feature", "-Xclang", name)]
     else:
-        options += _gcc_for_arm(target, triple, command, cpu, added, removed)
+        options += _gcc_without_dsp(target, stated) or _gcc_for_arm(target, triple, command, cpu, added, removed)
     if triple.family == "arm":
-        options += _float_abi(target, triple)
+        options += _float_abi(target, triple, options)
     # A CPU has an architecture, beside which GCC would take another one, without the units of the CPU such as its FPU.
     has_architecture = any(one.startswith(("-march", "-mcpu")) for one in options)
     if "march" in target.attrs and triple.family != "riscv" and not has_architecture:
@@ -356,6 +359,15 @@ def _assembles(command: tuple[str, ...], isa: str) -> bool:
         return _succeeds([*command, f"-march={isa}", "-c", "-x", "c", os.devnull, "-o", made])
 
 
+def _gcc_without_dsp(target: Target, stated: StatedIsa) -> list[str]:
+    """Return GCC's options for an ARMv7E-M without DSP instructions: ARMv7-M, which has no FPU of its own."""
+    have = features_of(target.kind, target.attrs).names
+    if "armv7e-m" not in (stated.model or ()) or "dsp" in have:
+        return []
+    tune = [f"-mtune={stated.cpu}"] if stated.cpu else []
+    return ["-march=armv7-m", *tune, *next(([f"-mfpu={fpu}"] for name, fpu in _GCC_FPUS if name in have), [])]
+
+
 def _gcc_for_arm(
     target: Target,
     triple: Triple,
@@ -389,9 +401,12 @@ def _known_architecture(triple: Triple, versions: Sequence[str], command: tuple[
     return next((name for name in names if _knows(command, f"-march={name}")), names[0])
 
 
-def _float_abi(target: Target, triple: Triple) -> list[str]:
+def _float_abi(target: Target, triple: Triple, architecture: Sequence[str]) -> list[str]:
     """Return the options for the calling convention of 32-bit Arm, and for its short instructions."""
     stated = target.attrs.get("mfloat-abi") or triple.float_abi
+    # The libraries for ARMv7-M, which has no FPU of its own, pass floats in the other registers.
+    if "-march=armv7-m" in architecture and stated == "hard" and not {"mfloat-abi", "mtriple"} & target.attrs.keys():
+        stated = "softfp"
     cpu = str(target.attrs.get("mcpu", ""))
     options = ["-mthumb"] if cpu.startswith("cortex-m") or triple.arch.startswith("thumb") else []
     return [*options, f"-mfloat-abi={stated}"] if stated else options
