@@ -550,3 +550,23 @@ def test_windows_and_parts_that_do_not_fit_are_refused(leaf, node, reason):
     program = small(node, outputs=node.output, shape=(1, 5, 4, 4), opset=18)
     with pytest.raises(InfeasibleError, match=reason):
         tt.decompose(program, leaf)
+
+
+@pytest.mark.parametrize("queries", [0, 3])
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_attention_to_no_keys_is_zero(queries, is_joined):
+    shapes = {name: ("batch", name, 8) if is_joined else ("batch", 2, name, 4) for name in ("query", "keys", "values")}
+    heads = {"q_num_heads": 2, "kv_num_heads": 2} if is_joined else {}
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Attention", [*shapes], ["y"], **heads)],
+            "attention",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, shapes["query"])],
+        ),
+        opset_imports=[helper.make_opsetid("", 23)],
+    )
+    sizes = {"batch": 1, "query": queries, "keys": 0, "values": 0}
+    given = {name: np.ones([sizes.get(size, size) for size in shape], "float32") for name, shape in shapes.items()}
+    y = tt.build(tt.IRModule.from_onnx(model), "numpy").run(given)["y"]
+    np.testing.assert_array_equal(y, np.zeros_like(given["query"]))

@@ -14,6 +14,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml.op_array_feature_extractor import ArrayFeatureExtractor as ReferenceFeatureExtractor
 from onnx.reference.ops.aionnxml.op_tree_ensemble import TreeEnsemble as ReferenceTreeEnsemble
+from onnx.reference.ops.op_attention import Attention_24
 from onnx.reference.ops.op_average_pool import AveragePool_19
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_conv import Conv as ReferenceConv
@@ -102,6 +103,52 @@ class Loop(ReferenceLoop):  # type: ignore[misc]
         outputs = self.body.proto_.output[1 + self.N :]
         stacked = (np.stack(ones) if ones else _nothing(one) for ones, one in zip(collected, outputs, strict=True))
         return (*carried, *stacked)
+
+
+class Attention(Attention_24):  # type: ignore[misc]
+    """Attention of empty sequences, which the evaluator (onnx 1.23) cannot reshape and finds no maximum of.
+
+    Without keys the result is 0, as that of queries whose keys are all masked: they get one key, which is masked.
+    """
+
+    def _run(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None = None,
+        past_key: Array | None = None,
+        past_value: Array | None = None,
+        *lengths: Array | None,
+        q_num_heads: int | None = None,
+        kv_num_heads: int | None = None,
+        **attributes: object,
+    ) -> tuple[Array, ...]:
+        heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
+        if query.size and key.size and value.size:
+            results: tuple[Array, ...] = super()._run(
+                query, key, value, mask, past_key, past_value, *lengths, **heads, **attributes
+            )
+            return results
+        is_joined = query.ndim == 3  # the heads of a position stand in one axis
+        if is_joined:
+            query, key, value = map(_with_heads, (query, key, value), (q_num_heads, kv_num_heads, kv_num_heads))
+        has_keys = key.shape[2] or (past_key is not None and past_key.shape[2])
+        if not has_keys:
+            key, value = (np.zeros((*x.shape[:2], 1, x.shape[3]), x.dtype) for x in (key, value))
+            mask = np.zeros((query.shape[2], 0), bool) if mask is None else mask
+        y, *caches, products = super()._run(query, key, value, mask, past_key, past_value, *lengths, **attributes)
+        if not has_keys:
+            caches, products = [cache[:, :, :0] for cache in caches], products[..., :0]
+        if is_joined:
+            y = np.moveaxis(y, 1, 2)
+            y = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3])
+        return y, *caches, products
+
+
+def _with_heads(x: Array, heads: int | None) -> Array:
+    count = heads or 1
+    return np.moveaxis(x.reshape(*x.shape[:2], count, x.shape[2] // count), 2, 1)
 
 
 class NegativeLogLikelihoodLoss(ReferenceLoss):  # type: ignore[misc]
@@ -985,6 +1032,7 @@ class TreeEnsemble(ReferenceTreeEnsemble):  # type: ignore[misc]
 
 
 FIXES = [
+    Attention,
     LRN,
     LogSoftmax,
     Loop,
