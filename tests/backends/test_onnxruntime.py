@@ -405,6 +405,25 @@ def test_reductions_of_nothing_remove_axes_counted_from_the_last(node, opset, is
         np.testing.assert_array_equal(found, [rows, 1] if opset == 13 else [rows])
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize("equation", ["bij,bkj->bik", "...ij, ...kj", "bij,bkj->"])
+def test_an_einsum_of_nothing_has_no_elements_or_zeros(equation, is_nested):
+    """One that transposes an operand without elements ends the process."""
+    result = "float" if equation.endswith(">") else "float[b,i,2]"
+    body = f'{{ y = Einsum<equation = "{equation}">(x, w) }}'
+    if is_nested:
+        names = f"() => ({result} y)"
+        body = f"{{ y = If<then_branch = t {names} {body}, else_branch = e {names} {body}>(c) }}"
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[b,i,j] x, float[b,2,j] w, bool c) => ({result} y) {body}""")
+    exe = tt.build(tt.IRModule.from_onnx(program), "onnxruntime")
+    for shape in ((0, 3, 4), (2, 0, 4), (2, 3, 0), (2, 3, 4)):
+        x, w = np.ones(shape, "float32"), np.ones((shape[0], 2, shape[2]), "float32")
+        feeds = {"x": x, "w": w, "c": np.array(True)}
+        found = exe.run({name: feeds[name] for name in exe.inputs})["y"]
+        np.testing.assert_array_equal(found, np.einsum(equation.replace(" ", ""), x, w))
+
+
 @pytest.mark.parametrize(
     ("attributes", "alpha", "beta"),
     [("beta = 2.0", 1, 2), ("alpha = 3.0, transA = 1", 3, 1), ("beta = 0.5, transB = 1", 1, 0.5)],

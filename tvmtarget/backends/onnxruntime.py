@@ -247,8 +247,8 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
 
     Without, they end the process. The sizes that follow from those of the inputs are checked before each run. `beta` of
     a Gemm that may have no terms is an operation of its own, reductions of what may be empty count axes from 0, slices
-    that may be empty are compared with one more element, blocks of texts are gathered by GatherND, and what loops
-    collect of texts are copies.
+    that may be empty are compared with one more element, an Einsum of what may be empty runs only if it is not, blocks
+    of texts are gathered by GatherND, and what loops collect of texts are copies.
     """
     constants = {tensor.name: tensor for tensor in graph.initializer}
     for node in nodes_in(graph):
@@ -258,7 +258,7 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
     dtypes = {value.type.tensor_type.elem_type for value in values} | {one.data_type for one in constants.values()}
     has_texts = TensorProto.STRING in dtypes
     if not any(
-        node.op_type in {*ENDED_BY_NOTHING, "Unique"}
+        node.op_type in {*ENDED_BY_NOTHING, "Einsum", "Unique"}
         or _has_factor(node)
         or (node.op_type in ("Gather", "Identity") and has_texts)
         or min(_reduced_axes(node, constants), default=0) < 0
@@ -292,6 +292,7 @@ def _rewrite(
             or _scaled_bias(node, types, names)
             or _forward_reduction(node, types, constants, names)
             or _longer_slices(node, types, names)
+            or _guarded_einsum(node, types, names)
             or _texts_of_blocks(node, types, names)
             or (_copied_texts(node, types, names) if outer and version >= _FIRST_WHERE else [])
         )
@@ -402,6 +403,53 @@ def _longer_slices(node: NodeProto, types: _Types, names: Names) -> list[NodePro
     return [*nodes, longer, helper.make_node("Slice", [longer.output[0], *bounds], node.output[:1])]
 
 
+def _guarded_einsum(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
+    """Return nodes that compute an Einsum of what may be empty only if it is not; none for other nodes.
+
+    Where it transposes one of several operands without elements, it ends the process (1.31).
+    """
+    if node.op_type != "Einsum" or len(node.input) < 2 or any(name not in types for name in node.input):
+        return []
+    shapes = [types[name].shape.dim for name in node.input]
+    if all(dim.dim_value > 0 for shape in shapes for dim in shape):
+        return []
+    terms, arrow, result = attributes_of(node)["equation"].replace(" ", "").partition("->")
+    found: dict[str, list[tuple[str, int]]] = {}  # operands and axes of each label
+    ellipsis: tuple[str, ...] = ()
+    for term, name, shape in zip(terms.split(","), node.input, shapes, strict=True):
+        before, dots, after = term.partition("...")
+        if dots:
+            ellipsis = tuple(f"...{at}" for at in range(len(shape) - len(before) - len(after)))
+        for axis, label in enumerate((*before, *(ellipsis if dots else ()), *after)):
+            found.setdefault(label, []).append((name, axis))
+    if not arrow:
+        letters = terms.replace("...", "")
+        result = "..." + "".join(sorted(letter for letter in letters.replace(",", "") if letters.count(letter) == 1))
+    before, dots, after = result.partition("...")
+    instead: list[NodeProto] = []
+
+    def add(nodes: list[NodeProto], kind: str, inputs: Sequence[str], **settings: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [names.fresh(f"{node.output[0]}:{kind}")], **settings))
+        return str(nodes[-1].output[0])
+
+    def constant(nodes: list[NodeProto], values: Sequence[int]) -> str:
+        return add(nodes, "Constant", [], value=helper.make_tensor("", TensorProto.INT64, [len(values)], values))
+
+    guard: list[NodeProto] = []
+    counts = [add(guard, "Size", [name]) for name in node.input]
+    is_empty = add(guard, "Equal", [add(guard, "Min", counts), constant(guard, [0])])
+    size_of_shape = {name: add(instead, "Shape", [name]) for name in set(node.input)}
+    sizes = []
+    for label in (*before, *(ellipsis if dots else ()), *after):
+        given = [add(instead, "Gather", [size_of_shape[name], constant(instead, [at])]) for name, at in found[label]]
+        # One of 1 is broadcast, also to one of 0.
+        least = add(instead, "Min", [*given, constant(instead, [1])])
+        sizes.append(add(instead, "Mul", [add(instead, "Max", given), least]))
+    size = add(instead, "Concat", sizes, axis=0) if sizes else constant(instead, [])
+    zero = helper.make_tensor("", _element_type(node, types), [1], [0])
+    return [*guard, _unless(is_empty, node, instead, [add(instead, "ConstantOfShape", [size], value=zero)], names)]
+
+
 def _texts_of_blocks(node: NodeProto, types: _Types, names: Names) -> list[NodeProto]:
     """Return nodes that gather texts along another axis than the last; none for other nodes.
 
@@ -487,28 +535,34 @@ def _if_not_empty(node: NodeProto, axes: Sequence[int], element_type: int, names
     steps, batch = (add(nothing, "Gather", [shape, constant(nothing, [axis])]) for axis in (0, 1))
     fixed = [constant(nothing, [size]) for size in (directions, attributes["hidden_size"])]
     zero = helper.make_tensor("", element_type, [1], [0])
-    network = NodeProto()
-    network.CopyFrom(node)
-    results: list[list[str]] = [[], []]
+    results = []
     for at, output in enumerate(node.output):
         if not output:
             continue
         state = node.input[4 + at] if at and 4 + at < len(node.input) else ""
         if state:
-            results[0].append(add(nothing, "Identity", [state]))
+            results.append(add(nothing, "Identity", [state]))
         else:
             sizes = [fixed[0], batch, fixed[1]] if at else [steps, fixed[0], batch, fixed[1]]
             size = add(nothing, "Concat", sizes, axis=0)
-            results[0].append(add(nothing, "ConstantOfShape", [size], value=zero))
-        network.output[at] = names.fresh(output)
-        results[1].append(network.output[at])
+            results.append(add(nothing, "ConstantOfShape", [size], value=zero))
+    return [*before, _unless(is_empty, node, nothing, results, names)]
+
+
+def _unless(
+    condition: str, node: NodeProto, instead: Sequence[NodeProto], results: Sequence[str], names: Names
+) -> NodeProto:
+    """Return an If that computes a node unless a condition holds, where it computes other nodes with these results."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    for at, output in enumerate(node.output):
+        copy.output[at] = names.fresh(output) if output else ""
     then_branch, else_branch = (
         helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(name) for name in returned])
-        for nodes, returned in zip((nothing, [network]), results, strict=True)
+        for nodes, returned in ((instead, results), ([copy], filter(None, copy.output)))
     )
     outputs = [output for output in node.output if output]
-    branches = helper.make_node("If", [is_empty], outputs, then_branch=then_branch, else_branch=else_branch)
-    return [*before, branches]
+    return helper.make_node("If", [condition], outputs, then_branch=then_branch, else_branch=else_branch)
 
 
 def _check_assignment(session: _Session, make: _Maker, request: CompileRequest) -> None:
