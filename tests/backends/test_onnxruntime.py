@@ -578,6 +578,30 @@ _OF_COMPUTED_SIZES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("node", "a", "b"),
+    [
+        ("ConvTranspose", "float[1,1,n,2,2]", "float[1,1,1,1,1]"),
+        ("MatMulInteger", "uint8[2,n]", "uint8[n,3]"),
+        ("MatMul", "float[3,1,2,n]", "float[1,2,n,3]"),
+    ],
+)
+def test_what_ends_the_process_or_is_no_zero_of_no_elements_is_an_error(node, a, b):
+    """Each is another defect of onnxruntime 1.31, in this order; a MatMul has other batches."""
+    dtype, result = ("uint8", "int32") if "Int" in node else ("float32", "float")
+    program = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g ({a} a, {b} b) => ({result}[{",".join("opqrs"[: a.count(",") + 1])}] y) {{ y = {node}(a, b) }}""")
+    exe = tt.build(tt.IRModule.from_onnx(program), "onnxruntime")
+    feeds = {
+        name: np.ones([0 if size == "n" else int(size) for size in type_[type_.index("[") + 1 : -1].split(",")], dtype)
+        for name, type_ in (("a", a), ("b", b))
+    }
+    with pytest.raises(
+        RunError, match=rf"^n is 0 in @\., and onnxruntime does not compute '{node}_0' \({node}\) of no"
+    ):
+        exe.run(feeds)
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("where", _OF_COMPUTED_SIZES)
 def test_recurrent_networks_of_computed_sizes_run_of_nothing(kind, where):

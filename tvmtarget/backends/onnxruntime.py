@@ -221,18 +221,38 @@ def _dims(type_: TypeProto.Tensor) -> list[str]:
 
 
 def _not_zero(graph: GraphProto) -> list[tuple[str, str]]:
-    """Return the symbolic dimensions that must not be 0, each with the operation that fails or ends the process."""
-    nodes = [node for node in graph.node if node.op_type in ENDED_BY_NOTHING or node.op_type == "Scan"]
+    """Return the symbolic dimensions that must not be 0, each with the operation that then fails or is wrong."""
+    nodes = [node for node in graph.node if node.op_type in {*ENDED_BY_NOTHING, *_PRODUCTS, "Scan"}]
     types = value_types(graph) if nodes else {}
     found = []
     for node in nodes:
-        # The last operand of a Scan is one that it reads step by step.
-        operand = node.input[-1 if node.op_type == "Scan" else 0]
-        dims = _dims(types[operand]) if operand in types else []
-        axes = ENDED_BY_NOTHING.get(node.op_type, attributes_of(node).get("scan_input_axes", (0,))[-1:])
-        if len(dims) == 3 or node.op_type == "Scan":
-            found += [(dims[axis], f"{node.name!r} ({node.op_type})") for axis in axes if dims and dims[axis]]
+        shapes = [list(types[name].shape.dim) if name in types else [] for name in node.input]
+        dims = [dim.dim_param for dim in _dims_with_elements(node, shapes)]
+        found += [(dim, f"{node.name!r} ({node.op_type})") for dim in dims if dim]
     return found
+
+
+# Operations whose sum of no products is not 0, or whose shape is wrong (1.31).
+_PRODUCTS = ("MatMul", "MatMulInteger", "QLinearMatMul")
+
+
+def _dims_with_elements(
+    node: NodeProto, shapes: Sequence[Sequence[TensorShapeProto.Dimension]]
+) -> Sequence[TensorShapeProto.Dimension]:
+    """Return the dimensions of the operands of a node that must not be 0."""
+    first = shapes[0] if shapes else ()
+    if node.op_type == "Scan":
+        # The last operand is one that it reads step by step.
+        axes = attributes_of(node).get("scan_input_axes", (0,))[-1:]
+        return [shapes[-1][axis] for axis in axes] if shapes[-1] else ()
+    if node.op_type in ENDED_BY_NOTHING:
+        rank, axes = ENDED_BY_NOTHING[node.op_type]
+        return [first[axis] for axis in axes] if len(first) == rank else ()
+    if node.op_type == "MatMul":
+        # The result has the batches of the first operand.
+        batches = first[:-2], shapes[1][:-2]
+        return first[-1:] if all(batches) and batches[0] != batches[1] else ()
+    return first[-1:]
 
 
 _Types: TypeAlias = Mapping[str, TypeProto.Tensor]
@@ -258,7 +278,7 @@ def _guarded(source: bytes, graph: GraphProto) -> bytes:
     dtypes = {value.type.tensor_type.elem_type for value in values} | {one.data_type for one in constants.values()}
     has_texts = TensorProto.STRING in dtypes
     if not any(
-        node.op_type in {*ENDED_BY_NOTHING, "Einsum", "Unique"}
+        node.op_type in ("Einsum", "GRU", "LSTM", "Unique")
         or _has_factor(node)
         or (node.op_type in ("Gather", "Identity") and has_texts)
         or min(_reduced_axes(node, constants), default=0) < 0
@@ -306,7 +326,8 @@ def _rewrite(
 
 def _guarded_network(node: NodeProto, types: _Types, names: Names, checked: frozenset[str]) -> list[NodeProto]:
     """Return nodes that run a recurrent network of computed sizes only if it has elements; none for other nodes."""
-    axes = ENDED_BY_NOTHING.get(node.op_type, ()) if node.domain in ("", "ai.onnx") else ()
+    is_network = node.op_type in ("GRU", "LSTM") and node.domain in ("", "ai.onnx")
+    axes = [axis for axis in ENDED_BY_NOTHING[node.op_type][1] if axis < 2] if is_network else []  # steps and samples
     dims = types[node.input[0]].shape.dim if axes and node.input[0] in types else ()
     if not axes or (len(dims) == 3 and all(_is_checked(dims[axis], checked) for axis in axes)):
         return []

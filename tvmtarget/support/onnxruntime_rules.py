@@ -418,8 +418,9 @@ def _no_other_padding(op: Op) -> Reject | None:
 
 def _some_terms(op: Op) -> Reject | None:
     """Reject products of matrices without elements: they are not sums of nothing, which are 0 (1.31)."""
-    a, b = (() if one is None or one.shape is None else one.shape for one in map(op.tensor, range(2)))
-    if 0 not in ((*a[-1:], *b[-2:][:1]) if op.kind == "MatMul" else (*a, *b)):
+    operands = map(op.tensor, (0, 3) if op.kind == "QLinearMatMul" else (0, 1))
+    a, b = (() if one is None or one.shape is None else one.shape for one in operands)
+    if 0 not in ((*a[-1:], *b[-2:][:1]) if op.kind in ("MatMul", "QLinearMatMul") else (*a, *b)):
         return None
     return reject("RULE", f"its {op.kind} of no elements is not that of ONNX")
 
@@ -526,14 +527,15 @@ def _number_of_sizes_is_known(op: Op) -> Reject | None:
 
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-# Dimensions of the first operand of which none may be 0: it ends the process (1.31).
-ENDED_BY_NOTHING = {"GRU": (0, 1), "LSTM": (1,)}
+# Dimensions of a first operand of this rank of which none may be 0: it ends the process (1.31).
+ENDED_BY_NOTHING = {"ConvTranspose": (5, (2, 3)), "GRU": (3, (0, 1, 2)), "LSTM": (3, (1,))}
 
 
 def _has_elements(op: Op) -> Reject | None:
     tensor = op.tensor(0)
     shape = () if tensor is None else tensor.shape or ()
-    if any(size == 0 for axis, size in enumerate(shape) if axis in ENDED_BY_NOTHING.get(op.kind, ())):
+    rank, axes = ENDED_BY_NOTHING.get(op.kind, (0, ()))
+    if len(shape) == rank and any(shape[axis] == 0 for axis in axes):
         return reject("RULE", f"it has no {op.kind} of no elements, as in {op.operand(0)!r}")
     return None
 
@@ -560,8 +562,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(sorted(_POOLS), Rule(checks=(_no_other_padding,))),
     "Conv": Rule(checks=(_no_other_padding,)),
     "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
-    "ConvTranspose": Rule(checks=(_no_other_padding,)),
-    **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger"), Rule(checks=(_some_terms,))),
+    "ConvTranspose": Rule(checks=(_no_other_padding, _has_elements)),
+    **dict.fromkeys(("Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"), Rule(checks=(_some_terms,))),
     "Einsum": Rule(checks=(_ellipses_of_one_rank,)),
     "GRU": _RECURRENT,
     "Gather": Rule(checks=(_texts_of_known_rank,)),
