@@ -552,6 +552,12 @@ def test_windows_and_parts_that_do_not_fit_are_refused(leaf, node, reason):
         tt.decompose(program, leaf)
 
 
+def test_the_axis_of_a_running_sum_may_be_a_list():
+    model = small(helper.make_node("CumSum", ["x", "axis"], ["y"]), shape=(2, 3), axis=np.array([1]))
+    y = tt.build(tt.IRModule.from_onnx(model), "numpy")(np.ones((2, 3), "float32"))
+    np.testing.assert_array_equal(y, [[1, 2, 3]] * 2)
+
+
 @pytest.mark.parametrize("queries", [0, 3])
 @pytest.mark.parametrize("is_joined", [True, False])
 def test_attention_to_no_keys_is_zero(queries, is_joined):

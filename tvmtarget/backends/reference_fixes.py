@@ -21,6 +21,7 @@ from onnx.reference.ops.op_conv import Conv as ReferenceConv
 from onnx.reference.ops.op_conv import _conv_implementation
 from onnx.reference.ops.op_conv_integer import ConvInteger as ReferenceConvInteger
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as ReferenceConvTranspose
+from onnx.reference.ops.op_cum_sum import CumSum as ReferenceCumSum
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_25
 from onnx.reference.ops.op_dynamic_quantize_linear import DynamicQuantizeLinear as ReferenceDynamicQuantization
 from onnx.reference.ops.op_grid_sample import GridSample as ReferenceGridSample
@@ -616,6 +617,14 @@ class RoiAlign(ReferenceRoiAlign):  # type: ignore[misc]
         return result
 
 
+class CumSum(ReferenceCumSum):  # type: ignore[misc]
+    """Sums along an axis that is a tensor of one element, as PyTorch writes it and engines take it, or a scalar."""
+
+    def _run(self, x: Array, axis: Array, **attributes: object) -> tuple[Array]:
+        results: tuple[Array] = super()._run(x, np.reshape(axis, ()), **attributes)
+        return results
+
+
 class ReduceLogSum(OpRun):  # type: ignore[misc]
     """Logarithms of sums, which the evaluator does not compute of integers (onnx 1.23)."""
 
@@ -1033,6 +1042,7 @@ class TreeEnsemble(ReferenceTreeEnsemble):  # type: ignore[misc]
 
 FIXES = [
     Attention,
+    CumSum,
     LRN,
     LogSoftmax,
     Loop,
