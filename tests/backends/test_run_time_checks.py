@@ -304,3 +304,28 @@ def test_a_mean_of_nothing_is_zero_as_onnxruntime_has_it(kind, opset, mean):
     for count in (0, 1, 4):
         x = np.arange(3 * count, dtype="float32").reshape(count, 3)
         np.testing.assert_allclose(program.run({"x": x})["y"], session.run(None, {"x": x})[0], strict=True)
+
+
+def test_running_sums_along_a_symbolic_dimension_write_nothing_of_no_elements():
+    """TVM's kernel (0.27) writes the first sum also where there is none, behind the result."""
+    tvm = pytest.importorskip("tvm")
+    from tvm import relax
+
+    from tvmtarget.backends.tvm.running_sums import bound_running_sums
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([tvm.tirx.Var("n", "int64"), 3], "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.add(relax.op.cumsum(x, 0), relax.op.cumsum(x, 1))))
+    text = str(bound_running_sums(builder.get()))
+    assert text.count("cls.running_sum") == text.count("R.cumsum") == 1
+
+    proto = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x) => (float[n, 3] y, float[n, 3] z) <int64 a = {0}> {
+            y = CumSum(x, a) z = CumSum<exclusive = 1, reverse = 1>(x, a) }""")
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    for count in (0, 4):
+        values = np.arange(3 * count, dtype="float32").reshape(count, 3)
+        found = program.run({"x": values})
+        np.testing.assert_array_equal(found["y"], values.cumsum(0))
+        np.testing.assert_array_equal(found["z"], values[::-1].cumsum(0)[::-1] - values)

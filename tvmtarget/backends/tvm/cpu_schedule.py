@@ -45,6 +45,7 @@ from tvmtarget.backends.tvm.register_tiling import (
     strip,
 )
 from tvmtarget.backends.tvm.reshaped_views import legalise_reshape, use_views
+from tvmtarget.backends.tvm.running_sums import bound_running_sums
 from tvmtarget.backends.tvm.schedule_space import Knobs, tile_of
 from tvmtarget.backends.tvm.skipped_padding import skip_padding
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
@@ -131,7 +132,7 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     unit = vector_unit(target)
 
     def widen(module: Module, _context: object) -> Module:
-        module = narrow_products(module)
+        module = narrow_products(bound_running_sums(module))
         if not saves_memory:
             module = use_winograd(module, unit)
         return widen_channels(multiply_in_pairs(module, unit), unit)
