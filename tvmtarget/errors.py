@@ -7,6 +7,7 @@
     ├── TargetError          a target tree that contradicts itself
     ├── ModelError           a program that is not valid, or not readable
     ├── InfeasibleError      constraints that no node of the tree can meet
+    │   ├── CapacityError        weights that the memory of their sites cannot hold
     │   └── MemoryTooSmallError  buffers that do not fit into the memory pools
     ├── BackendError         a code generator that is absent, rejects a function, or fails on it
     │   └── CompileError     a leaf function that its code generator cannot compile
@@ -46,6 +47,7 @@ __all__ = [
     "ArtifactError",
     "BackendError",
     "CacheWarning",
+    "CapacityError",
     "CompileError",
     "FileError",
     "InfeasibleError",
@@ -171,6 +173,26 @@ class ModelError(TvmTargetError, ValueError):
 
 class InfeasibleError(TvmTargetError, ValueError):
     """Constraints that no node of the target tree can meet."""
+
+
+class CapacityError(InfeasibleError):
+    """Weights that the memory of their sites cannot hold.
+
+    `memory` is its domain, `missing` the number of bytes by which it is too small, and `groups` are the operations
+    whose weights are there, by number, in groups that stay together, each with the bytes of its weights.
+    """
+
+    def __init__(
+        self,
+        *problems: str,
+        memory: str = "",
+        missing: int = 0,
+        groups: tuple[tuple[tuple[int, ...], int], ...] = (),
+    ) -> None:
+        super().__init__(*problems)
+        self.memory = memory
+        self.missing = missing
+        self.groups = groups
 
 
 class MemoryTooSmallError(InfeasibleError):

@@ -111,6 +111,25 @@ def test_weights_that_cannot_fit_are_rejected_with_the_numbers(given):
         tt.decompose(layers(20), tree(100), given, where={"n3": "@b", "n4": "@b"})
 
 
+@pytest.mark.parametrize("given", [None, costs(50.0, 5.0)])
+@pytest.mark.parametrize("preferred", ["@b?", "@b|@a"])
+def test_a_preference_gives_way_where_weights_do_not_fit(given, preferred):
+    plan = tt.decompose(layers(3), tree(2 * WEIGHT + ROOM), given, where={"*": preferred})
+    assert len(on(plan, "b")) == 2
+
+
+def test_weights_leave_a_system_whose_memories_do_not_hold_them():
+    system = tt.Target.parse("[b=onnxruntime,c=numpy](host=@c)").replace(
+        memory=(tt.Memory(name="mb", bytes=WEIGHT - 1, of=("b",)),)
+    )
+    board = tt.Target.parse("[s=[b=numpy,c=numpy](host=@c),a=numpy](host=@a)")
+    board = board.replace(targets=(system.replace(name="s"), board.targets[1]))
+    plan = tt.decompose(layers(3), board, where={"n0": "!@s/c"})
+    assert plan.sites() == {"n0": "a", "n1": "s/c", "n2": "s/c"}
+    with pytest.raises(InfeasibleError, match=r"'s/mb' holds 16 KiB, but the weights .*: 'n0'"):
+        tt.decompose(layers(3), board, where={"n0": "@s/b"})
+
+
 @pytest.mark.parametrize(
     ("count", "problem"),
     [

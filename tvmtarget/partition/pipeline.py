@@ -4,11 +4,12 @@
 
     prepare              normalise the module into one flat program, judge which leaf can run which operation; once
                          (after an edit of single operations only these, `local_edit.py`)
-    within_limits        plan again until no site has too many subgraphs, at most MAX_LIMIT_ROUNDS times
-      with_colocation    plan again until `same_site` and `apart` hold; the rounds are limited by their size
-      improved_colocation  try such groups on other sites, at most MAX_MOVES times
-        best_candidate   run STAGES once for each way of choosing sites, and verify the best result
-          STAGES         partition, outline_subgraphs, predict_times
+    within_memory        plan again until weights and values fit all memories, at most MAX_MEMORY_ROUNDS times
+      within_limits      plan again until no site has too many subgraphs, at most MAX_LIMIT_ROUNDS times
+        with_colocation  plan again until `same_site` and `apart` hold; the rounds are limited by their size
+        improved_colocation  try such groups on other sites, at most MAX_MOVES times
+          best_candidate run STAGES once for each way of choosing sites, and verify the best result
+            STAGES       partition, outline_subgraphs, predict_times
 
 `partition` is the one recursive rule (`split`): at a system, assign every atom to a child, form subgraphs whose graph
 has no cycle, have code generators check them (`decide_level`, again if they reject some, at most MAX_REJECTED_ROUNDS
@@ -34,7 +35,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import cast
 
-from tvmtarget.errors import InfeasibleError, TargetError, raise_all
+from tvmtarget.errors import CapacityError, InfeasibleError, TargetError, raise_all
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.constant_folding import folded_ops
 from tvmtarget.ir.function import DRIVEN_DEVICE
@@ -83,7 +84,7 @@ from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 from tvmtarget.partition.subgraphs.lower_bound import lower_bound
 from tvmtarget.partition.subgraphs.single_subgraph import leaving_ops
-from tvmtarget.partition.subgraphs.subgraph_budget import over_budget
+from tvmtarget.partition.subgraphs.subgraph_budget import alternative_leaves, over_budget, time_saved
 from tvmtarget.partition.subgraphs.subgraph_check import checked_subgraphs
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.support.registry import is_generator, strategy_at
@@ -332,7 +333,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         InfeasibleError: if no plan was found that the memories hold, or as for `within_limits`.
     """
     # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
-    plan = unconstrained = within_limits(request, feasibility, sites)
+    plan = unconstrained = with_weights(request, feasibility, sites)
     for _ in range(MAX_MEMORY_ROUNDS):
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
@@ -379,7 +380,7 @@ def _reserving(
     request: Request, plan: Decomposition, sites: Mapping[str, str] | None, reserved: Mapping[str, int]
 ) -> Decomposition:
     program = replace(plan.program, reserved=reserved)
-    return within_limits(request, plan.feasibility.replace(program=program), sites)
+    return with_weights(request, plan.feasibility.replace(program=program), sites)
 
 
 def _without_crowded(
@@ -393,7 +394,73 @@ def _without_crowded(
         refused |= {(index, leaf): reason for index in use.crowded for leaf in leaves}
     feasibility = plan.feasibility.replace(refused=refused)
     feasibility.check_all()
-    return within_limits(request, feasibility, sites)
+    return with_weights(request, feasibility, sites)
+
+
+def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
+    """Plan until the weights of every memory fit, where a level alone finds no way.
+
+    A level decides without the memories of systems below it, and never leaves a preferred site. Each round moves
+    operations out of one memory, those that lose the least time per byte. At most MAX_MEMORY_ROUNDS rounds.
+
+    Args:
+        request: the module, the target and the options.
+        feasibility: what fits where.
+        sites: as in `plan_request`.
+
+    Returns:
+        The best decomposition found.
+
+    Raises:
+        InfeasibleError: if weights that do not fit can go nowhere else, or as for `within_limits`.
+    """
+    problem: CapacityError | None = None
+    for _ in range(MAX_MEMORY_ROUNDS):
+        try:
+            plan = within_limits(request, feasibility, sites)
+        except CapacityError as error:
+            # The first one is about the requirements alone, without operations that were excluded here.
+            problem = problem or error
+            excluded = _without_weights(request, feasibility, error)
+            if excluded is None:
+                break
+            feasibility = excluded
+            continue
+        # What left a memory might have stayed there if other operations had left it.
+        return plan if problem is None else _without_bound(plan)
+    assert problem is not None
+    raise problem
+
+
+def _without_weights(request: Request, feasibility: Feasibility, error: CapacityError) -> Feasibility | None:
+    """Exclude operations from a memory until the weights of the others fit; None if too many have to be there."""
+    leaves = [leaf for leaf in feasibility.leaves if leaf.domain == error.memory]
+    paths = frozenset(leaf.path for leaf in leaves)
+    costs = request.options.costs
+    estimates = None if costs is None else Estimates(feasibility.program, costs)
+    movable = [
+        (calls, nbytes)
+        for calls, nbytes in error.groups
+        if all(alternative_leaves(feasibility, index, paths) for index in calls)
+    ]
+
+    def loss(group: tuple[tuple[int, ...], int]) -> tuple[float, tuple[int, ...]]:
+        calls, nbytes = group
+        saved = 0 if estimates is None else time_saved(feasibility, estimates, calls, leaves[0], paths)
+        return saved / nbytes, tuple(-index for index in calls)
+
+    refused, missing = dict(feasibility.refused), error.missing
+    for calls, nbytes in sorted(movable, key=loss):
+        if missing <= 0:
+            break
+        missing -= nbytes
+        reason = f"memory {error.memory!r} is too small for its weights beside those of other operations"
+        refused |= {(index, path): reason for index in calls for path in paths}
+    return feasibility.replace(refused=refused) if missing <= 0 else None
+
+
+def _without_bound(plan: Decomposition) -> Decomposition:
+    return plan if plan.prediction is None else replace(plan, prediction=replace(plan.prediction, lower_bound=None))
 
 
 def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str, str] | None) -> Decomposition:
@@ -559,14 +626,21 @@ def best_candidate(
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     distinct: dict[tuple[int, object], Candidate] = {}
     bounds: dict[int, int] = {}
+    problems = list[CapacityError]()
     for number, way in enumerate(ways):
         for choose in choosers_for(way, estimates, options, sites, coupled):
-            candidate = partition(Candidate(request, way, estimates, choose))
+            try:
+                candidate = partition(Candidate(request, way, estimates, choose))
+            except CapacityError as error:
+                problems.append(error)  # another chooser may find how weights fit
+                continue
             assert candidate.root is not None
             if candidate.root.least_time is not None:
                 bounds[number] = max(candidate.root.least_time, bounds.get(number, 0))
             parts = tuple((node.site.path, node.calls) for node in candidate.root.walk())
             distinct.setdefault((number, parts), candidate)
+    if not distinct:
+        raise problems[0]
     # A lower bound that one chooser proves holds for the plans of all.
     candidates = [
         replace(candidate, root=replace(candidate.root, least_time=bounds.get(number)))

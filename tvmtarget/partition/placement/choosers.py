@@ -151,11 +151,10 @@ class PinnedChooser:
             if (allowed[number] & kept).any():
                 allowed[number] &= kept
         choice = self._within_capacity(level, allowed)
-        bound = choice.least_time
-        if bound is not None and (allowed != level.allowed).any():
-            bound = self.choose(level).least_time
-        if not level.site.path and self.least_time is not None:
-            bound = max(self.least_time, bound or 0)
+        bound = choice.least_time if self.least_time is None else self.least_time
+        if self.least_time is None and bound is not None and (allowed != level.allowed).any():
+            # Only the bound of the uppermost level is one of the program.
+            bound = None if level.site.path else self.choose(level).least_time
         return replace(choice, launches=self._launches(level, choice), least_time=bound)
 
     def _launches(self, level: Level, choice: Assignment) -> Sequence[int]:

@@ -110,11 +110,10 @@ class CoupledAtoms:
             return capacity
         count = len(capacity.sizes)
         pairs = distinct(self.owner[capacity.atoms] * count + capacity.owned)
-
-        def describe(variables: Sequence[int]) -> str:
-            return capacity.describe(np.flatnonzero(np.isin(self.owner, variables)).tolist())
-
-        return replace(capacity, atoms=pairs // count, owned=pairs % count, describe=describe)
+        ops: list[tuple[int, ...]] = [()] * (int(self.owner.max()) + 1)
+        for variable, calls in zip(self.owner.tolist(), capacity.ops, strict=True):
+            ops[variable] += calls
+        return replace(capacity, atoms=pairs // count, owned=pairs % count, ops=tuple(ops))
 
     def keeps(self, rows: Ints) -> Bools:
         """Return which labelings have different labels where they must.

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import CapacityError
 from tvmtarget.human_units import bytes_text
 from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.flat_program import FlatProgram
@@ -35,7 +35,8 @@ class MemoryCapacity:
         atoms: `atoms[j]` reads constant `owned[j]`.
         owned: constants.
         sizes: bytes of each constant.
-        describe: names the operations of atoms and the origins of their requirements, for messages.
+        ops: the operations of each atom, by number.
+        describe: names operations and the origins of their requirements, for messages.
     """
 
     names: tuple[str, ...]
@@ -44,6 +45,7 @@ class MemoryCapacity:
     atoms: Ints
     owned: Ints
     sizes: Ints
+    ops: tuple[tuple[int, ...], ...]
     describe: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
 
     def loads(self, labels: Ints) -> list[int]:
@@ -160,7 +162,7 @@ class MemoryCapacity:
             Options that keep all limits.
 
         Raises:
-            InfeasibleError: if a memory remains too full; the message names the operations.
+            CapacityError: if a memory remains too full; the message names the operations.
         """
         relocation = _Relocation(self, labels)
         shares = self.shares()
@@ -179,7 +181,12 @@ class MemoryCapacity:
         for memory, (load, limit) in enumerate(zip(relocation.loads, self.limits, strict=True)):
             if limit is not None and load > limit:
                 left = np.flatnonzero((self.memories[relocation.labels[: len(shares)]] == memory) & (shares > 0))
-                raise InfeasibleError(self._problem(memory, limit, load, left, allowed))
+                raise CapacityError(
+                    self._problem(memory, limit, load, left, allowed),
+                    memory=self.names[memory],
+                    missing=load - limit,
+                    groups=tuple((self.ops[atom], int(shares[atom])) for atom in left.tolist()),
+                )
         return relocation.labels
 
     def _problem(self, memory: int, limit: int, load: int, left: Ints, allowed: npt.NDArray[np.bool_]) -> str:
@@ -188,7 +195,8 @@ class MemoryCapacity:
 
         def named(atoms: Ints) -> str:
             largest = sorted(atoms.tolist(), key=lambda atom: (-shares[atom], atom))
-            return f"{self.describe(largest)}; allow more ops elsewhere, or state a larger memory"
+            calls = [index for atom in largest for index in self.ops[atom]]
+            return f"{self.describe(calls)}; allow more ops elsewhere, or state a larger memory"
 
         bound = left[~(allowed[left] & (self.memories != memory)).any(axis=1)]
         needed = int(self.sizes[distinct(self.owned[np.isin(self.atoms, bound)])].sum())
@@ -287,7 +295,8 @@ def capacity_of(
         atoms=np.array([atom for atom, _ in pairs], dtype=np.int64),
         owned=np.array([constant for _, constant in pairs], dtype=np.int64),
         sizes=np.array([constant.data.nbytes for constant in program.constants.values()], dtype=np.int64),
-        describe=lambda numbers: _ops_text(program, [index for number in numbers for index in atoms[number]]),
+        ops=tuple(atoms),
+        describe=lambda calls: _ops_text(program, calls),
     )
 
 
