@@ -12,6 +12,7 @@ import tvmtarget as tt
 from benchmarks._small import small as drawn
 from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
 from tvmtarget.partition import pipeline
+from tvmtarget.partition.costs.costs import Costs, OpCost, SiteCost
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
@@ -160,6 +161,26 @@ def test_which_of_two_operations_moves_does_not_depend_on_how_they_are_listed():
     modules = [tt.IRModule.parse("\n".join([head, *listed, tail])) for listed in (calls, calls[::-1])]
     sites, others = (tt.decompose(module, FLAT, apart=[["a", "b"]]).sites() for module in modules)
     assert sites == others
+
+
+@pytest.mark.parametrize("times", [None, {"a": 90.0, "b": 90.0, "c": 1.0}])
+def test_groups_are_on_sites_that_one_of_them_prefers_at_any_cost(times):
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "n0"
+  %b: float32[4] = onnx.Tanh(%a) as "n1"
+  %c: float32[4] = onnx.Exp(%b) as "n2"
+  return %c
+}"""
+    costs = times and Costs(
+        sites={site: SiteCost(launch=1.0) for site in times},
+        ops=tuple(OpCost(site, op=op, time=time) for site, time in times.items() for op in ("Relu", "Tanh", "Exp")),
+    )
+    module, target = tt.IRModule.parse(text), "[c=numpy,a=numpy,b=onnxruntime]"
+    options = {"where": {"n1": "@a?", "n2": "@b?"}, "same_site": [["n0", "n1", "n2"]]}
+    plan = tt.decompose(module, target, costs, **options)
+    assert set(plan.sites().values()) in ({"a"}, {"b"})
+    # The bound is that of plans that keep all preferences, as this one cannot.
+    assert plan.prediction is None or plan.prediction.lower_bound is None
 
 
 def test_empty_groups_require_nothing():

@@ -584,10 +584,20 @@ def improved_colocation(
 
 
 def _with_bound_of(plan: Decomposition, unconstrained: Decomposition) -> Decomposition:
-    """Return a plan with the lower bound of the unconstrained plan, which bounds this one too and may be tighter."""
+    """Return a plan with the lower bound of the unconstrained plan, which bounds this one too and may be tighter.
+
+    Bounds are of plans that keep preferences: there is none if this plan releases one that the other keeps.
+    """
     if plan is unconstrained or plan.prediction is None or unconstrained.prediction is None:
         return plan
+    if not _released(plan) <= _released(unconstrained):
+        return _without_bound(plan)
     return replace(plan, prediction=replace(plan.prediction, lower_bound=unconstrained.prediction.lower_bound))
+
+
+def _released(plan: Decomposition) -> set[tuple[tuple[int, ...], str]]:
+    """Return the preferences that a plan releases, each with its operation."""
+    return {(one.ops, one.reason) for one in plan.decisions if one.code == "RELEASED_PIN"}
 
 
 def _keeps(plan: Decomposition, colocation: Colocation) -> bool:

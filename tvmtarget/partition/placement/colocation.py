@@ -302,19 +302,24 @@ def alternative_pins(
         pins: the pins with which the plan was made.
 
     Yields:
-        Pins with one group on another leaf, then pins with the two ends of an `apart` pair swapped.
+        Pins with one group on another leaf, then pins with the two ends of an `apart` pair swapped; none that keep less
+        of the preferences.
     """
     pinner = _PinChoice(plain, colocation, sites)
     groups = dict.fromkeys(colocation.group_of(index) for index in pins)
     for group in groups:
+        here = pins[group[0]]
         for leaf in pinner.supporting(group):
-            if leaf != pins[group[0]]:
+            if leaf != here and pinner.rank(group, leaf) >= pinner.rank(group, here):
                 yield {**pins, **dict.fromkeys(group, leaf)}
     for pair in colocation.apart:
         first, second = map(colocation.group_of, pair)
         if first in groups and second in groups:
             here, there = pins[first[0]], pins[second[0]]
-            if here in pinner.supporting(second) and there in pinner.supporting(first):
+            if here not in pinner.supporting(second) or there not in pinner.supporting(first):
+                continue
+            ranks = pinner.rank(first, here) + pinner.rank(second, there)
+            if pinner.rank(first, there) + pinner.rank(second, here) >= ranks:
                 yield {**pins, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
 
 
@@ -333,17 +338,21 @@ class _PinChoice:
         """Return the leaf of an operation in the plan."""
         return self.sites[self.feasibility.program.body[index].source]
 
-    def supporting(self, group: Iterable[int]) -> list[str]:
+    def supporting(self, group: tuple[int, ...]) -> list[str]:
         """Return the leaves that support all of some operations, in order of preference."""
-        leaves = self.feasibility.leaves
-        return [
+        leaves = [
             leaf.path
-            for leaf in leaves
+            for leaf in self.feasibility.leaves
             if all(self.feasibility.unsupported_reason(index, leaf) is None for index in group)
         ]
+        return sorted(leaves, key=lambda leaf: -self.rank(group, leaf))
+
+    def rank(self, group: tuple[int, ...], leaf: str) -> int:
+        """Return how strongly operations prefer a leaf."""
+        return self.feasibility.preference_rank(group, self.feasibility.program.topology[leaf])
 
     def common_leaf(self, group: tuple[int, ...]) -> str:
-        """Return the leaf for a group: of those that support all of it, the one that most of it is already on."""
+        """Return the leaf for a group: of those that it prefers and support all, the one that most is already on."""
         supporting = self.supporting(group)
         if not supporting:
             conflict = conflict_text(
@@ -353,10 +362,14 @@ class _PinChoice:
             raise InfeasibleError(text + conflict)
         # Moving as few operations as possible keeps most of the plan, which was good without the requirement.
         counts = Counter(self.site(index) for index in group)
-        return max(supporting, key=lambda leaf: (counts[leaf], -supporting.index(leaf)))
+        return max(supporting, key=lambda leaf: (self.rank(group, leaf), counts[leaf], -supporting.index(leaf)))
 
     def separated(self, pair: _Pair, pins: Mapping[int, str]) -> tuple[tuple[int, ...], str] | None:
-        """Return the group of one end of a pair and another leaf for it; None if neither end can move alone."""
+        """Return the group of one end of a pair and another leaf for it; None if neither end can move alone.
+
+        Of two ends that can, the one that loses less of its preferences moves.
+        """
+        found: list[tuple[int, tuple[int, ...], str]] = []
         for index in reversed(pair):
             group = self.colocation.group_of(index)
             others = (
@@ -366,8 +379,9 @@ class _PinChoice:
             occupied = {self.site(other) for other in others}
             available = [leaf for leaf in self.supporting(group) if leaf not in occupied]
             if available and index not in pins:
-                return group, available[0]
-        return None
+                lost = self.rank(group, self.site(index)) - self.rank(group, available[0])
+                found.append((lost, group, available[0]))
+        return min(found, key=lambda one: one[0])[1:] if found else None
 
     def recoloured(self, pair: _Pair) -> dict[int, str]:
         """Return leaves for all operations that are connected to a pair by `apart` pairs."""
@@ -394,7 +408,8 @@ class _PinChoice:
         lists = {}
         for vertex, group in enumerate(groups):
             counts, supporting = Counter(self.site(index) for index in group), self.supporting(group)
-            lists[vertex] = sorted(supporting, key=lambda leaf: (-counts[leaf], supporting.index(leaf)))
+            ranks = {leaf: (-self.rank(group, leaf), -counts[leaf]) for leaf in supporting}
+            lists[vertex] = sorted(supporting, key=ranks.__getitem__)
         found = list_coloring(lists, [(heads[a], heads[b]) for a, b in pairs])
         return None if found is None else {index: leaf for vertex, leaf in found.items() for index in groups[vertex]}
 
