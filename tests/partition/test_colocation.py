@@ -12,7 +12,7 @@ import tvmtarget as tt
 from benchmarks._small import small as drawn
 from tvmtarget.errors import InfeasibleError, TargetError, TvmTargetError, UnknownNameError
 from tvmtarget.partition import pipeline
-from tvmtarget.partition.costs.costs import Costs, OpCost, SiteCost
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 
 FLAT = "[a=numpy,b=onnxruntime,c=llvm]"
 DEEP = "[x=[a=numpy,b=onnxruntime](host=@a),y=[c=llvm,d=numpy](host=@d)](host=@x/a)"
@@ -248,6 +248,55 @@ def test_a_site_gets_at_most_its_number_of_calls(size, seed, most, by_cost):
     counts = {site: [subgraph.site for subgraph in plan.subgraphs].count(site) for site in "bc"}
     assert counts["b"] <= most
     assert counts["c"] <= 1
+
+
+@pytest.mark.parametrize("target", ["[b=numpy,h=numpy]", "[s=[b=numpy,c=numpy](host=@c),h=numpy](host=@h)"])
+def test_a_site_with_one_call_runs_what_another_order_of_calls_brings_together(target):
+    """One call of @h between two of @b would be cheaper than one of @b between two of @h."""
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "n0"
+  %b: float32[4] = onnx.Tanh(%a) as "n1"
+  %c: float32[4] = onnx.Exp(%x) as "n2"
+  %d: float32[4] = onnx.Neg(%c) as "n3"
+  return %b, %d
+}"""
+    here = "b" if target.startswith("[b") else "s/b"
+    times = {"Relu": (1.0, 99.0), "Neg": (1.0, 99.0), "Tanh": (99.0, 1.0), "Exp": (99.0, 1.0)}
+    costs = Costs(
+        sites={here: SiteCost(launch=1.0), "h": SiteCost(launch=5.0)},
+        links=() if here == "b" else (LinkCost("s", "h", 1.0, 1e9),),
+        ops=tuple(
+            OpCost(site, op=op, time=time) for op in times for site, time in zip((here, "h"), times[op], strict=True)
+        ),
+    )
+    plan = tt.decompose(tt.IRModule.parse(text), target, costs, max_subgraphs={here: 1})
+    assert [(one.site, set(one.ops)) for one in plan.subgraphs] == [
+        ("h", {"n2"}),
+        (here, {"n0", "n3"}),
+        ("h", {"n1"}),
+    ]
+
+
+def test_calls_of_a_system_do_not_divide_the_calls_of_its_leaves():
+    """What a call of a system costs depends on the leaves that it runs."""
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "n0"
+  %b: float32[4] = onnx.Tanh(%a) as "n1"
+  %c: float32[4] = onnx.Min(%x, %a) as "n2"
+  %d: float32[4] = onnx.Neg(%b) as "n3"
+  return %c, %d
+}"""
+    times = {"Relu": (9.0, 80.0, 90.0), "Tanh": (9.0, 40.0, 20.0), "Min": (9.0, 99.0, 90.0), "Neg": (9.0, 80.0, 80.0)}
+    sites = {"s/a": SiteCost(launch=10.0), "s/c": SiteCost(launch=30.0), "h": SiteCost(launch=1.0)}
+    costs = Costs(
+        sites=sites,
+        links=(LinkCost("s", "h", 1.0, 1e9),),
+        ops=tuple(OpCost(site, op=op, time=time) for op in times for site, time in zip(sites, times[op], strict=True)),
+    )
+    target = "[s=[a=numpy,c=numpy](host=@c),h=numpy](host=@h)"
+    plan = tt.decompose(tt.IRModule.parse(text), target, costs, apart=[["n0", "n1", "n2"]])
+    assert [one.site for one in plan.subgraphs].count("s/a") == 1
+    assert plan.prediction.total == plan.prediction.lower_bound
 
 
 def test_the_smallest_subgraphs_are_given_up_first():

@@ -30,6 +30,7 @@ outlined. Each decision is recorded with its reason (`decisions.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -605,6 +606,12 @@ def _keeps(plan: Decomposition, colocation: Colocation) -> bool:
     return colocation.is_kept({index: sites[call.source] for index, call in enumerate(plan.program.body)})
 
 
+def _is_within_limits(plan: Decomposition, coupled: CoupledOps) -> bool:
+    """Return whether no site has more subgraphs than it may."""
+    counts = Counter(subgraph.site for subgraph in plan.subgraphs)
+    return all(sum(counts[leaf] for leaf in leaves) <= most for leaves, most in coupled.max_subgraphs)
+
+
 def best_candidate(
     request: Request,
     feasibility: Feasibility,
@@ -660,6 +667,7 @@ def best_candidate(
     plans = [run_stages(candidate) for candidate in candidates]
     if colocation:
         plans = [plan for plan in plans if _keeps(plan, colocation)] or plans
+    plans = [plan for plan in plans if _is_within_limits(plan, coupled)] or plans
     moved = [plan.moved_from(sites or {}) for plan in plans]
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)

@@ -160,9 +160,8 @@ class CostChooser:
             apart = CoupledAtoms(np.arange(len(level.atoms)))
             search = _Search(level, matrix.problem, apart, self.feasibility.cache, self.detours)
             bound = search.run(is_bounded=is_bounded)
-        launches: list[int] = matrix.problem.launches.tolist()
         chosen = search.labels[search.coupled.owner].tolist()
-        return Assignment(chosen, bound if is_known else None, launches, level.capacity)
+        return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
 
 
 def with_capacities(level: Level, estimates: Estimates) -> Level:
@@ -333,7 +332,9 @@ class _Search:
             labels = candidates[number]
             if self.capacity is not None and not self.capacity.fits(labels):
                 continue
-            used_labels = self._labels_of(labels, self._grouped(labels))
+            used_labels = self._labels_of(labels, self._grouped(labels, launches))
+            if self.coupled.has_too_many(used_labels):
+                used_labels = self._labels_of(labels, self._grouped(labels, self.coupled.scarce(launches)))
             total = int(totals[number]) + int(launches[used_labels].sum())
             if self.coupled.has_too_many(used_labels):
                 continue
@@ -354,8 +355,9 @@ class _Search:
                 continue
             self.formed.add(key)
             remaining -= 1
-            subgraphs = best_subgraphs(self.level, labels[self.coupled.owner].tolist(), launches.tolist())
-            used_labels = self._labels_of(labels, subgraphs)
+            used_labels = self._labels_of(labels, self._formed(labels, launches))
+            if self.coupled.has_too_many(used_labels):
+                used_labels = self._labels_of(labels, self._formed(labels, self.coupled.scarce(launches)))
             total = int(totals[number]) + int(launches[used_labels].sum())
             if total < self.total and not self.coupled.has_too_many(used_labels):
                 self.labels, self.total = labels, total
@@ -436,7 +438,7 @@ class _Search:
         moves = SubgraphMoves(self.problem)
 
         def variables() -> list[list[int]]:
-            subgraphs = self._grouped(self.labels)
+            subgraphs = self._grouped(self.labels, self.problem.launches)
             if not self.coupled.is_merged:
                 return subgraphs
             return [sorted(set(self.coupled.owner[subgraph].tolist())) for subgraph in subgraphs]
@@ -513,8 +515,21 @@ class _Search:
             if self.total == before:
                 break
 
-    def _grouped(self, labels: Ints) -> list[list[int]]:
-        return quick_subgraphs(self.level, labels[self.coupled.owner].tolist(), self.problem.launches.tolist())
+    def _grouped(self, labels: Ints, launches: Ints) -> list[list[int]]:
+        return quick_subgraphs(self.level, labels[self.coupled.owner].tolist(), launches.tolist())
+
+    def _formed(self, labels: Ints, launches: Ints) -> list[list[int]]:
+        return best_subgraphs(self.level, labels[self.coupled.owner].tolist(), launches.tolist())
+
+    def launches(self) -> list[int]:
+        """Return costs of calls with which the best labeling has no more subgraphs than it may."""
+        launches = self.problem.launches
+        if self.coupled.most and self.coupled.has_too_many(
+            self._labels_of(self.labels, self._formed(self.labels, launches))
+        ):
+            launches = self.coupled.scarce(launches)
+        found: list[int] = launches.tolist()
+        return found
 
 
 def _lower_bound(problem: LabelingProblem, without_launches: Ints | None) -> int:

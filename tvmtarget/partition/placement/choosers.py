@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,11 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            choosers.append(PinnedChooser(joint.sites, program.body, by_cost, estimates, joint.least_time))
+            pinned = PinnedChooser(joint.sites, program.body, by_cost, estimates, joint.least_time)
+            choosers.append(pinned)
+            # Levels form subgraphs with one cost of a call for each system, but calls of a system run different leaves.
+            if coupled.max_subgraphs or _uses_several_leaves_of_one(joint.sites.values()):
+                choosers.append(replace(pinned, subgraphs=joint.subgraphs))
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -74,6 +79,12 @@ def choosers_for(
     if sites is None:
         return choosers
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
+
+
+def _uses_several_leaves_of_one(sites: Iterable[str]) -> bool:
+    """Return whether several leaves of one system are used."""
+    systems = Counter(site.partition("/")[0] for site in dict.fromkeys(sites) if "/" in site)
+    return max(systems.values(), default=0) > 1
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,8 @@ class PinnedChooser:
         choose: chooses among the options that are left.
         estimates: the costs, which may state memory capacities.
         least_time: a lower bound for all plans that is known already, in picoseconds.
+        subgraphs: the operations of subgraphs of leaves, by name, in execution order, that subgraphs of systems do not
+            divide where all of the leaves are kept; None forms all subgraphs by the cost of their calls.
     """
 
     sites: Mapping[str, str]
@@ -134,6 +147,7 @@ class PinnedChooser:
     choose: Chooser
     estimates: Estimates | None = None
     least_time: int | None = None
+    subgraphs: tuple[frozenset[str], ...] | None = None
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -155,7 +169,23 @@ class PinnedChooser:
         if self.least_time is None and bound is not None and (allowed != level.allowed).any():
             # Only the bound of the uppermost level is one of the program.
             bound = None if level.site.path else self.choose(level).least_time
-        return replace(choice, launches=self._launches(level, choice), least_time=bound)
+        subgraphs = self._subgraphs_of(level, choice.chosen)
+        return replace(choice, launches=self._launches(level, choice), least_time=bound, subgraphs=subgraphs)
+
+    def _subgraphs_of(self, level: Level, chosen: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the given subgraphs as atoms of a level; none if atoms are not where they were, or in several."""
+        if self.subgraphs is None or not any(option.is_system for option in level.options):
+            return ()
+        number_of = {name: number for number, names in enumerate(self.subgraphs) for name in names}
+        found: dict[int, list[int]] = {}
+        for atom, calls in enumerate(level.atoms):
+            numbers = {number_of.get(self.body[index].source, -1) for index in calls}
+            if len(numbers) > 1 or -1 in numbers:
+                return ()
+            found.setdefault(numbers.pop(), []).append(atom)
+        if any(len({chosen[atom] for atom in atoms}) > 1 for atoms in found.values()):
+            return ()
+        return [found[number] for number in sorted(found)]
 
     def _launches(self, level: Level, choice: Assignment) -> Sequence[int]:
         """Return the cost of a call by option: in a system, that of the cheapest leaf which is known to be used."""

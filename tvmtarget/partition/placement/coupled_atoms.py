@@ -22,6 +22,9 @@ from tvmtarget.union_find import UnionFind
 
 __all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms"]
 
+# So many calls of other labels, at most, are as dear as one of a label whose subgraphs are limited.
+MAX_SAVING = 64
+
 
 @dataclass(frozen=True)
 class CoupledOps:
@@ -154,6 +157,19 @@ class CoupledAtoms:
                 _, variable, label = min(moves)
                 found[variable] = label
         return found
+
+    def scarce(self, launches: Ints) -> Ints:
+        """Return costs of calls that are much higher where the number of subgraphs is limited.
+
+        Args:
+            launches: cost of a call under each label.
+
+        Returns:
+            Costs by label, with which subgraphs of limited labels are as few as they can be.
+        """
+        limited = np.any([mask for mask, _ in self.most], axis=0)
+        more: Ints = limited * (int(launches.max(initial=0)) + 1) * min(len(self.owner), MAX_SAVING)
+        return launches + more
 
     def has_too_many(self, labels: Sequence[int]) -> bool:
         """Return whether some labels have more subgraphs than they may.

@@ -16,6 +16,7 @@ from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import level_of
+from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 
 __all__ = ["JointSites", "joint_sites"]
 
@@ -35,10 +36,12 @@ class JointSites:
     Attributes:
         sites: paths of leaves by operation name, without operations whose regions a driver runs.
         least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
+        subgraphs: the operations of each subgraph of a leaf, by name, in execution order.
     """
 
     sites: Mapping[str, str]
     least_time: int | None
+    subgraphs: tuple[frozenset[str], ...]
 
 
 def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
@@ -74,4 +77,8 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         if level.options[option] is not level.site
         for index in atom
     }
-    return JointSites(sites, choice.least_time)
+    subgraphs = (
+        frozenset(program.body[index].source for index in level.calls(group))
+        for group in subgraphs_of_level(level, choice, feasibility.cache)
+    )
+    return JointSites(sites, choice.least_time, tuple(subgraphs))

@@ -96,12 +96,15 @@ class Assignment:
         least_time: a lower bound of the time of any assignment, in picoseconds; None where nothing is proven.
         launches: cost of a call by option, in picoseconds; empty without costs.
         capacity: the memory limits that were kept, with those that the costs state; None where there are none.
+        subgraphs: subgraphs of leaves, as lists of atoms in execution order, that no subgraph of the level divides;
+            empty where subgraphs are formed anew.
     """
 
     chosen: list[int]
     least_time: int | None = None
     launches: Sequence[int] = ()
     capacity: MemoryCapacity | None = None
+    subgraphs: Sequence[Sequence[int]] = ()
 
 
 Chooser: TypeAlias = Callable[[Level], Assignment]

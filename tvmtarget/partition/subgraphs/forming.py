@@ -8,7 +8,7 @@ from tvmtarget.partition.placement.level import Assignment, Level, decision_inpu
 from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.forced_cuts import graph_with_cuts
 from tvmtarget.partition.subgraphs.limits import Limits
-from tvmtarget.partition.subgraphs.portfolio import form_subgraphs
+from tvmtarget.partition.subgraphs.portfolio import form_subgraphs, fuse_subgraphs
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 from tvmtarget.target.tree_paths import covers
 
@@ -29,6 +29,9 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
     Returns:
         Subgraphs as lists of atoms, in execution order.
     """
+    if choice.subgraphs and not level.is_divided and not level.cuts:
+        fused = fuse_subgraphs(level.graph.labeled(choice.chosen), choice.subgraphs)
+        return level.limiter.split_all(fused, choice.chosen, level.limits)
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*decision_inputs(level), choice.chosen, launches)
     return [

@@ -30,7 +30,7 @@ from tvmtarget.partition.subgraphs.lower_bound import least_total, weight_ahead
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph, graph_from_edges, typed_fusion
 from tvmtarget.partition.values import Values
 
-__all__ = ["form_subgraphs"]
+__all__ = ["form_subgraphs", "fuse_subgraphs"]
 
 
 def form_subgraphs(
@@ -90,7 +90,7 @@ def _candidates(
         return
     contracted = contract_edges(labeled.graph, labels, _edges_by_bytes(values))
     yield contracted
-    fused_again = _fuse_subgraphs(labeled, contracted)
+    fused_again = fuse_subgraphs(labeled, contracted)
     yield fused_again
     yield refinement.refine(fused_again)
 
@@ -177,8 +177,16 @@ def _edges_by_bytes(values: Values) -> list[tuple[int, int]]:
     return list(zip(starts, values.readers[has_producer][order].tolist(), strict=True))
 
 
-def _fuse_subgraphs(labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the typed fusion of the quotient graph of subgraphs, which are given in execution order."""
+def fuse_subgraphs(labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the typed fusion of the quotient graph of subgraphs.
+
+    Args:
+        labeled: atoms without cycles, labeled with the number of their site.
+        subgraphs: subgraphs as lists of atoms, in execution order.
+
+    Returns:
+        Subgraphs as ascending lists of atoms, in execution order, each of which is several of the given ones.
+    """
     graph = labeled.graph
     owner = _owners(len(graph), subgraphs)
     quotient = graph_from_edges(len(subgraphs), owner[graph.starts], owner[graph.ends])
