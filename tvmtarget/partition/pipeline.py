@@ -72,6 +72,7 @@ from tvmtarget.partition.placement.colocation import (
     colocation_of,
     colocation_pins,
     foreseen_pins,
+    lowered_preferences,
     with_atomic_groups,
     with_pins,
 )
@@ -545,11 +546,28 @@ def with_colocation(
         if wanted == pins:
             # Given sites are to be kept, and without costs no plan is better than another.
             if sites is None and plan.prediction is not None:
+                lowered = lowered_preferences(plain, plan.sites(), pins)
+                other = _with_lowered(request, feasibility, colocation, [*excluded, lowered])
+                if other is not None and other.is_no_worse_than(plan):
+                    return _with_bound_of(other, unconstrained)
                 plan = improved_colocation(plan, plain, colocation, pins)
             return _with_bound_of(plan, unconstrained)
         pins = wanted
         plan = best_candidate(request, with_pins(feasibility, pins, excluded), sites)
     raise InfeasibleError("no choice of sites was found that keeps all of 'apart'; list fewer operations in it")
+
+
+def _with_lowered(
+    request: Request, feasibility: Feasibility, colocation: Colocation, excluded: Sequence[ExcludedSites]
+) -> Decomposition | None:
+    """Plan by cost without the preferences that contradict the colocation; None if there are none, or no plan."""
+    if not excluded[-1].leaves:
+        return None
+    try:
+        plan = best_candidate(request, with_pins(feasibility, {}, excluded), None, colocation)
+    except InfeasibleError:
+        return None
+    return plan if _keeps(plan, colocation) else None
 
 
 def improved_colocation(

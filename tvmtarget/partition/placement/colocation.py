@@ -30,6 +30,7 @@ __all__ = [
     "colocation_of",
     "colocation_pins",
     "foreseen_pins",
+    "lowered_preferences",
     "with_atomic_groups",
     "with_pins",
 ]
@@ -321,6 +322,27 @@ def alternative_pins(
             ranks = pinner.rank(first, here) + pinner.rank(second, there)
             if pinner.rank(first, there) + pinner.rank(second, here) >= ranks:
                 yield {**pins, **dict.fromkeys(first, there), **dict.fromkeys(second, here)}
+
+
+def lowered_preferences(plain: Feasibility, sites: Mapping[str, str], pins: Mapping[int, str]) -> ExcludedSites:
+    """Return the leaves that pinned operations prefer to those where they are.
+
+    Args:
+        plain: operator support without any pins.
+        sites: the leaves of a plan that satisfies the colocation, by operation name.
+        pins: the pins with which it was made.
+
+    Returns:
+        Leaves by operation. Without them, plans that lower no more preferences than this one can be compared by cost.
+    """
+    pinner = _PinChoice(plain, Colocation(), sites)
+    found: dict[int, frozenset[str]] = {}
+    for index in pins:
+        rank = pinner.rank((index,), pinner.site(index))
+        better = frozenset(leaf for leaf in pinner.supporting((index,)) if pinner.rank((index,), leaf) > rank)
+        if better:
+            found[index] = better
+    return ExcludedSites("same_site or apart", found)
 
 
 _Pair: TypeAlias = tuple[int, int]
