@@ -178,8 +178,9 @@ class InfeasibleError(TvmTargetError, ValueError):
 class CapacityError(InfeasibleError):
     """Weights that the memory of their sites cannot hold.
 
-    `memory` is its domain, `missing` the number of bytes by which it is too small, and `groups` are the operations
-    whose weights are there, by number, in groups that stay together, each with the bytes of its weights.
+    `memory` is its domain, and `missing` the number of bytes by which it is too small. `groups` are the operations
+    whose weights are there, by number, in groups that stay together, each with the bytes of its weights and the memory
+    domains that were tried.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class CapacityError(InfeasibleError):
         *problems: str,
         memory: str = "",
         missing: int = 0,
-        groups: tuple[tuple[tuple[int, ...], int], ...] = (),
+        groups: tuple[tuple[tuple[int, ...], int, frozenset[str]], ...] = (),
     ) -> None:
         super().__init__(*problems)
         self.memory = memory

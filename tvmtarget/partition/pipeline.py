@@ -435,15 +435,17 @@ def with_weights(request: Request, feasibility: Feasibility, sites: Mapping[str,
 
 
 def _without_weights(request: Request, feasibility: Feasibility, error: CapacityError) -> Feasibility | None:
-    """Exclude operations from a memory until the weights of the others fit; None if too many have to be there."""
+    """Exclude operations from a memory until the weights of the others fit; None if the level tried all there is."""
     leaves = [leaf for leaf in feasibility.leaves if leaf.domain == error.memory]
     paths = frozenset(leaf.path for leaf in leaves)
     costs = request.options.costs
     estimates = None if costs is None else Estimates(feasibility.program, costs)
     movable = [
         (calls, nbytes)
-        for calls, nbytes in error.groups
-        if all(alternative_leaves(feasibility, index, paths) for index in calls)
+        for calls, nbytes, tried in error.groups
+        if all(
+            any(leaf.domain not in tried for leaf in alternative_leaves(feasibility, index, paths)) for index in calls
+        )
     ]
 
     def loss(group: tuple[tuple[int, ...], int]) -> tuple[float, tuple[int, ...]]:

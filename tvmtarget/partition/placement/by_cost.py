@@ -7,7 +7,8 @@ two equally fast assignments, the one that follows the order of preference wins.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import fields, replace
 from itertools import cycle
 
 import numpy as np
@@ -28,12 +29,12 @@ from tvmtarget.partition.placement.energy import (
     labelings_below,
 )
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.lagrangian import Prices, priced_labelings
+from tvmtarget.partition.placement.lagrangian import PricedLabelings, Prices, priced_labelings
 from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
 from tvmtarget.partition.placement.local_search import SubgraphMoves, mixtures, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
-from tvmtarget.partition.plan_cache import PlanCache
+from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
 from tvmtarget.partition.subgraphs.lower_bound import least_weight
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
@@ -405,12 +406,39 @@ class _Search:
 
     def consider_within(self, capacity: MemoryCapacity) -> None:
         """Consider labelings that fit the memories; raise `InfeasibleError` if there is none."""
-        problem, (priced, fitting, self.prices) = self.problem, priced_labelings(self.problem, capacity)
-        self.consider([*priced, *fitting])
-        if not fitting and not len(self.labels):  # raise the error that names what does not fit
-            capacity.repaired(priced[0], problem.allowed, problem.costs)
-        distinct = list({labels.tobytes(): labels for labels in priced}.values())
+        problem, priced = self.problem, self._priced(capacity)
+        self.prices = priced.prices
+        self.consider([*priced.labelings, *priced.fitting])
+        if not priced.fitting and not len(self.labels):  # raise the error that names what does not fit
+            capacity.repaired(priced.labelings[0], problem.allowed, problem.costs)
+        distinct = list({labels.tobytes(): labels for labels in priced.labelings}.values())
         self.mix_with([distinct[0], *distinct[1:][-MAX_MIXED:]], capacity)
+
+    def _priced(self, capacity: MemoryCapacity) -> PricedLabelings:
+        """Return assignments by prices of memory; with memory reserved for values, those without, and a few more.
+
+        Plans that reserve different amounts are compared, so that the first assignments are needed many times.
+        """
+        problem, whole = self.problem, capacity.without_reserve
+        if whole is None or self.cache is None:
+            whole = capacity
+        arrays = (getattr(problem, one.name) for one in fields(problem))
+        numbers = whole.limits, whole.memories, whole.atoms, whole.owned, whole.sizes
+        first = (
+            priced_labelings(problem, whole)
+            if self.cache is None
+            else self.cache.find(
+                "prices of memories", digest(*arrays, *numbers), lambda: priced_labelings(problem, whole)
+            )
+        )
+        if whole is capacity:
+            return first
+        more = priced_labelings(problem, capacity, first)
+        fitting = [*more.fitting]
+        for labels in first.labelings:
+            with suppress(InfeasibleError):
+                fitting.append(capacity.repaired(labels, problem.allowed, problem.costs))
+        return PricedLabelings([*first.labelings, *more.labelings], fitting, more.prices)
 
     def mix_with(self, others: Sequence[Ints], capacity: MemoryCapacity) -> None:
         """Take sections of the program from other labelings, which need not fit, while that lowers the cost."""

@@ -57,7 +57,9 @@ def choosers_for(
         from tvmtarget.partition.placement.by_cost import CostChooser
         from tvmtarget.partition.placement.joint_levels import joint_sites
 
-        by_cost = CachedChooser(CostChooser(feasibility, estimates, coupled))
+        # With memory reserved for values, the bound is not that of all plans, and the first plan had that.
+        bounds = not program.reserved
+        by_cost = CachedChooser(CostChooser(feasibility, estimates, coupled, bounds=bounds))
         choosers.append(by_cost)
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None

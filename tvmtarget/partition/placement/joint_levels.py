@@ -65,7 +65,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         return None
     try:
         level = level_of(program, feasibility, program.topology[""], program.top, leaves)
-        bounds = len(program.top) * len(leaves) <= MAX_BOUNDED
+        bounds = len(program.top) * len(leaves) <= MAX_BOUNDED and not program.reserved
         sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
         detours = Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
         choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)

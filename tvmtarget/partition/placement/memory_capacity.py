@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -37,6 +37,7 @@ class MemoryCapacity:
         sizes: bytes of each constant.
         ops: the operations of each atom, by number.
         describe: names operations and the origins of their requirements, for messages.
+        reserved: bytes of each memory that are left to values, and not in `limits`.
     """
 
     names: tuple[str, ...]
@@ -47,6 +48,17 @@ class MemoryCapacity:
     sizes: Ints
     ops: tuple[tuple[int, ...], ...]
     describe: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
+    reserved: tuple[int, ...] = ()
+
+    @property
+    def without_reserve(self) -> MemoryCapacity | None:
+        """The capacities with nothing reserved for values; None if nothing is."""
+        if not any(self.reserved):
+            return None
+        limits = (
+            None if limit is None else limit + nbytes for limit, nbytes in zip(self.limits, self.reserved, strict=True)
+        )
+        return replace(self, limits=tuple(limits), reserved=())
 
     def loads(self, labels: Ints) -> list[int]:
         """Return the bytes of constants in every memory.
@@ -185,7 +197,14 @@ class MemoryCapacity:
                     self._problem(memory, limit, load, left, allowed),
                     memory=self.names[memory],
                     missing=load - limit,
-                    groups=tuple((self.ops[atom], int(shares[atom])) for atom in left.tolist()),
+                    groups=tuple(
+                        (
+                            self.ops[atom],
+                            int(shares[atom]),
+                            frozenset(self.names[number] for number in self.memories[allowed[atom]].tolist()),
+                        )
+                        for atom in left.tolist()
+                    ),
                 )
         return relocation.labels
 
@@ -296,6 +315,7 @@ def capacity_of(
         owned=np.array([constant for _, constant in pairs], dtype=np.int64),
         sizes=np.array([constant.data.nbytes for constant in program.constants.values()], dtype=np.int64),
         ops=tuple(atoms),
+        reserved=tuple(min(known.get(name, 0), program.reserved.get(name, 0)) for name in names),
         describe=lambda calls: _ops_text(program, calls),
     )
 
