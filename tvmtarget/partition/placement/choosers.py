@@ -69,6 +69,8 @@ def choosers_for(
             # Levels form subgraphs with one cost of a call for each system, but calls of a system run different leaves.
             if coupled.max_subgraphs or _uses_several_leaves_of_one(joint.sites.values()):
                 choosers.append(replace(pinned, subgraphs=joint.subgraphs))
+            if joint.has_detours:
+                choosers.append(replace(pinned, subgraphs=joint.subgraphs, fuses=False))
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -142,6 +144,7 @@ class PinnedChooser:
         least_time: a lower bound for all plans that is known already, in picoseconds.
         subgraphs: the operations of subgraphs of leaves, by name, in execution order, that subgraphs of systems do not
             divide where all of the leaves are kept; None forms all subgraphs by the cost of their calls.
+        fuses: whether one call of a system may run several of these subgraphs.
     """
 
     sites: Mapping[str, str]
@@ -150,6 +153,7 @@ class PinnedChooser:
     estimates: Estimates | None = None
     least_time: int | None = None
     subgraphs: tuple[frozenset[str], ...] | None = None
+    fuses: bool = True
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -172,7 +176,8 @@ class PinnedChooser:
             # Only the bound of the uppermost level is one of the program.
             bound = None if level.site.path else self.choose(level).least_time
         subgraphs = self._subgraphs_of(level, choice.chosen)
-        return replace(choice, launches=self._launches(level, choice), least_time=bound, subgraphs=subgraphs)
+        launches = self._launches(level, choice)
+        return replace(choice, launches=launches, least_time=bound, subgraphs=subgraphs, fuses=self.fuses)
 
     def _subgraphs_of(self, level: Level, chosen: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the given subgraphs as atoms of a level; none if atoms are not where they were, or in several."""

@@ -37,11 +37,13 @@ class JointSites:
         sites: paths of leaves by operation name, without operations whose regions a driver runs.
         least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
         subgraphs: the operations of each subgraph of a leaf, by name, in execution order.
+        has_detours: whether values may save by more calls of a system (`detours.py`).
     """
 
     sites: Mapping[str, str]
     least_time: int | None
     subgraphs: tuple[frozenset[str], ...]
+    has_detours: bool
 
 
 def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
@@ -81,4 +83,4 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         frozenset(program.body[index].source for index in level.calls(group))
         for group in subgraphs_of_level(level, choice, feasibility.cache)
     )
-    return JointSites(sites, choice.least_time, tuple(subgraphs))
+    return JointSites(sites, choice.least_time, tuple(subgraphs), bool(detours.systems))
