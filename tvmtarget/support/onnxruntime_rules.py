@@ -540,6 +540,14 @@ def _has_elements(op: Op) -> Reject | None:
     return None
 
 
+def _known_channels(op: Op) -> Reject | None:
+    """Reject weights of an open number of channels, without which it does not expand the function (1.32)."""
+    weights = op.tensor(1)
+    if weights is not None and weights.shape and isinstance(weights.shape[0], int):
+        return None
+    return reject("SHAPE_DYNAMIC", f"the number of channels of {op.operand(1)!r} is not known", hint=STATIC_INPUTS)
+
+
 def _no_numbered_transform(op: Op) -> Reject | None:
     """Reject SOFTMAX (1) and LOGISTIC (2) of TreeEnsemble, which it exchanges, and those of one target (1.31).
 
@@ -560,6 +568,7 @@ RULES: dict[str, Rule] = {
         checks=(_no_causal_products, _no_padded_mask, _no_broadcast_mask, _no_products_with_past),
     ),
     **dict.fromkeys(sorted(_POOLS), Rule(checks=(_no_other_padding,))),
+    "CausalConvWithState": Rule(checks=(_known_channels,)),
     "Conv": Rule(checks=(_no_other_padding,)),
     "ConvInteger": Rule(checks=(_one_zero_point, _no_other_padding)),
     "ConvTranspose": Rule(checks=(_no_other_padding, _has_elements)),

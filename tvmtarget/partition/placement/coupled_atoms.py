@@ -22,7 +22,7 @@ from tvmtarget.union_find import UnionFind
 
 __all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms"]
 
-# So many calls of other labels, at most, are as dear as one of a label whose subgraphs are limited.
+# So many calls of other labels, at most, cost as much as one of a label whose subgraphs are limited.
 MAX_SAVING = 64
 
 
