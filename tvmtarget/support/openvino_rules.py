@@ -213,6 +213,16 @@ def _static_weights(op: Op) -> Reject | None:
     )
 
 
+def _static_depth_and_values(op: Op) -> Reject | None:
+    is_open = (index for index in (1, 2) if not _is_static(op.tensor(index)))
+    if (index := next(is_open, None)) is None:
+        return None
+    shape = "(1,)" if index == 1 else "(2,)"
+    return reject(
+        "SHAPE_DYNAMIC", f"the shape of {op.operand(index)!r} is not static", hint=f"give it the shape {shape}"
+    )
+
+
 def _static_last_dimension(op: Op) -> Reject | None:
     indices = op.tensor(1)
     if indices is not None and indices.shape and isinstance(indices.shape[-1], int):
@@ -617,6 +627,7 @@ RULES: dict[str, Rule] = {
     "MatMulInteger": Rule(checks=(_known_terms,)),
     "MaxPool": Rule(checks=(_begins_within, _usual_places)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
+    "OneHot": Rule(checks=(_static_depth_and_values,)),
     # What version 28 added has no conversion rule.
     **dict.fromkeys(("OptionalGetElement", "OptionalHasElement"), Rule(opsets=range(15, 28))),
     # It fills by 0 where the value is computed.
