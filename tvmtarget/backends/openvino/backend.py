@@ -200,7 +200,8 @@ class _Program(Compiled):
     def run(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if self._process != os.getpid():
             raise RunError(fork_problem(f"OpenVINO compiled {self._place}", self._process))
-        ov = engine_package("openvino")
+        import openvino as ov  # it is there, and each run looks it up
+
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
         shapes = [array.shape for array in arrays]
         sizes = self._sizes_of(shapes)

@@ -691,14 +691,14 @@ class Program {
   }
 
   Values run_branch(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
-                      const Sizes& sizes) {
+                    const Sizes& sizes) {
     return run_block(driver, control.bodies[number_of(inputs[0], control) != 0 ? 0 : 1], {}, frame, sizes);
   }
 
   // ONNX, Loop: operands are the trip count and the condition, both optional, then carried values; a body gets the
   // iteration number and the condition, and returns the next condition, the carried values and the values to stack.
   Values run_loop(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
-                    const Sizes& sizes) {
+                  const Sizes& sizes) {
     using namespace detail;
     std::optional<std::int64_t> limit;
     if (inputs[0] != nullptr) limit = number_of(inputs[0], control);
@@ -720,7 +720,7 @@ class Program {
 
   // ONNX, Scan (since version 9): operands are states, then values to slice.
   Values run_scan(const detail::Driver& driver, const detail::Control& control, const Values& inputs, Values& frame,
-                    const Sizes& sizes) {
+                  const Sizes& sizes) {
     using namespace detail;
     std::size_t count = inputs.size() - control.cut.size();
     Values states(inputs.begin(), inputs.begin() + count);
