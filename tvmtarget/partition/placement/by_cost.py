@@ -20,7 +20,7 @@ from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.cost_matrix import CostMatrix, cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledAtoms, CoupledOps, coupled_atoms
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.dual_bound import dual_bound
+from tvmtarget.partition.placement.dual_bound import DualAscent
 from tvmtarget.partition.placement.energy import (
     Bools,
     LabelingProblem,
@@ -288,7 +288,7 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                bound = max(bound, dual_bound(problem, self.labels, self.total, graph) - self.most_saved)
+                bound = max(bound, self._dual_bound(DualAscent(problem), self.total, graph) - self.most_saved)
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
                     bound = max(bound, self._bound_within_capacity(self.prices, graph) - self.most_saved)
@@ -300,7 +300,14 @@ class _Search:
         problem = self.problem
         paid = int(prices.costs[np.arange(len(self.labels)), self.labels].sum())
         priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
-        return dual_bound(priced, self.labels, self.total + paid, graph) - prices.most
+        return self._dual_bound(DualAscent(priced), self.total + paid, graph) - prices.most
+
+    def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None) -> int:
+        """Return a lower bound, with calls on paths through a graph; `total` is the cost of the best labeling."""
+        if graph is not None:
+            ascent.charge_calls(self.labels, graph)
+        ascent.climb(ascent.steps, total)
+        return ascent.bound
 
     def compare_better(self) -> int | None:
         """Compare all labelings that may be better than the best one; return a lower bound, None if they are many."""

@@ -1,14 +1,16 @@
-"""Lower bound of a labeling problem: ascent on the dual of its linear relaxation, by min-sum diffusion.
+"""Ascent on the dual of a labeling problem, by min-sum diffusion: lower bounds, and good labelings to start from.
 
 Costs move between atoms and the values that they share until the minima of all of them, taken independently, add up to
 as much as possible (Werner, "A Linear Programming Approach to Max-sum Problem: A Review", 2007). All atoms move their
 costs at once, each by a part, so that a step over a large program is a few vector operations. Steps have momentum
-(Polyak, "Some methods of speeding up the convergence of iteration methods", 1964), so that changes travel along chains.
+(Polyak, "Some methods of speeding up the convergence of iteration methods", 1964), so that changes travel along chains;
+it grows from step to step, as Nesterov's does ("A method of solving a convex programming problem with convergence rate
+O(1/k^2)", 1983), because the first steps are far from where they lead to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from itertools import chain, combinations
 
 import numpy as np
@@ -18,7 +20,7 @@ from tvmtarget.partition.dataflow import Ints, renumbered
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
-__all__ = ["dual_bound"]
+__all__ = ["DualAscent"]
 
 # Steps, and the table entries that all steps may visit together: larger problems get fewer steps.
 MAX_STEPS, WORK = 250, 2_000_000
@@ -26,8 +28,8 @@ MAX_STEPS, WORK = 250, 2_000_000
 # The ascent ends this close below the known labeling, or if this many steps gain less than that part of it.
 NEAR, PATIENCE = 2e-4, 10
 
-# The part of a step that the next one repeats, and the same where there are fewer steps than `FEW`.
-MOMENTUM, LESS, FEW = 0.8, 0.6, 30
+# Momentum is step / (step + DELAY), at most MOMENTUM.
+MOMENTUM, DELAY = 0.8, 3
 
 # Groups of labels, above which tables of all their sets would be too large.
 MAX_GROUPS = 7
@@ -35,36 +37,115 @@ MAX_GROUPS = 7
 # Costs of copies that share links, by type, group and set of groups, above which each pays for its last link only.
 MAX_SHARED = 200_000
 
+_ENDLESS = float(np.iinfo(np.int64).max)
+
 _Floats = npt.NDArray[np.float64]
 
 
-def dual_bound(problem: LabelingProblem, labels: Ints, total: int, graph: AtomGraph | None) -> int:
-    """Return a cost that no labeling goes below, calls included.
-
-    A call of a label is at least needed each time that a path enters the label. For each label one path is charged: the
-    one that enters it most often under a known labeling.
+class DualAscent:
+    """The dual of a labeling problem, at the point that the ascent has reached.
 
     Args:
         problem: a labeling problem.
-        labels: a labeling, the better the tighter is the bound.
-        total: its cost with calls.
-        graph: dependences between the atoms; None charges no calls.
 
-    Returns:
-        The bound; 0 where the problem is too large.
+    Attributes:
+        bound: a cost that no labeling goes below; 0 where the problem is too large.
+        steps: how many steps are left.
     """
-    kinds = len(problem.pair_costs) * problem.pair_costs.shape[-1] << problem.pair_costs.shape[-1]
-    if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
-        problem = problem.relaxed()
-    energy = energy_of(problem, 0.0)
-    # Tables of large problems would take long, and be visited in no step.
-    if not _steps(energy):
-        return 0
-    if graph is not None:
-        energy = _with_launches(energy, problem, labels.tolist(), graph)
-    steps = _steps(energy)
-    parts = [_Part(problem, energy, edges, sets) for edges, sets in _edges_by_sets(energy)] if steps else []
-    return _ascend(energy, parts, steps, total) if steps else 0
+
+    def __init__(self, problem: LabelingProblem) -> None:
+        kinds = len(problem.pair_costs) * problem.pair_costs.shape[-1] << problem.pair_costs.shape[-1]
+        if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
+            problem = problem.relaxed()
+        self.problem = problem
+        self.bound = 0
+        energy = energy_of(problem, 0.0)
+        self.steps = _steps(energy)
+        # Tables of large problems would take long, and be visited in no step.
+        if not self.steps:
+            return
+        costs = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max)
+        self._most = energy.total(costs.argmin(axis=1)) + int(problem.launches.sum())
+        self._unary: _Floats = costs.T.astype(np.float64)
+        self._parts = [_Part(problem, energy, edges, sets) for edges, sets in _edges_by_sets(energy)]
+        for part in self._parts:
+            part.exclude(self._unary, self._most)
+        self._shares = _Shares(self._unary.shape[1], self._parts)
+
+    def charge_calls(self, labels: Ints, graph: AtomGraph) -> None:
+        """Add costs of calls, which the bound then includes.
+
+        A call of a label is at least needed each time that a path enters the label. For each label one path is charged:
+        the one that enters it most often under a known labeling.
+
+        Args:
+            labels: the known labeling, the better the tighter is the bound.
+            graph: dependences between the atoms.
+        """
+        launches = self.problem.launches
+        if not self.steps or not launches.any():
+            return
+        paths = {label: _path(labels.tolist(), graph, label) for label in np.flatnonzero(launches).tolist()}
+        for label, path in paths.items():
+            self._unary[label, path[0]] += launches[label]
+        calls = _energy_of_calls(self.problem, paths)
+        if not len(calls.producer):
+            return
+        every = np.arange(len(calls.producer))
+        self._parts.append(_Part(self.problem, calls, every, _sets(calls.pair_costs.shape[-1], 1), has_copies=False))
+        self._parts[-1].exclude(self._unary, self._most)
+        self._shares = _Shares(self._unary.shape[1], self._parts)
+
+    def climb(self, steps: int, total: int | None = None) -> None:
+        """Raise the bound.
+
+        Args:
+            steps: the most steps to take.
+            total: the cost of a known labeling, near which the ascent ends.
+        """
+        steps = min(steps, self.steps)
+        self.steps -= steps
+        if not steps:
+            return
+        near = NEAR * (self._most if total is None else total)
+        enough = np.inf if total is None else total - near
+        best, earlier = 0.0, 0.0
+        for part in self._parts:
+            part.stop()
+        for step in range(steps + 1):
+            atoms = self._atoms()
+            found = [part.minima() for part in self._parts]
+            best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
+            is_slow = step % PATIENCE == 0 and best - earlier < near
+            if step == steps or best >= enough or (step and is_slow):
+                break
+            earlier = best if step % PATIENCE == 0 else earlier
+            minima = [(by_tail, by_reader) for _, by_tail, by_reader in found]
+            equal = self._with_minima(atoms, minima)
+            equal /= self._shares.degree + 1
+            momentum = min(MOMENTUM, step / (step + DELAY))
+            for part, pair in zip(self._parts, minima, strict=True):
+                part.move(equal, pair, self._shares.part, momentum)
+        # Sums of floating point numbers may be too large by a little.
+        self.bound = max(self.bound, int(best * (1 - 1e-9)) - 1)
+
+    def reduced_costs(self) -> _Floats:
+        """Return how much more each label costs than the best one, by the atom itself and by all values at it.
+
+        Returns:
+            Atoms as rows, labels as columns; practically endless where a label is not allowed.
+        """
+        minima = [part.minima()[1:] for part in self._parts]
+        found = self._with_minima(self._atoms(), minima)
+        reduced: _Floats = (found - found.min(axis=0)).T
+        return reduced
+
+    def _atoms(self) -> _Floats:
+        """Return the costs of atoms (columns) by label (row), with those that were moved to them."""
+        return sum((part.by_label(part.to_tail, part.to_reader) for part in self._parts), self._unary)
+
+    def _with_minima(self, atoms: _Floats, minima: list[tuple[_Floats, _Floats]]) -> _Floats:
+        return sum((part.by_label(*pair) for part, pair in zip(self._parts, minima, strict=True)), atoms)
 
 
 def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
@@ -87,37 +168,31 @@ def _steps(energy: Energy) -> int:
     return min(MAX_STEPS, WORK // size)
 
 
-def _with_launches(energy: Energy, problem: LabelingProblem, labels: list[int], graph: AtomGraph) -> Energy:
-    """Return the energy of copies, with an edge for each step of a path that may need another call."""
-    count, width = len(problem.domains), energy.pair_costs.shape[-1]
-    costs = energy.costs.copy()
-    steps: list[tuple[Ints, Ints]] = []  # by label: steps of its path, as one number, and the label
-    for label in np.flatnonzero(problem.launches).tolist():
-        path = np.array(_path(labels, graph, label), dtype=np.int64)
-        costs[path[0], label] += problem.launches[label]
-        steps.append((path[:-1] * len(labels) + path[1:], np.full(len(path) - 1, label)))
-    charged, numbers = renumbered(np.concatenate([taken for taken, _ in steps] or [np.zeros(0, dtype=np.int64)]))
-    if not len(charged):
-        return replace(energy, costs=costs)
-    tables = np.zeros((len(charged), width, width), dtype=np.int64)
-    entered = np.concatenate([own for _, own in steps])
+def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]]) -> Energy:
+    """Return an edge for each step of a path that may need another call of the label whose path it is."""
+    count = len(problem.domains)
+    taken = {label: np.array(path, dtype=np.int64) for label, path in paths.items()}
+    atoms = len(problem.costs)
+    steps = [path[:-1] * atoms + path[1:] for path in taken.values()]
+    entered = np.repeat(np.array([*taken], dtype=np.int64), [len(own) for own in steps])
+    charged, numbers = renumbered(np.concatenate(steps))
+    tables = np.zeros((len(charged), count, count), dtype=np.int64)
     tables[numbers, :, entered] = problem.launches[entered, None]
     tables[numbers, entered, entered] = 0
-    first, then = np.divmod(charged, len(labels))
-    edges, more = len(energy.producer), len(charged)
-    groups = np.stack([energy.groups[0], np.arange(count)])
-    return replace(
-        energy,
-        costs=costs,
-        groups=groups,
-        producer=np.concatenate([energy.producer, first]),
-        source=np.concatenate([energy.source, np.zeros(more, dtype=np.int64)]),
-        owner=np.concatenate([energy.owner, edges + np.arange(more)]),
-        readers=np.concatenate([energy.readers, then]),
-        fixed=np.concatenate([energy.fixed, np.zeros((more, width), dtype=np.bool_)]),
-        layer=np.concatenate([energy.layer, np.ones(more, dtype=np.int64)]),
-        cost_index=np.concatenate([energy.cost_index, len(energy.pair_costs) + np.arange(more)]),
-        pair_costs=np.concatenate([energy.pair_costs, tables]),
+    first, then = np.divmod(charged, atoms)
+    edges = np.arange(len(charged))
+    return Energy(
+        costs=problem.costs,
+        allowed=problem.allowed,
+        producer=first,
+        source=np.zeros(len(charged), dtype=np.int64),
+        owner=edges,
+        readers=then,
+        fixed=np.zeros((len(charged), count), dtype=np.bool_),
+        layer=np.zeros(len(charged), dtype=np.int64),
+        groups=np.arange(count)[None],
+        cost_index=edges,
+        pair_costs=tables,
     )
 
 
@@ -157,17 +232,19 @@ class _Part:
     one.
     """
 
-    def __init__(self, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools) -> None:
+    def __init__(
+        self, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, *, has_copies: bool = True
+    ) -> None:
         width = sets.shape[1]
         position = np.full(len(energy.producer), -1, dtype=np.int64)
         position[edges] = np.arange(len(edges))
         entries = position[energy.owner] >= 0
         self.owner = position[energy.owner[entries]]
         self.readers = energy.readers[entries]
-        self.sets = sets
+        self.sets = [np.flatnonzero(members).tolist() for members in sets]
         has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
         firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
-        tables = _tables(problem, energy, edges[firsts], sets, has_readers[firsts])
+        tables = _tables(problem, energy, edges[firsts], sets, has_readers[firsts], has_copies=has_copies)
         cost = np.moveaxis(tables, 0, 2)[:, :, kinds]
         # Without a producer the source is known: all other rows are out of the question.
         fixed = np.flatnonzero(energy.producer[edges] < 0)
@@ -189,29 +266,67 @@ class _Part:
         self.tail_sum = _ColumnSum(self.tails, len(groups), count)
         self.reader_sum = _ColumnSum(self.readers, len(groups), count)
         self.set_sum = _ColumnSum(self.owner, len(sets), len(edges))
-        self.is_single = len(sets) == width
+        # Reused from step to step: the memory of a new array costs more than filling it.
+        self._table = np.empty_like(self.cost)
+        self._nearest = np.empty((len(sets), len(self.owner)))
+        self._others = np.empty_like(self._nearest)
+
+    def exclude(self, unary: _Floats, most: int) -> None:
+        """Move costs as large as the whole to edges in groups that their atoms cannot be in."""
+        tails = self.tail_groups.least(unary.take(self.tails, axis=1))
+        self.to_tail[:, self.has_tail] = np.where(tails < _ENDLESS, 0.0, -float(most))
+        readers = self.reader_groups.least(unary.take(self.readers, axis=1))
+        self.to_reader[:] = np.where(readers < _ENDLESS, 0.0, -float(most))
+
+    def stop(self) -> None:
+        """Take the momentum away."""
+        self.tail_step[:], self.reader_step[:] = 0.0, 0.0
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
         """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
-        left = -self.to_reader
-        nearest = left
-        if not self.is_single:
-            nearest = np.stack([left[members].min(axis=0) for members in self.sets])
-        table = self.cost + self.set_sum(nearest)
+        nearest, others, table = self._nearest, self._others, self._table
+        width = len(self.to_reader)
+        np.negative(self.to_reader, out=nearest[:width])
+        # Sets are in order of size: each is a smaller one and a group.
+        for number in range(width, len(self.sets)):
+            *before, last = self.sets[number]
+            np.minimum(nearest[self.sets.index(before)], nearest[last], out=nearest[number])
+        np.add(self.cost, self.set_sum(nearest), out=table)
         by_tail = table.min(axis=1)
         by_tail -= self.to_tail
         table -= self.to_tail[:, None]
         by_set = table.min(axis=0)
-        others = by_set[:, self.owner]
+        by_set.take(self.owner, axis=1, out=others)
         others -= nearest
-        by_reader = others
-        if not self.is_single:
-            by_reader = np.stack([others[holds].min(axis=0) for holds in self.sets.T])
-        return by_set.min(axis=0), by_tail, by_reader + left
+        by_reader = others[:width].copy()
+        for number in range(width, len(self.sets)):
+            for group in self.sets[number]:
+                np.minimum(by_reader[group], others[number], out=by_reader[group])
+        by_reader -= self.to_reader
+        return by_set.min(axis=0), by_tail, by_reader
+
+    def move(self, equal: _Floats, minima: tuple[_Floats, _Floats], part: _Floats, momentum: float) -> None:
+        """Move costs between edges and atoms towards equal shares.
+
+        Args:
+            equal: the share of each edge at an atom (column) by label (row).
+            minima: the minima of edges by group of the tail and of each reader.
+            part: the part of a step that each atom takes.
+            momentum: the part of the last step that is repeated.
+        """
+        by_tail, by_reader = minima
+        share = self.tail_groups.least(equal.take(self.tails, axis=1))
+        more = part.take(self.tails) * (by_tail.take(self.has_tail, axis=1) - share)
+        self.tail_step = momentum * self.tail_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
+        self.to_tail[:, self.has_tail] += self.tail_step
+        share = self.reader_groups.least(equal.take(self.readers, axis=1))
+        more = part.take(self.readers) * (by_reader - share)
+        self.reader_step = momentum * self.reader_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
+        self.to_reader += self.reader_step
 
     def by_label(self, by_tail: _Floats, by_reader: _Floats) -> _Floats:
         """Return costs by group, of tails and readers, as costs of atoms by label."""
-        tails = self.tail_groups.spread(by_tail[:, self.has_tail])
+        tails = self.tail_groups.spread(by_tail.take(self.has_tail, axis=1))
         return self.tail_sum(tails) + self.reader_sum(self.reader_groups.spread(by_reader))
 
 
@@ -223,24 +338,27 @@ def _kinds_of_tables(energy: Energy, edges: Ints, has_readers: Bools) -> tuple[I
     return firsts, kinds
 
 
-def _tables(problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> _Floats:
-    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in."""
+def _tables(
+    problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools, *, has_copies: bool
+) -> _Floats:
+    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in.
+
+    With `has_copies`, edges are values, and copies of one share links.
+    """
     reached = np.where(has_readers[:, None, None], sets[None], False) | energy.fixed[edges][:, None]
     pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
     tables: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
-    # The edges behind those of values are for launches.
-    copies = np.flatnonzero(edges < len(problem.producer))
-    size, count = problem.pair_costs.shape[-1], sets.shape[0]
-    if not problem.domain_memory.size or not len(copies):
+    if not has_copies or not problem.domain_memory.size:
         return tables
     # What copies that share links pay more than once.
-    shape = len(copies), size, count
+    size = problem.pair_costs.shape[-1]
+    shape = len(edges), size, len(sets)
     excess = problem.overcharge(
-        np.broadcast_to(problem.cost_index[edges[copies]][:, None, None], shape).ravel(),
+        np.broadcast_to(problem.cost_index[edges][:, None, None], shape).ravel(),
         np.broadcast_to(np.arange(size)[None, :, None], shape).ravel(),
-        np.broadcast_to(reached[copies][:, None, :, :size], (*shape, size)).reshape(-1, size),
+        np.broadcast_to(reached[:, None, :, :size], (*shape, size)).reshape(-1, size),
     )
-    tables[copies, :size] -= excess.reshape(shape)
+    tables[:, :size] -= excess.reshape(shape)
     return tables
 
 
@@ -264,67 +382,30 @@ class _GroupsOfLabels:
         count = groups.shape[1]
         self.places = groups * count + np.arange(count)
         self.shape = width, count
+        # Mostly each label is a group of its own.
+        self.are_labels = groups.shape == self.shape and bool((groups == np.arange(width)[:, None]).all())
 
     def spread(self, by_group: _Floats) -> _Floats:
         """Return the cost of each label from the costs of groups."""
-        spread: _Floats = by_group.ravel()[self.places]
-        return spread
+        return by_group if self.are_labels else by_group.ravel().take(self.places)
 
     def least(self, by_label: _Floats) -> _Floats:
         """Return the least cost of the labels of each group, without end where a group has none."""
+        if self.are_labels:
+            return by_label
         found = np.full(self.shape[0] * self.shape[1], np.inf)
         for places, costs in zip(self.places, by_label, strict=True):
             found[places] = np.minimum(found[places], costs)
         return found.reshape(self.shape)
 
 
-@dataclass(frozen=True)
 class _Shares:
     """Of each atom the number of edges at it, and the part of a step that it takes."""
 
-    degree: _Floats
-    part: _Floats
-
-
-def _ascend(energy: Energy, parts: list[_Part], steps: int, total: int) -> int:
-    endless = float(np.iinfo(np.int64).max)
-    unary: _Floats = np.where(energy.allowed, energy.costs.astype(np.float64), endless).T.copy()
-    shares = _shares(unary.shape[1], parts)
-    # An edge must not use a group that its atom cannot be in: there, costs as large as the whole move to the edge.
-    for part in parts:
-        tails = part.tail_groups.least(unary[:, part.tails])
-        part.to_tail[:, part.has_tail] = np.where(tails < endless, 0.0, -float(total))
-        readers = part.reader_groups.least(unary[:, part.readers])
-        part.to_reader[:] = np.where(readers < endless, 0.0, -float(total))
-    best, earlier, momentum = 0.0, 0.0, LESS if steps < FEW else MOMENTUM
-    for step in range(steps + 1):
-        atoms = sum((part.by_label(part.to_tail, part.to_reader) for part in parts), unary)
-        found = [part.minima() for part in parts]
-        best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
-        is_slow = step % PATIENCE == 0 and best - earlier < NEAR * total
-        if step == steps or best >= (1 - NEAR) * total or (step and is_slow):
-            break
-        earlier = best if step % PATIENCE == 0 else earlier
-        minima = [(by_tail, by_reader) for _, by_tail, by_reader in found]
-        equal = sum((part.by_label(*pair) for part, pair in zip(parts, minima, strict=True)), atoms)
-        equal /= shares.degree + 1
-        for part, (by_tail, by_reader) in zip(parts, minima, strict=True):
-            share = part.tail_groups.least(equal[:, part.tails])
-            more = shares.part[part.tails] * (by_tail[:, part.has_tail] - share)
-            part.tail_step = momentum * part.tail_step + np.where(share < endless / 2**20, more, 0.0)
-            part.to_tail[:, part.has_tail] += part.tail_step
-            share = part.reader_groups.least(equal[:, part.readers])
-            more = shares.part[part.readers] * (by_reader - share)
-            part.reader_step = momentum * part.reader_step + np.where(share < endless / 2**20, more, 0.0)
-            part.to_reader += part.reader_step
-    # Sums of floating point numbers may be too large by a little.
-    return max(0, int(best * (1 - 1e-9)) - 1)
-
-
-def _shares(count: int, parts: list[_Part]) -> _Shares:
-    degree, widest = np.zeros(count), np.ones(count)
-    for part in parts:
-        for atoms, edges in ((part.tails, part.has_tail), (part.readers, part.owner)):
-            np.add.at(degree, atoms, 1.0)
-            np.maximum.at(widest, atoms, part.arity[edges].astype(np.float64))
-    return _Shares(degree, 2 / (widest + 1))
+    def __init__(self, count: int, parts: Sequence[_Part]) -> None:
+        self.degree, widest = np.zeros(count), np.ones(count)
+        for part in parts:
+            for atoms, edges in ((part.tails, part.has_tail), (part.readers, part.owner)):
+                np.add.at(self.degree, atoms, 1.0)
+                np.maximum.at(widest, atoms, part.arity[edges].astype(np.float64))
+        self.part: _Floats = 2 / (widest + 1)
