@@ -269,7 +269,9 @@ class ExpansionBuilder:
         return names[0] if len(names) == 1 else self.add("Concat", names, axis=axis)
 
     def dequantized(self, name: str, scale: str, zero: str, axis: int | None = None) -> str:
-        """Dequantize a value; a constant is computed here.
+        """Dequantize a value.
+
+        Constants stay quantized, for kernels that compute with integers, where DequantizeLinear states their scales.
 
         Args:
             name: name of the value.
@@ -283,9 +285,16 @@ class ExpansionBuilder:
         array = self.array(name)
         if array is None:
             return self.add("DequantizeLinear", [name, scale, *([zero] if zero else [])])
-        scales = self.known(scale)
-        floats = dequantized_array(array, scales, self.known(zero) if zero else None, axis)
-        return self.constant(floats.astype(scales.dtype), name)
+        scales, zeros = self.known(scale), self.known(zero) if zero else None
+        if scales.size == 1 and (zeros is None or zeros.size == 1):
+            scalars = [self.constant(one.reshape(()), name) for one in (scales, zeros) if one is not None]
+            return self.add("DequantizeLinear", [name, *scalars])
+        is_along = axis is not None and scales.ndim == 1 and scales.size == array.shape[axis]
+        if is_along and (zeros is None or zeros.shape == scales.shape):
+            # TVM's importer reads the axis in versions before 13, too, which do not have it.
+            operands = [name, scale, *([zero] if zero else [])]
+            return self.add("DequantizeLinear", operands, axis=(axis or 0) % array.ndim)
+        return self.constant(dequantized_array(array, scales, zeros, axis).astype(scales.dtype), name)
 
     def quantize(self, name: str, scale: str, zero: str, result: str) -> None:
         """Quantize a value.
