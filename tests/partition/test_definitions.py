@@ -18,7 +18,7 @@ from tvmtarget.support.op import STATIC_INPUTS
 def model(node, shapes, opset=23, **constants):
     """Return a model of one operation on floats."""
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
     tensors = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
     graph = helper.make_graph([node], "one", inputs, outputs, tensors)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
@@ -26,7 +26,8 @@ def model(node, shapes, opset=23, **constants):
 
 
 def attention(*sizes, inputs="q k v", outputs="y", **attributes):
-    node = helper.make_node("Attention", inputs.replace("-", "").split(" "), outputs.split(), name="att", **attributes)
+    values = (names.replace("-", "").split(" ") for names in (inputs, outputs))
+    node = helper.make_node("Attention", *values, name="att", **attributes)
     names = [name for name in node.input if name]
     return model(node, dict(zip(names, sizes, strict=True)))
 
@@ -147,6 +148,17 @@ def test_what_antialiasing_needs_is_its_hint(shape, inputs, attributes, hint, ta
     hint = hint or "give the target a leaf that supports it, such as onnxruntime"
     with pytest.raises(InfeasibleError, match=f"ATTR: it does not support Resize with antialias=1; {hint}$"):
         tt.decompose(made, target)
+
+
+def test_attention_keeps_symbolic_features_and_numbers_of_keys():
+    """ONNX's inference states 0 for both, so that results without features were returned."""
+    sizes = (("b", "s", "f"), ("b", "k", "f"), ("b", "k", "g"))
+    made = attention(*sizes, inputs="q k v", outputs="y - - products", q_num_heads=2, kv_num_heads=2)
+    for one in made.graph.output:
+        one.type.tensor_type.ClearField("shape")
+    types = tt.IRModule.from_onnx(made).main.types
+    assert types["y"].shape == ("b", "s", "g")
+    assert types["products"].shape == ("b", 2, "s", "k")
 
 
 def test_open_dimensions_stay_open():

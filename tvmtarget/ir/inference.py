@@ -47,7 +47,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     that a model of 100 bytes can exhaust memory. A model with long known vectors is inferred without it; one whose
     vector lengths are computed and could be long is inferred in a process with bounded memory. Sizes of what is resized
     by constant scales and of pools are rounded as engines round them, and results of `Attention` are as long as past
-    and new keys.
+    and new keys, and have the features of its values.
 
     Args:
         model: the model; large initializers should be inputs.
@@ -67,7 +67,7 @@ def infer_shapes(model: onnx.ModelProto, *, check_type: bool = False, strict_mod
     corrections: tuple[_Scales, _Results] = ({}, {})
     for _ in range(_MOST_ROUNDS):
         inferred = infer(_corrected(model, *corrections))
-        results = dict(chain(_results_with_past(model, inferred), _results_of_pools(model, inferred)))
+        results = dict(chain(_results_of_attention(model, inferred), _results_of_pools(model, inferred)))
         needed = (dict(_exact_scales(model, inferred)), results)
         if needed == corrections:
             break
@@ -196,42 +196,48 @@ def _exact_factors(type_: Type, factors: Sequence[float], axes: Iterable[int]) -
     return exact
 
 
-def _results_with_past(
+def _results_of_attention(
     model: onnx.ModelProto, inferred: onnx.ModelProto
 ) -> Iterator[tuple[tuple[int, int], dict[str, Type]]]:
-    """Yield places of a graph and of an `Attention` with a past in it, and the types of its results."""
+    """Yield places of a graph and of an `Attention` in it whose types ONNX infers wrongly, and those of its results."""
     types: dict[str, Type] = {}
     for place, graph in enumerate(_graphs(inferred)):
         types |= {one.name: read_type(one.type) for one in (*graph.input, *graph.value_info, *graph.output)}
         for at, node in enumerate(graph.node):
             if node.op_type == "Attention" and node.domain in ("", "ai.onnx"):
-                heads = next((one.i for one in node.attribute if one.name == "q_num_heads"), None)
-                found = _types_with_past(node.input, node.output, types, heads)
+                heads = {one.name: one.i for one in node.attribute if one.name.endswith("_num_heads")}
+                found = _types_of_attention(node.input, node.output, types, heads)
                 if found:
                     yield (place, at), {name: types.get(name) for name in node.output if name} | found
 
 
-def _types_with_past(
-    inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, Type], heads: object
+def _types_of_attention(
+    inputs: Sequence[str], outputs: Sequence[str], types: Mapping[str, Type], heads: Mapping[str, object]
 ) -> dict[str, Type]:
-    """Return the types of the keys, values and products of an `Attention` that has a past.
+    """Return the types of results of an `Attention` that ONNX (1.23) infers wrongly.
 
-    ONNX (1.23) infers no rank for keys and values if the past has a symbolic length, and leaves the past out of the
+    Of values of symbolic features it infers results without features, and of a symbolic number of keys products without
+    columns. It infers no rank for keys and values if the past has a symbolic length, and leaves the past out of the
     products then, and where no keys are returned.
     """
     operands = [types.get(name) for name in (*inputs, *[""] * 6)]
-    queries, keys, _, _, past, past_values = (one if isinstance(one, TensorType) else None for one in operands[:6])
-    query_shape, key_shape, past_shape = (one.shape or () if one else () for one in (queries, keys, past))
-    if len(past_shape) != 4 or len(key_shape) not in (3, 4):
-        return {}
-    new, old = key_shape[-2], past_shape[2]
-    length = new + old if isinstance(new, int) and isinstance(old, int) else None
+    queries, keys, values, _, past, past_values = (one if isinstance(one, TensorType) else None for one in operands[:6])
+    query_shape, key_shape, value_shape, past_shape = (
+        one.shape or () if one else () for one in (queries, keys, values, past)
+    )
     found: dict[str, Type] = {}
-    for name, one in zip(outputs[1:3], (past, past_values), strict=False):
-        if one is not None and one.shape is not None and len(one.shape) == 4:
-            found[name] = replace(one, shape=(*one.shape[:2], length, one.shape[3]))
-    if len(outputs) > 3 and queries is not None and len(query_shape) in (3, 4):
-        number = heads if isinstance(heads, int) else None
+    number = count if isinstance(count := heads.get("q_num_heads"), int) else None
+    if queries is not None and len(query_shape) == len(value_shape) == 3 and not isinstance(value_shape[2], int):
+        features = value_shape[2] if number == heads.get("kv_num_heads") else None
+        found[outputs[0]] = replace(queries, shape=(*query_shape[:2], features))
+    length = key_shape[-2] if len(key_shape) in (3, 4) else None
+    if len(past_shape) == 4 and len(key_shape) in (3, 4):
+        old = past_shape[2]
+        length = length + old if isinstance(length, int) and isinstance(old, int) else None
+        for name, one in zip(outputs[1:3], (past, past_values), strict=False):
+            if one is not None and one.shape is not None and len(one.shape) == 4:
+                found[name] = replace(one, shape=(*one.shape[:2], length, one.shape[3]))
+    if len(outputs) > 3 and queries is not None and len(query_shape) in (3, 4) and len(key_shape) in (3, 4):
         rows = query_shape[:3] if len(query_shape) == 4 else (query_shape[0], number, query_shape[1])
         found[outputs[3]] = replace(queries, shape=(*rows, length))
     return {name: type_ for name, type_ in found.items() if name}
@@ -510,7 +516,7 @@ def infer_call(
         inferred = {name: read_type(type_) for name, type_ in found.items()}
         if call.op == "onnx.Attention":
             outputs = [output.name for output in call.outputs]
-            inferred |= _types_with_past(call.inputs, outputs, types, call.attr("q_num_heads"))
+            inferred |= _types_of_attention(call.inputs, outputs, types, dict(call.attrs))
         if call.op == "onnx.Dropout" and call.outputs[1:]:
             kept, mask = (inferred.get(output.name) for output in call.outputs)
             # Before version 12, ONNX infers no shape of the mask.
