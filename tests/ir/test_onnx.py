@@ -338,6 +338,14 @@ def test_sizes_of_results_that_no_run_gives_are_ignored_with_a_warning(given, st
     assert (main.types["y"] == main.params[0].type) == (is_wrong or given == stated)
 
 
+def test_predictions_that_are_stated_to_be_a_vector_are_a_matrix():
+    text = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 2]> g (float[n,6] x) => (float[n] y) {
+        y = ai.onnx.ml.LinearRegressor<coefficients = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]>(x) }"""
+    with pytest.warns(TvmTargetWarning, match="wrong sizes of results.*'y'"):
+        main = tt.IRModule.from_onnx(parser.parse_model(text))["main"]
+    assert main.types["y"].shape == ("n", 1)
+
+
 @pytest.mark.filterwarnings("ignore:.*wrong sizes of results")
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("opset", [11, 21, 22])

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import onnx
@@ -116,7 +117,8 @@ def _read(model: ModelProto, folder: Path | None, name: str, *, keep_functions: 
 def _with_computed_sizes(main: Function, name: str) -> Function:
     """Correct the sizes that a model states for its results, where its operations make others.
 
-    Converters of LightGBM state a label of [1] for each batch. ONNX Runtime warns of such results, and returns them.
+    Converters of LightGBM state a label of [1] for each batch, CatBoost a vector for a matrix of predictions. ONNX
+    Runtime warns of such results, and returns them.
     """
     types, symbols = dict(main.types), {dim for param in main.params for dim in _sizes(param.type) or ()}
     results, constants = frozenset(main.results), {one.name: one.data for one in main.constants}
@@ -124,7 +126,8 @@ def _with_computed_sizes(main: Function, name: str) -> Function:
     body = list(main.body)
     for at, call in enumerate(body):
         stated = {one.name: sizes for one in call.outputs if one.name in results and (sizes := _sizes(one.type))}
-        if not any(isinstance(dim, int) for sizes in stated.values() for dim in sizes):
+        is_classical = call.op.startswith("onnx.ai.onnx.ml::")  # whose ranks follow from the operator
+        if not stated or not (is_classical or any(isinstance(dim, int) for dim in chain(*stated.values()))):
             continue
         values = {one: constants[one] for one in call.inputs if one in constants}
         found = infer_call(call, types, values, main.opsets)
@@ -133,7 +136,8 @@ def _with_computed_sizes(main: Function, name: str) -> Function:
         for output in call.outputs:
             sizes, type_ = stated.get(output.name), found.get(output.name)
             if sizes is not None and isinstance(type_, TensorType) and type_.shape is not None:
-                computed = replace(type_, shape=_certain_sizes(sizes, type_.shape, type_.shape in operands, symbols))
+                is_kept = type_.shape in operands or (is_classical and len(type_.shape) != len(sizes))
+                computed = replace(type_, shape=_certain_sizes(sizes, type_.shape, is_kept, symbols))
                 if computed.shape != sizes:
                     wrong.append(f"{output.name!r}: {output.type}, computed is {computed}")
                     output = replace(output, type=computed)
@@ -153,7 +157,7 @@ def _certain_sizes(
     Args:
         stated: the stated sizes.
         computed: those that ONNX infers.
-        is_kept: whether these are the sizes of an operand.
+        is_kept: whether these are the sizes of an operand, or another number of them than stated is certain.
         symbols: dimensions of the inputs.
 
     Returns:
