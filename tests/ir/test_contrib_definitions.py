@@ -27,6 +27,7 @@ COSINES, SINES = floats(2, 12, 4)
 # The operator, its operands and results, attributes and version of ONNX's operator set.
 CASES = {
     "keys of another length": ("MultiHeadAttention", [Q, K, V, BIAS], ["y"], {}, 17),
+    "keys of another length, in order": ("MultiHeadAttention", [Q, K, V], ["y"], {"unidirectional": 1}, 17),
     "keys that are heads": ("MultiHeadAttention", [Q, *floats(2, 2, HEADS, 7, 8)], ["y"], {}, 17),
     "lengths": ("MultiHeadAttention", [Q, Q, Q, None, LENGTHS], ["y"], {}, 17),
     "masked keys": ("MultiHeadAttention", [Q, Q, Q, None, KEYS], ["y"], {"mask_filter_value": -3.0}, 12),
@@ -146,6 +147,15 @@ def test_masks_without_a_definition_are_refused():
     """Three numbers for each batch and two more are lengths and starts, which only onnxruntime reads."""
     proto, _ = model("lengths")
     proto.graph.input[3].type.tensor_type.shape.dim[0].dim_value = 8
+    with pytest.raises(InfeasibleError, match="know the domain"):
+        tt.decompose(tt.IRModule.from_onnx(proto), "numpy")
+
+
+def test_rotations_of_symbolic_width_are_refused():
+    proto, _ = model("shared keys, a step")
+    cosines = next(tensor for tensor in proto.graph.initializer if tensor.name == "v7")
+    proto.graph.initializer.remove(cosines)
+    proto.graph.input.append(helper.make_tensor_value_info("v7", cosines.data_type, [16, "half"]))
     with pytest.raises(InfeasibleError, match="know the domain"):
         tt.decompose(tt.IRModule.from_onnx(proto), "numpy")
 

@@ -135,6 +135,7 @@ def _attend(
     scale: float,
     *,
     hidden: int,
+    past: str = "",
     limit: float = 0,
 ) -> None:
     """Add the weighted sum of values, from heads; the result has the heads side by side again.
@@ -147,6 +148,7 @@ def _attend(
         masks: what is added to the products.
         scale: the factor of the products.
         hidden: the size of all heads of the result.
+        past: the number of keys before that of the first query; 0 by default.
         limit: bound of the products, which a hyperbolic tangent keeps; 0 for none.
     """
     key, value = keys
@@ -156,9 +158,12 @@ def _attend(
     masks = [*masks]
     if call.attr("unidirectional"):
         rows, columns = body.size(query, 2), body.size(key, 2)
-        places = body.add("Add", body.range(rows), body.add("Sub", columns, rows))
-        is_later = body.add("Greater", body.range(columns), body.reshape(places, -1, 1))
-        masks.append(body.penalty(body.add("Not", is_later), float("-inf")))
+        steps = body.range(rows)
+        places = body.add("Add", steps, past) if past else steps
+        is_kept = body.add("Not", body.add("Greater", body.range(columns), body.reshape(places, -1, 1)))
+        # Of more keys than queries, the last query sees all (ONNX Runtime 1.32, `PrepareMask`).
+        is_last = body.add("Equal", steps, body.add("Sub", rows, body.number(1)))
+        masks.append(body.penalty(body.add("Or", is_kept, body.reshape(is_last, -1, 1)), float("-inf")))
     for mask in masks:
         products = body.add("Add", products, mask)
     result = body.add("MatMul", body.add("Softmax", products, axis=-1), value)
@@ -197,7 +202,8 @@ def _multi_head_attention(call: Call, operands: _Types, opset: int) -> tuple[_Bo
         masks.append("attention_bias")
     scale = _number(call, "scale", 0.0) or (hidden // heads) ** -0.5
     total = heads * value_hidden if is_split else value_hidden
-    _attend(body, call, q, (k, v), masks, scale, hidden=total)
+    past = "" if _is_optional(call, 6) else body.size("past_key", 2)
+    _attend(body, call, q, (k, v), masks, scale, hidden=total, past=past)
     inputs = "query key value bias key_padding_mask attention_bias past_key past_value past_length indirection"
     return body, inputs, "output present_key present_value"
 
@@ -231,7 +237,8 @@ def _attention(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, st
     if not _is_optional(call, 5):
         masks.append("attention_bias")
     scale = _number(call, "scale", 0.0) or (sizes[0] // heads) ** -0.5
-    _attend(body, call, q, (k, v), masks, scale, hidden=sizes[2])
+    past = "" if _is_optional(call, 4) else body.size("past", 3)
+    _attend(body, call, q, (k, v), masks, scale, hidden=sizes[2], past=past)
     return body, "input weights bias mask_index past attention_bias past_length", "output present"
 
 
@@ -260,6 +267,7 @@ def _group_query_attention(call: Call, operands: _Types, opset: int) -> tuple[_B
     if (
         not size
         or not is_plain
+        or (call.attr("do_rotary") and not half)
         or call.attr("causal") == 0
         or any(call.attr(name) not in (None, 0, "NONE") for name in modes)
     ):
