@@ -58,6 +58,7 @@ def test_options_edit_the_target(cli, words, expected):
         words = [*words, "--set", "runtime/system-lib=true"]
         expected = expected.replace("runtime=crt)", "runtime=crt(system-lib=true))")
     assert shown(cli, *words) == Target.parse(expected)
+    assert shown(cli, *words[1:], words[0]) == Target.parse(expected)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_options_edit_the_target(cli, words, expected):
         (["llvm", "-x"], "no such option -x; known: --codegen, --config, --executor, "),
         (["llvm", "--executor", ""], "unknown executor kind ''; known: aot, graph, vm"),
         (["llvm", "surplus"], "unexpected argument 'surplus'"),
+        (["--desired-layout", "NHWC", "llvm"], "--desired-layout is an option of tvmc that is not supported"),
         (["llvm", "--pass-config", "a=1"], "--pass-config is an option of tvmc that is not supported; passes of TVM"),
         (
             ["llvm", "--opt-level=3"],

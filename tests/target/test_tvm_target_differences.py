@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from tvmtarget import CompilationConfig, Runtime, Target, VirtualDevice, errors
-from tvmtarget.cli.targets import read_target
+from tvmtarget.cli.main import app
 from tvmtarget.tags import creators
 from tvmtarget.tags.registry import default_registry
 from tvmtarget.target.kinds import kind_names, kind_of
@@ -144,13 +145,12 @@ def _no_current_target():
 
 
 def _tvmc_options():
+    show = typer.main.get_command(app).commands["show"]
     for option in ("--pass-config", "--disabled-pass", "--dump-code", "--workspace-pools", "--desired-layout"):
         problem = f"{option} is an option of tvmc that is not supported"
-        refused(problem, lambda option=option: read_target("c", None, [option]))
-    refused(
-        "no such option --workspace-pools-targets",
-        lambda: read_target("c", None, ["--workspace-pools-targets=sram:c"]),
-    )
+        refused(problem, lambda option=option: show.make_context("show", ["c", option]))
+    option = "--workspace-pools-targets=sram:c"
+    refused("no such option --workspace-pools-targets", lambda: show.make_context("show", ["c", option]))
 
 
 def _registries():

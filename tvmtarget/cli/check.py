@@ -8,7 +8,7 @@ import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, UsageError, print_json
-from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
 
 __all__ = ["check"]
 
@@ -40,7 +40,7 @@ def check(
 
     if unknown and not satisfies:
         raise UsageError("--unknown has no effect without --satisfies; add --satisfies CONSTRAINT")
-    tree, registry = read_target(target, edits, tvmc_options(context)), default_registry()
+    tree, registry = read_target(target, edits, context.args), default_registry()
     # Only its errors are of interest: an inconsistent target cannot be resolved.
     tree.resolve()
     # All constraints are parsed before one is tested, so that a typing error is reported before any answer.

@@ -11,7 +11,7 @@ from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.run import read_npz
-from tvmtarget.cli.targets import TargetEdits, TargetText, read_target, tvmc_options
+from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
 from tvmtarget.errors import TextError
 from tvmtarget.human_units import counted
 
@@ -64,7 +64,7 @@ def compile_model(
 
     if export_system and export is None:
         raise UsageError("--export-system has no effect without --export; add --export PATH")
-    tree = read_target(target, edits, tvmc_options(context))
+    tree = read_target(target, edits, context.args)
     exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
     if self_test or self_test_input is not None:
         exe.self_test = _self_test(options.read(model), self_test_input)

@@ -14,7 +14,7 @@ from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, UsageError, print_json, split_rules
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, BackendError, TvmTargetError
 from tvmtarget.files import atomic_write, has_file
 from tvmtarget.human_units import counted
@@ -200,12 +200,11 @@ def explain(
     With --log and without --costs, the placement that was measured fastest is used, as a build uses it, and the
     matching records of the log are listed. A saved plan is reported as it is.
     """
-    extra = tvmc_options(context)
     with options.opened_log() as log:
         if is_artifact(model):
-            plan = _load_plan(model, is_changed=bool(target or edits or extra or options.given))
+            plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.given))
         else:
-            plan = _make_plan(model, target, edits, extra, options, log)
+            plan = _make_plan(model, target, edits, context.args, options, log)
         # Looked up here, because the log is closed at the end of the block.
         matches = [] if log is None or reports.is_given else list(_matches(plan, log, options.policy))
     # Written before the report, which ends with exit code 1 if `--diff` finds differences.

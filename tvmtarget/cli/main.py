@@ -20,7 +20,7 @@ import typer
 from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect, kinds, log, run, show, tags, tune
 from tvmtarget.cli.graceful_shutdown import persistent_interrupt
 from tvmtarget.cli.options import UsageError
-from tvmtarget.cli.targets import EXTRA
+from tvmtarget.cli.targets import TvmcCommand
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.python_process import WITHOUT_DEVICES
 from tvmtarget.untrusted import printable
@@ -46,13 +46,13 @@ app = typer.Typer(
 )
 app.add_typer(tags.app, name="tags")
 app.command("kinds")(kinds.kinds)
-app.command("show", context_settings=EXTRA)(show.show)
-app.command("check", context_settings=EXTRA)(check.check)
+app.command("show", cls=TvmcCommand)(show.show)
+app.command("check", cls=TvmcCommand)(check.check)
 app.command("detect")(detect.detect)
-app.command("explain", context_settings=EXTRA)(explain.explain)
-app.command("compile", context_settings=EXTRA)(compile.compile_model)
-app.command("run", context_settings=EXTRA)(run.run)
-app.command("tune", context_settings=EXTRA)(tune.tune)
+app.command("explain", cls=TvmcCommand)(explain.explain)
+app.command("compile", cls=TvmcCommand)(compile.compile_model)
+app.command("run", cls=TvmcCommand)(run.run)
+app.command("tune", cls=TvmcCommand)(tune.tune)
 app.command("inspect")(inspect.inspect_program)
 app.command("diff")(diff.diff)
 app.add_typer(log.app, name="log")

@@ -13,7 +13,7 @@ import typer
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, UsageError, print_json
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target, tvmc_options
+from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError
 from tvmtarget.files import atomic_write, write_arrays
 from tvmtarget.human_units import counted, seconds_text
@@ -237,17 +237,16 @@ def run(
     """Run a model on a target, or a compiled program, and report what ran on which site."""
     from tvmtarget.artifact import is_artifact
 
-    extra = tvmc_options(context)  # first, as an option that is mistyped seems to be missing
     comparing.reject_misuse(has_inputs=inputs is not None)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
-        needs_model = bool(target is not None or edits or extra or options.given or comparing.check)
+        needs_model = bool(target is not None or edits or context.args or options.given or comparing.check)
         exe = building.load(program, needs_model=needs_model, self_test=comparing.self_test)
     else:
         building.reject_misuse(comparing)
         if target is None:
             raise UsageError("--target is missing; a model needs one, such as --target llvm")
-        exe = building.build(program, read_target(target, edits, extra), options, quiet=as_json)
+        exe = building.build(program, read_target(target, edits, context.args), options, quiet=as_json)
     # A model may have an input of this name, which then takes the array.
     labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
     if comparing.self_test and exe.self_test is not None:

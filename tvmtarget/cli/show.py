@@ -10,7 +10,7 @@ import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import Json, UsageError, print_json
-from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target, tvmc_options
+from tvmtarget.cli.targets import TargetArgument, TargetEdits, read_target
 from tvmtarget.human_units import bytes_text, rate_text
 from tvmtarget.untrusted import printable
 
@@ -47,7 +47,7 @@ def show(
         raise UsageError(f"{' and '.join(forms)} are {len(forms)} forms; choose one")
     if (as_toml or as_text) and (origin or codegen):
         raise UsageError(f"{forms[0]} has no place for {'--origin' if origin else '--codegen'}; use --json for both")
-    tree = read_target(target, edits, tvmc_options(context))
+    tree = read_target(target, edits, context.args)
     resolved_tree = tree.resolve()
     shown = resolved_tree if resolved else tree
     if as_json:

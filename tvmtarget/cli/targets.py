@@ -7,11 +7,12 @@ tree, `--executor aot --executor-aot-unpacked-api=1` and `--runtime crt` set exe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from tvmtarget.cli.completion import complete_target
 from tvmtarget.cli.options import UsageError
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from tvmtarget.target.kinds import Role
     from tvmtarget.target.tree import Target
 
-__all__ = ["EXTRA", "OptionalTarget", "TargetArgument", "TargetEdits", "TargetText", "read_target", "tvmc_options"]
-
-# Commands that accept tvmc's options pass unknown words on to `read_target`, which knows the kinds in the tree; see
-# `tvmc_options`.
-EXTRA = {"allow_extra_args": True, "ignore_unknown_options": True}
+__all__ = ["OptionalTarget", "TargetArgument", "TargetEdits", "TargetText", "TvmcCommand", "read_target"]
 
 _HELP = (
     "A target: a tag (aws/c5), its text (llvm(num-cores=4)), JSON, native, or the path of a .json or .toml file, "
@@ -136,26 +133,95 @@ class TargetEdits:
         return any(value not in (None, []) for value in vars(self).values())
 
 
-def tvmc_options(context: typer.Context) -> list[str]:
-    """Return the words of a command line that are no options of its command, for `read_target`.
+class TvmcCommand(TyperCommand):
+    """A command that accepts options of tvmc; `read_target`, which knows the kinds in the tree, takes them.
 
-    Args:
-        context: The context of a command with the settings `EXTRA`.
-
-    Returns:
-        Options of tvmc with their values, and words that `read_target` rejects.
-
-    Raises:
-        UsageError: An option is none of tvmc either, or one that something else replaces; the message says what.
+    `context.args` has those of a command line, in the forms `--NAME=VALUE` and `--NAME`.
     """
-    flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("-")]
-    for word in context.args:
-        name = word.partition("=")[0]
-        _reject_replaced(name)
-        if name.startswith("-") and name.split("-")[2:3] not in ([role] for role in _ROLES):
-            near = did_you_mean(name, flags) or f"; see `{context.command_path} --help`"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a context of click
+        """Parse a command line without its options of tvmc, which may stand before the arguments and behind them.
+
+        Args:
+            ctx: the context of the command.
+            args: the words behind the name of the command.
+
+        Returns:
+            The options of tvmc.
+
+        Raises:
+            UsageError: an option is none of tvmc either, or one that something else replaces; the message says what.
+                Or there are more arguments than the command has.
+        """
+        # click itself would take an option that it does not know for the first argument.
+        own, others = _split_words(args, self.get_params(ctx))
+        # A shell that completes a word gets no error, which would garble the command line.
+        if not ctx.resilient_parsing:
+            for option in others:
+                self._reject_unknown(ctx, option.partition("=")[0])
+        ctx.allow_extra_args = True
+        surplus = super().parse_args(ctx, own)
+        if surplus and not ctx.resilient_parsing:
+            raise UsageError(f"unexpected argument {surplus[0]!r}")
+        ctx.args = others
+        return others
+
+    def _reject_unknown(self, ctx: Any, name: str) -> None:  # noqa: ANN401 - a context of click
+        if name in _INSTEAD:
+            raise UsageError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
+        if name.split("-")[2:3] not in ([role] for role in _ROLES):
+            flags = [flag for parameter in self.params for flag in parameter.opts if flag.startswith("-")]
+            near = did_you_mean(name, flags) or f"; see `{ctx.command_path} --help`"
             raise UsageError(f"no such option {name}{near}")
-    return context.args
+
+
+def _split_words(words: Sequence[str], parameters: Iterable[Any]) -> tuple[list[str], list[str]]:
+    """Split a command line into the words of its command, and other options, those with a value as `NAME=VALUE`."""
+    takes_value = {
+        flag: not (one.is_flag or one.count)
+        for one in parameters
+        if one.param_type_name == "option"
+        for flag in (*one.opts, *one.secondary_opts)
+    }
+    own: list[str] = []
+    others: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, _ = word.partition("=")
+        # The value of a short option may follow it in one word: -tllvm.
+        flag = name if word.startswith("--") else word[:2]
+        if word == "--":
+            own += [word, *queue]
+            break
+        if not word.startswith("-") or word == "-" or flag in takes_value:
+            own.append(word)
+            if takes_value.get(word) and queue:
+                own.append(queue.pop(0))
+        elif not equals and queue and _is_value(name, queue[0]):
+            # As in tvmc, the value may be the next word.
+            others.append(f"{name}={queue.pop(0)}")
+        else:
+            others.append(word)
+    return own, others
+
+
+def _is_value(name: str, word: str) -> bool:
+    """Whether a word behind an option of tvmc is its value: a flag may have none."""
+    from tvmtarget.target.kinds import find_kind, kind_names
+
+    if word.startswith("-"):
+        return False
+    role, _, rest = name.removeprefix("--").partition("-")
+    kind = _kind_in(rest, kind_names(_ROLES[role])) if role in _ROLES else None
+    row = find_kind(kind, _ROLES[role]) if kind is not None else None
+    attribute = row.attribute(rest.removeprefix(f"{kind}-")) if row is not None else None
+    return attribute is None or attribute.type != "bool" or word.lower() in ("0", "1", "false", "true")
+
+
+def _kind_in(option: str, kinds: Iterable[str]) -> str | None:
+    """Return the kind that an option `KIND-ATTRIBUTE` names: the longest, as one may be the beginning of another."""
+    return max((kind for kind in kinds if option.startswith(f"{kind}-")), key=len, default=None)
 
 
 def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str] = ()) -> Target:
@@ -165,7 +231,8 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
         text: A tag, the text of a target, JSON, TOML, or else the path of a .json or .toml file. `native` is this
             machine; it is detected at once, so that saved files hold its facts and not the word.
         edits: The options that edit the target.
-        extra: Options of tvmc, such as `--target-llvm-mcpu=skylake`; applied after executor and runtime.
+        extra: Options of tvmc, such as `--target-llvm-mcpu=skylake`, as `TvmcCommand` returns them; applied after
+            executor and runtime.
 
     Returns:
         The edited target, not yet resolved.
@@ -178,10 +245,6 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     from tvmtarget.target.tree import Target
 
     edits = edits or TargetEdits()
-    # Without a target on the command line, which the file of --config has, the argument is an option of tvmc.
-    if edits.config is not None and text.startswith("--"):
-        text, extra = _configured_target(edits.config), [text, *extra]
-
     tree = Target.detect() if text == "native" else _parse(text)
     for overlay in edits.overlays or ():
         tree = tree.merge(_parse(overlay))
@@ -197,15 +260,6 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     for path in edits.unset or ():
         tree = tree.unset(path)
     return tree
-
-
-def _configured_target(name: str) -> str:
-    from tvmtarget.tags.configurations import load_configuration, split_configuration
-
-    target = split_configuration(load_configuration(name))[0]
-    if target is None:
-        raise TextError(f"configuration {name!r} has no 'targets', and no target is given")
-    return json.dumps(target.to_json())
 
 
 def _parse(text: str) -> Target:
@@ -243,11 +297,6 @@ def _split_assignment(text: str) -> tuple[str, object]:
     return path.strip(), Word(value.strip())
 
 
-def _reject_replaced(name: str) -> None:
-    if name in _INSTEAD:
-        raise UsageError(f"{name} is an option of tvmc that is not supported; {_INSTEAD[name]}")
-
-
 # What replaces options of tvmc (python/tvm/driver/tvmc/{compiler,autotuner,runner}.py at v0.18.0).
 _INSTEAD = {
     **dict.fromkeys(("--opt-level", "-O"), "write --target-llvm-opt-level=3"),
@@ -273,23 +322,15 @@ _INSTEAD = {
 
 def _tvmc_overrides(tree: Target, words: Iterable[str]) -> Iterator[tuple[str, object]]:
     """Yield paths and values of `--target-KIND-ATTRIBUTE=VALUE`, and of the same options for executors and runtimes."""
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
+    for word in words:
         name, equals, value = word.partition("=")
-        _reject_replaced(name)
-        if not word.startswith("--"):
-            raise UsageError(f"unexpected argument {word!r}")
-        # As in tvmc, the value may be the next word, and a flag has none.
-        given = value if equals else queue.pop(0) if queue and not queue[0].startswith("-") else None
-        yield from _overrides(tree, name.removeprefix("--"), given)
+        yield from _overrides(tree, name.removeprefix("--"), value if equals else None)
 
 
 def _overrides(tree: Target, option: str, value: str | None) -> Iterator[tuple[str, object]]:
     role, _, rest = option.partition("-")
     paths = dict(_kinds_of(tree, role))
-    # The longest kind first, because one kind may be the beginning of another up to a hyphen.
-    kind = next((kind for kind in sorted(paths.values(), key=len, reverse=True) if rest.startswith(f"{kind}-")), None)
+    kind = _kind_in(rest, paths.values())
     if kind is None:
         raise UsageError(f"no such option --{option}{_instead_of(role, rest, paths.values())}")
     for path, found in paths.items():
@@ -303,9 +344,9 @@ def _instead_of(role: str, rest: str, kinds: Iterable[str]) -> str:
     from tvmtarget.target.kinds import kind_names
 
     known = list(dict.fromkeys(kinds))
-    other = [kind for kind in kind_names(_ROLES[role]) if rest.startswith(f"{kind}-")] if role in _ROLES else []
+    other = _kind_in(rest, kind_names(_ROLES[role])) if role in _ROLES else None
     if other and role != "target":
-        return f"; it needs --{role} {max(other, key=len)}" + (f", and the {role} is {known[0]!r}" if known else "")
+        return f"; it needs --{role} {other}" + (f", and the {role} is {known[0]!r}" if known else "")
     return did_you_mean(f"--{role}-{rest}", [f"--{role}-{kind}-..." for kind in known], listing="there are")
 
 

@@ -14,7 +14,7 @@ import typer
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Insecure, Json, Model, UsageError, print_json
 from tvmtarget.cli.plans import MEASURED, PartitionArguments
-from tvmtarget.cli.targets import TargetEdits, TargetText, read_target, tvmc_options
+from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
 from tvmtarget.target.problems import known_word
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def tune(
     with graceful_shutdown():
         try:
             rules, options = partition.rules, partition.options()
-            tree = read_target(target, edits, tvmc_options(context))
+            tree = read_target(target, edits, context.args)
             module = partition.read(model)
             # Only measured rates are kept, so that a command that fails before it measures leaves no empty log.
             with opened_log(log) if partition.costs == MEASURED else nullcontext() as kept:
