@@ -99,9 +99,11 @@ def load_configuration(source: str | Path, environ: Mapping[str, str] = os.envir
         # Last, so that a user's file of the same name has priority.
         shipped = _SHIPPED.get(name.removesuffix(".json"))
         if shipped is None:
-            folders = ", ".join(map(str, _folders(environ)))
+            folders = list(_folders(environ))
+            known = [*_SHIPPED, *(path.stem for folder in folders for path in folder.rglob("*.json"))]
             raise UnknownNameError(
-                f"unknown configuration {name!r}{did_you_mean(name, _SHIPPED)}; it is neither a file nor in {folders}"
+                f"unknown configuration {name!r}{did_you_mean(name, known)}; it is neither a file nor in "
+                + ", ".join(map(str, folders))
             )
         return shipped
     data = parse_json(read_text(found[0], "configuration"), f"configuration {str(found[0])!r}")

@@ -255,8 +255,12 @@ class Kind(_Row):
         if fold(str(name)).partition(".")[0] in ("feature", "features"):
             tail = f"; add one to {self.features.name!r}" if self.features is not None else ""
             return f"{shown(name)} is derived from the attributes of a target, never given{tail}"
+        # TVM moved some attributes from one to the other: its first runtimes had `link-params`.
+        parts: tuple[Role, ...] = ("executor", "runtime")
+        owners = [f"{role} {kind.name!r}" for role in parts for kind in kinds(role) if kind.attribute(name)]
         names = [row.name for row in self.attributes]
         tail = did_you_mean(str(name), names, listing="it has") if names else "; it has none"
+        tail = f"; it is an attribute of {' and '.join(owners)}" if owners else tail
         return f"kind {self.name!r} has no attribute {shown(name)}{tail}"
 
     def without_features(self, features: Sequence[str]) -> str:
