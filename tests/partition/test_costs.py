@@ -378,6 +378,7 @@ def test_all_problems_are_reported_at_once():
     [
         ({"sites": {"nqu": {}}}, "the costs name site 'nqu', which is no node of the target or kind; did you mean"),
         ({"links": [{"src": "cqu", "dst": "npu", "latency": 1, "bandwidth": 1}]}, "ends at 'cqu', which is no site or"),
+        ({"sites": {"npu": {"domain": "cpu"}}}, "ends at 'cpu', which means memories 'cpu' and 'sram'; name the site"),
     ],
 )
 def test_costs_of_sites_that_are_not_there_are_rejected(change, text):
@@ -494,6 +495,10 @@ def test_numbers_out_of_range_are_rejected_wherever_they_come_from():
         ([OpCost("b", op="Conv")], "the cost of 'Conv' on 'b' has neither 'time' nor 'roofline'"),
         ([OpCost("b", time=1.0)], "a cost of ops on 'b' says nothing of which; give 'op' or 'structure'"),
         ([SubgraphCost("b", "s1:0", float("inf"))], "time of subgraph 's1:0' is inf"),
+        (
+            [OpCost("b", op="Conv", roofline=0.5, stdev=1.0)],
+            "has a 'stdev' without a 'time'; the error of shares is the 'doubt' of 'default'",
+        ),
         (["x"], "a measurement is an OpCost or a SubgraphCost, not 'x'"),
         ([OpCost("b", op="Conv", time="1")], "time of 'Conv' on 'b' is '1'; it should be a number"),
         ([OpCost("b", op="Conv", time=1.0, stdev=float("nan"))], "stdev of 'Conv' on 'b' is nan"),

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tvmtarget as tt
-from tvmtarget.errors import InfeasibleError
+from tvmtarget.errors import InfeasibleError, TargetError
 from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 
@@ -86,8 +86,13 @@ def test_weights_that_several_operations_read_are_there_once():
 
 
 def test_the_costs_state_a_capacity_that_counts_instead():
-    plan = tt.decompose(layers(20), tree(100 * WEIGHT), costs(50.0, 5.0, capacity=2 * WEIGHT + ROOM))
+    given = costs(50.0, 5.0, capacity=2 * WEIGHT + ROOM)
+    assert len(on(tt.decompose(layers(20), tree(100 * WEIGHT), given), "b")) == 2
+    # What is stated for a path counts, in any order, and what it replaces is reported.
+    by_kind = replace(given, sites={**given.sites, "onnxruntime": SiteCost(capacity=100 * WEIGHT)})
+    plan = tt.decompose(layers(20), tree(100 * WEIGHT), by_kind)
     assert len(on(plan, "b")) == 2
+    assert "unused: costs of sites, for all of whose leaves others are stated: 'onnxruntime'" in plan.summary()
 
 
 def test_a_small_choice_within_a_memory_is_the_best_of_all():
@@ -149,6 +154,9 @@ def test_the_capacity_of_a_memory_that_all_sites_share_is_that_of_the_program():
     assert len(on(tt.decompose(layers(3), target, costs(50.0, 5.0, capacity=4 * WEIGHT)), "b")) == 3
     with pytest.raises(InfeasibleError, match=r"memory ':cpu' holds 16 KiB, but the weights .* take 48 KiB"):
         tt.decompose(layers(3), target, costs(50.0, 5.0, capacity=WEIGHT))
+    given = Costs(sites={"a": SiteCost(capacity=WEIGHT), "b": SiteCost(capacity=2 * WEIGHT)})
+    with pytest.raises(TargetError, match="capacities of 16384 bytes for @a and 32768 for @b, which are in one memory"):
+        tt.decompose(layers(3), target, given)
 
 
 def chain(count, size=VALUE // 4):

@@ -115,8 +115,7 @@ def write_costs(costs: Costs) -> dict[str, object]:
     if costs.subgraphs:
         # The schema calls measured functions regions; renaming them would break existing files.
         flat["regions"] = [
-            {"match": {"structure": one.structure}, "site": one.site, "time": one.time}
-            | _stated(stdev=one.stdev, origin=one.origin)
+            {"match": {"structure": one.structure}, "site": one.site, "time": one.time} | _stated(origin=one.origin)
             for one in costs.subgraphs
         ]
     default = Costs(unit=costs.unit)
@@ -232,7 +231,7 @@ class _Reader:
         )
 
     def _subgraph(self, data: object, place: str) -> SubgraphCost:
-        flat = self._object(data, place, ("match", "site", "time", "stdev", "from"))
+        flat = self._object(data, place, ("match", "site", "time", "from"))
         self._needs(flat, place, "match", "site", "time")
         match = self._object(flat.get("match") or {}, f"{place}.match", ("structure",))
         if flat.get("match") is not None:
@@ -241,7 +240,6 @@ class _Reader:
             site=self._text(flat.get("site"), f"{place}.site") or "",
             structure=self._text(match.get("structure"), f"{place}.match.structure") or "",
             time=self._time(flat.get("time"), f"{place}.time") or 0.0,
-            stdev=self._time(flat.get("stdev"), f"{place}.stdev"),
             origin=self._text(flat.get("from"), f"{place}.from") or "",
         )
 

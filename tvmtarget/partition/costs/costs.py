@@ -97,7 +97,7 @@ class OpCost:
         structure: structure of one operation, see `structure_of`.
         time: microseconds.
         roofline: share of the peaks, used if `time` is None.
-        stdev: standard deviation of `time` in microseconds.
+        stdev: standard deviation of `time` in microseconds; only with a `time`.
         origin: where the numbers come from.
     """
 
@@ -149,14 +149,12 @@ class SubgraphCost:
         site: the path or kind of the site.
         structure: structural hash of the function, as `plan.tasks()` lists it.
         time: microseconds.
-        stdev: standard deviation of `time` in microseconds.
         origin: where the numbers come from.
     """
 
     site: str
     structure: str
     time: float
-    stdev: float | None = None
     origin: str = ""
 
 
@@ -266,7 +264,6 @@ def _problems(costs: Costs) -> Iterator[str]:
         about = f"subgraph {subgraph.structure!r}"
         yield from _texts(f"the site or structure of {about}", subgraph.site, subgraph.structure)
         yield from _number(f"time of {about}", subgraph.time, 0)
-        yield from _number(f"stdev of {about}", subgraph.stdev or 0, 0)
     yield from _number("doubt", costs.doubt, 0)
     yield from _number("launch", costs.launch, 0)
     yield from _number("roofline", costs.roofline, LEAST_RATE, 1)
@@ -310,6 +307,8 @@ def _problems_of_op(op: OpCost) -> Iterator[str]:
     yield from _number(f"stdev of {about}", op.stdev or 0, 0)
     if op.time is None and op.roofline is None:
         yield f"the cost of {about} has neither 'time' nor 'roofline'"
+    if op.time is None and op.stdev is not None:
+        yield f"the cost of {about} has a 'stdev' without a 'time'; the error of shares is the 'doubt' of 'default'"
     # One share for all sizes is checked like a single pair.
     shares = op.roofline if isinstance(op.roofline, tuple) else ((1.0, op.roofline),)
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in shares):

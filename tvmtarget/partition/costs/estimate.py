@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tvmtarget.errors import UnknownNameError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.ir.function import Value
 from tvmtarget.ir.module import IRModule
 from tvmtarget.ir.structure import structural_hash
@@ -82,6 +82,7 @@ class Estimates:
 
     Raises:
         InfeasibleError: if the memory of a site cannot be reached.
+        TargetError: if the costs state different capacities of one memory.
         UnknownNameError: for names in the costs that are no site, kind or dimension.
     """
 
@@ -92,6 +93,7 @@ class Estimates:
         raise_all(UnknownNameError, [*self._unknown_names()])
         self.memory_graph = MemoryGraph(program.topology, costs)
         self.rates = {leaf.path: rates_of(program.topology, leaf, costs) for leaf in self.leaves}
+        raise_all(TargetError, [*self._contradictions()])
         self._rules = {leaf.path: self._rules_for(leaf) for leaf in self.leaves}
         self._works: dict[object, Work | Unknown] = {}
         self._times: dict[object, Estimate] = {}
@@ -229,12 +231,24 @@ class Estimates:
         Returns:
             Bytes of weights by memory domain.
         """
-        return {
-            leaf.domain: site.capacity
-            for name, site in self.costs.sites.items()
-            for leaf in self.leaves
-            if site.capacity is not None and name in names_of(leaf)
-        }
+        return {domain: capacity for domain, capacity, _ in self._stated_capacities()}
+
+    def _stated_capacities(self) -> Iterator[tuple[str, int, str]]:
+        """Yield memory domains, their capacities in bytes, and the paths of the leaves for which the costs state it."""
+        for path, rates in self.rates.items():
+            if rates.site_cost.capacity is not None:
+                yield rates.site.domain, rates.site_cost.capacity, path
+
+    def _contradictions(self) -> Iterator[str]:
+        """Report memories for whose leaves the costs state different capacities."""
+        known: dict[str, tuple[int, str]] = {}
+        for domain, capacity, path in self._stated_capacities():
+            first, other = known.setdefault(domain, (capacity, path))
+            if first != capacity:
+                yield (
+                    f"the costs state capacities of {first} bytes for @{other or '.'} and {capacity} for "
+                    f"@{path or '.'}, which are in one memory, {domain!r}"
+                )
 
     def assumptions(self) -> Iterator[str]:
         """Report numbers that are not stated and so have defaults, and stated ones without effect.
@@ -367,6 +381,12 @@ class Estimates:
         absent = [repr(name) for name in dict.fromkeys(stated) if name not in target_names]
         if absent:
             yield f"costs of sites that the target does not have: {', '.join(absent)}"
+        taken = {id(rates.site_cost) for rates in self.rates.values()}
+        replaced = [
+            repr(name) for name in self.costs.sites.keys() & target_names if id(self.costs.sites[name]) not in taken
+        ]
+        if replaced:
+            yield f"costs of sites, for all of whose leaves others are stated: {', '.join(sorted(replaced))}"
         unused_hints = self._unused_hints()
         if unused_hints:
             yield f"sizes of dimensions that the program does not have: {', '.join(map(repr, unused_hints))}"

@@ -6,7 +6,7 @@ time is predicted is the route that runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -256,16 +256,27 @@ def _measured(topology: Topology, costs: Costs) -> Iterator[tuple[str, str, _Spe
         names |= {leaf.path: leaf.domain, leaf.domain: leaf.domain}
     for system in _systems(topology):
         names |= {system.path: system.domain, system.domain: system.domain}
+    given: dict[str, set[str]] = {}
     for name, site in costs.sites.items():
         if site.domain is not None:
-            names.update((site.domain, leaf.domain) for leaf in topology.leaves() if name in names_of(leaf))
-    raise_all(UnknownNameError, [problem for link in costs.links for problem in _unknown(link, names)])
+            domains = {leaf.domain for leaf in topology.leaves() if name in names_of(leaf)}
+            given.setdefault(site.domain, set()).update(domains)
+    # A domain may be spelled as the target spells it, but not as the target spells another memory.
+    meanings = {name: {names[name]} for name in names} | {
+        name: domains | ({names[name]} if name in names else set()) for name, domains in given.items()
+    }
+    raise_all(UnknownNameError, [problem for link in costs.links for problem in _unclear(link, meanings)])
     for link in costs.links:
-        yield names[link.src], names[link.dst], (round(link.latency * 10**6), link.bandwidth)
+        (src,), (dst,) = meanings[link.src], meanings[link.dst]
+        yield src, dst, (round(link.latency * 10**6), link.bandwidth)
 
 
-def _unknown(link: LinkCost, names: dict[str, str]) -> Iterator[str]:
-    known = [name for name in names if name]
+def _unclear(link: LinkCost, meanings: Mapping[str, set[str]]) -> Iterator[str]:
+    """Yield a problem for each end of a link that is no memory, or several ones."""
+    known = [name for name in meanings if name]
     for end in (link.src, link.dst):
-        if end not in names:
+        if not meanings.get(end):
             yield f"a link of the costs ends at {end!r}, which is no site or memory{did_you_mean(end, known)}"
+        elif len(meanings[end]) > 1:
+            several = " and ".join(repr(domain) for domain in sorted(meanings[end]))
+            yield f"a link of the costs ends at {end!r}, which means memories {several}; name the site of one"
