@@ -191,7 +191,7 @@ def test_an_edited_program_is_divided_alike():
 
 def test_what_was_asked_of_operations_that_are_gone_no_longer_counts():
     module = tt.IRModule.from_onnx(DIGITS)
-    plan = tt.decompose(module, TWO, where={"fc2": "@cpu", "fc1": "@cpu"}, same_site=[["fc2", "fc1"]], apart=[["fc2"]])
+    plan = tt.decompose(module, TWO, where={"fc2": "@cpu", "fc1": "@cpu"}, same_site=[["fc2", "fc1"]])
     shorter = module.replace(functions=(module.main.replace(body=module.main.body[:-1], results=("relu4",)),))
     again = plan.replay(shorter)
     assert (plan.diff(again).gone, plan.diff(again).moved, again.site_of("fc1")) == (("fc2",), {}, "cpu")

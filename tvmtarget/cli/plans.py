@@ -377,13 +377,14 @@ def _costs(text: str, target: Target, log: TuningLog | None, *, allow_interprete
 
 
 def _groups(flag: str, texts: Sequence[str] | None) -> list[list[str]]:
-    """Split texts `NAME,NAME,...`; a single name has to be a pattern, because one operation forms no group."""
+    """Split texts `NAME,NAME,...`."""
+    from tvmtarget.partition.options import is_group
+
     found: list[list[str]] = []
     problems: list[str] = []
     for text in texts or ():
         names = [name.strip() for name in text.split(",")]
-        # `*`, `?` and `[` make a glob, and `:` is part of op:KIND: such a name can match several operations.
-        if not all(names) or (len(names) == 1 and not any(letter in text for letter in "*?[:")):
+        if not all(names) or not is_group(names):
             problems.append(f"{flag} {text!r} is not NAME,NAME,..., such as 'q,k' or 'op:Gemm'")
         found.append(names)
     raise_all(UsageError, problems)

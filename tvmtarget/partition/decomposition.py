@@ -21,7 +21,7 @@ from tvmtarget.partition.costs.predict import Prediction
 from tvmtarget.partition.decisions import Decision
 from tvmtarget.partition.flat_program import FlatProgram, normalise
 from tvmtarget.partition.machines.throughput import Throughput
-from tvmtarget.partition.options import OpGroups, PartitionOptions
+from tvmtarget.partition.options import OpGroups, PartitionOptions, is_group
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.constraint_paths import leaves_at
@@ -146,11 +146,12 @@ class Request:
         flat = normalise(module.verify(), self.target, {})
         known, options = _OpNames((*flat.body, *chain(*map(calls_in, module))), replaced), self.options
 
-        def remaining(groups: OpGroups) -> OpGroups:
-            return tuple(tuple(name for name in names if name in known) for names in groups)
+        def remaining(names: Iterable[str]) -> tuple[str, ...]:
+            return tuple(name for name in names if name in known)
 
-        (before,) = remaining((options.boundary_before,))
-        (after,) = remaining((options.boundary_after,))
+        def groups(listed: OpGroups) -> OpGroups:
+            return tuple(filter(is_group, map(remaining, listed)))
+
         functions = (*module.by_name, "main")
         edited = options.replace(
             where={
@@ -158,11 +159,11 @@ class Request:
                 for name, rule in options.where.items()
                 if name in known or name.removeprefix(FUNCTION) in functions
             },
-            same_site=remaining(options.same_site),
-            apart=remaining(options.apart),
-            atomic=remaining(options.atomic),
-            boundary_before=before,
-            boundary_after=after,
+            same_site=groups(options.same_site),
+            apart=groups(options.apart),
+            atomic=groups(options.atomic),
+            boundary_before=remaining(options.boundary_before),
+            boundary_after=remaining(options.boundary_after),
         )
         moves = tuple((name, site) for name, site in self.moves if name in known)
         return replace(self, module=module, options=edited, moves=moves)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import CoreSchema, core_schema
 
-from tvmtarget.errors import TargetError, did_you_mean, raise_all
+from tvmtarget.errors import TargetError, TvmTargetError, did_you_mean, raise_all
 from tvmtarget.partition.costs.cost_file import load_costs, write_costs
 from tvmtarget.partition.costs.costs import Costs
 from tvmtarget.target.constraints.constraint import Constraint
@@ -18,7 +18,16 @@ from tvmtarget.target.problems import shown
 if TYPE_CHECKING:
     from tvmtarget.target.tree import Target
 
-__all__ = ["CONSTANTS", "OBJECTIVES", "Constants", "Objective", "OpGroups", "OptionValues", "PartitionOptions"]
+__all__ = [
+    "CONSTANTS",
+    "OBJECTIVES",
+    "Constants",
+    "Objective",
+    "OpGroups",
+    "OptionValues",
+    "PartitionOptions",
+    "is_group",
+]
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -47,7 +56,16 @@ def _where(rules: object) -> dict[str, Constraint]:
     for key in rules or {}:
         if not isinstance(key, str):
             raise TargetError(f"where speaks of ops by name, glob or 'op:KIND', not by {shown(key)}")
-    return {key: Constraint.parse(value) for key, value in (rules or {}).items()}
+    found: dict[str, Constraint] = {}
+    problems: dict[str, type[TvmTargetError]] = {}
+    for key, value in (rules or {}).items():
+        try:
+            found[key] = Constraint.parse(value)
+        except TvmTargetError as error:
+            problems |= {f"{problem} (in where {key!r})": type(error) for problem in error.problems}
+    for kind in problems.values():
+        raise kind(*problems)
+    return found
 
 
 def _costs(costs: Any) -> Costs | None:  # noqa: ANN401 - load_costs reads many forms
@@ -65,7 +83,7 @@ def _one_of(name: str, words: tuple[object, ...]) -> BeforeValidator:
 
 def _op_names(name: str, wanted: str = "names of ops, such as ['q', 'k']") -> BeforeValidator:
     def check(names: object) -> tuple[str, ...]:
-        if isinstance(names, str) or not isinstance(names, Iterable):
+        if isinstance(names, str | Mapping) or not isinstance(names, Iterable):
             raise TargetError(f"{name} is {wanted}, so that {shown(names)} is none")
         listed = tuple(names)
         odd = [f"{name} is {wanted}, so that {shown(one)} is none" for one in listed if not isinstance(one, str)]
@@ -75,14 +93,30 @@ def _op_names(name: str, wanted: str = "names of ops, such as ['q', 'k']") -> Be
     return BeforeValidator(check)
 
 
+def is_group(names: Collection[str]) -> bool:
+    """Return whether names can be those of several operations.
+
+    Args:
+        names: names as in `where`.
+
+    Returns:
+        True for several names, and for a glob or `op:KIND`, which these letters make of a name.
+    """
+    return len(set(names)) > 1 or any(letter in name for name in names for letter in "*?[:")
+
+
 def _op_groups(name: str) -> BeforeValidator:
     wanted = "groups of names of ops, such as [['q', 'k']]"
     check_names = _op_names(name, wanted).func
 
     def check(groups: object) -> OpGroups:
-        if isinstance(groups, str) or not isinstance(groups, Iterable):
+        if isinstance(groups, str | Mapping) or not isinstance(groups, Iterable):
             raise TargetError(f"{name} is {wanted}, not {shown(groups)}")
-        return tuple(check_names(group) for group in groups)  # type: ignore[call-arg]
+        listed = tuple(check_names(group) for group in groups)  # type: ignore[call-arg]
+        # An empty group requires nothing, and says so.
+        alone = [group for group in listed if group and not is_group(group)]
+        raise_all(TargetError, [f"{name} is {wanted}, and {list(group)} names one op" for group in alone])
+        return listed
 
     return BeforeValidator(check)
 
