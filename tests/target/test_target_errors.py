@@ -41,6 +41,11 @@ JSON = [
         "a memory has no field 'byte'; did you mean 'bytes'?",
     ),
     ({"kind": "llvm", "memory": [{"name": "m", "bytes": -1}]}, "'bytes' of a memory is at least 0, not -1"),
+    ({"kind": "llvm", "memory": [{"name": ""}]}, "a memory has a name, not ''"),
+    (
+        {"kind": "llvm", "memory": [{"name": "m", "kind": "QSPI-Flash"}]},
+        "memory 'm' has kind 'QSPI-Flash'; did you mean 'flash'?",
+    ),
     ({"kind": "llvm", "memory": [{"name": "m", "of": "a"}]}, "'of' of a memory is a list, not 'a'"),
     ({"kind": "llvm", "+": "neon"}, "'+' is a list of features, not 'neon'"),
     ({"tag": JETSON, "~": 5}, "'~' is a list of paths, not 5"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, cast
 
 from pydantic import (
@@ -212,6 +213,11 @@ class _Fact(JsonNode):
             raise_all(TargetError, [*self._broken_texts()])
             # Before version 2.14 of pydantic, models of equal values differ if not the same fields were given.
             self._fill({name: getattr(self, name) for name in self._plain})
+        raise_all(TargetError, [*self._problems()])
+
+    def _problems(self) -> Iterable[str]:
+        """Report values that have the right types."""
+        return ()
 
     def _broken_texts(self) -> Iterator[str]:
         """Report texts that pydantic accepts but that have no UTF-8, so that the node has no JSON and no digest."""
@@ -292,11 +298,13 @@ class Memory(_Fact):
     """A memory of `bytes` bytes that is shared by the children named in `of`.
 
     If `of` is empty, all children share it, or it is the memory of a leaf itself. `bandwidth_Bps` is the peak read rate
-    in bytes per second.
+    in bytes per second. Memories of kind `eeprom`, `flash`, `mram`, `nvm` and `rom` hold code and constants, those of
+    all other kinds values, too.
     """
 
     # Kinds of memories that programs cannot write.
     _READ_ONLY: ClassVar = frozenset({"eeprom", "flash", "mram", "nvm", "rom"})
+    _COMMON_KINDS: ClassVar = frozenset({"dram", "ram", "sram"})
 
     name: str
     bytes: int | None = Field(default=None, ge=0, le=MAX_INT)
@@ -308,6 +316,18 @@ class Memory(_Fact):
     def is_read_only(self) -> bool:
         """Whether it holds code and constants, and no values that a program computes."""
         return self.kind in self._READ_ONLY
+
+    def _problems(self) -> Iterator[str]:
+        if not self.name:
+            yield "a memory has a name, not ''"
+        if self.kind not in self._COMMON_KINDS and not self.is_read_only:
+            import difflib  # only messages need it, and reading a target is to start fast
+
+            # Any other kind is that of a memory for values, so that one that is mistyped would change a plan.
+            parts = re.split("[-_ ]", self.kind.lower())
+            near = [kind for part in parts for kind in difflib.get_close_matches(part, sorted(self._READ_ONLY), 1, 0.8)]
+            if near:
+                yield f"memory {self.name!r} has kind {self.kind!r}; did you mean {near[0]!r}?"
 
 
 class _Configured(JsonNode):
