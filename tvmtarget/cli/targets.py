@@ -140,7 +140,7 @@ class TvmcCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a context of click
-        """Parse a command line without its options of tvmc, which may stand before the arguments and behind them.
+        """Parse a command line without options of tvmc, wherever they stand.
 
         Args:
             ctx: the context of the command.
