@@ -301,6 +301,7 @@ BAD = "composite[ort=onnxruntime,cpu=llvm]"
         (["run", DIGITS, "-i", "none.npz", "-t", "llvm"], "no input file 'none.npz'"),
         (["run", DIGITS, "-i", DIGITS, "-t", "llvm"], "is damaged, or not a zip file"),
         (["run", DIGITS, "-i", NPZ], "--target is missing"),
+        (["run", "gone.tta", "-i", NPZ], "no model or program 'gone.tta'"),
         (["run", DIGITS, "-i", NPZ, "-t", "nvidia/jetson-nano"], "@gpu cannot run on this machine"),
         (["run", DIGITS, "-i", NPZ, "-t", "numpy", "--trust"], "--trust needs a compiled program"),
         (["run", DIGITS, "-i", NPZ, "-t", "numpy", "--insecure"], "--insecure needs --scheduler"),

@@ -15,7 +15,7 @@ from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCach
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError
-from tvmtarget.files import atomic_write, write_arrays
+from tvmtarget.files import atomic_write, has_file, write_arrays
 from tvmtarget.human_units import counted, seconds_text
 from tvmtarget.untrusted import open_regular, read_arrays
 
@@ -244,6 +244,8 @@ def run(
         exe = building.load(program, needs_model=needs_model, self_test=comparing.self_test)
     else:
         building.reject_misuse(comparing)
+        if target is None and not has_file(program):
+            raise ArtifactError(f"no model or program {str(program)!r}")
         if target is None:
             raise UsageError("--target is missing; a model needs one, such as --target llvm")
         exe = building.build(program, read_target(target, edits, context.args), options, quiet=as_json)

@@ -78,7 +78,8 @@ class _Tree:
 
 def _kinds_are_registered(tree: _Tree) -> Iterator[str]:
     for path, node in tree.of_kinds([kind for kind in tree.kinds if find_kind(kind) is None]):
-        yield f"kind {shown(node.kind)} is not registered here; install the package that brings it{place(path)}"
+        tail = did_you_mean(str(node.kind), kind_names()) or "; install the package that brings it"
+        yield f"kind {shown(node.kind)} is not registered here{tail}{place(path)}"
 
 
 def _systems_have_children(tree: _Tree) -> Iterator[str]:
