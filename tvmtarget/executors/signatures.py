@@ -54,7 +54,8 @@ def check_inputs(signatures: Sequence[Signature], inputs: Mapping[str, object]) 
         try:
             if signature.dtype is not None:
                 value = _as_array(value, signature.dtype)
-                problems += _mismatches(signature, value, sizes)
+                problem = _mismatch(signature.dtype, signature.shape, value) or _other_size(signature, value, sizes)
+                problems += [f"input {signature.name!r} {problem}"] * bool(problem)
             elif signature.type is not None:
                 value = _as_value(value, _type_of(signature.type))
         except ValueError as error:
@@ -89,7 +90,8 @@ def check_outputs(signatures: Sequence[Signature], values: Sequence[object]) -> 
         elif type(value) is not np.ndarray:
             problems.append(f"result {signature.name!r} is of type {type(value).__name__}, not {signature}")
         else:
-            problems += [problem.replace("input", "result", 1) for problem in _mismatches(signature, value)]
+            problem = _mismatch(signature.dtype, signature.shape, value)
+            problems += [f"result {signature.name!r} {problem}"] * bool(problem)
     raise_all(RunError, problems)
 
 
@@ -194,8 +196,8 @@ def _as_value(value: object, type_: Type) -> object:
     match type_:
         case TensorType():
             array = _as_array(value, type_.dtype)
-            for problem in _mismatches(Signature(name="", dtype=type_.dtype, shape=type_.shape), array):
-                raise ValueError(problem.removeprefix("input '' "))
+            if problem := _mismatch(type_.dtype, type_.shape, array):
+                raise ValueError(problem)
             return array
         case OptionalType():
             return None if value is None else _as_value(value, type_.element)
@@ -235,38 +237,32 @@ def _texts(value: Array) -> Array:
     return np.fromiter(decoded, object, items.size).reshape(items.shape)
 
 
-def _mismatches(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]] | None = None) -> list[str]:
-    """Return what differs from a signature.
-
-    Args:
-        signature: the signature.
-        value: the value.
-        sizes: collects the symbolic dimensions and the inputs that fix them; None if they may have any size.
-
-    Returns:
-        What differs; empty if nothing does.
-    """
-    name = signature.name
-    dtype = _dtype_name(value.dtype)
-    if dtype != signature.dtype:
+def _mismatch(dtype: str | None, shape: Sequence[int | str | None] | None, value: Array) -> str:
+    """Return how an array differs from a type whose symbolic dimensions may have any size; "" if it fits."""
+    found = _dtype_name(value.dtype)
+    if found != dtype:
         if value.dtype.kind == "O":
-            return [f"input {name!r} is an array of Python objects, not {signature.dtype}"]
-        return [f"input {name!r} is {dtype}, not {signature.dtype}; convert it with .astype({signature.dtype!r})"]
-    if signature.shape is None or value.shape == signature.shape:
-        return []
-    if len(value.shape) != len(signature.shape):
-        return [f"input {name!r} has shape {value.shape}, not {_format_shape(signature.shape)}"]
-    for size, dim in zip(value.shape, signature.shape, strict=True):
-        if size == dim:
-            continue
-        if isinstance(dim, int):
-            return [f"input {name!r} has shape {value.shape}, not {_format_shape(signature.shape)}"]
-        if isinstance(dim, str) and sizes is not None:
+            return f"is an array of Python objects, not {dtype}"
+        return f"is {found}, not {dtype}; convert it with .astype({dtype!r})"
+    if shape is None or value.shape == shape:
+        return ""
+    is_rank_equal = len(value.shape) == len(shape)
+    if is_rank_equal and all(
+        size == dim or not isinstance(dim, int) for size, dim in zip(value.shape, shape, strict=True)
+    ):
+        return ""
+    return f"has shape {value.shape}, not {_format_shape(shape)}"
+
+
+def _other_size(signature: Signature, value: Array, sizes: dict[str, tuple[int, str]]) -> str:
+    """Return which symbolic dimension has another size in an earlier input, which `sizes` collects; "" if none has."""
+    for size, dim in zip(value.shape, signature.shape or (), strict=False):
+        if isinstance(dim, str):
             # Equal symbols are one dimension (ONNX, dim_param): the first input fixes its size for all others.
-            known, first = sizes.setdefault(dim, (size, name))
+            known, first = sizes.setdefault(dim, (size, signature.name))
             if known != size:
-                return [f"input {name!r} has {size} for {dim!r}, but input {first!r} has {known}"]
-    return []
+                return f"has {size} for {dim!r}, but input {first!r} has {known}"
+    return ""
 
 
 def _format_shape(shape: Sequence[int | str | None]) -> str:
