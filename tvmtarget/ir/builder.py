@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtarget.errors import ModelError, did_you_mean, raise_all
-from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value
+from tvmtarget.ir.function import Attribute, Call, Constant, Function, Value, domain_and_kind, kind_of_op
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.text.parser import parse_type
 from tvmtarget.ir.types import TensorType, Type, dtype_of
@@ -155,7 +155,7 @@ class FunctionBuilder:
         types = self._attribute_types(full) if stated else None
         plain = tuple((key, _attribute(key, value, types, op)) for key, value in stated.items())
         parsed = None if constraint is None else Constraint.parse(constraint)
-        kind = op.rsplit("::", 1)[-1].removeprefix("@").removeprefix("onnx.")
+        kind = kind_of_op(op).removeprefix("@")
         source = self._sources.fresh(name or kind)
         outputs = tuple(Value(self._new(source if k == 0 else f"{source}.{k}"), None) for k in range(results))
         regions = tuple((key, value) for key, value in attrs.items() if isinstance(value, Function))
@@ -202,7 +202,7 @@ class FunctionBuilder:
             return None
         import onnx.defs  # takes long, and is needed for attributes only
 
-        domain, _, kind = op.removeprefix("onnx.").rpartition("::")
+        domain, kind = domain_and_kind(op)
         try:
             schema = onnx.defs.get_schema(kind, self._versions.get(domain, 1), domain)
         except onnx.defs.SchemaError:

@@ -175,7 +175,20 @@ def domain_of_op(op: str) -> str:
     Returns:
         The domain, such as `com.microsoft`; empty for that of ONNX.
     """
-    return op.removeprefix("onnx.").rpartition("::")[0]
+    return domain_and_kind(op)[0]
+
+
+def domain_and_kind(op: str) -> tuple[str, str]:
+    """Return the domain and the name of an operator of ONNX.
+
+    Args:
+        op: operator with or without its dialect, such as `onnx.Conv` or `com.microsoft::Gelu`.
+
+    Returns:
+        The domain, empty for that of ONNX, and the name alone, such as `Gelu`.
+    """
+    domain, _, kind = op.removeprefix("onnx.").rpartition("::")
+    return domain, kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from tvmtarget.errors import ModelError, TvmTargetError, warn
-from tvmtarget.ir.function import COPY, Call, Constant, Function, Value
+from tvmtarget.ir.function import COPY, Call, Constant, Function, Value, domain_and_kind
 from tvmtarget.ir.onnx.contrib_types import contrib_types
 from tvmtarget.ir.onnx.graph import write_call, write_graph
 from tvmtarget.ir.onnx.tensors import constant_of, write_tensor
@@ -493,7 +493,7 @@ def infer_call(
             return own
     if call.regions or not call.op.startswith("onnx."):
         return {}
-    domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
+    domain, kind = domain_and_kind(call.op)
     names = [name for name in call.inputs if name]
     operand = scales_at(call.inputs) if kind in _RESIZINGS else None
     if operand is not None and (scales := call.inputs[operand]) in values:

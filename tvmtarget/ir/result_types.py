@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
-from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Value
+from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Value, domain_and_kind
 from tvmtarget.ir.types import SequenceType, TensorType, Type
 
 __all__ = ["contradicted_results"]
@@ -88,7 +88,7 @@ def _has_typing_attributes(op: str, opsets: _Opsets) -> bool:
         return False
     import onnx.defs  # takes long
 
-    domain, _, kind = op.removeprefix("onnx.").rpartition("::")
+    domain, kind = domain_and_kind(op)
     try:
         schema = onnx.defs.get_schema(kind, dict(opsets).get(domain, 0), domain)
     # Numbers and names of a file may be such that onnx does not take them.

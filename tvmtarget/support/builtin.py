@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tvmtarget.ir.function import Attribute
+from tvmtarget.ir.function import Attribute, domain_of_op
 from tvmtarget.ir.types import TensorType
 from tvmtarget.support import onnxruntime_rules, openvino_rules, tvm_rules
 from tvmtarget.support.classical_rules import check_tree
@@ -370,7 +370,7 @@ class OPENVINO(Strategy):
 def _only_domains(op: Op, *domains: str) -> Reject | None:
     if is_relax(op):
         return reject("NO_RULE", f"it runs ONNX, and {op.kind} is of Relax")
-    domain, separator, _ = op.kind.rpartition("::")
-    if separator and domain not in domains:
+    domain = domain_of_op(op.call.op)
+    if domain and domain not in domains:
         return reject("NO_RULE", f"it does not know the domain {domain!r}")
     return None

@@ -78,7 +78,7 @@ def ensemble_of(op: Op) -> Ensemble:
     """
     tensor = op.tensor(0)
     dtype = "float64" if tensor is not None and tensor.dtype == "float64" else "float32"
-    return read_ensemble(op.kind.rpartition("::")[2], _attributes(op), dtype)
+    return read_ensemble(op.call.kind, _attributes(op), dtype)
 
 
 def check_tree(op: Op) -> Reject | None:
@@ -90,7 +90,7 @@ def check_tree(op: Op) -> Reject | None:
     Returns:
         None if they do, else why not.
     """
-    kind, columns = op.kind.rpartition("::")[2], _columns(op)
+    kind, columns = op.call.kind, _columns(op)
     try:
         ensemble = ensemble_of(op)
     except ValueError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tvmtarget.ir.function import domain_and_kind
 from tvmtarget.ir.onnx import antialiased_resize
 from tvmtarget.ir.onnx.opset_versions import since_version
 from tvmtarget.ir.resized_sizes import scales_at
@@ -69,7 +70,7 @@ def check_kernels(op: Op) -> Reject | None:
     versions = _kernels().get(op.kind)
     if versions is None:
         return None
-    domain, _, kind = op.kind.rpartition("::")
+    domain, kind = domain_and_kind(op.kind)
     limits = versions.get(str(since_version(kind, op.opset, domain)))
     if limits is None:
         return None

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tvmtarget.errors import TargetError, did_you_mean
-from tvmtarget.ir.function import Attribute, Call, Constant
+from tvmtarget.ir.function import Attribute, Call, Constant, domain_of_op
 from tvmtarget.ir.types import TensorType, Type
 from tvmtarget.target.argument_types import check_arguments
 
@@ -136,8 +136,7 @@ class Op:
     @property
     def opset(self) -> int:
         """Version of the operator set that the operation belongs to; 0 if none is stated."""
-        domain, _, _ = self.kind.rpartition("::")
-        return self.opsets.get(domain, 0)
+        return self.opsets.get(domain_of_op(self.call.op), 0)
 
     def operand(self, index: int) -> str:
         """Return the name of an operand.

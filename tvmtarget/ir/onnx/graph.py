@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from tvmtarget.errors import ModelError, did_you_mean, first_line
-from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value
+from tvmtarget.ir.function import COPY, Attribute, Call, Constant, Function, Opaque, Value, domain_and_kind
 from tvmtarget.ir.onnx.metadata import write_graph_metadata
 from tvmtarget.ir.onnx.tensors import external_tensors, write_tensor
 from tvmtarget.ir.onnx.types import write_type
@@ -115,10 +115,10 @@ def write_call(call: Call, tensor: WriteTensor) -> NodeProto:
     """
     if call.op == COPY:
         return onnx.helper.make_node("Identity", call.inputs, [call.outputs[0].name], name=call.source)
-    domain, separator, op_type = call.op.removeprefix("onnx.").rpartition("::")
     if not call.op.startswith("onnx."):
         raise ModelError(f"op {call.source!r} is {call.op!r}, which is not an ONNX operator")
-    node = NodeProto(op_type=op_type, name=call.source, domain=domain if separator else "")
+    domain, kind = domain_and_kind(call.op)
+    node = NodeProto(op_type=kind, name=call.source, domain=domain)
     node.input.extend(call.inputs)
     node.output.extend(output.name for output in call.outputs)
     for name, value in call.attrs:

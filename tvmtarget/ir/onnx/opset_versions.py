@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto
 
 from tvmtarget.errors import ModelError, first_line
-from tvmtarget.ir.function import Call, Constant, Function, Value, all_names
+from tvmtarget.ir.function import Call, Constant, Function, Value, all_names, domain_and_kind
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.onnx.graph import write_graph
 from tvmtarget.ir.onnx.reader import read_body
@@ -81,8 +81,7 @@ def convert_opsets(function: Function, opsets: Mapping[str, int]) -> Function:
 
 def _domain_and_kind(call: Call) -> tuple[str, str]:
     """Return domain and name of an ONNX operator; the domain of another dialect's operator is one that no model has."""
-    domain, _, kind = call.op.removeprefix("onnx.").rpartition("::")
-    return (domain, kind) if call.op.startswith("onnx.") else (call.op, "")
+    return domain_and_kind(call.op) if call.op.startswith("onnx.") else (call.op, "")
 
 
 @cache

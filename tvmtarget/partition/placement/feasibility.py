@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.dim_expressions import symbols_of
-from tvmtarget.ir.function import Call, Constant
+from tvmtarget.ir.function import Call, Constant, domain_of_op
 from tvmtarget.ir.types import Dim, TensorType, Type
 from tvmtarget.partition.control.control_flow_ops import why_not_driven
 from tvmtarget.partition.flat_program import FlatProgram, atomic_call
@@ -741,8 +741,7 @@ class Feasibility:
 
     def _other_leaf(self, call: Call) -> str:
         """Suggest a leaf for an operation that the leaves of the target have no code for."""
-        dialect, _, kind = call.op.partition("onnx.")
-        is_known = not dialect and kind.rpartition("::")[0] in ("", "ai.onnx.ml", "com.microsoft")
+        is_known = call.op.startswith("onnx.") and domain_of_op(call.op) in ("", "ai.onnx.ml", "com.microsoft")
         if is_known and all(leaf.target.kind != "onnxruntime" for leaf in self.leaves):
             return "; give the target a leaf that supports it, such as onnxruntime"
         return "; write it as other operators, or give the target a leaf that supports it"
