@@ -86,7 +86,7 @@ def test_a_self_test_compares_with_the_reference_evaluator(cli, compiled):
 def test_a_self_test_may_have_inputs_of_the_user(compiled, tmp_path):
     with np.load(EXAMPLES / "digits.npz") as stored:
         expected = stored["input"][:5]
-    np.savez(tmp_path / "x.npz", input=expected)
+    np.savez(tmp_path / "x.npz", input=expected, labels=np.zeros(5))  # `run` takes them for the accuracy
     stored = load(compiled("--self-test-input", tmp_path / "x.npz")).self_test
     np.testing.assert_array_equal(stored.inputs["input"], expected)
 

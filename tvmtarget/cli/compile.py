@@ -10,7 +10,7 @@ import typer
 from tvmtarget.cli.option_groups import with_option_groups
 from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError
 from tvmtarget.cli.plans import PlanOptions
-from tvmtarget.cli.run import read_npz
+from tvmtarget.cli.run import pop_labels, read_npz
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
 from tvmtarget.errors import TextError
 from tvmtarget.human_units import counted
@@ -91,7 +91,11 @@ def _self_test(module: IRModule, inputs: Path | None) -> SelfTest:
     from tvmtarget.partition.plan import decompose
 
     plan = decompose(module, "numpy")
-    arrays = random_inputs(plan) if inputs is None else read_npz(inputs)
-    if arrays is None:
+    if inputs is not None:
+        arrays = read_npz(inputs)
+        pop_labels(arrays, [parameter.name for parameter in module.main.params])
+    elif (made := random_inputs(plan)) is not None:
+        arrays = dict(made)
+    else:
         raise TextError("an input of the model is no tensor of numbers; pass inputs by --self-test-input")
     return SelfTest(arrays, build_plan(plan).run(arrays), "numpy", halves_of_outputs(module))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tvmtarget.executors.protocol import Event
     from tvmtarget.target.tree import Target
 
-__all__ = ["read_npz", "run"]
+__all__ = ["pop_labels", "read_npz", "run"]
 
 
 @dataclass(frozen=True)
@@ -249,8 +249,7 @@ def run(
         if target is None:
             raise UsageError("--target is missing; a model needs one, such as --target llvm")
         exe = building.build(program, read_target(target, edits, context.args), options, quiet=as_json)
-    # A model may have an input of this name, which then takes the array.
-    labels = None if "labels" in exe.inputs else arrays.pop("labels", None)
+    labels = pop_labels(arrays, exe.inputs)
     if comparing.self_test and exe.self_test is not None:
         arrays = dict(exe.self_test.inputs)
     events: list[Event] = []
@@ -357,6 +356,19 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             return read_arrays(stream, f"input file {str(path)!r}")
         except FileError as error:
             raise RunError(f"{error}; write one with numpy.savez({str(path)!r}, name=array)") from error
+
+
+def pop_labels(arrays: dict[str, np.ndarray[Any, Any]], inputs: Container[str]) -> np.ndarray[Any, Any] | None:
+    """Remove the classes that are expected from the arrays of a file.
+
+    Args:
+        arrays: The arrays, which the labels are removed from.
+        inputs: The names of the inputs. A model may have an input of this name, which then takes the array.
+
+    Returns:
+        The labels, or None.
+    """
+    return None if "labels" in inputs else arrays.pop("labels", None)
 
 
 def _write_npz(path: Path, results: dict[str, np.ndarray[Any, Any]]) -> None:
