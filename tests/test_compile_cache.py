@@ -136,6 +136,7 @@ def test_a_default_folder_that_is_refused_is_a_warning(cache, monkeypatch):
 def test_the_default_folder_follows_the_environment():
     assert default_folder({"TVMTARGET_CACHE": "/x", "HOME": "/home/u"}) == Path("/x")
     assert default_folder({"TVMTARGET_CACHE": "off", "HOME": "/home/u"}) is None
+    assert default_folder({"TVMTARGET_CACHE": "OFF", "HOME": "/home/u"}) is None
     assert default_folder({}) is None
     if sys.platform == "linux":
         assert default_folder({"HOME": "/home/u"}) == Path("/home/u/.cache/tvmtarget")

@@ -56,7 +56,7 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """
     stated = environ.get("TVMTARGET_CACHE")
     if stated:
-        return None if stated == "off" else Path(stated).absolute()
+        return None if stated.casefold() == "off" else Path(stated).absolute()
     home = environ.get("HOME") or environ.get("USERPROFILE")
     if sys.platform == "win32":
         place, below = environ.get("LOCALAPPDATA"), "AppData/Local"
@@ -255,7 +255,7 @@ def open_cache(cache: CacheLike) -> CompileCache | None:
         return cache
     if cache is False:
         return None
-    if not isinstance(cache, bool | str | Path):
+    if not isinstance(cache, bool | str | Path) or cache == "":
         raise FileError(f"cache is {cache!r}; it is True, False for none, a folder, or a CompileCache")
     folder = default_folder() if cache is True else Path(cache)
     if folder is None:

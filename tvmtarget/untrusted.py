@@ -47,6 +47,7 @@ __all__ = [
     "read_member",
     "read_text",
     "unpack_gzip",
+    "whole_number_of",
 ]
 
 
@@ -124,12 +125,27 @@ def limit(name: str) -> int:
     Raises:
         TvmTargetError: the variable is not a whole number above 0.
     """
-    row = LIMITS[name]
-    text = os.environ.get(_VARIABLES[name])
+    stated = whole_number_of(_VARIABLES[name])
+    return LIMITS[name].default if stated is None else stated
+
+
+def whole_number_of(variable: str) -> int | None:
+    """Return the number that an environment variable holds.
+
+    Args:
+        variable: its name.
+
+    Returns:
+        The number, from 1 to 2^63 - 1; None if the variable is not set.
+
+    Raises:
+        TvmTargetError: the variable is not such a number.
+    """
+    text = os.environ.get(variable)
     if text is None:
-        return row.default
+        return None
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 63:
-        raise TvmTargetError(f"environment variable {row.variable} is {text!r}; expected a whole number above 0")
+        raise TvmTargetError(f"environment variable {variable} is {text!r}; expected a whole number above 0")
     return int(text)
 
 

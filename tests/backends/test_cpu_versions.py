@@ -12,6 +12,7 @@ from onnx import helper
 
 import tvmtarget as tt
 from tvmtarget.backends.tvm import cpu_versions
+from tvmtarget.backends.tvm.compiled_module import import_tvm
 from tvmtarget.backends.tvm.cpu_versions import CHECKS, LEVEL_VARIABLE, _in_threads, _lowered, _parts, has_versions
 from tvmtarget.errors import BackendError
 
@@ -45,6 +46,13 @@ def test_a_library_has_a_function_of_each_version_and_one_that_chooses(tmp_path)
     (tmp_path / "lib.so").write_bytes(leaf.code.native_files()["lib.so"])
     library = ctypes.CDLL(str(tmp_path / "lib.so"))
     assert [hasattr(library, f"__tvm_ffi_relu{suffix}") for suffix in ("", "_v3", "_v1", "_v2")] == [True] * 3 + [False]
+
+
+@pytest.mark.parametrize("variable", [LEVEL_VARIABLE, "TVM_NUM_THREADS"])
+def test_a_variable_of_the_environment_that_has_no_meaning_is_named(variable, monkeypatch):
+    monkeypatch.setenv(variable, "seven")
+    with pytest.raises(tt.TvmTargetError, match=f"environment variable {variable} is 'seven'; expected"):
+        import_tvm.__wrapped__()
 
 
 MAIN = """

@@ -66,6 +66,8 @@ def test_code_of_processes_is_stored_and_saved(tmp_path):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        ({"mod_name": ""}, "mod_name is '', which names no program"),
+        ({"cache": ""}, "cache is ''; it is True, False for none, a folder, or a CompileCache"),
         ({"jobs": 0}, "jobs is 0; it is a number of processes, at least 1"),
         ({"jobs": "2"}, "jobs of build is a whole number or None, not '2'"),
         ({"mod_name": None}, "mod_name of build is a text, not None"),

@@ -111,13 +111,15 @@ def build(
     Raises:
         BackendError: Leaves have no installed code generator, or attributes of the target would be ignored.
         TargetError: A plan is given with arguments that would change it, or an argument would be ignored, or `jobs` is
-            below 1.
+            below 1, or `mod_name` empty.
         ArgumentError: An argument is of another type.
         InfeasibleError: Operations fit no site; `decompose` raises further errors.
         FileError: `cache` is a folder that other users own or may write.
     """
     if jobs is not None and jobs < 1:
         raise TargetError(f"jobs is {jobs!r}; it is a number of processes, at least 1")
+    if not mod_name:
+        raise TargetError("mod_name is '', which names no program; omit it, or give a name")
     if is_tvm_function(module):
         module = tvm_module_of(module)
     request = PlanRequest(

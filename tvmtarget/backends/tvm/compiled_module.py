@@ -42,11 +42,12 @@ from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.human_units import bytes_text
 from tvmtarget.ir.relax.tvm_library import the_tvm
 from tvmtarget.python_process import fork_problem
-from tvmtarget.untrusted import LIMITS, limit
+from tvmtarget.untrusted import LIMITS, limit, whole_number_of
 
 __all__ = [
     "LARGEST_SIZE",
     "LARGE_WEIGHTS",
+    "LEVEL_VARIABLE",
     "LIBRARY",
     "LOCK",
     "CompiledModule",
@@ -82,6 +83,10 @@ _OBJECT_SPACE = 32 << 20  # bytes; weights are no part of object files, and code
 LOCK = threading.Lock()
 
 
+# With the value 1, code for any x86-64 is run: to compare results, and to test it.
+LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
+
+
 @functools.cache
 def import_tvm() -> Tvm:
     """Import TVM, configured for this machine.
@@ -91,11 +96,16 @@ def import_tvm() -> Tvm:
 
     Raises:
         MissingExtraError: it is not installed.
+        TvmTargetError: `TVM_NUM_THREADS` is no number of threads, or `TVMTARGET_X86_LEVEL` is not 1.
     """
     # TVM reads these once. By itself it takes half of the processors for hyper-threads of the others, and binds its
     # threads to processors; the caller's, which works too, is not bound, and often shares one with another of them:
     # convolutions of SqueezeNet take 580 us so and 335 us unbound, on two processors.
-    os.environ.setdefault("TVM_NUM_THREADS", str(processors()))
+    level = os.environ.get(LEVEL_VARIABLE, "")
+    if level not in ("", "1"):
+        raise BackendError(f"environment variable {LEVEL_VARIABLE} is {level!r}; expected 1, for code of any x86-64")
+    if whole_number_of("TVM_NUM_THREADS") is None:
+        os.environ["TVM_NUM_THREADS"] = str(processors())
     os.environ.setdefault("TVM_BIND_THREADS", "0")
     tvm = the_tvm()
     try:

@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from tvmtarget.backends.machine import is_any_x86, native_code_mismatch, processors
-from tvmtarget.backends.tvm.compiled_module import has_linker, import_tvm, object_folder
+from tvmtarget.backends.tvm.compiled_module import LEVEL_VARIABLE, has_linker, import_tvm, object_folder
 from tvmtarget.backends.tvm.wide_indices import lower_functions
 from tvmtarget.ir.names import Names
 from tvmtarget.ir.relax.code import with_calls
@@ -37,8 +37,6 @@ TvmTarget: TypeAlias = Any
 _T = TypeVar("_T")
 
 LEVEL = "x86-64-v3"
-# With the value 1, code for any x86-64 is run: to compare results, and to test it.
-LEVEL_VARIABLE = "TVMTARGET_X86_LEVEL"
 
 CHECKS = "checks_arguments"  # attribute of a tensor function that reads what a caller of the library gives
 _LAYOUT = (".strides", ".byte_offset")  # what the virtual machine does not check of an input, in messages of TVM
@@ -70,8 +68,7 @@ def runs_level(leaf: Target) -> bool:
     Returns:
         False if it runs the code for any x86-64.
     """
-    limit = os.environ.get(LEVEL_VARIABLE, "")
-    return not limit.startswith("1") and native_code_mismatch(leaf.override({"mcpu": LEVEL})) is None
+    return not os.environ.get(LEVEL_VARIABLE) and native_code_mismatch(leaf.override({"mcpu": LEVEL})) is None
 
 
 def object_files(functions: Mapping[GlobalVar, Function], targets: Sequence[TvmTarget]) -> list[Module]:
