@@ -198,7 +198,7 @@ def test_a_chain_of_bases_has_a_maximum_length(read):
     ("text", "problem"),
     [
         ("schema = 2", "has schema 2; this version reads schema = 1"),
-        ("", "has schema None; this version reads schema = 1"),
+        ("", "has no schema; begin it with schema = 1"),
         ("schema = ", "is not TOML: invalid value"),
         ("\udcff", "is not UTF-8 text: byte 0 is 0xff"),
     ],

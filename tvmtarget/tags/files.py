@@ -210,7 +210,8 @@ def read_tag_file(path: Path, namespace: str | None) -> TagFile:
         return TagFile({}, error.problems)
     schema = data.get("schema")
     if type(schema) is not int or schema != SCHEMA:
-        problem = f"has schema {schema!r}; this version reads schema = {SCHEMA}"
+        stated = "no schema; begin it with" if schema is None else f"schema {schema!r}; this version reads"
+        problem = f"has {stated} schema = {SCHEMA}"
         return TagFile({}, (f"tag file {str(path)!r} {problem}",))
     return parse_tables(data, path, namespace)
 
