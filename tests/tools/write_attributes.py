@@ -40,7 +40,6 @@ FUNCTIONS = (tt.decompose, tt.build, tt.load, tt.tune)
 # Parameters of these functions that change no result.
 _DESCRIPTIVE_PARAMETERS = {
     "progress": "reports how far the work is",
-    "mod_name": "names the program in saved files",
     "since": "saves time; the result is the same without it",
     "cache": "saves time; the result is the same without it",
     "jobs": "saves time; the result is the same without it",

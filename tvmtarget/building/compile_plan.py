@@ -90,7 +90,7 @@ def build(
         executor: The executor; the target's own by default, else `graph`.
         runtime: The runtime; the target's own by default, else `python`.
         params: Values of parameters of the program by name; these parameters become constants.
-        mod_name: The name of the program in saved files.
+        mod_name: The name of the program in saved files, and in the identifiers of a program in C.
         where: Constraints by name or operator, as for `decompose`.
         allow_interpreter: Let numpy interpret leaves without an installed code generator, if they describe a CPU that
             can be this machine.
