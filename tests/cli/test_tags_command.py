@@ -3,6 +3,7 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +222,17 @@ def test_check_reports_unknown_names_in_notes(cli, tmp_path):
     assert code == 1
     assert "error: 'tvm' names no part: no node 'gpu' in " in err
     assert "error: 'deprecated' names the tag to use instead, not 'acme/boxx'; did you mean 'acme/box'?" in err
+    file.write_text(f'{BOX}deprecated = "acme/box"\nsame-as = "acme/box"\n')
+    code, _, err = cli("tags", "check", str(file))
+    assert code == 1
+    assert "error: 'deprecated' names the tag to use instead, not 'acme/box'" in err
+    assert "error: 'same-as' names another tag of the same board, not 'acme/box'" in err
+
+
+def test_the_file_in_the_documentation_has_no_problems(cli, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "tags.md"
+    (tmp_path / "acme.toml").write_text(page.read_text().split("```toml\n")[1].split("```")[0])
+    assert cli("tags", "check", "acme.toml") == (0, "1 file, no problems found\n", "")
 
 
 def test_the_schema_of_a_file_is_printed(cli):

@@ -77,8 +77,8 @@ def _problems(registry: Registry, name: str, where: str, *, is_abstract: bool) -
     except TvmTargetError as error:
         yield from (f"'tvm' names no part: {problem}{where}" for problem in error.problems)
     instead = info.deprecated.partition(":")[0]
-    if instead and instead not in registry:
+    if instead and (instead not in registry or instead == name):
         yield f"'deprecated' names the tag to use instead, not {instead!r}{did_you_mean(instead, registry)}{where}"
     same = info.same_as
-    if same and same not in registry:
+    if same and (same not in registry or same == name):
         yield f"'same-as' names another tag of the same board, not {same!r}{did_you_mean(same, registry)}{where}"
