@@ -1,5 +1,6 @@
 """Functions that a code generator does not compile, or not in time: they move to other leaves, or are one error."""
 
+import platform
 import subprocess
 import sys
 import tempfile
@@ -162,3 +163,19 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "away"))
     with pytest.raises(FileError, match=r"away', the folder for temporary files, cannot be written: No such file"):
         tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "c", cache=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        (
+            tt.Target("llvm", {"cl-opt": ["-unroll-threshold:int=7", "-no-such-option"]}),
+            "has no option -no-such-option",
+        ),
+        ("llvm(mabi=lp64d)", "mabi has no effect on 'x86_64-.*'; remove it"),
+    ],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names what this machine ignores")
+def test_attributes_that_llvm_ignores_are_errors(target, problem):
+    with pytest.raises(BackendError, match=problem):
+        tt.build(tt.IRModule.parse(SELU), target)

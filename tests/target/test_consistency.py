@@ -38,6 +38,8 @@ REFUSED = """
     llvm(+avx512f,+fma,-sse,-sse2)
     llvm(mtriple=aarch64-linux-gnu,+sve2,-fp-armv8)
     llvm(mtriple=armv7l-linux-gnueabihf,mfloat-abi=soft)
+    llvm(unchecked=mcpuu)
+    [a=llvm,b=llvm(count=2)](links=[{"src":"a","dst":"a"},{"src":"b","dst":"b"}])
     llvm(mtriple=arm-none-eabi,mcpu=cortex-m3,mfloat-abi=hard)
     llvm(mtriple=thumbv7m-none-eabihf,mcpu=cortex-m3)
     llvm(mtriple=thumbv7em-none-eabihf,mcpu="cortex-m4+nofp")

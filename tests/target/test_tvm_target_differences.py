@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -145,7 +146,8 @@ def _no_current_target():
 
 
 def _tvmc_options():
-    show = typer.main.get_command(app).commands["show"]
+    group: Any = typer.main.get_command(app)
+    show = group.commands["show"]
     for option in ("--pass-config", "--disabled-pass", "--dump-code", "--workspace-pools", "--desired-layout"):
         problem = f"{option} is an option of tvmc that is not supported"
         refused(problem, lambda option=option: show.make_context("show", ["c", option]))

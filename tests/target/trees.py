@@ -60,10 +60,10 @@ def systems(draw, children):
     targets = [draw(children).replace(name=slot) for slot in slots]
     ends = [*slots, "host"]
     host = draw(st.sampled_from([None, None, Target("llvm"), *(f"@{slot}" for slot in slots), "@a/b"]))
-    links = [
-        Link(src=draw(st.sampled_from(ends)), dst=draw(st.sampled_from(ends)), coherent=draw(st.booleans()))
-        for _ in range(draw(st.integers(0, 2)))
-    ]
+    links = []
+    for _ in range(draw(st.integers(0, 2)) if slots else 0):
+        src, dst = draw(st.lists(st.sampled_from(ends), min_size=2, max_size=2, unique=True))
+        links.append(Link(src=src, dst=dst, coherent=draw(st.booleans())))
     memory = [
         Memory(
             name=name, bytes=draw(st.integers(0, 2**40)), of=tuple(draw(st.lists(st.sampled_from(ends), max_size=2)))

@@ -95,7 +95,7 @@ _LLVM = _table("""
     mfloat-abi          str:soft|softfp|hard        hard   -  v0.9   float ABI of 32-bit Arm: soft or hard
     mabi                str        hard   -  v0.9   ABI name, for RISC-V: ilp32, lp64d, ...
     num-cores           int>=1        scale  -  v0.9   physical cores, not hardware threads
-    vector-width        int>=1        isa    -  main   vector width in bits to prefer
+    vector-width        int^2         isa    -  main   vector width in bits to prefer
     opt-level           int:0|1|2|3   soft   -  v0.9   LLVM optimisation level, 0 to 3
     fast-math           bool       hard   -  v0.9   allow all of LLVM's fast-math rewrites
     fast-math-nnan      bool       hard   -  v0.9   assume no NaN

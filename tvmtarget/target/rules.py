@@ -179,6 +179,22 @@ def _agree(one: TargetNode, other: TargetNode) -> bool:
     return one.kind == other.kind and all(one.attrs[name] == other.attrs[name] for name in common)
 
 
+def _links_join_two_children(tree: _Tree) -> Iterator[str]:
+    for path, node in zip(tree.paths, tree.nodes, strict=True):
+        for end in dict.fromkeys(link.src for link in node.links if link.src == link.dst):
+            # The name of several replicas is both ends of the links between them.
+            if all(child.slot != end or child.count == 1 for child in node.targets):
+                yield f"a link joins two children, and both of its ends are {shown(end)}{place(path)}"
+
+
+def _unchecked_are_attributes(tree: _Tree) -> Iterator[str]:
+    for path, node in zip(tree.paths, tree.nodes, strict=True):
+        names, kind = node.attrs.get("unchecked"), find_kind(node.kind)
+        if kind is not None and isinstance(names, tuple):
+            wrong = [str(name) for name in names if kind.attribute(str(name)) is None]
+            yield from (f"'unchecked' names no attribute: {kind.unknown(name)}{place(path)}" for name in wrong)
+
+
 def _attributes_agree(tree: _Tree) -> Iterator[str]:
     for path, node in tree.of_kinds([kind for kind in tree.kinds if has_rules(kind)]):
         for problem in contradictions(node.kind, node.attrs):
@@ -222,7 +238,9 @@ _ALIGNMENTS = (
 RULES: tuple[Callable[[_Tree], Iterator[str]], ...] = (
     _kinds_are_registered,
     _systems_have_children,
+    _unchecked_are_attributes,
     _attributes_agree,
+    _links_join_two_children,
     _references_are_found,
     _hosts_are_devices,
     _hosts_have_no_cycle,

@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -803,6 +804,10 @@ def _targets(tvm: Any, leaf: Target) -> tuple[Any, ...]:  # noqa: ANN401
     return tuple(_target(tvm, one) for one in (leaf.override({"mcpu": LEVEL}), other))
 
 
+# Names of ABIs that LLVM ignores, by architecture. TVM's tags of RISC-V state mfloat-abi, too.
+_IGNORED_ABIS = {"x86": ("mfloat-abi", "mabi"), "aarch64": ("mfloat-abi",)}
+
+
 def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     """Return TVM's target of a leaf, with the attributes that TVM has; `BackendError` for an mcpu that LLVM lacks."""
     theirs = {row.name for row in kind_of(leaf.kind).attributes if row.since != "tt1"}
@@ -815,11 +820,27 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     abi = Triple.parse(str(config["mtriple"])).float_abi if "mtriple" in config else None
     if abi is not None:
         config.setdefault("mfloat-abi", abi)
+    for name in _IGNORED_ABIS.get(triple_of(leaf).family, ()):
+        if name in config:
+            raise BackendError(f"{name} has no effect on {str(triple_of(leaf))!r}; remove it from {str(leaf)!r}")
     codegen = tvm.target.codegen
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
         raise BackendError(f"LLVM knows no CPU {mcpu!r} for {triple!r}; change mcpu of {str(leaf)!r}")
-    return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
+    made = tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
+    if "cl-opt" in config:
+        raise_all(BackendError, [*_unknown_options(tvm, made, leaf)])
+    return made
+
+
+def _unknown_options(tvm: Any, target: Any, leaf: Target) -> Iterator[str]:  # noqa: ANN401
+    """Report options that LLVM does not have: TVM prints them, and compiles without them."""
+    with tempfile.TemporaryFile() as printed:
+        with quiet(printed):
+            tvm.target.codegen.llvm_get_cpu_features(target)
+        printed.seek(0)
+        for name in re.findall('"(.*)" is not an LLVM option', printed.read().decode(errors="replace")):
+            yield f"LLVM has no option -{name}; change cl-opt of {str(leaf)!r}"
 
 
 def _disables_winograd(leaf: Target) -> bool:

@@ -29,7 +29,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -763,8 +763,11 @@ def _end_beside_compilations() -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet(errors: IO[bytes] | None = None) -> Iterator[None]:
     """Silence warnings and output of Python, and the error stream of TVM's C++ code.
+
+    Args:
+        errors: a file that gets the error stream.
 
     Yields:
         Nothing.
@@ -774,7 +777,7 @@ def quiet() -> Iterator[None]:
         sys.stderr.flush()
         saved, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:
-            os.dup2(nothing, 2)
+            os.dup2(nothing if errors is None else errors.fileno(), 2)
             yield
         finally:
             os.dup2(saved, 2)
