@@ -104,6 +104,9 @@ MAX_MOVES, MOVABLE = 16, 1000
 # `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values.
 MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS = 16, 5
 
+# `_with_returned`: operations that may return to memories, and the number of operations above which none are tried.
+MAX_RETURNED, RETURNABLE = 16, 64
+
 # `decide_level`: rounds of assigning a level again because a code generator rejects subgraphs.
 MAX_REJECTED_ROUNDS = 16
 
@@ -321,7 +324,8 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     Weights are kept within capacities while sites are assigned; how many bytes of values are there at a time is only
     known of a plan. Each round makes two plans, and keeps the faster one, or the first without costs. The first leaves
     room for the values of the last plan, then for as few as suffice; in the second, the operations that run while a
-    memory is too full go elsewhere. At most MAX_MEMORY_ROUNDS rounds.
+    memory is too full go elsewhere. At most MAX_MEMORY_ROUNDS rounds. In the end, operations return where that is
+    better and the memories still hold all (`_with_returned`).
 
     Args:
         request: the module, the target and the options.
@@ -339,6 +343,8 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     for _ in range(MAX_MEMORY_ROUNDS):
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
+            if plan is not unconstrained and sites is None:
+                plan = _with_returned(request, plan, feasibility)
             return _with_bound_of(plan, unconstrained)
         problem = InfeasibleError(*(use.problem() for use in full))
         plans = list[Decomposition]()
@@ -348,8 +354,64 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
             plans.append(_without_crowded(request, plan, sites, full))
         if not plans:
             raise problem
-        plan = min(plans, key=lambda one: (not _fits(one), one.rank))
+        plan = min(plans, key=lambda one: (not _fits(one), *_order(one)))
     raise problem
+
+
+def _order(plan: Decomposition) -> tuple[int, tuple[int, ...]]:
+    """Return what plans that memories hold are compared by, less is better: preferences, then the objective."""
+    program, topology = plan.program, plan.topology
+    if all(item.constraint.is_required and not item.constraint.any_of for row in program.requirements for item in row):
+        return 0, plan.rank
+    sites = plan.sites()
+    kept = (
+        plan.feasibility.preference_rank((index,), topology[sites[program.body[index].source]])
+        for index in range(len(program.body))
+        if index not in program.bodies
+    )
+    return -sum(kept), plan.rank
+
+
+def _with_returned(request: Request, plan: Decomposition, feasibility: Feasibility) -> Decomposition:
+    """Let operations return to memories that they had to leave, one at a time, where the plan becomes better.
+
+    A round excludes all operations that run while a memory is too full, though some of them may fit without the others.
+    At most MAX_RETURNED tries.
+
+    Args:
+        request: the module, the target and the options.
+        plan: a plan that the memories hold.
+        feasibility: what fits where without it.
+
+    Returns:
+        The best plan found.
+    """
+    program, topology, estimates = plan.program, plan.topology, plan.estimates
+    if len(program.body) > RETURNABLE:
+        return plan
+    left = plan.feasibility.refused.keys() - feasibility.refused.keys()
+
+    def loss(index: int, path: str) -> tuple[int, int]:
+        """Return what an operation loses at a leaf: preference, and time."""
+        site = topology[path]
+        time = None if estimates is None else estimates.time(index, site).time
+        return -feasibility.preference_rank((index,), site), time or 0
+
+    gains: dict[tuple[int, str], tuple[int, int]] = {}
+    for index, path in left:
+        here, there = loss(index, plan.site_of(program.body[index].source)), loss(index, path)
+        gain = here[0] - there[0], here[1] - there[1]
+        returning = index, topology[path].domain
+        gains[returning] = max(gain, gains.get(returning, gain))
+    for index, memory in sorted(gains, key=lambda one: (*(-gain for gain in gains[one]), one))[:MAX_RETURNED]:
+        pairs = {one for one in left if one[0] == index and topology[one[1]].domain == memory}
+        refused = {one: reason for one, reason in plan.feasibility.refused.items() if one not in pairs}
+        with suppress(InfeasibleError):
+            other = with_weights(request, plan.feasibility.replace(refused=refused), None)
+            is_comparable = other.is_no_worse_than(plan) or _order(other)[0] < _order(plan)[0]
+            if is_comparable and _order(other) < _order(plan) and _fits(other):
+                plan = other
+    return plan
 
 
 def _fits(plan: Decomposition) -> bool:

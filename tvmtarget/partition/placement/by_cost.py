@@ -382,22 +382,25 @@ class _Search:
 
     def _form_again(self, candidates: Sequence[Ints], totals: Ints, bounds: Ints) -> None:
         """Form subgraphs by all methods for candidates that could be better than the best: fewer calls may do."""
-        capacity, launches = self.capacity, self.problem.launches
         remaining = MAX_FORMED
         for number in np.argsort(bounds, kind="stable").tolist():
             if bounds[number] >= min(self.total, self.best_total) or not remaining:
                 break
-            labels = candidates[number]
-            if (key := labels.tobytes()) in self.formed or not (capacity is None or capacity.fits(labels)):
-                continue
-            self.formed.add(key)
-            remaining -= 1
-            used_labels = self._labels_of(labels, self._formed(labels, launches))
-            if self.coupled.has_too_many(used_labels):
-                used_labels = self._labels_of(labels, self._formed(labels, self.coupled.scarce(launches)))
-            total = int(totals[number]) + int(launches[used_labels].sum())
-            if total < self.total and not self.coupled.has_too_many(used_labels):
-                self.labels, self.total = labels, total
+            remaining -= self._form(candidates[number], int(totals[number]))
+
+    def _form(self, labels: Ints, cost: int) -> bool:
+        """Form the subgraphs of a labeling by all methods, if they were not; `cost` is that of atoms and copies."""
+        capacity, launches = self.capacity, self.problem.launches
+        if (key := labels.tobytes()) in self.formed or not (capacity is None or capacity.fits(labels)):
+            return False
+        self.formed.add(key)
+        used_labels = self._labels_of(labels, self._formed(labels, launches))
+        if self.coupled.has_too_many(used_labels):
+            used_labels = self._labels_of(labels, self._formed(labels, self.coupled.scarce(launches)))
+        total = cost + int(launches[used_labels].sum())
+        if total < self.total and not self.coupled.has_too_many(used_labels):
+            self.labels, self.total = labels, total
+        return True
 
     def _that_keep_apart(self, candidates: Sequence[Ints]) -> Sequence[Ints]:
         """Return the candidates in which atoms are apart as required; if they are few, repaired where they are not."""
@@ -417,7 +420,10 @@ class _Search:
         return found
 
     def bound_of(self, labelings: Ints) -> int:
-        """Return a cost that neither the best labeling nor some others go below, however their subgraphs are formed."""
+        """Return a cost that neither the best labeling nor some others go below, however their subgraphs are formed.
+
+        Those that may be better than the best one by this bound are considered again, with all methods.
+        """
         launches = self.problem.launches
         weights: list[int] = launches.tolist()
         labelings = labelings[self.coupled.keeps(labelings)]
@@ -425,15 +431,18 @@ class _Search:
             labelings = labelings[self.capacity.fitting(labelings)]
         totals, used = self._sums(labelings)
         bounds = totals + used @ launches
-        least = self.total
+        least, remaining = self.total, MAX_FORMED if len(self.problem.costs) <= SMALL else 0
         for number in np.argsort(bounds, kind="stable").tolist():
-            if bounds[number] - self.most_saved >= least:
+            if bounds[number] - self.most_saved >= (self.total if remaining else least):
                 break
             labels = labelings[number]
             saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
             graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
-            least = min(least, int(totals[number]) - saved + least_weight(graph, weights))
-        return least
+            bound = int(totals[number]) + least_weight(graph, weights)
+            least = min(least, bound - saved)
+            if remaining and bound < self.total:
+                remaining -= self._form(labels, int(totals[number]))
+        return min(least, self.total)
 
     def _sums(self, rows: Ints) -> tuple[Ints, Bools]:
         """Return the cost of atoms and copies of each labeling, and which labels it uses."""

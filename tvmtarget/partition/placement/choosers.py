@@ -14,7 +14,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Call
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.options import PartitionOptions
-from tvmtarget.partition.placement.coupled_atoms import CoupledOps
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps, with_scarce_calls
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
 from tvmtarget.partition.plan_cache import digest
@@ -24,8 +24,12 @@ from tvmtarget.target.tree_paths import covers
 # Many plans are by preference alone: what chooses by cost is imported where a plan has costs.
 if TYPE_CHECKING:
     from tvmtarget.partition.placement.by_cost import CostChooser
+    from tvmtarget.partition.placement.joint_levels import JointSites
 
 __all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
+
+# So many systems, at most, are called more often one at a time, beside all together.
+MAX_DETOURED = 4
 
 
 def choosers_for(
@@ -52,7 +56,12 @@ def choosers_for(
     is_nested = program.bodies or has_systems
     # At one flat level the assignment by cost compares the one by preference itself. A whole plan by preference is
     # only needed where levels interact, or where measurements of whole functions decide.
-    choosers: list[Chooser] = [by_preference] if estimates is None or is_nested or estimates.costs.subgraphs else []
+    choosers: list[Chooser] = []
+    if estimates is None:
+        choosers.append(by_preference)
+    elif is_nested or estimates.costs.subgraphs:
+        # The costs may state capacities, which plans are compared within.
+        choosers.append(_PreferenceChooser(estimates) if estimates.capacities() else by_preference)
     if estimates is not None:
         from tvmtarget.partition.placement.by_cost import CostChooser
         from tvmtarget.partition.placement.joint_levels import joint_sites
@@ -69,8 +78,11 @@ def choosers_for(
             # Levels form subgraphs with one cost of a call for each system, but calls of a system run different leaves.
             if coupled.max_subgraphs or _uses_several_leaves_of_one(joint.sites.values()):
                 choosers.append(replace(pinned, subgraphs=joint.subgraphs))
-            if joint.has_detours:
-                choosers.append(replace(pinned, subgraphs=joint.subgraphs, fuses=False))
+            each = (frozenset({path}) for path in sorted(joint.detoured)[:MAX_DETOURED])
+            for detoured in dict.fromkeys((joint.detoured, *each) if joint.detoured else ()):
+                choosers.append(replace(pinned, subgraphs=joint.subgraphs, detoured=detoured))
+            if _has_several_calls(joint):
+                choosers.append(replace(pinned, merges=True))
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -89,6 +101,25 @@ def _uses_several_leaves_of_one(sites: Iterable[str]) -> bool:
     """Return whether several leaves of one system are used."""
     systems = Counter(site.partition("/")[0] for site in dict.fromkeys(sites) if "/" in site)
     return max(systems.values(), default=0) > 1
+
+
+def _has_several_calls(joint: JointSites) -> bool:
+    """Return whether a system below the root gets several subgraphs of its leaves."""
+    sites = (joint.sites.get(name, "") for name in map(min, joint.subgraphs))
+    systems = [site.partition("/")[0] for site in sites if "/" in site]
+    return len(set(systems)) < len(systems)
+
+
+@dataclass(frozen=True)
+class _PreferenceChooser:
+    """A chooser by preference within the memory capacities that costs state."""
+
+    estimates: Estimates
+
+    def __call__(self, level: Level) -> Assignment:
+        from tvmtarget.partition.placement.by_cost import with_capacities
+
+        return by_preference(with_capacities(level, self.estimates))
 
 
 @dataclass(frozen=True)
@@ -144,7 +175,8 @@ class PinnedChooser:
         least_time: a lower bound for all plans that is known already, in picoseconds.
         subgraphs: the operations of subgraphs of leaves, by name, in execution order, that subgraphs of systems do not
             divide where all of the leaves are kept; None forms all subgraphs by the cost of their calls.
-        fuses: whether one call of a system may run several of these subgraphs.
+        detoured: paths of systems that are called anew for each of these subgraphs.
+        merges: call each system as seldom as possible, as each call copies again what it reads.
     """
 
     sites: Mapping[str, str]
@@ -153,7 +185,8 @@ class PinnedChooser:
     estimates: Estimates | None = None
     least_time: int | None = None
     subgraphs: tuple[frozenset[str], ...] | None = None
-    fuses: bool = True
+    detoured: frozenset[str] = frozenset()
+    merges: bool = False
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -177,7 +210,8 @@ class PinnedChooser:
             bound = None if level.site.path else self.choose(level).least_time
         subgraphs = self._subgraphs_of(level, choice.chosen)
         launches = self._launches(level, choice)
-        return replace(choice, launches=launches, least_time=bound, subgraphs=subgraphs, fuses=self.fuses)
+        detoured = frozenset(number for number, option in enumerate(level.options) if option.path in self.detoured)
+        return replace(choice, launches=launches, least_time=bound, subgraphs=subgraphs, kept=detoured)
 
     def _subgraphs_of(self, level: Level, chosen: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the given subgraphs as atoms of a level; none if atoms are not where they were, or in several."""
@@ -206,6 +240,9 @@ class PinnedChooser:
             used = [topology[site] for site in sites if site in rates and covers(option.path, site)]
             if option.is_system and used:
                 launches[number] = min(map(self.estimates.launch, used))
+        if self.merges:
+            is_system = np.array([option.is_system for option in level.options])
+            launches = with_scarce_calls(np.array(launches), is_system, len(level.atoms)).tolist()
         return launches
 
     def _within_capacity(self, level: Level, allowed: npt.NDArray[np.bool_]) -> Assignment:

@@ -20,7 +20,7 @@ from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.union_find import UnionFind
 
-__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms"]
+__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms", "with_scarce_calls"]
 
 # So many calls of other labels, at most, cost as much as one of a label whose subgraphs are limited.
 MAX_SAVING = 64
@@ -168,8 +168,7 @@ class CoupledAtoms:
             Costs by label, with which subgraphs of limited labels are as few as they can be.
         """
         limited = np.any([mask for mask, _ in self.most], axis=0)
-        more: Ints = limited * (int(launches.max(initial=0)) + 1) * min(len(self.owner), MAX_SAVING)
-        return launches + more
+        return with_scarce_calls(launches, limited, len(self.owner))
 
     def has_too_many(self, labels: Sequence[int]) -> bool:
         """Return whether some labels have more subgraphs than they may.
@@ -184,6 +183,21 @@ class CoupledAtoms:
             return False
         counts = Counter(labels)
         return any(sum(counts[label] for label in np.flatnonzero(mask).tolist()) > most for mask, most in self.most)
+
+
+def with_scarce_calls(launches: Ints, limited: Bools, atoms: int) -> Ints:
+    """Return costs of calls that are much higher where calls are to be few.
+
+    Args:
+        launches: cost of a call under each label.
+        limited: labels whose calls are to be few.
+        atoms: the number of atoms.
+
+    Returns:
+        Costs by label.
+    """
+    more: Ints = limited * (int(launches.max(initial=0)) + 1) * min(atoms, MAX_SAVING)
+    return launches + more
 
 
 def coupled_atoms(level: Level, ops: CoupledOps) -> CoupledAtoms:

@@ -67,11 +67,25 @@ class Detours:
         Returns:
             Picoseconds.
         """
+        return sum(self._saved_by(problem, labels, system) for system in self.systems)
+
+    def helpful(self, problem: LabelingProblem, labels: Ints) -> frozenset[str]:
+        """Return the systems of which more calls may save copies under a labeling.
+
+        Args:
+            problem: the labeling problem, whose labels are the leaves.
+            labels: a label for each atom.
+
+        Returns:
+            Paths.
+        """
+        return frozenset(system.path for system in self.systems if self._saved_by(problem, labels, system))
+
+    def _saved_by(self, problem: LabelingProblem, labels: Ints, system: _System) -> int:
         total = 0
         for value, producer, readers, _ in self._values(problem):
             size, is_live_out = self.sizes[problem.cost_index[value]], bool(problem.is_live_out[value])
-            own, others = int(labels[producer]), frozenset(labels[readers].tolist())
-            total += sum(system.saved(size, own, others, is_live_out) for system in self.systems)
+            total += system.saved(size, int(labels[producer]), frozenset(labels[readers].tolist()), is_live_out)
         return total
 
     def _values(self, problem: LabelingProblem) -> Iterator[tuple[int, int, Ints, int]]:
@@ -88,6 +102,7 @@ class _System:
 
     def __init__(self, graph: MemoryGraph, topology: Topology, path: str, leaves: Sequence[str]) -> None:
         self.graph = graph
+        self.path = path
         self.home = topology.home(path)
         options = {option.path: option.domain for option in topology.options(path)}
         # The memory of the child around each leaf; None for leaves outside of the system.

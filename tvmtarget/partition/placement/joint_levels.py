@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -37,13 +40,13 @@ class JointSites:
         sites: paths of leaves by operation name, without operations whose regions a driver runs.
         least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
         subgraphs: the operations of each subgraph of a leaf, by name, in execution order.
-        has_detours: whether values may save by more calls of a system (`detours.py`).
+        detoured: paths of the systems of which more calls may save copies (`detours.py`).
     """
 
     sites: Mapping[str, str]
     least_time: int | None
     subgraphs: tuple[frozenset[str], ...]
-    has_detours: bool
+    detoured: frozenset[str]
 
 
 def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps) -> JointSites | None:
@@ -79,8 +82,12 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         if level.options[option] is not level.site
         for index in atom
     }
+    helpful = frozenset[str]()
+    if detours.systems:
+        problem = cost_matrix_of(feasibility, estimates, level).problem
+        helpful = detours.helpful(problem, np.array(choice.chosen))
     subgraphs = (
         frozenset(program.body[index].source for index in level.calls(group))
         for group in subgraphs_of_level(level, choice, feasibility.cache)
     )
-    return JointSites(sites, choice.least_time, tuple(subgraphs), bool(detours.systems))
+    return JointSites(sites, choice.least_time, tuple(subgraphs), helpful)

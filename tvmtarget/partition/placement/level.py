@@ -98,7 +98,7 @@ class Assignment:
         capacity: the memory limits that were kept, with those that the costs state; None where there are none.
         subgraphs: subgraphs of leaves, as lists of atoms in execution order, that no subgraph of the level divides;
             empty where subgraphs are formed anew.
-        fuses: whether a subgraph of the level may be several of them.
+        kept: options of which each of them is a subgraph of the level; of the others, one may be several of them.
     """
 
     chosen: list[int]
@@ -106,7 +106,7 @@ class Assignment:
     launches: Sequence[int] = ()
     capacity: MemoryCapacity | None = None
     subgraphs: Sequence[Sequence[int]] = ()
-    fuses: bool = True
+    kept: frozenset[int] = frozenset()
 
 
 Chooser: TypeAlias = Callable[[Level], Assignment]

@@ -30,9 +30,7 @@ def subgraphs_of_level(level: Level, choice: Assignment, cache: PlanCache) -> li
         Subgraphs as lists of atoms, in execution order.
     """
     if choice.subgraphs and not level.is_divided and not level.cuts:
-        found = [[*subgraph] for subgraph in choice.subgraphs]
-        if choice.fuses:
-            found = fuse_subgraphs(level.graph.labeled(choice.chosen), found)
+        found = fuse_subgraphs(level.graph.labeled(choice.chosen), choice.subgraphs, choice.kept)
         return level.limiter.split_all(found, choice.chosen, level.limits)
     launches = list(choice.launches) or _uncosted(level)
     key = digest(*decision_inputs(level), choice.chosen, launches)

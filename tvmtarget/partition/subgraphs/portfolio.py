@@ -15,7 +15,7 @@ to sites at random, 8 seeds):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -122,10 +122,10 @@ def _fused(labeled: LabeledGraph, launch_costs: Sequence[int]) -> Iterator[list[
     """Yield results of typed fusion; with three labels or more, of further variants until one meets the bound."""
     labels = labeled.labels
     yield (subgraphs := labeled.fused())
-    cheapest = _cheapest(launch_costs)
+    cheapest = _cheapest(labeled, launch_costs)
     least = _total_launch_cost(subgraphs, labels, launch_costs)
     is_alternating = len(labeled.distinct_labels) == 2  # then only the first label is a choice
-    if len(cheapest) < len(launch_costs) and not (is_alternating and labels[subgraphs[0][0]] in cheapest):
+    if len(cheapest) < len(labeled.distinct_labels) and not (is_alternating and labels[subgraphs[0][0]] in cheapest):
         yield (subgraphs := labeled.fused(cheapest))
         least = min(least, _total_launch_cost(subgraphs, labels, launch_costs))
     if len(labeled.distinct_labels) < 3 or labeled.graph.is_large:
@@ -143,7 +143,7 @@ def _fused_by_weight(
     labeled: LabeledGraph, launch_costs: Sequence[int], heights: Sequence[int]
 ) -> Iterator[list[list[int]]]:
     """Yield results of typed fusion by the launch cost ahead, from the end backwards, and of beam search."""
-    cheapest = _cheapest(launch_costs)
+    cheapest = _cheapest(labeled, launch_costs)
     yield typed_fusion(labeled, cheapest, heights)
     yield labeled.transposed.fused()[::-1]
     yield typed_fusion(labeled.transposed, cheapest, weight_ahead(labeled.transposed, launch_costs))[::-1]
@@ -152,8 +152,9 @@ def _fused_by_weight(
         yield found
 
 
-def _cheapest(launch_costs: Sequence[int]) -> frozenset[int]:
-    return frozenset(label for label, cost in enumerate(launch_costs) if cost == min(launch_costs))
+def _cheapest(labeled: LabeledGraph, launch_costs: Sequence[int]) -> frozenset[int]:
+    least = min((launch_costs[label] for label in labeled.distinct_labels), default=0)
+    return frozenset(label for label in labeled.distinct_labels if launch_costs[label] == least)
 
 
 def _starting_points(labeled: LabeledGraph, best: list[list[int]]) -> Iterator[list[list[int]]]:
@@ -177,12 +178,15 @@ def _edges_by_bytes(values: Values) -> list[tuple[int, int]]:
     return list(zip(starts, values.readers[has_producer][order].tolist(), strict=True))
 
 
-def fuse_subgraphs(labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]]) -> list[list[int]]:
+def fuse_subgraphs(
+    labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]], kept: Container[int] = ()
+) -> list[list[int]]:
     """Return the typed fusion of the quotient graph of subgraphs.
 
     Args:
         labeled: atoms without cycles, labeled with the number of their site.
         subgraphs: subgraphs as lists of atoms, in execution order.
+        kept: labels whose subgraphs stay as they are.
 
     Returns:
         Subgraphs as ascending lists of atoms, in execution order, each of which is several of the given ones.
@@ -190,7 +194,11 @@ def fuse_subgraphs(labeled: LabeledGraph, subgraphs: Sequence[Sequence[int]]) ->
     graph = labeled.graph
     owner = _owners(len(graph), subgraphs)
     quotient = graph_from_edges(len(subgraphs), owner[graph.starts], owner[graph.ends])
-    fused = typed_fusion(LabeledGraph(quotient, [labeled.labels[subgraph[0]] for subgraph in subgraphs]))
+    labels = [labeled.labels[subgraph[0]] for subgraph in subgraphs]
+    # What has a label of its own fuses with nothing.
+    first = max(labels, default=0) + 1
+    own = [first + number if label in kept else label for number, label in enumerate(labels)]
+    fused = typed_fusion(LabeledGraph(quotient, own))
     return [sorted(atom for number in group for atom in subgraphs[number]) for group in fused]
 
 
