@@ -80,6 +80,9 @@ FEW = 24
 # If no more labelings than this may be better than the best that was found, all of them are compared.
 BETTER = 10_000
 
+# Up to this many labelings, the cheapest without calls, have their calls bounded where several are returned.
+MAX_BOUNDS = 256
+
 # Up to this many candidates are repaired where atoms are not apart as required; of more, these are left out.
 MAX_REPAIRED = 64
 
@@ -172,6 +175,29 @@ class CostChooser:
             bound = search.run(is_bounded=is_bounded)
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
+
+    def below(self, level: Level, total: int, most: int) -> list[Assignment]:
+        """Return assignments that may cost less than a known plan.
+
+        Args:
+            level: the atoms and options of one system.
+            total: the time of that plan, in picoseconds.
+            most: the most assignments.
+
+        Returns:
+            Those of the lowest cost first; none if atoms are many, or their times are not known.
+        """
+        level = with_capacities(level, self.estimates)
+        matrix = cost_matrix_of(self.feasibility, self.estimates, level)
+        if len(level.atoms) > FEW or not matrix.is_known or matrix.shift or self.estimates.costs.doubt:
+            return []
+        coupled = coupled_atoms(level, self.coupled)
+        search = _Search(level, matrix.problem, coupled, self.feasibility.cache, self.detours)
+        launches: list[int] = search.problem.launches.tolist()
+        return [
+            Assignment(labels[coupled.owner].tolist(), None, launches, level.capacity)
+            for labels in search.below(total, most)
+        ]
 
 
 def with_capacities(level: Level, estimates: Estimates) -> Level:
@@ -340,18 +366,34 @@ class _Search:
 
     def compare_better(self) -> int | None:
         """Compare all labelings that may be better than the best one; return a lower bound, None if they are many."""
-
-        def keeps(rows: Ints) -> Bools:
-            kept = self.coupled.keeps(rows)
-            return kept if self.capacity is None else kept & self.capacity.fitting(rows)
-
         # Labelings that only detours make better are compared for the bound, if they are few.
         for saved in dict.fromkeys((self.most_saved, 0)):
-            better = labelings_below(self.problem, min(self.total + saved, _ENDLESS), BETTER, keeps)
+            better = labelings_below(self.problem, min(self.total + saved, _ENDLESS), BETTER, self._keeps)
             if better is not None:
                 self.consider(list(better))
                 return max(0, self.bound_of(better) + saved - self.most_saved) if len(self.labels) else None
         return None
+
+    def below(self, total: int, most: int) -> list[Ints]:
+        """Return the labelings of the lowest bounds, of those below some cost; none if they are too many."""
+        labelings = labelings_below(self.problem, total + self.most_saved, BETTER, self._keeps)
+        if labelings is None:
+            return []
+        totals, used = self._sums(labelings)
+        order = np.argsort(totals + used @ self.problem.launches, kind="stable")[:MAX_BOUNDS].tolist()
+        found = [(self._least(labelings[number], int(totals[number])), number) for number in order]
+        return [labelings[number] for bound, number in sorted(found)[:most] if bound < total]
+
+    def _least(self, labels: Ints, cost: int) -> int:
+        """Return what a labeling costs at least, however subgraphs are formed; `cost` is that of atoms and copies."""
+        saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
+        graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
+        weights: list[int] = self.problem.launches.tolist()
+        return cost - saved + least_weight(graph, weights)
+
+    def _keeps(self, rows: Ints) -> Bools:
+        kept = self.coupled.keeps(rows)
+        return kept if self.capacity is None else kept & self.capacity.fitting(rows)
 
     def consider(self, candidates: Sequence[Ints]) -> None:
         """Keep the best candidate if it is better than all before; of equal ones the first."""
@@ -424,24 +466,18 @@ class _Search:
 
         Those that may be better than the best one by this bound are considered again, with all methods.
         """
-        launches = self.problem.launches
-        weights: list[int] = launches.tolist()
-        labelings = labelings[self.coupled.keeps(labelings)]
-        if self.capacity is not None:
-            labelings = labelings[self.capacity.fitting(labelings)]
+        labelings = labelings[self._keeps(labelings)]
         totals, used = self._sums(labelings)
-        bounds = totals + used @ launches
+        bounds = totals + used @ self.problem.launches
         least, remaining = self.total, MAX_FORMED if len(self.problem.costs) <= SMALL else 0
         for number in np.argsort(bounds, kind="stable").tolist():
             if bounds[number] - self.most_saved >= (self.total if remaining else least):
                 break
-            labels = labelings[number]
-            saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
-            graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
-            bound = int(totals[number]) + least_weight(graph, weights)
-            least = min(least, bound - saved)
+            cost = int(totals[number])
+            bound = self._least(labelings[number], cost)
+            least = min(least, bound)
             if remaining and bound < self.total:
-                remaining -= self._form(labels, int(totals[number]))
+                remaining -= self._form(labelings[number], cost)
         return min(least, self.total)
 
     def _sums(self, rows: Ints) -> tuple[Ints, Bools]:

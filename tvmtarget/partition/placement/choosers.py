@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import JointSites
 
-__all__ = ["CachedChooser", "PinnedChooser", "choosers_for"]
+__all__ = ["CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
 
 # So many systems, at most, are called more often one at a time, beside all together.
 MAX_DETOURED = 4
@@ -73,16 +73,7 @@ def choosers_for(
         # Neither is always better: the joint choice does not know how many calls the systems will get.
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
-            pinned = PinnedChooser(joint.sites, program.body, by_cost, estimates, joint.least_time)
-            choosers.append(pinned)
-            # Levels form subgraphs with one cost of a call for each system, but calls of a system run different leaves.
-            if coupled.max_subgraphs or _uses_several_leaves_of_one(joint.sites.values()):
-                choosers.append(replace(pinned, subgraphs=joint.subgraphs))
-            each = (frozenset({path}) for path in sorted(joint.detoured)[:MAX_DETOURED])
-            for detoured in dict.fromkeys((joint.detoured, *each) if joint.detoured else ()):
-                choosers.append(replace(pinned, subgraphs=joint.subgraphs, detoured=detoured))
-            if _has_several_calls(joint):
-                choosers.append(replace(pinned, merges=True))
+            choosers += _choosers_of(joint, feasibility, estimates, by_cost, coupled)
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -95,6 +86,44 @@ def choosers_for(
     if sites is None:
         return choosers
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
+
+
+def next_choosers(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
+) -> Iterator[PinnedChooser]:
+    """Yield choosers of other sites where levels interact so that those of `choosers_for` may not be the best ones.
+
+    Args:
+        feasibility: which site can run which operation.
+        estimates: estimated times.
+        coupled: requests that couple operations.
+        total: the time of the best plan that is known, in picoseconds.
+
+    Yields:
+        Choosers; none in targets of one level, or if the program has more than a few operations.
+    """
+    from tvmtarget.partition.placement.by_cost import CostChooser
+    from tvmtarget.partition.placement.joint_levels import next_joint_sites
+
+    by_cost = CostChooser(feasibility, estimates, coupled, bounds=False)
+    for joint in next_joint_sites(feasibility, estimates, coupled, total):
+        yield from _choosers_of(joint, feasibility, estimates, by_cost, coupled)
+
+
+def _choosers_of(
+    joint: JointSites, feasibility: Feasibility, estimates: Estimates, by_cost: Chooser, coupled: CoupledOps
+) -> Iterator[PinnedChooser]:
+    """Yield the ways to form calls of systems for leaves that are chosen together."""
+    pinned = PinnedChooser(joint.sites, feasibility.program.body, by_cost, estimates, joint.least_time)
+    yield pinned
+    # Levels form subgraphs with one cost of a call for each system, but calls of a system run different leaves.
+    if coupled.max_subgraphs or _uses_several_leaves_of_one(joint.sites.values()):
+        yield replace(pinned, subgraphs=joint.subgraphs)
+    each = (frozenset({path}) for path in sorted(joint.detoured)[:MAX_DETOURED])
+    for detoured in dict.fromkeys((joint.detoured, *each) if joint.detoured else ()):
+        yield replace(pinned, subgraphs=joint.subgraphs, detoured=detoured)
+    if _has_several_calls(joint):
+        yield replace(pinned, merges=True)
 
 
 def _uses_several_leaves_of_one(sites: Iterable[str]) -> bool:

@@ -6,7 +6,7 @@ the drivers between them copy, which is exact as long as each system gets one su
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,18 +18,20 @@ from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.feasibility import Feasibility
-from tvmtarget.partition.placement.level import level_of
+from tvmtarget.partition.placement.level import Assignment, Level, level_of
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
 
-__all__ = ["JointSites", "joint_sites"]
+__all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 
 # More leaves are decided level by level only, because tables of copies grow with their square. So are programs of more
 # operations: a system gets many calls there, which the joint choice does not know.
 MAX_LEAVES, MAX_OPS = 24, 2000
 
-
 # More table entries, of operations and leaves, are not bounded: steps of the dual take longer than all else there.
 MAX_BOUNDED = 4000
+
+# Joint choices that are compared beside the best one where systems get several calls.
+MAX_NEXT = 8
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,64 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         The leaves and a lower bound; None where leaves or operations are too many, or atoms fit none.
     """
     program = feasibility.program
-    leaves = feasibility.leaves
-    if len(leaves) > MAX_LEAVES or len(program.top) > MAX_OPS:
+    if not _is_decided_jointly(feasibility):
         return None
+    bounds = len(program.top) * len(feasibility.leaves) <= MAX_BOUNDED and not program.reserved
     try:
-        level = level_of(program, feasibility, program.topology[""], program.top, leaves)
-        bounds = len(program.top) * len(leaves) <= MAX_BOUNDED and not program.reserved
-        sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
-        detours = Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
+        level = _level_of_leaves(feasibility)
+        detours = _detours(feasibility, estimates, level)
         choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)
     except InfeasibleError:
         return None
+    return _joint_sites(feasibility, estimates, level, detours, choice)
+
+
+def next_joint_sites(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
+) -> Iterator[JointSites]:
+    """Yield other leaves of all operations that may give a better plan, the most promising ones first.
+
+    Systems that get several calls copy more than the joint choice counts, so that the leaves which it prefers may not
+    be the best ones.
+
+    Args:
+        feasibility: which leaf can run which operation.
+        estimates: times of operations, calls and copies.
+        coupled: requests that couple operations.
+        total: the time of the best plan that is known, in picoseconds.
+
+    Yields:
+        The leaves; none where programs are too large to compare all choices.
+    """
+    if not _is_decided_jointly(feasibility):
+        return
+    level = _level_of_leaves(feasibility)
+    detours = _detours(feasibility, estimates, level)
+    for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, MAX_NEXT):
+        yield _joint_sites(feasibility, estimates, level, detours, choice)
+
+
+def _is_decided_jointly(feasibility: Feasibility) -> bool:
+    return len(feasibility.leaves) <= MAX_LEAVES and len(feasibility.program.top) <= MAX_OPS
+
+
+def _level_of_leaves(feasibility: Feasibility) -> Level:
+    program = feasibility.program
+    return level_of(program, feasibility, program.topology[""], program.top, feasibility.leaves)
+
+
+def _detours(feasibility: Feasibility, estimates: Estimates, level: Level) -> Detours:
+    program = feasibility.program
+    sizes = [estimates.nbytes(type_) or 0 for type_ in program.dataflow(program.top[:1]).types]
+    return Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
+
+
+def _joint_sites(
+    feasibility: Feasibility, estimates: Estimates, level: Level, detours: Detours, choice: Assignment
+) -> JointSites:
+    body = feasibility.program.body
     sites = {
-        program.body[index].source: level.options[option].path
+        body[index].source: level.options[option].path
         for atom, option in zip(level.atoms, choice.chosen, strict=True)
         if level.options[option] is not level.site
         for index in atom
@@ -87,7 +134,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         problem = cost_matrix_of(feasibility, estimates, level).problem
         helpful = detours.helpful(problem, np.array(choice.chosen))
     subgraphs = (
-        frozenset(program.body[index].source for index in level.calls(group))
+        frozenset(body[index].source for index in level.calls(group))
         for group in subgraphs_of_level(level, choice, feasibility.cache)
     )
     return JointSites(sites, choice.least_time, tuple(subgraphs), helpful)
