@@ -14,6 +14,7 @@ from itertools import cycle
 import numpy as np
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
@@ -30,7 +31,7 @@ from tvmtarget.partition.placement.energy import (
 )
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.lagrangian import PricedLabelings, Prices, priced_labelings
-from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option
+from tvmtarget.partition.placement.level import Assignment, Level, by_preference, first_option, level_of
 from tvmtarget.partition.placement.local_search import SubgraphMoves, mixtures, neighboring_labelings, paired
 from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
@@ -126,6 +127,7 @@ class CostChooser:
         self.coupled = coupled or CoupledOps()
         self.bounds = bounds
         self.detours = detours
+        self._body_costs: dict[tuple[str, int, int], int] = {}
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -145,13 +147,63 @@ class CostChooser:
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
         level = with_capacities(level, self.estimates)
-        matrix = cost_matrix_of(self.feasibility, self.estimates, level)
-        choice = self.best(level, matrix)
+        choice = self.best(level, self.matrix(level))
         if not self.estimates.costs.doubt:
             return choice
-        trusted = _best_single_site(level, matrix.problem)
-        doubted = self.best(level, cost_matrix_of(self.feasibility, self.estimates, level, trusted))
+        trusted = _best_single_site(level, self.matrix(level).problem)
+        doubted = self.best(level, self.matrix(level, trusted))
         return replace(choice, chosen=doubted.chosen)
+
+    def matrix(self, level: Level, trusted: Site | None = None) -> CostMatrix:
+        """Return the labeling problem of a level.
+
+        Args:
+            level: the atoms and options of one system.
+            trusted: as for `cost_matrix_of`.
+
+        Returns:
+            The problem, in which the bodies that a driver may run cost what they take if they are assigned alone.
+        """
+        costs = {}
+        if level.has_driver_option:
+            driven = np.flatnonzero(level.allowed[:, -1]).tolist()
+            costs = {index: self._body_cost(level, index) for index, *_ in map(level.atoms.__getitem__, driven)}
+        return cost_matrix_of(self.feasibility, self.estimates, level, trusted, costs)
+
+    def body_level(self, level: Level, calls: tuple[int, ...]) -> Level:
+        """Return what is to be decided in a body that the driver of a level runs.
+
+        Args:
+            level: the level around the body.
+            calls: the operations of the body.
+
+        Returns:
+            A level of the same site, whose options are leaves where those of the level around it are.
+
+        Raises:
+            InfeasibleError: if operations that stay together fit no option.
+        """
+        options = self.feasibility.options_of_bodies(level.site)
+        if not any(option.is_system for option in level.options if option is not level.site):
+            options = tuple(leaf for option in options for leaf in self.feasibility.leaves_below(option))
+        return level_of(self.estimates.program, self.feasibility, level.site, calls, options)
+
+    def _body_cost(self, level: Level, index: int) -> int:
+        """Return what the bodies of an operation take that the driver of a level runs; 0 where that is not known."""
+        key = level.site.path, len(level.options), index
+        if key not in self._body_costs:
+            program = self.estimates.program
+            runs, total = float(expected_body_runs(program.op(index))), 0
+            for scope in program.bodies[index]:
+                with suppress(InfeasibleError):
+                    inner = self.body_level(level, tuple(scope.calls))
+                    matrix = self.matrix(inner)
+                    if inner.atoms and matrix.is_known and not matrix.shift:
+                        search = _Search(inner, matrix.problem, coupled_atoms(inner, self.coupled))
+                        search.run(is_bounded=False)
+                        total += search.total if len(search.labels) else 0
+            self._body_costs[key] = round(total * runs)
+        return self._body_costs[key]
 
     def best(self, level: Level, matrix: CostMatrix) -> Assignment:
         """Choose a site for every atom by known costs.
@@ -188,7 +240,7 @@ class CostChooser:
             Those of the lowest cost first; none if atoms are many, or their times are not known.
         """
         level = with_capacities(level, self.estimates)
-        matrix = cost_matrix_of(self.feasibility, self.estimates, level)
+        matrix = self.matrix(level)
         if len(level.atoms) > FEW or not matrix.is_known or matrix.shift or self.estimates.costs.doubt:
             return []
         coupled = coupled_atoms(level, self.coupled)

@@ -181,9 +181,7 @@ class CachedChooser:
             or estimates.costs.doubt
         ):
             return self.choose(level)
-        from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
-
-        matrix = cost_matrix_of(feasibility, estimates, level)
+        matrix = self.choose.matrix(level)
         arrays = (getattr(matrix.problem, field.name) for field in fields(matrix.problem))
         key = digest(*decision_inputs(level), *arrays, matrix.penalty, matrix.shift, matrix.is_known)
         found = feasibility.cache.find("choices of sites", key, lambda: self.choose.best(level, matrix))

@@ -52,7 +52,11 @@ class CostMatrix:
 
 
 def cost_matrix_of(
-    feasibility: Feasibility, estimates: Estimates, level: Level, trusted: Site | None = None
+    feasibility: Feasibility,
+    estimates: Estimates,
+    level: Level,
+    trusted: Site | None = None,
+    body_costs: Mapping[int, int] | None = None,
 ) -> CostMatrix:
     """Return the labeling problem of a level.
 
@@ -61,6 +65,8 @@ def cost_matrix_of(
         estimates: times of operations, calls and copies.
         level: the atoms and options of one system.
         trusted: the option whose estimates are exact; all others count with their error added. None adds no errors.
+        body_costs: what the bodies take that the driver of the level may run, in picoseconds, by operation, where that
+            is known better than by the least time of each operation in them.
 
     Returns:
         The problem; its labels are the options.
@@ -90,6 +96,9 @@ def cost_matrix_of(
     # The level's own site, its driver, is the last option: calling it takes no time.
     min_launch = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
     known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
+    for atom, (index, *_) in enumerate(level.atoms) if body_costs else ():
+        if cost := (body_costs or {}).get(index):
+            known[atom, -1] = max(known[atom, -1], cost >> shift)
     known += np.array(
         [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
     )

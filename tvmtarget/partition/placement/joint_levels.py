@@ -7,6 +7,7 @@ the drivers between them copy, which is exact as long as each system gets one su
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ class JointSites:
     """The leaves of all operations, chosen together.
 
     Attributes:
-        sites: paths of leaves by operation name, without operations whose regions a driver runs.
+        sites: paths of leaves by operation name; the root for operations whose bodies its driver runs.
         least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
         subgraphs: the operations of each subgraph of a leaf, by name, in execution order.
         detoured: paths of the systems of which more calls may save copies (`detours.py`).
@@ -76,7 +77,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)
     except InfeasibleError:
         return None
-    return _joint_sites(feasibility, estimates, level, detours, choice)
+    return _joint_sites(feasibility, estimates, coupled, level, detours, choice)
 
 
 def next_joint_sites(
@@ -98,10 +99,13 @@ def next_joint_sites(
     """
     if not _is_decided_jointly(feasibility):
         return
-    level = _level_of_leaves(feasibility)
+    try:
+        level = _level_of_leaves(feasibility)
+    except InfeasibleError:
+        return
     detours = _detours(feasibility, estimates, level)
     for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, MAX_NEXT):
-        yield _joint_sites(feasibility, estimates, level, detours, choice)
+        yield _joint_sites(feasibility, estimates, coupled, level, detours, choice)
 
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
@@ -120,15 +124,15 @@ def _detours(feasibility: Feasibility, estimates: Estimates, level: Level) -> De
 
 
 def _joint_sites(
-    feasibility: Feasibility, estimates: Estimates, level: Level, detours: Detours, choice: Assignment
+    feasibility: Feasibility,
+    estimates: Estimates,
+    coupled: CoupledOps,
+    level: Level,
+    detours: Detours,
+    choice: Assignment,
 ) -> JointSites:
     body = feasibility.program.body
-    sites = {
-        body[index].source: level.options[option].path
-        for atom, option in zip(level.atoms, choice.chosen, strict=True)
-        if level.options[option] is not level.site
-        for index in atom
-    }
+    sites = _sites_of(feasibility, estimates, coupled, level, choice)
     helpful = frozenset[str]()
     if detours.systems:
         problem = cost_matrix_of(feasibility, estimates, level).problem
@@ -138,3 +142,19 @@ def _joint_sites(
         for group in subgraphs_of_level(level, choice, feasibility.cache)
     )
     return JointSites(sites, choice.least_time, tuple(subgraphs), helpful)
+
+
+def _sites_of(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, level: Level, choice: Assignment
+) -> dict[str, str]:
+    """Return the sites of the operations of a level, and of those in bodies that its driver runs."""
+    program, sites = feasibility.program, dict[str, str]()
+    choose = CostChooser(feasibility, estimates, coupled, bounds=False)
+    for atom, option in zip(level.atoms, choice.chosen, strict=True):
+        sites |= {program.body[index].source: level.options[option].path for index in atom}
+        # The leaves of each body are chosen together, too.
+        for scope in program.bodies[atom[0]] if level.options[option] is level.site else ():
+            with suppress(InfeasibleError):
+                inner = choose.body_level(level, tuple(scope.calls))
+                sites |= _sites_of(feasibility, estimates, coupled, inner, choose(inner))
+    return sites
