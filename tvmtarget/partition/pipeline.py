@@ -754,32 +754,35 @@ def best_candidate(
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)
     if sites is None and options.objective == "latency":
-        best = _with_next_sites(best, coupled)
+        best = _improved_levels(best, coupled)
     # Only the plan that is returned has to be proven.
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
     return best
 
 
-def _with_next_sites(best: Decomposition, coupled: CoupledOps) -> Decomposition:
-    """Return the best plan where levels interact so that other sites than those of the best bound may be better."""
+def _improved_levels(best: Decomposition, coupled: CoupledOps) -> Decomposition:
+    """Return the best plan found where levels interact: other sites than those of the best bound may be better."""
     prediction, estimates = best.prediction, best.estimates
     is_nested = any(option.is_system for option in best.topology.options(""))
     if estimates is None or prediction is None or prediction.lower_bound is None or not is_nested:
         return best
-    if prediction.total <= prediction.lower_bound or best.program.bodies:
-        return best
-    for choose in next_choosers(best.feasibility, estimates, coupled, prediction.total):
-        try:
-            candidate = partition(Candidate(best.request, best.feasibility, estimates, choose))
-        except CapacityError:
-            continue
-        assert candidate.root is not None
-        root = replace(candidate.root, least_time=prediction.lower_bound)
-        other = run_stages(replace(candidate, root=root))
-        is_valid = _keeps(other, coupled.colocation) and _is_within_limits(other, coupled)
-        if is_valid and other.is_no_worse_than(best) and other.rank < best.rank:
-            best = other
+    if prediction.total > prediction.lower_bound:
+        for choose in next_choosers(best.feasibility, estimates, coupled, prediction.total):
+            best = _better_of(best, choose, coupled)
     return best
+
+
+def _better_of(best: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition:
+    """Return the plan of a chooser if it is better and keeps what couples operations."""
+    try:
+        candidate = partition(Candidate(best.request, best.feasibility, best.estimates, choose))
+    except CapacityError:
+        return best
+    assert candidate.root is not None
+    assert best.prediction is not None
+    other = run_stages(replace(candidate, root=replace(candidate.root, least_time=best.prediction.lower_bound)))
+    is_valid = _keeps(other, coupled.colocation) and _is_within_limits(other, coupled)
+    return other if is_valid and other.is_no_worse_than(best) and other.rank < best.rank else best
 
 
 # Stages: once for a candidate

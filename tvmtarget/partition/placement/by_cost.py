@@ -377,10 +377,10 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total and len(problem.costs) <= LARGE:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                bound = max(bound, self._dual_bound(ascent or DualAscent(problem), self.total, graph) - self.most_saved)
+                bound = max(bound, self._dual_bound(ascent or DualAscent(problem, self.detours), self.total, graph))
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
-                    bound = max(bound, self._bound_within_capacity(self.prices, graph) - self.most_saved)
+                    bound = max(bound, self._bound_within_capacity(self.prices, graph))
         if self.capacity is not None and not len(self.labels):
             self.consider_within(self.capacity)
         return bound
@@ -394,7 +394,7 @@ class _Search:
         problem = self.problem
         if len(problem.launches) <= 2 or not SMALL < len(problem.costs) <= LARGE:
             return [], None
-        ascent = DualAscent(problem)
+        ascent = DualAscent(problem, self.detours)
         if ascent.steps < FEWEST_STEPS:
             return [], ascent
         ascent.climb(min(START_STEPS, ascent.steps * 3 // 4))
@@ -407,7 +407,7 @@ class _Search:
         problem = self.problem
         paid = int(prices.costs[np.arange(len(self.labels)), self.labels].sum())
         priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
-        return self._dual_bound(DualAscent(priced), self.total + paid, graph) - prices.most
+        return self._dual_bound(DualAscent(priced, self.detours), self.total + paid, graph) - prices.most
 
     def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None) -> int:
         """Return a lower bound, with calls on paths through a graph; `total` is the cost of the best labeling."""

@@ -123,7 +123,8 @@ def _choosers_of(
     for detoured in dict.fromkeys((joint.detoured, *each) if joint.detoured else ()):
         yield replace(pinned, subgraphs=joint.subgraphs, detoured=detoured)
     if _has_several_calls(joint):
-        yield replace(pinned, merges=True)
+        merging = replace(pinned, merges=True)
+        yield from (merging, replace(pinned, frees=True), replace(merging, frees=True))
 
 
 def _uses_several_leaves_of_one(sites: Iterable[str]) -> bool:
@@ -204,6 +205,7 @@ class PinnedChooser:
             divide where all of the leaves are kept; None forms all subgraphs by the cost of their calls.
         detoured: paths of systems that are called anew for each of these subgraphs.
         merges: call each system as seldom as possible, as each call copies again what it reads.
+        frees: keep operations in the same child of the root alone, and choose anew below for each call of it.
     """
 
     sites: Mapping[str, str]
@@ -214,6 +216,7 @@ class PinnedChooser:
     subgraphs: tuple[frozenset[str], ...] | None = None
     detoured: frozenset[str] = frozenset()
     merges: bool = False
+    frees: bool = False
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -224,6 +227,8 @@ class PinnedChooser:
         Returns:
             An assignment; its lower bound holds for all assignments, not only for those that keep the leaves.
         """
+        if self.frees and level.site.path:
+            return replace(self.choose(level), least_time=None)
         allowed = level.allowed.copy()
         for number, atom in enumerate(level.atoms):
             leaves = {self.sites.get(self.body[index].source) for index in atom}

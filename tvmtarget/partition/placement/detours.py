@@ -69,6 +69,21 @@ class Detours:
         """
         return sum(self._saved_by(problem, labels, system) for system in self.systems)
 
+    def saved_by(self, cost_index: int, own: int, readers: frozenset[int], is_live_out: bool) -> int:
+        """Return what one value saves at most.
+
+        Args:
+            cost_index: as in `LabelingProblem`.
+            own: the label of its producer.
+            readers: the labels of its readers.
+            is_live_out: whether it must end up at home.
+
+        Returns:
+            Picoseconds.
+        """
+        size = self.sizes[cost_index]
+        return sum(system.saved(size, own, readers, is_live_out) for system in self.systems)
+
     def helpful(self, problem: LabelingProblem, labels: Ints) -> frozenset[str]:
         """Return the systems of which more calls may save copies under a labeling.
 

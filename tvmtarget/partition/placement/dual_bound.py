@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import Ints, renumbered
+from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
@@ -47,13 +48,14 @@ class DualAscent:
 
     Args:
         problem: a labeling problem.
+        detours: what values may save, with which the bound holds for the plans of nested trees.
 
     Attributes:
         bound: a cost that no labeling goes below; 0 where the problem is too large.
         steps: how many steps are left.
     """
 
-    def __init__(self, problem: LabelingProblem) -> None:
+    def __init__(self, problem: LabelingProblem, detours: Detours | None = None) -> None:
         kinds = len(problem.pair_costs) * problem.pair_costs.shape[-1] << problem.pair_costs.shape[-1]
         if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
             problem = problem.relaxed()
@@ -67,7 +69,7 @@ class DualAscent:
         costs = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max)
         self._most = energy.total(costs.argmin(axis=1)) + int(problem.launches.sum())
         self._unary: _Floats = costs.T.astype(np.float64)
-        self._parts = [_Part(problem, energy, edges, sets) for edges, sets in _edges_by_sets(energy)]
+        self._parts = [_Part(problem, energy, *part, detours) for part in _edges_by_sets(energy)]
         for part in self._parts:
             part.exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
@@ -92,7 +94,8 @@ class DualAscent:
         if not len(calls.producer):
             return
         every = np.arange(len(calls.producer))
-        self._parts.append(_Part(self.problem, calls, every, _sets(calls.pair_costs.shape[-1], 1), has_copies=False))
+        sets = _sets(calls.pair_costs.shape[-1], 1)
+        self._parts.append(_Part(self.problem, calls, every, sets, are_values=False))
         self._parts[-1].exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
 
@@ -233,7 +236,14 @@ class _Part:
     """
 
     def __init__(
-        self, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, *, has_copies: bool = True
+        self,
+        problem: LabelingProblem,
+        energy: Energy,
+        edges: Ints,
+        sets: Bools,
+        detours: Detours | None = None,
+        *,
+        are_values: bool = True,
     ) -> None:
         width = sets.shape[1]
         position = np.full(len(energy.producer), -1, dtype=np.int64)
@@ -244,7 +254,11 @@ class _Part:
         self.sets = [np.flatnonzero(members).tolist() for members in sets]
         has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
         firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
-        tables = _tables(problem, energy, edges[firsts], sets, has_readers[firsts], has_copies=has_copies)
+        tables = _tables(energy, edges[firsts], sets, has_readers[firsts])
+        if are_values and problem.domain_memory.size:
+            _subtract_shared(tables, problem, energy, edges[firsts], sets, has_readers[firsts])
+        if are_values and detours is not None and detours.systems:
+            _subtract_savings(tables, problem, energy, edges[firsts], sets, detours)
         cost = np.moveaxis(tables, 0, 2)[:, :, kinds]
         # Without a producer the source is known: all other rows are out of the question.
         fixed = np.flatnonzero(energy.producer[edges] < 0)
@@ -333,33 +347,56 @@ class _Part:
 def _kinds_of_tables(energy: Energy, edges: Ints, has_readers: Bools) -> tuple[Ints, Ints]:
     """Return the position of the first edge of each kind, and the kind of every edge; edges of one have equal costs."""
     fixed = energy.fixed[edges] @ (1 << np.arange(energy.fixed.shape[1]))
-    keys = (2 * energy.cost_index[edges] + has_readers << energy.fixed.shape[1]) + fixed
+    ends = 2 * has_readers + (energy.producer[edges] >= 0)
+    keys = (4 * energy.cost_index[edges] + ends << energy.fixed.shape[1]) + fixed
     _, firsts, kinds = np.unique(keys, return_index=True, return_inverse=True)
     return firsts, kinds
 
 
-def _tables(
-    problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools, *, has_copies: bool
-) -> _Floats:
-    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in.
-
-    With `has_copies`, edges are values, and copies of one share links.
-    """
-    reached = np.where(has_readers[:, None, None], sets[None], False) | energy.fixed[edges][:, None]
+def _tables(energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> _Floats:
+    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in."""
     pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
+    reached = _reached(energy, edges, sets, has_readers)
     tables: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
-    if not has_copies or not problem.domain_memory.size:
-        return tables
-    # What copies that share links pay more than once.
+    return tables
+
+
+def _reached(energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> Bools:
+    """Return the groups that edges lead to, by edge and set of groups that their readers are in."""
+    return np.where(has_readers[:, None, None], sets[None], False) | energy.fixed[edges][:, None]
+
+
+def _subtract_shared(
+    tables: _Floats, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools
+) -> None:
+    """Subtract from the costs of values what copies that share links pay more than once."""
     size = problem.pair_costs.shape[-1]
     shape = len(edges), size, len(sets)
+    reached = _reached(energy, edges, sets, has_readers)[:, None, :, :size]
     excess = problem.overcharge(
         np.broadcast_to(problem.cost_index[edges][:, None, None], shape).ravel(),
         np.broadcast_to(np.arange(size)[None, :, None], shape).ravel(),
-        np.broadcast_to(reached[:, None, :, :size], (*shape, size)).reshape(-1, size),
+        np.broadcast_to(reached, (*shape, size)).reshape(-1, size),
     )
     tables[:, :size] -= excess.reshape(shape)
-    return tables
+
+
+def _subtract_savings(
+    tables: _Floats, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, detours: Detours
+) -> None:
+    """Subtract from the costs of values what they may save by detours, which depends on their groups alone."""
+    labels = {domain: label for label, domain in reversed([*enumerate(problem.domains.tolist())])}
+    # Sets with groups that no label is in cannot occur.
+    readers = [np.flatnonzero(members).tolist() for members in sets]
+    known = [(number, groups) for number, groups in enumerate(readers) if labels.keys() >= set(groups)]
+    for row, edge in enumerate(edges.tolist()):
+        if problem.producer[edge] < 0:
+            continue
+        is_live_out, cost_index = bool(problem.is_live_out[edge]), int(energy.cost_index[edge])
+        for domain, own in labels.items():
+            for number, groups in known:
+                others = frozenset(labels[group] for group in groups)
+                tables[row, domain, number] -= detours.saved_by(cost_index, own, others, is_live_out)
 
 
 class _ColumnSum:
