@@ -37,7 +37,7 @@ from tvmtarget.partition.placement.maxflow import Budget
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity, capacity_of
 from tvmtarget.partition.plan_cache import PlanCache, digest
 from tvmtarget.partition.subgraphs.forming import best_subgraphs, quick_subgraphs
-from tvmtarget.partition.subgraphs.lower_bound import least_weight
+from tvmtarget.partition.subgraphs.lower_bound import fewest_by_label, least_weight
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, LabeledGraph
 from tvmtarget.target.topology import Site
 
@@ -437,10 +437,15 @@ class _Search:
         return [labelings[number] for bound, number in sorted(found)[:most] if bound < total]
 
     def _least(self, labels: Ints, cost: int) -> int:
-        """Return what a labeling costs at least, however subgraphs are formed; `cost` is that of atoms and copies."""
+        """Return what a labeling costs at least, however subgraphs are formed; `cost` is that of atoms and copies.
+
+        It is endless if the labeling needs more subgraphs than it may have.
+        """
         saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
         graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
         weights: list[int] = self.problem.launches.tolist()
+        if self.coupled.most and self.coupled.exceeds(fewest_by_label(graph)):
+            return _ENDLESS
         return cost - saved + least_weight(graph, weights)
 
     def _keeps(self, rows: Ints) -> Bools:

@@ -7,7 +7,7 @@ meets or not: labelings that do not are left out where all are compared, and rep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -70,6 +70,9 @@ class CoupledAtoms:
         Returns:
             A problem in which equal labels cost what they cost in `problem`.
         """
+        return self._without_unused(self._merged(problem))
+
+    def _merged(self, problem: LabelingProblem) -> LabelingProblem:
         if not self.is_merged:
             return problem
         count = int(self.owner.max()) + 1
@@ -84,6 +87,15 @@ class CoupledAtoms:
             producer=producer,
             readers=self.owner[problem.readers],
         )
+
+    def _without_unused(self, problem: LabelingProblem) -> LabelingProblem:
+        """Return a problem without the labels that may have no subgraph, where atoms may have another one."""
+        unused = [mask for mask, most in self.most if not most]
+        if not unused:
+            return problem
+        allowed = problem.allowed & ~np.any(unused, axis=0)
+        allowed = np.where(allowed.any(axis=1, keepdims=True), allowed, problem.allowed)
+        return replace(problem, allowed=allowed, costs=np.where(allowed, problem.costs, 0))
 
     def all_of(self, flags: Bools) -> Bools:
         """Return which flags all atoms of each variable have.
@@ -119,7 +131,7 @@ class CoupledAtoms:
         return replace(capacity, atoms=pairs // count, owned=pairs % count, ops=tuple(ops))
 
     def keeps(self, rows: Ints) -> Bools:
-        """Return which labelings have different labels where they must.
+        """Return which labelings have different labels where they must, and not too many labels of limited subgraphs.
 
         Args:
             rows: labelings, one per row; of the first variables at least.
@@ -130,6 +142,10 @@ class CoupledAtoms:
         kept = np.ones(len(rows), dtype=np.bool_)
         for first, second in (pair for pair in self.apart if pair[1] < rows.shape[1]):
             kept &= rows[:, first] != rows[:, second]
+        for mask, most in self.most:
+            # Each label in use has a subgraph.
+            used = sum((rows == label).any(axis=1).astype(np.int64) for label in np.flatnonzero(mask).tolist())
+            kept &= used <= most
         return kept
 
     def separated(self, problem: LabelingProblem, labels: Ints) -> Ints:
@@ -181,8 +197,20 @@ class CoupledAtoms:
         """
         if not self.most:
             return False
-        counts = Counter(labels)
-        return any(sum(counts[label] for label in np.flatnonzero(mask).tolist()) > most for mask, most in self.most)
+        return self.exceeds(Counter(labels))
+
+    def exceeds(self, counts: Mapping[int, int]) -> bool:
+        """Return whether some labels have more subgraphs than they may.
+
+        Args:
+            counts: the number of subgraphs by label.
+
+        Returns:
+            True if a limit is exceeded.
+        """
+        return any(
+            sum(counts.get(label, 0) for label in np.flatnonzero(mask).tolist()) > most for mask, most in self.most
+        )
 
 
 def with_scarce_calls(launches: Ints, limited: Bools, atoms: int) -> Ints:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tvmtarget.partition.subgraphs.typed_fusion import LabeledGraph
 
-__all__ = ["least_sequence_weight", "least_total", "least_weight", "lower_bound", "weight_ahead"]
+__all__ = ["fewest_by_label", "least_sequence_weight", "least_total", "least_weight", "lower_bound", "weight_ahead"]
 
 
 def lower_bound(labeled: LabeledGraph, achieved: int | None = None) -> int:
@@ -70,13 +70,25 @@ def least_weight(labeled: LabeledGraph, weights: Sequence[int]) -> int:
     """
     if not labeled.labels:
         return 0
-    entries = dict(enumerate(_entries_per_label(labeled)))
-    fewest = {label: max(1, entries[label]) for label in labeled.distinct_labels}
+    fewest = fewest_by_label(labeled)
     more = max(0, lower_bound(labeled) - sum(fewest.values())) * min(weights[label] for label in fewest)
     return max(
         sum(weights[label] * count for label, count in fewest.items()) + more,
         *(least_total(one.labels, weight_ahead(one, weights), weights) for one in (labeled, labeled.transposed)),
     )
+
+
+def fewest_by_label(labeled: LabeledGraph) -> dict[int, int]:
+    """Bound the number of subgraphs of each label in any acyclic partition from below.
+
+    Args:
+        labeled: graph without cycles whose vertices are labeled with sites.
+
+    Returns:
+        Numbers by label, of the labels that occur.
+    """
+    entries = _entries_per_label(labeled)
+    return {label: max(1, entries[label]) for label in labeled.distinct_labels}
 
 
 def weight_ahead(labeled: LabeledGraph, weights: Sequence[int]) -> list[int]:
