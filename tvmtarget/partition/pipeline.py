@@ -64,7 +64,7 @@ from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import Outlined, outline
 from tvmtarget.partition.partition_node import PartitionNode
-from tvmtarget.partition.placement.choosers import CachedChooser, choosers_for, next_choosers
+from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, choosers_for, next_choosers
 from tvmtarget.partition.placement.colocation import (
     Colocation,
     ExcludedSites,
@@ -100,6 +100,9 @@ MAX_LIMIT_ROUNDS = 16
 
 # `improved_colocation`: the number of moves to try, and the number of operations above which none are tried.
 MAX_MOVES, MOVABLE = 16, 1000
+
+# `_improved_stream`: moves that are tried, and the number of operations above which none are.
+MAX_STREAM_MOVES, MAX_STREAMED = 96, 24
 
 # `within_memory`: rounds of moving what does not fit out of memories, and plans with less room for values.
 MAX_MEMORY_ROUNDS, MAX_ROOM_ROUNDS = 16, 5
@@ -753,8 +756,8 @@ def best_candidate(
     moved = [plan.moved_from(sites or {}) for plan in plans]
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)
-    if sites is None and options.objective == "latency":
-        best = _improved_levels(best, coupled)
+    if sites is None:
+        best = (_improved_levels if options.objective == "latency" else _improved_stream)(best, coupled)
     # Only the plan that is returned has to be proven.
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
     return best
@@ -770,6 +773,38 @@ def _improved_levels(best: Decomposition, coupled: CoupledOps) -> Decomposition:
         for choose in next_choosers(best.feasibility, estimates, coupled, prediction.total):
             best = _better_of(best, choose, coupled)
     return best
+
+
+def _improved_stream(best: Decomposition, coupled: CoupledOps) -> Decomposition:
+    """Move subgraphs and operations while inputs of a stream take less: load is balanced at the root alone.
+
+    At most MAX_STREAM_MOVES moves are tried, in small programs on nested trees.
+    """
+    estimates, is_nested = best.estimates, any(option.is_system for option in best.topology.options(""))
+    if estimates is None or best.throughput is None or not is_nested or len(best.program.body) > MAX_STREAMED:
+        return best
+    by_cost = CachedChooser.of(best.feasibility, estimates)
+    untried = _moved_sites(best)
+    for _ in range(MAX_STREAM_MOVES):
+        sites = next(untried, None)
+        if sites is None:
+            break
+        other = _better_of(best, PinnedChooser(sites, best.program.body, by_cost, estimates), coupled)
+        if other is not best:
+            best, untried = other, _moved_sites(other)
+    return best
+
+
+def _moved_sites(plan: Decomposition) -> Iterator[Mapping[str, str]]:
+    """Yield the sites of a plan with one subgraph, then one operation, on each other leaf that supports it."""
+    sites, names = plan.sites(), [call.source for call in plan.program.body]
+    for calls in dict.fromkeys(
+        [*(record.calls for record in plan.subgraphs), *((index,) for index in plan.program.top)]
+    ):
+        for leaf in plan.feasibility.leaves:
+            is_supported = all(plan.feasibility.unsupported_reason(index, leaf) is None for index in calls)
+            if is_supported and sites[names[calls[0]]] != leaf.path:
+                yield {**sites, **{names[index]: leaf.path for index in calls}}
 
 
 def _better_of(best: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition:

@@ -162,6 +162,21 @@ class CachedChooser:
 
     choose: CostChooser
 
+    @classmethod
+    def of(cls, feasibility: Feasibility, estimates: Estimates) -> CachedChooser:
+        """Return a chooser by cost without a bound.
+
+        Args:
+            feasibility: which site can run which operation.
+            estimates: estimated times.
+
+        Returns:
+            The chooser.
+        """
+        from tvmtarget.partition.placement.by_cost import CostChooser
+
+        return cls(CostChooser(feasibility, estimates, bounds=False))
+
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
 
