@@ -587,3 +587,23 @@ def test_sequences_grow_though_a_body_states_their_first_length(target):
         expected = session.run(None, {name: np.asarray(value) for name, value in given.items()})
         for name, array in zip(("y", "z"), expected, strict=True):
             np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_the_driver_of_the_root_runs_bodies_where_that_is_best_for_all_leaves_together():
+    """In @a, each operation of the body is fast on one of two leaves, but copies between them take longer."""
+    module = tt.IRModule.from_onnx(random_program(4, 1, 1))
+    target = tt.Target.parse("[a=[a=numpy,h=numpy](host=@h),h=numpy](host=@h)")
+    system = target.targets[0].replace(memory=(tt.Memory(name="own", of=("a",)),))
+    fast = {"a/a": ("Tanh", "ReduceSum"), "a/h": ("Mul", "Neg", "Less"), "h": ()}
+    kinds = ("Tanh", "Neg", "Mul", "ReduceSum", "Less")
+    costs = Costs(
+        sites={"h": SiteCost(launch=1.0)},
+        links=(LinkCost("a/a", "a/h", 30.0, 1e9), LinkCost("a", "h", 7.0, 1e9)),
+        ops=tuple(
+            OpCost(site, op=kind, time=15.0 if site == "h" else 9.0 if kind in fast[site] else 90.0)
+            for site in fast
+            for kind in kinds
+        ),
+    )
+    plan = tt.decompose(module, target.replace(targets=(system, target.targets[1])), costs)
+    assert plan.prediction.total <= plan.what_if("*", "@h").prediction.total

@@ -323,3 +323,22 @@ def test_values_of_nested_bodies_count_while_they_run(where, values):
     plan = tt.decompose(module, tree(values), where=where)
     assert [(use.values, use.op) for use in memory_uses(plan)] == [(values, "relu")]
     assert on(plan, "b") == on(tt.decompose(module, tree(None), where=where), "b")
+
+
+def test_a_preference_yields_to_a_capacity_that_costs_state_for_a_leaf_of_a_system():
+    """The plan by preference keeps that capacity too: else it stays the best one, and its values never fit."""
+    weight = numpy_helper.from_array(np.ones((64, 64), dtype="float32"), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 64]) for name in "xy")
+    nodes = [helper.make_node("Relu", ["x"], ["r"], name="r"), helper.make_node("MatMul", ["r", "w"], ["y"], name="m")]
+    graph = helper.make_graph(nodes, "graph", [x], [y], [weight])
+    module = tt.IRModule.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    target = tt.Target.parse("[s=[npu=onnxruntime,h=numpy](host=@h),h=numpy](host=@h)")
+    system = target.targets[0].replace(memory=(tt.Memory(name="own", of=("npu",)),))
+    costs = Costs(
+        sites={"s/npu": SiteCost(capacity=20 << 10)},
+        links=(LinkCost("s/npu", "s/h", 1.0, 1e9),),
+        ops=tuple(OpCost(site, op=op, time=5.0) for op in ("Relu", "MatMul") for site in ("s/npu", "s/h", "h")),
+    )
+    where = {"r": "@s/npu", "m": "@s/npu?"}
+    plan = tt.decompose(module, target.replace(targets=(system, target.targets[1])), costs, where=where)
+    assert plan.sites() == {"r": "s/npu", "m": "s/h"}

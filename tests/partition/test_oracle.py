@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import TypeAlias
 
 import pytest
 from effort import examples
@@ -230,6 +231,96 @@ def test_plan_and_bound_allow_for_a_value_that_passes_between_two_calls_of_a_sys
     whole = tt.IRModule((inline_calls(parts.main, parts.by_name).function,))
     by_parts, plan = (tt.decompose(module, target, costs, where=where).prediction for module in (parts, whole))
     assert plan.lower_bound == by_parts.total == plan.total
+
+
+@pytest.mark.parametrize("most", [2, 1, 0])
+def test_the_bound_of_few_operations_counts_the_limit_of_subgraphs(most):
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Exp(%x) as "a"
+  %b: float32[4] = onnx.Log(%a) as "b"
+  %c: float32[4] = onnx.Sin(%b) as "c"
+  return %c
+}"""
+    times = {"gpu": {"Exp": 1, "Log": 900, "Sin": 2}, "cpu": {"Exp": 50, "Log": 1, "Sin": 60}}
+    ops = [{"match": {"op": op}, "site": site, "time": row[op]} for site, row in times.items() for op in row]
+    costs = {"schema": "tvmtarget.cost/1", "sites": {site: {"launch": 5} for site in times}, "ops": ops}
+    target = "[gpu=onnxruntime,cpu=numpy](host=@cpu)"
+    plan = tt.decompose(tt.IRModule.parse(text), target, costs, max_subgraphs={"gpu": most})
+    assert plan.prediction.lower_bound == plan.prediction.total
+
+
+# Targets, launches, links, and the time of each operation by leaf. The best choice of each leaf alone, or of the calls
+# of each system alone, is not the best plan: calls of a system copy again what they read.
+Ops: TypeAlias = list[tuple[str, str, str, tuple[float | None, ...]]]
+INTERACTING: dict[str, tuple[str, dict[str, int], list[tuple[str, str, float]], Ops, str]] = {
+    "another joint choice": (
+        "[a=[a=[a=numpy,h=numpy](host=@h),h=numpy](host=@h),h=numpy](host=@h)",
+        {"a/a/a": 5, "a/a/h": 30, "a/h": 30, "h": 30},
+        [("a/h", "a/a", 15.192), ("a", "h", 25.48)],
+        [
+            ("n0", "Softplus", "x", (3.109, 2.417, 10.77, 23.608)),
+            ("n1", "HardSwish", "n0", (None, None, None, 132.47)),
+            ("n2", "Div", "n1 n0", (13.436, 11.244, 22.93, 119.418)),
+            ("n3", "Min", "n2 x", (27.628, 36.395, 135.495, 158.561)),
+            ("n4", "Add", "n1 n3", (17.245, 9.986, 62.786, 136.896)),
+            ("n5", "Elu", "n2", (13.697, 12.504, 45.443, 158.337)),
+        ],
+        "latency",
+    ),
+    "moves of a stream": (
+        "[a=numpy,b=[a=onnxruntime,h=numpy](host=@h),h=numpy](host=@h)",
+        {"a": 1, "b/a": 30, "b/h": 0, "h": 1},
+        [("h", "a", 40.0), ("b", "h", 25.096)],
+        [
+            ("n0", "Sinh", "x", (24.438, 11.926, 14.779, 67.579)),
+            ("n1", "Sub", "x n0", (44.375, 5.138, 74.041, 80.899)),
+            ("n2", "Min", "n1 n0", (4.447, 46.007, 39.946, 35.992)),
+        ],
+        "throughput",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTERACTING)
+def test_no_operation_is_better_elsewhere_where_levels_interact(name):
+    tree, launches, links, ops, objective = INTERACTING[name]
+    read = {operand for _, _, operands, _ in ops for operand in operands.split()}
+    lines = [
+        f'  %{op}: float32[16,64] = onnx.{kind}({", ".join(f"%{one}" for one in operands.split())}) as "{op}"'
+        for op, kind, operands, _ in ops
+    ]
+    results = ", ".join(f"%{op}" for op, *_ in ops if op not in read)
+    text = "\n".join(["func @main(%x: float32[16,64]) opsets(onnx=20) {", *lines, f"  return {results}", "}"])
+    costs = {
+        "schema": "tvmtarget.cost/1",
+        "sites": {leaf: {"launch": launch} for leaf, launch in launches.items()},
+        "links": [{"src": a, "dst": b, "latency": latency, "bandwidth": 1e15} for a, b, latency in links],
+        "ops": [
+            {"match": {"op": kind}, "site": leaf, "time": time}
+            for _, kind, _, times in ops
+            for leaf, time in zip(launches, times, strict=True)
+            if time is not None
+        ],
+    }
+    target = tt.Target.parse(tree)
+    if name == "moves of a stream":
+        target = target.replace(memory=(tt.Memory(name="own", of=("a",)),))
+    where = {
+        op: "&".join(f"!@{leaf}" for leaf, time in zip(launches, times, strict=True) if time is None)
+        for op, _, _, times in ops
+        if None in times
+    }
+    options = {"where": where, "objective": objective}
+    module = tt.IRModule.parse(text)
+    plan = tt.decompose(module, target, costs, **options)
+
+    def rank(one):
+        return one.prediction.total if objective == "latency" else one.throughput.rank
+
+    for op in plan.sites():
+        for leaf in launches:
+            if not where.get(op) or leaf == "h":
+                assert rank(plan) <= rank(plan.what_if(op, f"@{leaf}"))
 
 
 @pytest.mark.slow

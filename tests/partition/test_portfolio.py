@@ -232,3 +232,11 @@ def test_subgraphs_are_near_the_bound_at_every_size(monkeypatch):
                 )
         found, bound = formed_of(FAMILIES["random"](1000), count, 6)
         assert found <= most * bound
+
+
+def test_the_cheapest_label_that_occurs_is_called_twice_rather_than_another():
+    """Of a chain from label 1 to 2 and one from 2 to 1, a label is called twice; label 0 occurs nowhere."""
+    case = Case(4, 1, 0)
+    case.successors, case.labels = [[1], [], [3], []], [1, 2, 2, 1]
+    formed = form_subgraphs(case.labeled, [Limits()] * 3, [1, 10, 5], case.limiter, case.values)
+    assert [case.labels[subgraph[0]] for subgraph in formed] == [2, 1, 2]
