@@ -24,10 +24,10 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 __all__ = ["DualAscent"]
 
 # Steps, and the table entries that all steps may visit together: larger problems get fewer steps.
-MAX_STEPS, WORK = 250, 100_000_000
+MAX_STEPS, WORK = 250, 60_000_000
 
-# The ascent ends this close below the known labeling, or if this many steps gain less than that part of it.
-NEAR, PATIENCE = 2e-4, 10
+# The ascent ends this close below the known labeling, or if this many steps gain less than a part of it.
+NEAR, PATIENCE, SLOW = 2e-4, 10, 1e-3
 
 # Momentum is step / (step + DELAY), at most MOMENTUM.
 MOMENTUM, DELAY = 0.8, 3
@@ -110,8 +110,8 @@ class DualAscent:
         self.steps -= steps
         if not steps:
             return
-        near = NEAR * (self._most if total is None else total)
-        enough = np.inf if total is None else total - near
+        enough = np.inf if total is None else (1 - NEAR) * total
+        slow = SLOW * (self._most if total is None else total)
         best, earlier = 0.0, 0.0
         for part in self._parts:
             part.stop()
@@ -119,7 +119,7 @@ class DualAscent:
             atoms = self._atoms()
             found = [part.minima() for part in self._parts]
             best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
-            is_slow = step % PATIENCE == 0 and best - earlier < near
+            is_slow = step % PATIENCE == 0 and best - earlier < slow
             if step == steps or best >= enough or (step and is_slow):
                 break
             earlier = best if step % PATIENCE == 0 else earlier
