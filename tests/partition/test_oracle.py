@@ -76,12 +76,20 @@ def test_over_a_hundred_choices_are_within_half_a_percent_on_average_and_all_but
     assert found[round(0.99 * (len(found) - 1))] <= 1.05
 
 
-@pytest.mark.parametrize("family", ["transformer", "random"])
-def test_the_lower_bound_of_four_sites_is_within_two_percent(family):
+@pytest.mark.parametrize(("family", "size"), [("transformer", 200), ("random", 200), ("chain", 4000), ("wide", 2000)])
+def test_the_lower_bound_of_four_sites_is_within_two_percent(family, size):
     from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
 
-    prediction = tt.decompose(module_of(FAMILIES[family](200)), tree_of(4), costs_of(SITES)).prediction
+    prediction = tt.decompose(module_of(FAMILIES[family](size)), tree_of(4), costs_of(SITES)).prediction
     assert 0.98 * prediction.total <= prediction.lower_bound <= prediction.total
+
+
+def test_another_site_makes_no_plan_of_thousands_of_operations_slower():
+    from benchmarks._graphs import FAMILIES, SITES, costs_of, module_of, tree_of
+
+    module = module_of(FAMILIES["chain"](4000))
+    fewer, more = (tt.decompose(module, tree_of(n), costs_of(SITES[-n:])).prediction.total for n in (3, 4))
+    assert more <= fewer
 
 
 @pytest.mark.parametrize(("size", "count"), [(30, 3), (60, 4)])
@@ -317,10 +325,10 @@ def test_no_operation_is_better_elsewhere_where_levels_interact(name):
     def rank(one):
         return one.prediction.total if objective == "latency" else one.throughput.rank
 
-    for op in plan.sites():
+    # All moves would take long where levels are three; one of the first operation was better.
+    for op in plan.sites() if objective == "throughput" else ["n0"]:
         for leaf in launches:
-            if not where.get(op) or leaf == "h":
-                assert rank(plan) <= rank(plan.what_if(op, f"@{leaf}"))
+            assert rank(plan) <= rank(plan.what_if(op, f"@{leaf}"))
 
 
 @pytest.mark.slow

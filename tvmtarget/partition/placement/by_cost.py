@@ -54,7 +54,7 @@ SHARES = (0.5, 1.0)
 LARGE = 50_000
 
 # Steps of the ascent on the dual before labels are chosen, and fewer than which are not worth their time.
-START_STEPS, FEWEST_STEPS = 60, 20
+START_STEPS, FEWEST_STEPS = 60, 36
 
 # Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost.
 PROMISING = 0.25

@@ -24,7 +24,7 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 __all__ = ["DualAscent"]
 
 # Steps, and the table entries that all steps may visit together: larger problems get fewer steps.
-MAX_STEPS, WORK = 250, 60_000_000
+MAX_STEPS, WORK = 250, 100_000_000
 
 # The ascent ends this close below the known labeling, or if this many steps gain less than a part of it.
 NEAR, PATIENCE, SLOW = 2e-4, 10, 1e-3
