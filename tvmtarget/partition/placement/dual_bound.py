@@ -133,7 +133,9 @@ class DualAscent:
         self.bound = max(self.bound, int(best * (1 - 1e-9)) - 1)
 
     def reduced_costs(self) -> _Floats:
-        """Return how much more each label costs than the best one, by the atom itself and by all values at it.
+        """Return how much more each label costs than the best one of its atom.
+
+        Costs are those of the atom itself and the least costs of all values at it.
 
         Returns:
             Atoms as rows, labels as columns; practically endless where a label is not allowed.
