@@ -553,8 +553,12 @@ def _module_of(tvm: Any, request: CompileRequest) -> Any:  # noqa: ANN401
         module = tvm.ir.load_json(request.source.decode())
     else:
         from tvmtarget.backends.tvm.onnx_import import import_onnx
+        from tvmtarget.backends.tvm.quantized_moves import move_quantized
 
-        module = import_onnx(*_prepared(request.model, is_gpu=is_gpu))
+        prepared = _prepared(request.model, is_gpu=is_gpu)
+        module = import_onnx(*prepared)
+        if any(node.op_type == "QuantizeLinear" for node in prepared[0].graph.node):
+            module = move_quantized(module)
     return module if is_gpu else check_indices(module)
 
 
