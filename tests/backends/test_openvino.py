@@ -1061,6 +1061,14 @@ def test_sums_of_products_that_are_not_exact_are_refused():
         tt.decompose(program, "openvino")
 
 
+def test_windows_of_symbolic_size_are_refused():
+    program = parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>
+        g (float[1,4,6,6] x, float[o,4,3,3] w) => (float[1,o,4,4] y) {
+        y = com.microsoft.FusedConv<activation = "Relu", kernel_shape = [3, 3]>(x, w) }""")
+    with pytest.raises(InfeasibleError, match="by weights of static shape only"):
+        tt.decompose(program, "openvino")
+
+
 def test_axes_of_slices_are_constants():
     node = helper.make_node("Slice", ["x", "one", "one", "axes"], ["y"])
     program = model([node], {"x": ("float32", (2, 3)), "axes": ("int64", [1])}, {"y": ("float32", None)})

@@ -597,6 +597,10 @@ RULES: dict[str, Rule] = {
         for kind, rule in tvm_rules.EXPANDED.items()
         if "::" in kind or kind == "SimplifiedLayerNormalization"
     },
+    "com.microsoft::FusedConv": replace(
+        tvm_rules.EXPANDED["com.microsoft::FusedConv"],
+        checks=(*tvm_rules.EXPANDED["com.microsoft::FusedConv"].checks, _static_weights),
+    ),
     "AffineGrid": Rule(constants=(1,), checks=(tvm_rules.check_grid_of_rows,)),
     "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows)),
     "Attention": Rule(
