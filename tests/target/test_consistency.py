@@ -38,6 +38,7 @@ REFUSED = """
     llvm(+avx512f,+fma,-sse,-sse2)
     llvm(mtriple=aarch64-linux-gnu,+sve2,-fp-armv8)
     llvm(mtriple=armv7l-linux-gnueabihf,mfloat-abi=soft)
+    llvm(fast-math=true,fast-math-nnan=false,fast-math-nsz=true)
     llvm(unchecked=mcpuu)
     [a=llvm,b=llvm(count=2)](links=[{"src":"a","dst":"a"},{"src":"b","dst":"b"}])
     llvm(mtriple=arm-none-eabi,mcpu=cortex-m3,mfloat-abi=hard)

@@ -169,6 +169,13 @@ def _abi_fits(_: str, attrs: Mapping[str, Value], stated: StatedIsa) -> Iterator
             yield f"mabi {shown(abi)} needs feature {letter!r}; add +{letter}, or write mabi={abi[:-1]}"
 
 
+def _fast_math_agrees(_: str, attrs: Mapping[str, Value], __: StatedIsa) -> Iterator[str]:
+    """Check that `fast-math` means all of LLVM's flags: TVM then ignores the other attributes (`LLVMTargetInfo`)."""
+    if attrs.get("fast-math") is True:
+        for name in sorted(name for name, value in attrs.items() if name.startswith("fast-math-") and value is False):
+            yield f"fast-math=true implies {name}, which is false; leave fast-math out, and state what code may assume"
+
+
 # An option of LLVM as TVM reads it (`LLVMTargetInfo::ParseOptionString`, src/target/llvm/llvm_instance.cc).
 _OPTION = re.compile(r"--?[^-:=][^:=]*(?:=(?P<truth>.*)|:(?P<type>bool|int|uint|string)=(?P<value>.*))?", re.DOTALL)
 _TRUTH = re.compile(r"0|1|true|false", re.IGNORECASE)
@@ -204,5 +211,6 @@ _RULES: tuple[Callable[[str, Mapping[str, Value], StatedIsa], Iterator[str]], ..
     _width_is_one,
     _float_abi_fits,
     _abi_fits,
+    _fast_math_agrees,
     _options_are_complete,
 )
