@@ -332,6 +332,8 @@ def test_a_target_that_cannot_run_here_at_all_is_refused_by_name():
     [
         ({"trials": 0}, "0 trials are given"),
         ({"trials": "3"}, "trials of tune is a whole number or None, not '3'"),
+        ({"levels": "executor", "space": "own"}, "space 'own' has no effect without the level 'kernel'"),
+        ({"where": {"fc1": "a"}, "options": {"where": {}}}, "where is given as an argument and in options"),
         ({"levels": []}, "no level is given to tune; there is kernel, executor, placement"),
         ({"levels": "kernels"}, "unknown level 'kernels'; did you mean 'kernel'"),
         ({"seconds": -1.0}, "-1.0 seconds are given"),

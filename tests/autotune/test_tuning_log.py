@@ -393,6 +393,8 @@ def test_what_is_no_record_target_or_workload_is_refused_in_one_line(tmp_path):
         (lambda: log.compact(best=0), "the best of a log are 1 or more candidates, not 0"),
         (lambda: log.export(tmp_path / "x.jsonl", best=-1), "the best of a log are 1 or more candidates, not -1"),
         (lambda: Policy(max_distance="3"), "max_distance of a policy is 0 or more, not '3'"),
+        (lambda: Policy(strict="no"), "strict of a policy is true or false, not 'no'"),
+        (lambda: Policy(formats="x"), "formats of a policy are functions by format, not 'x'"),
         (lambda: TuningLog("memory:", layers=[tmp_path / "no.db"]), "there is no log '.*no.db' to look into"),
     ]:
         with pytest.raises(TvmTargetError, match=message):

@@ -288,6 +288,8 @@ def test_arguments_that_would_be_ignored_are_errors():
         tt.build(module, "numpy", policy=Policy())
     with pytest.raises(TargetError, match="settings are given for 'b', which is not a leaf with operations;"):
         tt.build(module, "[a=onnxruntime,b=numpy]", settings={"b": {}})
+    with pytest.raises(TargetError, match=r"kind 'numpy' has no attribute 'host'; .* \(in settings of ''\)"):
+        tt.build(module, "numpy", settings={"": {"host": "llvm"}})
     config = tt.CompilationConfig("llvm", ["llvm", "cuda"], fallback_device="cuda")
     with pytest.raises(TargetError, match="fallback_device 'cuda' of the configuration would be ignored"):
         tt.build(module, config)

@@ -12,7 +12,7 @@ from tvmtarget.building.backend_choice import choose_backends
 from tvmtarget.building.executable import Executable
 from tvmtarget.building.leaf_compilation import Progress, compile_leaves, log_schedules
 from tvmtarget.building.leaf_function import LeafCall, LeafFunction
-from tvmtarget.building.plan_request import PlanRequest, ProgramLike
+from tvmtarget.building.plan_request import PlanRequest, ProgramLike, with_where
 from tvmtarget.building.tir_modules import build_code, is_code_entry
 from tvmtarget.compile_cache import CacheLike, CompileCache, open_cache
 from tvmtarget.errors import BackendError, CompileError, InfeasibleError, TargetError, raise_all, warn
@@ -33,6 +33,7 @@ from tvmtarget.partition.plan import Plan
 from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.constraints.constraint import Constraint
+from tvmtarget.target.kinds import kind_of
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import Target, TargetLike
@@ -130,7 +131,7 @@ def build(
         runtime=runtime,
         params=params,
         entry=entry,
-        options={} if where is None else {"where": where},
+        options=with_where(None, where),
     )
     if isinstance(module, IRModule) or is_tvm_module(module):
         module = IRModule.of(module, None if target is None else request.root(), entry)
@@ -232,12 +233,16 @@ def _build_code(module: IRModule, target: Target, name: str, progress: Progress 
 
 
 def _unknown_sites(plan: Plan, settings: Settings) -> Iterator[str]:
-    """Yield an error message for each site that has settings and no subgraph."""
+    """Yield an error message for each site that has settings and no subgraph, and for each unknown attribute."""
     used = {subgraph.site for subgraph in plan.subgraphs}
     for site in settings:
         if site not in used:
             names = ", ".join(repr(name) for name in sorted(used))
             yield f"settings are given for {site!r}, which is not a leaf with operations; there is {names or 'none'}"
+            continue
+        kind = kind_of(plan.topology[site].target.kind)
+        unknown = [name for name in settings[site] if kind.attribute(name) is None]
+        yield from (f"{kind.unknown(name)} (in settings of {site!r})" for name in unknown)
 
 
 def build_plan(

@@ -20,9 +20,29 @@ if TYPE_CHECKING:
     import onnx
     import tvm
 
-__all__ = ["PlanRequest", "ProgramLike"]
+__all__ = ["PlanRequest", "ProgramLike", "with_where"]
 
 ProgramLike: TypeAlias = "IRModule | Plan | onnx.ModelProto | tvm.IRModule | tvm.tirx.PrimFunc | str | Path | bytes"
+
+
+def with_where(options: Mapping[str, object] | None, where: object) -> dict[str, object]:
+    """Add the argument `where` to options of a decomposition.
+
+    Args:
+        options: Fields of `PartitionOptions` by name, or None.
+        where: Constraints by name, or None.
+
+    Returns:
+        The options.
+
+    Raises:
+        TargetError: Both state constraints.
+    """
+    if where is None:
+        return dict(options or {})
+    if "where" in (options or {}):
+        raise TargetError("where is given as an argument and in options; give it once")
+    return {**(options or {}), "where": where}
 
 
 @dataclass(frozen=True, kw_only=True)

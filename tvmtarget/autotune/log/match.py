@@ -35,7 +35,7 @@ class Policy:
             needed sizes that returns whether they fit.
 
     Raises:
-        LogError: a limit is negative or no number.
+        LogError: a limit is negative or no number, or another field has a value of another type.
     """
 
     max_distance: float = 8.0
@@ -44,10 +44,15 @@ class Policy:
     formats: Mapping[str, Callable[[object, tuple[tuple[object, ...], ...]], bool]] | None = None
 
     def __post_init__(self) -> None:
-        """Reject limits that are negative or no numbers."""
+        """Reject limits that are negative or no numbers, and values of other types."""
         limits = {"max_distance": self.max_distance, "tie_percent": self.tie_percent}
         wrong = [name for name, value in limits.items() if not (isinstance(value, int | float) and value >= 0)]
-        raise_all(LogError, [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong])
+        problems = [f"{name} of a policy is 0 or more, not {getattr(self, name)!r}" for name in wrong]
+        if not isinstance(self.strict, bool):
+            problems.append(f"strict of a policy is true or false, not {self.strict!r}")
+        if self.formats is not None and not isinstance(self.formats, Mapping):
+            problems.append(f"formats of a policy are functions by format, not {self.formats!r}")
+        raise_all(LogError, problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tvmtarget.autotune.search.result import Progress, TuneResult
 from tvmtarget.autotune.search.timing import random_inputs
 from tvmtarget.autotune.search.tuning import MEASURED, tune
 from tvmtarget.backends.protocol import Array
-from tvmtarget.building.plan_request import PlanRequest
+from tvmtarget.building.plan_request import PlanRequest, with_where
 from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import RunError, TargetError
 from tvmtarget.ir.module import IRModule
@@ -86,7 +86,7 @@ def place(
         runtime=runtime,
         params=params,
         entry=entry,
-        options={**(options or {}), **({} if where is None else {"where": where})},
+        options=with_where(options, where),
     )
     plan = request.plan()
     leaves = sum(1 for _ in plan.topology.leaves())

@@ -32,7 +32,7 @@ from tvmtarget.backends.machine import load
 from tvmtarget.backends.protocol import Array
 from tvmtarget.building.backend_choice import choose_backend, choose_backends
 from tvmtarget.building.compile_plan import codegen_target
-from tvmtarget.building.plan_request import PlanRequest
+from tvmtarget.building.plan_request import PlanRequest, with_where
 from tvmtarget.building.tuned_schedules import TunedChoices, opened_log
 from tvmtarget.errors import BackendError, LogError, RunError, TargetError, did_you_mean, raise_all
 from tvmtarget.human_units import counted
@@ -137,6 +137,8 @@ def tune(
     problems = [f"unknown level {level!r}{did_you_mean(level, LEVELS)}" for level in wrong]
     if space not in SPACES:
         problems.append(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
+    if space != "auto" and "kernel" not in levels:
+        problems.append(f"space {space!r} has no effect without the level 'kernel'; other levels measure no kernels")
     if insecure and workers is None:
         problems.append("insecure (--insecure) has no effect without workers; pass workers (--workers)")
     if not levels:
@@ -169,7 +171,7 @@ def tune(
         runtime=runtime,
         params=params,
         entry=entry,
-        options={**(options or {}), **({} if where is None else {"where": where})},
+        options=with_where(options, where),
     ).plan()
     choose_backends(plan, allow_interpreter=allow_interpreter)
     if workers is None:
