@@ -316,8 +316,10 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
         Up to three nearest candidates; else all of them, sorted with numbers by value, if at most 24; else the empty
         string.
 
-    >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("x", ["v0.19", "v0.9"])
-    ("; did you mean 'llvm'?", '; known: v0.9, v0.19')
+    >>> did_you_mean("lvm", ["llvm", "cuda"]), did_you_mean("CUDA", ["llvm", "cuda"])
+    ("; did you mean 'llvm'?", "; did you mean 'cuda'?")
+    >>> did_you_mean("x", ["v0.19", "v0.9"])
+    '; known: v0.9, v0.19'
     """
     import difflib  # only messages need it, and reading a target is to start fast
 
@@ -325,6 +327,8 @@ def did_you_mean(value: str, candidates: Iterable[str], *, listing: str = "known
     # The hyphens of options are alone a third of a short one.
     bare = {name.lstrip("-"): name for name in reversed(names)}
     near = [bare[one] for one in difflib.get_close_matches(value.lstrip("-"), sorted(bare), n=3, cutoff=0.6)]
+    # Only then without case, as names that differ in it alone may be different names.
+    near = near or [name for name in names if name.casefold() == value.casefold()][:3]
     if near:
         return "; did you mean " + " or ".join(repr(name) for name in near) + "?"
     if names and len(names) <= 24:
