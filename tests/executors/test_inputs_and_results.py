@@ -50,7 +50,7 @@ def test_arrays_of_any_layout_are_read_by_their_values(target):
         ([1j, 0, 0], "float32", "is a list of other values than numbers"),
         (["1", "2", "3"], "int32", "is a list of other values than numbers"),
         ([[1], [2, 3]], "int32", "is a list that is no array"),
-        (None, "int32", "is a NoneType of other values than numbers"),
+        (None, "int32", "is of type NoneType, not an array"),
         (np.array([1, 2, 3], object), "int32", "is an array of Python objects, not int32"),
         (np.ma.masked_array(np.float32([1, 2, 3])), "float32", r"is a masked array; .*\.filled\(value\)"),
         (np.float64([1, 2, 3]), "float32", "is float64, not float32"),
@@ -75,7 +75,7 @@ SEQUENCE = SequenceType(TensorType("float32", (None,)))
         (FLOATS, SEQUENCE, "is of type ndarray, not a list"),
         ([FLOATS], SEQUENCE, r"has an element that has shape \(2, 3\), not \(\?\)"),
         ([FLOATS[0].astype("float64")], SEQUENCE, "has an element that is float64, not float32"),
-        ([None], OptionalType(SEQUENCE), "has an element that is a NoneType"),
+        ([None], OptionalType(SEQUENCE), "has an element that is of type NoneType"),
         ([{"a": 1.0}, 1], SequenceType(MapType("string", None)), "has an element that is of type int, not a dict"),
     ],
 )

@@ -176,7 +176,9 @@ def _as_array(value: object, dtype: str) -> Array:
         if all(isinstance(item, int) and 0 <= item < 2**64 for item in items.flat):
             return items.astype(np.uint64)
     if found.dtype.kind not in ("biufc" if "complex" in dtype else "biuf"):
-        raise ValueError(f"is a {type(value).__name__} of other values than numbers")
+        name = type(value).__name__
+        is_list = isinstance(value, list | tuple)
+        raise ValueError(f"is a {name} of other values than numbers" if is_list else f"is of type {name}, not an array")
     with np.errstate(all="ignore"):
         converted = found.astype(numpy_dtype(dtype))
         # A float may be rounded, but not to infinity.
