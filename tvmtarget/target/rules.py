@@ -44,6 +44,7 @@ class _Tree:
         nodes: these nodes; in a list beside that of the paths, as 100,000 pairs would slow down garbage collections.
         kinds: the kinds of these nodes.
         stating: paths and nodes that state their host.
+        linked: paths and nodes that state links.
     """
 
     def __init__(self, root: TargetNode, hosts: Mapping[str, HostChoice]) -> None:
@@ -52,6 +53,7 @@ class _Tree:
         self.paths: list[str] = []
         self.nodes: list[TargetNode] = []
         self.stating: list[tuple[str, TargetNode]] = []
+        self.linked: list[tuple[str, TargetNode]] = []
         self._add(root, "")
         self.kinds = {node.kind for node in self.nodes}
 
@@ -60,6 +62,8 @@ class _Tree:
         self.nodes.append(node)
         if node.host is not None:
             self.stating.append((path, node))
+        if node.links:
+            self.linked.append((path, node))
         if isinstance(node.host, TargetNode):
             self._add(node.host, join(path, "host"))
         for child in node.targets:
@@ -180,7 +184,7 @@ def _agree(one: TargetNode, other: TargetNode) -> bool:
 
 
 def _links_join_two_children(tree: _Tree) -> Iterator[str]:
-    for path, node in zip(tree.paths, tree.nodes, strict=True):
+    for path, node in tree.linked:
         for end in dict.fromkeys(link.src for link in node.links if link.src == link.dst):
             # The name of several replicas is both ends of the links between them.
             if all(child.slot != end or child.count == 1 for child in node.targets):
@@ -188,8 +192,9 @@ def _links_join_two_children(tree: _Tree) -> Iterator[str]:
 
 
 def _unchecked_are_attributes(tree: _Tree) -> Iterator[str]:
-    for path, node in zip(tree.paths, tree.nodes, strict=True):
-        names, kind = node.attrs.get("unchecked"), find_kind(node.kind)
+    stating = ((path, node) for path, node in zip(tree.paths, tree.nodes, strict=True) if "unchecked" in node.attrs)
+    for path, node in stating:
+        names, kind = node.attrs["unchecked"], find_kind(node.kind)
         if kind is not None and isinstance(names, tuple):
             wrong = [str(name) for name in names if kind.attribute(str(name)) is None]
             yield from (f"'unchecked' names no attribute: {kind.unknown(name)}{place(path)}" for name in wrong)
