@@ -36,9 +36,9 @@ def add_replicas(
     """Give the stages of the busiest machines to idle machines, too.
 
     A machine can take the place of another if both are equal children of the root, each with a host and memories of its
-    own, with the same times of operations, calls and transfers, and if neither a constraint nor `max_subgraphs` keeps
-    the operations off it. The machine that has the inputs and results has no replica, nor has one with effects, whose
-    order would be lost.
+    own, with the same times of operations, calls and transfers, and if no constraint keeps the operations off it and
+    `max_subgraphs` limits neither. The machine that has the inputs and results has no replica, nor has one with
+    effects, whose order would be lost.
 
     Args:
         module: partitioned module.
@@ -119,7 +119,7 @@ class _Candidates:
         return (
             path in self.active
             and path not in self.fixed
-            and idle.path not in self.limited
+            and self.limited.isdisjoint((path, idle.path))
             and self._is_equal(machine, idle)
             and all(self._runs_as_fast(subgraph, path, idle.path) for subgraph in self.subgraphs.get(path, ()))
             and all(self._is_as_near(transfer, path, idle.path) for transfer in self.transfers.get(path, ()))
