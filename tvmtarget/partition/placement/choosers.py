@@ -124,7 +124,7 @@ def _choosers_of(
         yield replace(pinned, subgraphs=joint.subgraphs, detoured=detoured)
     if _has_several_calls(joint):
         merging = replace(pinned, merges=True)
-        yield from (merging, replace(pinned, frees=True), replace(merging, frees=True))
+        yield from (merging, replace(merging, frees=True))
 
 
 def _uses_several_leaves_of_one(sites: Iterable[str]) -> bool:
