@@ -91,7 +91,9 @@ def choosers_for(
 def next_choosers(
     feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
 ) -> Iterator[PinnedChooser]:
-    """Yield choosers of other sites where levels interact so that those of `choosers_for` may not be the best ones.
+    """Yield choosers of other sites that may be better than those of `choosers_for`.
+
+    Costs of levels depend on each other: systems that get several calls copy again what they read.
 
     Args:
         feasibility: which site can run which operation.

@@ -131,7 +131,7 @@ class CoupledAtoms:
         return replace(capacity, atoms=pairs // count, owned=pairs % count, ops=tuple(ops))
 
     def keeps(self, rows: Ints) -> Bools:
-        """Return which labelings have different labels where they must, and not too many labels of limited subgraphs.
+        """Return which labelings keep variables apart, and use no more limited labels than they may.
 
         Args:
             rows: labelings, one per row; of the first variables at least.

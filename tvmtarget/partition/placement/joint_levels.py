@@ -83,7 +83,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
 def next_joint_sites(
     feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
 ) -> Iterator[JointSites]:
-    """Yield other leaves of all operations that may give a better plan, the most promising ones first.
+    """Yield other leaves of all operations that may give a better plan, the best bounds first.
 
     Systems that get several calls copy more than the joint choice counts, so that the leaves which it prefers may not
     be the best ones.
