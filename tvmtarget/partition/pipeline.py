@@ -62,6 +62,7 @@ from tvmtarget.partition.local_edit import changed_ops, program_after, with_know
 from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
+from tvmtarget.partition.options import PartitionOptions
 from tvmtarget.partition.outline.outlining import Outlined, outline
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, choosers_for, next_choosers
@@ -100,6 +101,10 @@ MAX_LIMIT_ROUNDS = 16
 
 # `improved_colocation`: the number of moves to try, and the number of operations above which none are tried.
 MAX_MOVES, MOVABLE = 16, 1000
+
+# `_improved_levels`: joint choices of sites that are compared beside the best one. `_with_next_fitting`: those that are
+# looked at, and those that are planned.
+MAX_NEXT, MAX_SCREENED, MAX_FITTING = 8, 256, 64
 
 # `_improved_stream`: moves that are tried, and the number of operations above which none are.
 MAX_STREAM_MOVES, MAX_STREAMED = 96, 24
@@ -347,7 +352,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         full = [use for use in memory_uses(plan) if use.missing]
         if not full:
             if plan is not unconstrained and sites is None:
-                plan = _with_returned(request, plan, feasibility)
+                plan = _with_next_fitting(_with_returned(request, plan, feasibility), feasibility)
             return _with_bound_of(plan, unconstrained)
         problem = InfeasibleError(*(use.problem() for use in full))
         plans = list[Decomposition]()
@@ -415,6 +420,47 @@ def _with_returned(request: Request, plan: Decomposition, feasibility: Feasibili
             if is_comparable and _order(other) < _order(plan) and _fits(other):
                 plan = other
     return plan
+
+
+def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decomposition:
+    """Return the best of a plan and those by the next joint choices of sites that memories hold, for few operations."""
+    options, program = plan.request.options, feasibility.program
+    if options.costs is None or plan.prediction is None or options.objective != "latency" or program.bodies:
+        return plan
+    estimates = Estimates(program, options.costs)
+    colocation = colocation_of(program, options.same_site, options.apart)
+    coupled = CoupledOps(colocation, _limits(options, feasibility))
+    # Without what rounds reserved for values, and excluded.
+    first = best = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
+    tried, full = 0, set[tuple[str, frozenset[str]]]()
+    for choose in next_choosers(feasibility, estimates, coupled, plan.prediction.total, MAX_SCREENED):
+        users = _ops_by_memory(choose.sites, plan.topology)
+        # More operations seldom fit where fewer do not.
+        if any(ops <= users.get(memory, frozenset()) for memory, ops in full):
+            continue
+        if (tried := tried + 1) > MAX_FITTING:
+            break
+        other = _better_of(best, choose, coupled)
+        missing = [use.memory for use in memory_uses(other) if use.missing]
+        full |= {(memory, users[memory]) for memory in missing if memory in users}
+        if not missing and _order(other) <= _order(best):
+            best = other
+    if best is first:
+        return plan
+    verify_plan(best.program, best.feasibility, best.module, best.outlined)
+    return best
+
+
+def _ops_by_memory(sites: Mapping[str, str], topology: Topology) -> dict[str, frozenset[str]]:
+    names: dict[str, set[str]] = {}
+    for name, site in sites.items():
+        names.setdefault(topology[site].domain, set()).add(name)
+    return {memory: frozenset(ops) for memory, ops in names.items()}
+
+
+def _limits(options: PartitionOptions, feasibility: Feasibility) -> tuple[tuple[frozenset[str], int], ...]:
+    topology = feasibility.program.topology
+    return tuple((leaves_at(name, topology), most) for name, most in options.max_subgraphs.items())
 
 
 def _fits(plan: Decomposition) -> bool:
@@ -723,8 +769,7 @@ def best_candidate(
     """
     options = request.options
     estimates = None if options.costs is None else Estimates(feasibility.program, options.costs)
-    limits = ((leaves_at(name, feasibility.program.topology), most) for name, most in options.max_subgraphs.items())
-    coupled = CoupledOps(colocation or Colocation(), tuple(limits))
+    coupled = CoupledOps(colocation or Colocation(), _limits(options, feasibility))
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     distinct: dict[tuple[int, object], Candidate] = {}
     bounds: dict[int, int] = {}
@@ -770,7 +815,7 @@ def _improved_levels(best: Decomposition, coupled: CoupledOps) -> Decomposition:
     if estimates is None or prediction is None or prediction.lower_bound is None or not is_nested:
         return best
     if prediction.total > prediction.lower_bound:
-        for choose in next_choosers(best.feasibility, estimates, coupled, prediction.total):
+        for choose in next_choosers(best.feasibility, estimates, coupled, prediction.total, MAX_NEXT):
             best = _better_of(best, choose, coupled)
     return best
 

@@ -430,6 +430,8 @@ class _Search:
         """Return the labelings of the lowest bounds, of those below some cost; none if they are too many."""
         labelings = labelings_below(self.problem, total + self.most_saved, BETTER, self._keeps)
         if labelings is None:
+            labelings = labelings_below(self.problem, total, BETTER, self._keeps)
+        if labelings is None:
             return []
         totals, used = self._sums(labelings)
         order = np.argsort(totals + used @ self.problem.launches, kind="stable")[:MAX_BOUNDS].tolist()

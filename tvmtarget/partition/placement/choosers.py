@@ -89,7 +89,7 @@ def choosers_for(
 
 
 def next_choosers(
-    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int, most: int
 ) -> Iterator[PinnedChooser]:
     """Yield choosers of other sites that may be better than those of `choosers_for`.
 
@@ -100,15 +100,16 @@ def next_choosers(
         estimates: estimated times.
         coupled: requests that couple operations.
         total: the time of the best plan that is known, in picoseconds.
+        most: the most choices of sites, each with several choosers.
 
     Yields:
-        Choosers; none in targets of one level, or if the program has more than a few operations.
+        Choosers; none if the program has more than a few operations.
     """
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import next_joint_sites
 
     by_cost = CostChooser(feasibility, estimates, coupled, bounds=False)
-    for joint in next_joint_sites(feasibility, estimates, coupled, total):
+    for joint in next_joint_sites(feasibility, estimates, coupled, total, most):
         yield from _choosers_of(joint, feasibility, estimates, by_cost, coupled)
 
 

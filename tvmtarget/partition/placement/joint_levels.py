@@ -31,9 +31,6 @@ MAX_LEAVES, MAX_OPS = 24, 2000
 # More table entries, of operations and leaves, are not bounded: steps of the dual take longer than all else there.
 MAX_BOUNDED = 4000
 
-# Joint choices that are compared beside the best one where systems get several calls.
-MAX_NEXT = 8
-
 
 @dataclass(frozen=True)
 class JointSites:
@@ -81,7 +78,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
 
 
 def next_joint_sites(
-    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, total: int, most: int
 ) -> Iterator[JointSites]:
     """Yield other leaves of all operations that may give a better plan, the best bounds first.
 
@@ -93,6 +90,7 @@ def next_joint_sites(
         estimates: times of operations, calls and copies.
         coupled: requests that couple operations.
         total: the time of the best plan that is known, in picoseconds.
+        most: the most results.
 
     Yields:
         The leaves; none where programs are too large to compare all choices.
@@ -104,7 +102,7 @@ def next_joint_sites(
     except InfeasibleError:
         return
     detours = _detours(feasibility, estimates, level)
-    for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, MAX_NEXT):
+    for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, most):
         yield _joint_sites(feasibility, estimates, coupled, level, detours, choice)
 
 
