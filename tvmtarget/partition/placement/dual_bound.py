@@ -23,8 +23,9 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["DualAscent"]
 
-# Steps, and the table entries that all steps may visit together: larger problems get fewer steps.
-MAX_STEPS, WORK = 250, 100_000_000
+# Steps, and the table entries that all steps may visit together: larger problems get fewer steps. Less than
+# `LEAST_STEPS` lead to weak bounds, and take tables of much memory.
+MAX_STEPS, LEAST_STEPS, WORK = 250, 10, 100_000_000
 
 # The ascent ends this close below the known labeling, or if this many steps gain less than a part of it.
 NEAR, PATIENCE, SLOW = 2e-4, 10, 1e-3
@@ -170,7 +171,8 @@ def _steps(energy: Energy) -> int:
     size: int = sum(
         len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy)
     )
-    return min(MAX_STEPS, WORK // size)
+    steps = min(MAX_STEPS, WORK // size)
+    return steps if steps >= LEAST_STEPS else 0
 
 
 def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]]) -> Energy:
