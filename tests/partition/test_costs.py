@@ -605,6 +605,27 @@ def test_costs_of_subgraphs_that_match_nothing_are_listed():
     assert plan.with_costs([used]).prediction.unused == ()
 
 
+def test_a_program_with_a_loop_goes_as_a_whole_where_that_is_known_to_be_faster():
+    text = """func @main(%x: float32[3], %trips: int64[], %p: bool[]) opsets(onnx=20) {
+  %last: float32[3], %all: float32[n,3] = onnx.Loop(%trips, %p, %x) as "loop"
+    body @body(%i: int64[], %on: bool[], %c: float32[3]) -> (bool[], float32[3], float32[3]) {
+      %same: bool[] = onnx.Identity(%on) as "same"
+      %next: float32[3] = onnx.Neg(%c) as "next"
+      return %same, %next, %next
+    }
+  %b: float32[n,3] = onnx.Tanh(%all) as "b"
+  %sum: float32[3] = onnx.ReduceMax(%b) {keepdims=0} as "sum"
+  return %sum
+}"""
+    times = {"npu": 100.0, "cpu": 1.0}
+    kinds = ("Loop", "Identity", "Neg", "Tanh", "ReduceMax")
+    ops = tuple(OpCost(site, op=op, time=times[site]) for op in kinds for site in times)
+    costs = Costs(links=(LinkCost("cpu", "npu", 5.0, 1e9),), ops=ops, sites={site: SiteCost(5.0) for site in times})
+    plan = tt.decompose(tt.IRModule.parse(text), EDGE, costs)
+    assert set(plan.sites().values()) == {"cpu"}
+    assert plan.prediction.unknown == ()
+
+
 def test_what_is_unknown_names_the_hint_that_is_missing():
     plan = tt.decompose(tt.IRModule.from_onnx(DIGITS), PAIR, "roofline")
     assert "the size of 'input' is not known (give symbolic_hints, --assume-dim, for 'batch')" in plan.summary()

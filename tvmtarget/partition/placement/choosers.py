@@ -31,6 +31,9 @@ __all__ = ["CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
 # So many systems, at most, are called more often one at a time, beside all together.
 MAX_DETOURED = 4
 
+# Up to so many leaves and operations, each leaf alone is tried for programs with nested bodies.
+MAX_LEAVES, MAX_OPS = 24, 2000
+
 
 def choosers_for(
     feasibility: Feasibility,
@@ -74,6 +77,8 @@ def choosers_for(
         joint = joint_sites(feasibility, estimates, coupled) if has_systems else None
         if joint is not None:
             choosers += _choosers_of(joint, feasibility, estimates, by_cost, coupled)
+        if program.bodies:
+            choosers += _single_leaf_choosers(feasibility, estimates, by_cost)
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -86,6 +91,18 @@ def choosers_for(
     if sites is None:
         return choosers
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
+
+
+def _single_leaf_choosers(feasibility: Feasibility, estimates: Estimates, choose: Chooser) -> Iterator[PinnedChooser]:
+    """Yield a chooser for each leaf that keeps all operations there which it supports.
+
+    What a body takes on another leaf, and what is copied for it, is only known once the body is decided; and operations
+    at the results of a loop, whose size is often unknown, leave the site that they prefer only together with it.
+    """
+    names = [call.source for call in feasibility.program.body]
+    if len(feasibility.leaves) <= MAX_LEAVES and len(names) <= MAX_OPS:
+        for leaf in feasibility.leaves:
+            yield PinnedChooser(dict.fromkeys(names, leaf.path), feasibility.program.body, choose, estimates)
 
 
 def next_choosers(
