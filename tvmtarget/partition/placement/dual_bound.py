@@ -23,8 +23,8 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["DualAscent"]
 
-# Steps, and the table entries that all steps may visit together: larger problems get fewer steps. Less than
-# `LEAST_STEPS` lead to weak bounds, and take tables of much memory.
+# Steps, and the table entries that all steps may visit together: larger problems get fewer steps. Fewer
+# than `LEAST_STEPS` lead to weak bounds, and take tables of much memory.
 MAX_STEPS, LEAST_STEPS, WORK = 250, 10, 100_000_000
 
 # The ascent ends this close below the known labeling, or if this many steps gain less than a part of it.
@@ -64,7 +64,6 @@ class DualAscent:
         self.bound = 0
         energy = energy_of(problem, 0.0)
         self.steps = _steps(energy)
-        # Tables of large problems would take long, and be visited in no step.
         if not self.steps:
             return
         costs = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max)
@@ -108,7 +107,6 @@ class DualAscent:
             total: the cost of a known labeling, near which the ascent ends.
         """
         steps = min(steps, self.steps)
-        self.steps -= steps
         if not steps:
             return
         enough = np.inf if total is None else (1 - NEAR) * total
@@ -122,6 +120,7 @@ class DualAscent:
             best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
             is_slow = step % PATIENCE == 0 and best - earlier < slow
             if step == steps or best >= enough or (step and is_slow):
+                self.steps -= step
                 break
             earlier = best if step % PATIENCE == 0 else earlier
             minima = [(by_tail, by_reader) for _, by_tail, by_reader in found]
