@@ -147,10 +147,11 @@ class CostChooser:
         if not level.atoms or len(level.options) == 1:
             return by_preference(level)
         level = with_capacities(level, self.estimates)
-        choice = self.best(level, self.matrix(level))
+        matrix = self.matrix(level)
+        choice = self.best(level, matrix)
         if not self.estimates.costs.doubt:
             return choice
-        trusted = _best_single_site(level, self.matrix(level).problem)
+        trusted = _best_single_site(level, matrix.problem)
         doubted = self.best(level, self.matrix(level, trusted))
         return replace(choice, chosen=doubted.chosen)
 

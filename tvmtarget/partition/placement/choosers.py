@@ -31,9 +31,6 @@ __all__ = ["CachedChooser", "PinnedChooser", "choosers_for", "next_choosers"]
 # So many systems, at most, are called more often one at a time, beside all together.
 MAX_DETOURED = 4
 
-# Up to so many leaves and operations, each leaf alone is tried for programs with nested bodies.
-MAX_LEAVES, MAX_OPS = 24, 2000
-
 
 def choosers_for(
     feasibility: Feasibility,
@@ -99,6 +96,8 @@ def _single_leaf_choosers(feasibility: Feasibility, estimates: Estimates, choose
     What a body takes on another leaf, and what is copied for it, is only known once the body is decided; and operations
     at the results of a loop, whose size is often unknown, leave the site that they prefer only together with it.
     """
+    from tvmtarget.partition.placement.joint_levels import MAX_LEAVES, MAX_OPS
+
     names = [call.source for call in feasibility.program.body]
     if len(feasibility.leaves) <= MAX_LEAVES and len(names) <= MAX_OPS:
         for leaf in feasibility.leaves:

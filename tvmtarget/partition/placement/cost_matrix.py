@@ -96,9 +96,9 @@ def cost_matrix_of(
     # The level's own site, its driver, is the last option: calling it takes no time.
     min_launch = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
     known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
-    for atom, (index, *_) in enumerate(level.atoms) if body_costs else ():
-        if cost := (body_costs or {}).get(index):
-            known[atom, -1] = max(known[atom, -1], cost >> shift)
+    if body_costs:
+        for atom, (index, *_) in enumerate(level.atoms):
+            known[atom, -1] = max(known[atom, -1], body_costs.get(index, 0) >> shift)
     known += np.array(
         [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
     )

@@ -18,6 +18,7 @@ from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
+from tvmtarget.partition.placement.energy import LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Level, level_of
 from tvmtarget.partition.subgraphs.forming import subgraphs_of_level
@@ -74,7 +75,8 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
         choice = CostChooser(feasibility, estimates, coupled, bounds=bounds, detours=detours)(level)
     except InfeasibleError:
         return None
-    return _joint_sites(feasibility, estimates, coupled, level, detours, choice)
+    copies = _copies(feasibility, estimates, level, detours)
+    return _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
 
 
 def next_joint_sites(
@@ -102,8 +104,9 @@ def next_joint_sites(
     except InfeasibleError:
         return
     detours = _detours(feasibility, estimates, level)
+    copies = _copies(feasibility, estimates, level, detours)
     for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, most):
-        yield _joint_sites(feasibility, estimates, coupled, level, detours, choice)
+        yield _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
 
 
 def _is_decided_jointly(feasibility: Feasibility) -> bool:
@@ -121,20 +124,23 @@ def _detours(feasibility: Feasibility, estimates: Estimates, level: Level) -> De
     return Detours(estimates.memory_graph, program.topology, [leaf.path for leaf in level.options], sizes)
 
 
+def _copies(feasibility: Feasibility, estimates: Estimates, level: Level, detours: Detours) -> LabelingProblem | None:
+    """Return the copies between leaves, one problem for all choices; None where no values may save by detours."""
+    return cost_matrix_of(feasibility, estimates, level).problem if detours.systems else None
+
+
 def _joint_sites(
     feasibility: Feasibility,
     estimates: Estimates,
     coupled: CoupledOps,
     level: Level,
     detours: Detours,
+    copies: LabelingProblem | None,
     choice: Assignment,
 ) -> JointSites:
     body = feasibility.program.body
     sites = _sites_of(feasibility, estimates, coupled, level, choice)
-    helpful = frozenset[str]()
-    if detours.systems:
-        problem = cost_matrix_of(feasibility, estimates, level).problem
-        helpful = detours.helpful(problem, np.array(choice.chosen))
+    helpful = frozenset[str]() if copies is None else detours.helpful(copies, np.array(choice.chosen))
     subgraphs = (
         frozenset(body[index].source for index in level.calls(group))
         for group in subgraphs_of_level(level, choice, feasibility.cache)
