@@ -34,9 +34,9 @@ from benchmarks._results import Results, growth
 from tvmtarget.ir.types import TensorType
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.flat_program import normalise
-from tvmtarget.partition.pipeline import split
 from tvmtarget.partition.placement.by_cost import CostChooser
 from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.stages import split
 
 SIZES = (1_000, 4_000, 10_000, 100_000, 1_000_000)
 BY_COST = (1_000, 10_000, 100_000)

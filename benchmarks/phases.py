@@ -24,9 +24,10 @@ from tvmtarget.garbage_collection import without_garbage_collection
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.options import PartitionOptions
-from tvmtarget.partition.pipeline import Candidate, judge, normalised, outline_subgraphs, partition, predict_times
 from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
+from tvmtarget.partition.preparation import judge, normalised
+from tvmtarget.partition.stages import Candidate, outline_subgraphs, partition, predict_times
 from tvmtarget.partition.verify import verify_plan
 
 __all__ = ["PHASES", "annotated", "edited", "phases_of"]

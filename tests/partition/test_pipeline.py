@@ -12,7 +12,8 @@ import pytest
 
 import tvmtarget as tt
 from tvmtarget.ir.text.printer import print_function
-from tvmtarget.partition.pipeline import STAGES, prepare
+from tvmtarget.partition.preparation import prepare
+from tvmtarget.partition.stages import STAGES
 
 FOLDER = Path(__file__).parent / "pipeline"
 GIVEN = ("input", "target", "options")

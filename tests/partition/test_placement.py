@@ -13,7 +13,6 @@ from models import random_graph
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.flat_program import normalise
-from tvmtarget.partition.pipeline import split
 from tvmtarget.partition.placement.alpha_expansion import expand_labels
 from tvmtarget.partition.placement.binary_labeling import ALWAYS, Terms, decide
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings, labelings_below
@@ -21,6 +20,7 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import by_preference
 from tvmtarget.partition.placement.local_search import neighboring_labelings
 from tvmtarget.partition.placement.maxflow import Budget
+from tvmtarget.partition.stages import split
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target
 

@@ -28,8 +28,9 @@ from tvmtarget.partition.machines.machine import is_distributed
 from tvmtarget.partition.machines.programs import replicas_of
 from tvmtarget.partition.memory_use import MemoryUse, memory_uses
 from tvmtarget.partition.outline.outlining import SubgraphRecord
-from tvmtarget.partition.pipeline import plan_request, prepare
+from tvmtarget.partition.pipeline import plan_request
 from tvmtarget.partition.plan import Plan
+from tvmtarget.partition.preparation import prepare
 from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.constraints.constraint import Constraint

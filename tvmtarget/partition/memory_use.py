@@ -22,7 +22,7 @@ from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.memory_capacity import capacities
 
-__all__ = ["MemoryUse", "memory_uses"]
+__all__ = ["MemoryUse", "fits_memories", "memory_uses"]
 
 _MOST_NAMED = 4
 
@@ -99,6 +99,18 @@ def memory_uses(plan: Decomposition) -> tuple[MemoryUse, ...]:
     schedule = _Schedule(plan)
     spans = schedule.spans_by_domain(limited)
     return tuple(schedule.use(domain, limit, spans[domain]) for domain, limit in limited.items())
+
+
+def fits_memories(plan: Decomposition) -> bool:
+    """Return whether the memories hold what a plan needs of them.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        False if one is too small.
+    """
+    return not any(use.missing for use in memory_uses(plan))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,13 @@ from tvmtarget.partition.costs.costs import Costs, OpCost, SubgraphCost
 from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.machines.programs import programs_of
 from tvmtarget.partition.options import OptionValues, PartitionOptions
-from tvmtarget.partition.pipeline import keep_for_edits, plan_request, prepare
+from tvmtarget.partition.pipeline import plan_request
 from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.hypotheses import unsupported_assumptions
 from tvmtarget.partition.plan_cache import PlanCache
 from tvmtarget.partition.plan_file import read_plan, write_plan
+from tvmtarget.partition.preparation import keep_for_edits, prepare
 from tvmtarget.partition.verify import verify_plan
 from tvmtarget.target.argument_types import check_methods
 from tvmtarget.target.constraints.constraint import Constraint

@@ -43,7 +43,7 @@ class PlanCache:
 
     def __init__(self, older: PlanCache | None = None) -> None:
         self._older = {} if older is None else older._known
-        # What the earlier plan, then this one, was prepared from (`pipeline.prepare`).
+        # What the earlier plan, then this one, was prepared from (`preparation.prepare`).
         self.prepared: object = None if older is None else older.prepared
         # The first partition by kind of chooser, of this plan and the earlier one (`known_partition.py`).
         self.partitions: dict[str, object] = {}

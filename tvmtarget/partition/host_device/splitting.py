@@ -6,7 +6,8 @@ from tvmtarget.errors import TargetError
 from tvmtarget.ir.module import IRModule
 from tvmtarget.partition.decomposition import Request
 from tvmtarget.partition.host_device.code import split_code
-from tvmtarget.partition.pipeline import plan_request, prepare
+from tvmtarget.partition.pipeline import plan_request
+from tvmtarget.partition.preparation import prepare
 from tvmtarget.target.argument_types import check_arguments
 from tvmtarget.target.topology import Topology
 from tvmtarget.target.tree import TargetLike, as_target

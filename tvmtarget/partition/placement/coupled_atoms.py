@@ -14,13 +14,16 @@ from functools import cached_property
 import numpy as np
 
 from tvmtarget.partition.dataflow import Ints, distinct
-from tvmtarget.partition.placement.colocation import Colocation
+from tvmtarget.partition.flat_program import FlatProgram
+from tvmtarget.partition.options import PartitionOptions
+from tvmtarget.partition.placement.colocation import Colocation, colocation_of
+from tvmtarget.partition.placement.constraint_paths import leaves_at
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.union_find import UnionFind
 
-__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms", "with_scarce_calls"]
+__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms", "coupled_ops", "with_scarce_calls"]
 
 # So many calls of other labels, at most, cost as much as one of a label whose subgraphs are limited.
 MAX_SAVING = 64
@@ -40,6 +43,22 @@ class CoupledOps:
 
     def __bool__(self) -> bool:
         return bool(self.colocation or self.max_subgraphs)
+
+
+def coupled_ops(program: FlatProgram, options: PartitionOptions, *, has_colocation: bool = True) -> CoupledOps:
+    """Return the requests of options that couple operations.
+
+    Args:
+        program: the flat program.
+        options: the options.
+        has_colocation: False leaves `same_site` and `apart` out, for plans with pins that keep them.
+
+    Returns:
+        The requests, with operations by number and leaves by path.
+    """
+    limits = tuple((leaves_at(name, program.topology), most) for name, most in options.max_subgraphs.items())
+    colocation = colocation_of(program, options.same_site, options.apart) if has_colocation else Colocation()
+    return CoupledOps(colocation, limits)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from tvmtarget.human_units import counted
 from tvmtarget.partition.costs.costs import Unit
 from tvmtarget.partition.costs.estimate import cost_text
 from tvmtarget.partition.decomposition import Decomposition
-from tvmtarget.partition.pipeline import plan_request, prepare
+from tvmtarget.partition.pipeline import plan_request
 from tvmtarget.partition.placement.hypotheses import read_moves
 from tvmtarget.partition.plan_cache import PlanCache
+from tvmtarget.partition.preparation import prepare
 from tvmtarget.partition.reports.difference import Totals, totals
 from tvmtarget.target.constraints.constraint import Constraint
 from tvmtarget.target.tree import Target

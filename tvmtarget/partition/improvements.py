@@ -1,0 +1,323 @@
+"""Improve a finished plan: try others near it, and go on from each that is better.
+
+Levels assign sites one after the other, and what a memory or a pair of operations requires is kept by excluding sites,
+so that the plan of the loops in `pipeline.py` need not be the best one. Every try plans the whole program again: each
+improvement has a limit on tries, and on the operations of programs that it is tried on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeAlias
+
+from tvmtarget.errors import CapacityError, InfeasibleError
+from tvmtarget.partition.costs.estimate import Estimates
+from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.memory_use import fits_memories, memory_uses
+from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, next_choosers
+from tvmtarget.partition.placement.colocation import Colocation, alternative_pins, colocation_pins, with_pins
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
+from tvmtarget.partition.placement.feasibility import Feasibility
+from tvmtarget.partition.placement.level import Chooser
+from tvmtarget.partition.stages import Candidate, partition, run_stages
+from tvmtarget.partition.verify import verify_plan
+from tvmtarget.target.topology import Topology
+
+__all__ = [
+    "by_preference_and_rank",
+    "improved_colocation",
+    "improved_levels",
+    "improved_memories",
+    "improved_stream",
+    "keeps_colocation",
+    "keeps_limits",
+]
+
+# Plans the program of a request again, with another view of what fits where.
+_Planner: TypeAlias = Callable[[Feasibility], Decomposition]
+
+# Joint choices of sites that `improved_levels` compares beside the best one.
+MAX_NEXT = 8
+
+# Moves that `improved_stream` tries, and the number of operations above which it tries none.
+MAX_STREAM_MOVES, MAX_STREAMED = 96, 24
+
+# Moves that `improved_colocation` tries, and the number of operations above which it tries none.
+MAX_MOVES, MOVABLE = 16, 1000
+
+# Operations that may return to memories, and the number of operations above which none are tried.
+MAX_RETURNED, RETURNABLE = 16, 64
+
+# Joint choices of sites whose memories are looked at, and those that are planned.
+MAX_SCREENED, MAX_FITTING = 256, 64
+
+
+def improved_levels(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
+    """Plan the next joint choices of sites while these are better.
+
+    Where levels interact, the choice of the best bound need not be the best. At most MAX_NEXT choices are planned, for
+    nested trees.
+
+    Args:
+        plan: a plan for the least latency.
+        coupled: requests that couple operations.
+
+    Returns:
+        The best plan found.
+    """
+    prediction, estimates = plan.prediction, plan.estimates
+    if estimates is None or prediction is None or prediction.lower_bound is None or not _is_nested(plan):
+        return plan
+    if prediction.total > prediction.lower_bound:
+        for choose in next_choosers(plan.feasibility, estimates, coupled, prediction.total, MAX_NEXT):
+            other = _planned(plan, choose, coupled)
+            if other is not None and _is_better(other, plan):
+                plan = other
+    return plan
+
+
+def improved_stream(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
+    """Move subgraphs and operations while inputs of a stream take less.
+
+    Load is balanced at the root alone. At most MAX_STREAM_MOVES moves are tried, for small programs on nested trees.
+
+    Args:
+        plan: a plan for the highest throughput.
+        coupled: requests that couple operations.
+
+    Returns:
+        The best plan found.
+    """
+    estimates = plan.estimates
+    if estimates is None or plan.throughput is None or not _is_nested(plan) or len(plan.program.body) > MAX_STREAMED:
+        return plan
+    by_cost = CachedChooser.of(plan.feasibility, estimates)
+
+    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
+        for sites in _moved_sites(plan):
+            yield _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
+
+    return _climbed(plan, moved, MAX_STREAM_MOVES)
+
+
+def improved_colocation(
+    plan: Decomposition, plain: Feasibility, colocation: Colocation, pinned: Collection[int], plan_again: _Planner
+) -> Decomposition:
+    """Move colocated groups to other sites.
+
+    At most MAX_MOVES moves are tried, for programs of at most MOVABLE operations.
+
+    Args:
+        plan: a plan with costs that keeps all groups.
+        plain: what fits where without pins.
+        colocation: the groups.
+        pinned: the operations that are pinned to their sites in the plan.
+        plan_again: plans the program with other pins.
+
+    Returns:
+        The best plan found.
+    """
+    if len(plain.program.body) > MOVABLE:
+        return plan
+    names = {index: plain.program.body[index].source for index in pinned}
+
+    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
+        sites = plan.sites()
+        for pins in alternative_pins(plain, colocation, sites, {index: sites[name] for index, name in names.items()}):
+            other = None
+            # That a group cannot go there is no error, because there is a plan already.
+            with suppress(InfeasibleError):
+                other = plan_again(with_pins(plain, pins))
+                if colocation_pins(plain, colocation, other.sites(), pins) != pins:
+                    other = None
+            yield other
+
+    return _climbed(plan, moved, MAX_MOVES)
+
+
+def improved_memories(plan: Decomposition, feasibility: Feasibility, plan_again: _Planner) -> Decomposition:
+    """Bring back operations that left memories, then try the next joint choices of sites.
+
+    Args:
+        plan: a plan that the memories hold, for which values were given room, or operations excluded from memories.
+        feasibility: what fits where without it.
+        plan_again: plans the program with other exclusions.
+
+    Returns:
+        The best plan found that the memories hold.
+    """
+    return _with_next_fitting(_with_returned(plan, feasibility, plan_again), feasibility)
+
+
+def _with_returned(plan: Decomposition, feasibility: Feasibility, plan_again: _Planner) -> Decomposition:
+    """Let operations return to memories one at a time, where the plan becomes better.
+
+    A round of `within_memory` excludes all operations that run while a memory is too full, though some of them may fit
+    without the others. At most MAX_RETURNED are tried, in programs of at most RETURNABLE operations.
+    """
+    program, topology, estimates = plan.program, plan.topology, plan.estimates
+    if len(program.body) > RETURNABLE:
+        return plan
+    left = plan.feasibility.refused.keys() - feasibility.refused.keys()
+
+    def loss(index: int, path: str) -> tuple[int, int]:
+        """Return what an operation loses at a leaf: preference, and time."""
+        site = topology[path]
+        time = None if estimates is None else estimates.time(index, site).time
+        return -feasibility.preference_rank((index,), site), time or 0
+
+    gains: dict[tuple[int, str], tuple[int, int]] = {}
+    for index, path in left:
+        here, there = loss(index, plan.site_of(program.body[index].source)), loss(index, path)
+        gain = here[0] - there[0], here[1] - there[1]
+        returning = index, topology[path].domain
+        gains[returning] = max(gain, gains.get(returning, gain))
+    for index, memory in sorted(gains, key=lambda one: (*(-gain for gain in gains[one]), one))[:MAX_RETURNED]:
+        pairs = {one for one in left if one[0] == index and topology[one[1]].domain == memory}
+        refused = {one: reason for one, reason in plan.feasibility.refused.items() if one not in pairs}
+        with suppress(InfeasibleError):
+            other = plan_again(plan.feasibility.replace(refused=refused))
+            order, before = by_preference_and_rank(other), by_preference_and_rank(plan)
+            is_comparable = other.is_no_worse_than(plan) or order[0] < before[0]
+            if is_comparable and order < before and fits_memories(other):
+                plan = other
+    return plan
+
+
+def _with_next_fitting(plan: Decomposition, feasibility: Feasibility) -> Decomposition:
+    """Try the next joint choices of sites; at most MAX_SCREENED are looked at, and MAX_FITTING planned."""
+    options, program = plan.options, feasibility.program
+    if options.costs is None or plan.prediction is None or options.objective != "latency" or program.bodies:
+        return plan
+    estimates = Estimates(program, options.costs)
+    coupled = coupled_ops(program, options)
+    # Without what rounds reserved for values, and excluded.
+    first = best = replace(plan, program=program, feasibility=feasibility, estimates=estimates)
+    tried, full = 0, set[tuple[str, frozenset[str]]]()
+    for choose in next_choosers(feasibility, estimates, coupled, plan.prediction.total, MAX_SCREENED):
+        users = _ops_by_memory(choose.sites, plan.topology)
+        # More operations seldom fit where fewer do not.
+        if any(ops <= users.get(memory, frozenset()) for memory, ops in full):
+            continue
+        if (tried := tried + 1) > MAX_FITTING:
+            break
+        other = _planned(best, choose, coupled)
+        if other is None or not _is_better(other, best):
+            continue
+        missing = [use.memory for use in memory_uses(other) if use.missing]
+        full |= {(memory, users[memory]) for memory in missing if memory in users}
+        if not missing and by_preference_and_rank(other) <= by_preference_and_rank(best):
+            best = other
+    if best is first:
+        return plan
+    verify_plan(best.program, best.feasibility, best.module, best.outlined)
+    return best
+
+
+def by_preference_and_rank(plan: Decomposition) -> tuple[int, tuple[int, ...]]:
+    """Return what plans that memories hold are compared by: preferences, then the objective.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        A key, which is less for better plans.
+    """
+    program, topology = plan.program, plan.topology
+    if all(item.constraint.is_required and not item.constraint.any_of for row in program.requirements for item in row):
+        return 0, plan.rank
+    sites = plan.sites()
+    kept = (
+        plan.feasibility.preference_rank((index,), topology[sites[program.body[index].source]])
+        for index in range(len(program.body))
+        if index not in program.bodies
+    )
+    return -sum(kept), plan.rank
+
+
+def keeps_colocation(plan: Decomposition, colocation: Colocation) -> bool:
+    """Return whether operations of a plan share sites, or not, as required.
+
+    Args:
+        plan: the plan.
+        colocation: the requirements.
+
+    Returns:
+        False if one is violated.
+    """
+    sites = plan.sites()
+    return colocation.is_kept({index: sites[call.source] for index, call in enumerate(plan.program.body)})
+
+
+def keeps_limits(plan: Decomposition, coupled: CoupledOps) -> bool:
+    """Return whether no site of a plan has more subgraphs than it may.
+
+    Args:
+        plan: the plan.
+        coupled: the most subgraphs, by leaves.
+
+    Returns:
+        False if there are too many somewhere.
+    """
+    counts = Counter(subgraph.site for subgraph in plan.subgraphs)
+    return all(sum(counts[leaf] for leaf in leaves) <= most for leaves, most in coupled.max_subgraphs)
+
+
+def _climbed(
+    plan: Decomposition, near: Callable[[Decomposition], Iterator[Decomposition | None]], most: int
+) -> Decomposition:
+    """Hill climbing: go on from each better plan, with the plans near it; at most `most` plans are made.
+
+    `near` makes plans one at a time, None where there is no valid one.
+    """
+    untried = near(plan)
+    for _ in range(most):
+        try:
+            other = next(untried)
+        except StopIteration:
+            break
+        if other is not None and _is_better(other, plan):
+            plan, untried = other, near(other)
+    return plan
+
+
+def _is_better(other: Decomposition, plan: Decomposition) -> bool:
+    return other.is_no_worse_than(plan) and other.rank < plan.rank
+
+
+def _planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition | None:
+    """Plan again with other sites; None if weights fit in no way, or if it does not keep what couples operations."""
+    try:
+        candidate = partition(Candidate(plan.request, plan.feasibility, plan.estimates, choose))
+    except CapacityError:
+        return None
+    assert candidate.root is not None
+    assert plan.prediction is not None
+    other = run_stages(replace(candidate, root=replace(candidate.root, least_time=plan.prediction.lower_bound)))
+    return other if keeps_colocation(other, coupled.colocation) and keeps_limits(other, coupled) else None
+
+
+def _moved_sites(plan: Decomposition) -> Iterator[Mapping[str, str]]:
+    """Yield the sites of a plan with one subgraph, then one operation, on each other leaf that supports it."""
+    sites, names = plan.sites(), [call.source for call in plan.program.body]
+    for calls in dict.fromkeys(
+        [*(record.calls for record in plan.subgraphs), *((index,) for index in plan.program.top)]
+    ):
+        for leaf in plan.feasibility.leaves:
+            is_supported = all(plan.feasibility.unsupported_reason(index, leaf) is None for index in calls)
+            if is_supported and sites[names[calls[0]]] != leaf.path:
+                yield {**sites, **{names[index]: leaf.path for index in calls}}
+
+
+def _is_nested(plan: Decomposition) -> bool:
+    return any(option.is_system for option in plan.topology.options(""))
+
+
+def _ops_by_memory(sites: Mapping[str, str], topology: Topology) -> dict[str, frozenset[str]]:
+    names: dict[str, set[str]] = {}
+    for name, site in sites.items():
+        names.setdefault(topology[site].domain, set()).add(name)
+    return {memory: frozenset(ops) for memory, ops in names.items()}
