@@ -136,7 +136,7 @@ def _calls(graph: Graph, types: list[TensorType], taken: Sequence[bool] | None) 
         yield Call(f"onnx.{kind}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
 
 
-SITES = ("npu", "gpu", "dsp", "cpu")
+SITES = (*(f"npu{number}" for number in range(13, 1, -1)), "npu", "gpu", "dsp", "cpu")
 
 
 def tree_of(count: int, kind: str = "onnxruntime") -> Target:

@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import Ints, renumbered
+from tvmtarget.partition.placement.copy_edges import AdditiveCosts, costs_at_home
 from tvmtarget.partition.placement.detours import Detours
+from tvmtarget.partition.placement.dual_edges import Edges, SetEdges
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
@@ -33,8 +35,12 @@ NEAR, PATIENCE, SLOW = 2e-4, 10, 1e-3
 # Momentum is step / (step + DELAY), at most MOMENTUM.
 MOMENTUM, DELAY = 0.8, 3
 
-# Groups of labels, above which tables of all their sets would be too large.
-MAX_GROUPS = 7
+# Groups of labels, above which tables of all their sets would be too large, and copies cost a sum over groups; more for
+# nested trees, as what values save by detours depends on the set.
+MAX_GROUPS, MAX_NESTED_GROUPS = 5, 7
+
+# Edges of one value share its copies anew after so many steps.
+SHARING = 2
 
 # Costs of copies that share links, by type, group and set of groups, above which each pays for its last link only.
 MAX_SHARED = 200_000
@@ -54,22 +60,30 @@ class DualAscent:
     Attributes:
         bound: a cost that no labeling goes below; 0 where the problem is too large.
         steps: how many steps are left.
+        is_relaxed: whether labels are in many groups, for which costs of copies are relaxed (`copy_edges.py`).
     """
 
     def __init__(self, problem: LabelingProblem, detours: Detours | None = None) -> None:
-        kinds = len(problem.pair_costs) * problem.pair_costs.shape[-1] << problem.pair_costs.shape[-1]
-        if kinds > MAX_SHARED or problem.pair_costs.shape[-1] > MAX_GROUPS:
+        width = problem.pair_costs.shape[-1]
+        self.is_relaxed = width > (MAX_NESTED_GROUPS if detours is not None and detours.systems else MAX_GROUPS)
+        if not self.is_relaxed and len(problem.pair_costs) * width << width > MAX_SHARED:
             problem = problem.relaxed()
         self.problem = problem
         self.bound = 0
         energy = energy_of(problem, 0.0)
-        self.steps = _steps(energy)
+        copies = AdditiveCosts.of(problem) if self.is_relaxed else None
+        self.steps = _steps(_entries_of_sets(energy) if copies is None else copies.entries(problem))
         if not self.steps:
             return
-        costs = np.where(energy.allowed, energy.costs, np.iinfo(np.int64).max)
-        self._most = energy.total(costs.argmin(axis=1)) + int(problem.launches.sum())
-        self._unary: _Floats = costs.T.astype(np.float64)
-        self._parts = [_Part(problem, energy, *part, detours) for part in _edges_by_sets(energy)]
+        self._saved = 0 if detours is None or not self.is_relaxed else detours.most(problem)
+        self._unary: _Floats = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).T.astype(np.float64)
+        self._most = energy.total(self._unary.argmin(axis=0)) + int(problem.launches.sum())
+        self._parts: list[Edges]
+        if copies is None:
+            self._parts = [SetEdges(problem, energy, *part, detours) for part in _edges_by_sets(energy)]
+        else:
+            self._unary += costs_at_home(problem)
+            self._parts = [*copies.edges(problem)]
         for part in self._parts:
             part.exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
@@ -95,7 +109,7 @@ class DualAscent:
             return
         every = np.arange(len(calls.producer))
         sets = _sets(calls.pair_costs.shape[-1], 1)
-        self._parts.append(_Part(self.problem, calls, every, sets, are_values=False))
+        self._parts.append(SetEdges(self.problem, calls, every, sets, are_values=False))
         self._parts[-1].exclude(self._unary, self._most)
         self._shares = _Shares(self._unary.shape[1], self._parts)
 
@@ -129,8 +143,10 @@ class DualAscent:
             momentum = min(MOMENTUM, step / (step + DELAY))
             for part, pair in zip(self._parts, minima, strict=True):
                 part.move(equal, pair, self._shares.part, momentum)
+                if step % SHARING == 0:
+                    part.share()
         # Sums of floating point numbers may be too large by a little.
-        self.bound = max(self.bound, int(best * (1 - 1e-9)) - 1)
+        self.bound = max(self.bound, int(best * (1 - 1e-9)) - 1 - self._saved)
 
     def reduced_costs(self) -> _Floats:
         """Return how much more each label costs than the best one of its atom.
@@ -161,17 +177,15 @@ def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
     return [(edges, sets) for edges, sets in parts if len(edges)]
 
 
-def _steps(energy: Energy) -> int:
-    """Return the number of steps of the ascent; 0 where the problem is too large."""
-    width, counts = energy.pair_costs.shape[-1], np.bincount(energy.owner, minlength=len(energy.producer))
-    if width > MAX_GROUPS or not len(energy.producer):
-        return 0
-    # Table entries that a step visits.
-    size: int = sum(
-        len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy)
-    )
-    steps = min(MAX_STEPS, WORK // size)
+def _steps(entries: int) -> int:
+    """Return the number of steps of the ascent, of which each visits some table entries; 0 where these are too many."""
+    steps = min(MAX_STEPS, WORK // entries) if entries else 0
     return steps if steps >= LEAST_STEPS else 0
+
+
+def _entries_of_sets(energy: Energy) -> int:
+    width, counts = energy.pair_costs.shape[-1], np.bincount(energy.owner, minlength=len(energy.producer))
+    return sum(len(sets) * (width * len(edges) + int(counts[edges].sum())) for edges, sets in _edges_by_sets(energy))
 
 
 def _energy_of_calls(problem: LabelingProblem, paths: Mapping[int, Sequence[int]]) -> Energy:
@@ -230,219 +244,10 @@ def _sets(width: int, most: int) -> Bools:
     return masks
 
 
-class _Part:
-    """Edges whose readers may be in the same sets of groups, with the costs that were moved to their atoms.
-
-    `cost[s, t, e]` is the cost of edge e from group s if its readers are exactly in the groups of set t. Edges and
-    readers are the last axis of all tables: NumPy reduces a short leading axis several times faster than a short last
-    one.
-    """
-
-    def __init__(
-        self,
-        problem: LabelingProblem,
-        energy: Energy,
-        edges: Ints,
-        sets: Bools,
-        detours: Detours | None = None,
-        *,
-        are_values: bool = True,
-    ) -> None:
-        width = sets.shape[1]
-        position = np.full(len(energy.producer), -1, dtype=np.int64)
-        position[edges] = np.arange(len(edges))
-        entries = position[energy.owner] >= 0
-        self.owner = position[energy.owner[entries]]
-        self.readers = energy.readers[entries]
-        self.sets = [np.flatnonzero(members).tolist() for members in sets]
-        has_readers = np.bincount(self.owner, minlength=len(edges)) > 0
-        firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
-        tables = _tables(energy, edges[firsts], sets, has_readers[firsts])
-        if are_values and problem.domain_memory.size:
-            _subtract_shared(tables, problem, energy, edges[firsts], sets, has_readers[firsts])
-        if are_values and detours is not None and detours.systems:
-            _subtract_savings(tables, problem, energy, edges[firsts], sets, detours)
-        cost = np.moveaxis(tables, 0, 2)[:, :, kinds]
-        # Without a producer the source is known: all other rows are out of the question.
-        fixed = np.flatnonzero(energy.producer[edges] < 0)
-        cost[:, :, fixed] = cost[energy.source[edges[fixed]], :, fixed].T
-        self.cost: _Floats = np.ascontiguousarray(cost)
-        self.has_tail = np.flatnonzero(energy.producer[edges] >= 0)
-        self.tails = energy.producer[edges][self.has_tail]
-        self.to_tail = np.zeros((width, len(edges)))
-        self.to_reader = np.zeros((width, len(self.owner)))
-        self.tail_step = np.zeros((width, len(self.tails)))
-        self.reader_step = np.zeros_like(self.to_reader)
-        self.arity = np.bincount(self.owner, minlength=len(edges))
-        self.arity[self.has_tail] += 1
-        np.maximum(self.arity, 1, out=self.arity)
-        groups = energy.groups[energy.layer[edges]].T
-        self.tail_groups = _GroupsOfLabels(groups[:, self.has_tail], width)
-        self.reader_groups = _GroupsOfLabels(groups[:, self.owner], width)
-        count = energy.costs.shape[0]
-        self.tail_sum = _ColumnSum(self.tails, len(groups), count)
-        self.reader_sum = _ColumnSum(self.readers, len(groups), count)
-        self.set_sum = _ColumnSum(self.owner, len(sets), len(edges))
-        # Reused from step to step: the memory of a new array costs more than filling it.
-        self._table = np.empty_like(self.cost)
-        self._nearest = np.empty((len(sets), len(self.owner)))
-        self._others = np.empty_like(self._nearest)
-
-    def exclude(self, unary: _Floats, most: int) -> None:
-        """Move costs as large as the whole to edges in groups that their atoms cannot be in."""
-        tails = self.tail_groups.least(unary.take(self.tails, axis=1))
-        self.to_tail[:, self.has_tail] = np.where(tails < _ENDLESS, 0.0, -float(most))
-        readers = self.reader_groups.least(unary.take(self.readers, axis=1))
-        self.to_reader[:] = np.where(readers < _ENDLESS, 0.0, -float(most))
-
-    def stop(self) -> None:
-        """Take the momentum away."""
-        self.tail_step[:], self.reader_step[:] = 0.0, 0.0
-
-    def minima(self) -> tuple[_Floats, _Floats, _Floats]:
-        """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
-        nearest, others, table = self._nearest, self._others, self._table
-        width = len(self.to_reader)
-        np.negative(self.to_reader, out=nearest[:width])
-        # Sets are in order of size: each is a smaller one and a group.
-        for number in range(width, len(self.sets)):
-            *before, last = self.sets[number]
-            np.minimum(nearest[self.sets.index(before)], nearest[last], out=nearest[number])
-        np.add(self.cost, self.set_sum(nearest), out=table)
-        by_tail = table.min(axis=1)
-        by_tail -= self.to_tail
-        table -= self.to_tail[:, None]
-        by_set = table.min(axis=0)
-        by_set.take(self.owner, axis=1, out=others)
-        others -= nearest
-        by_reader = others[:width].copy()
-        for number in range(width, len(self.sets)):
-            for group in self.sets[number]:
-                np.minimum(by_reader[group], others[number], out=by_reader[group])
-        by_reader -= self.to_reader
-        return by_set.min(axis=0), by_tail, by_reader
-
-    def move(self, equal: _Floats, minima: tuple[_Floats, _Floats], part: _Floats, momentum: float) -> None:
-        """Move costs between edges and atoms towards equal shares.
-
-        Args:
-            equal: the share of each edge at an atom (column) by label (row).
-            minima: the minima of edges by group of the tail and of each reader.
-            part: the part of a step that each atom takes.
-            momentum: the part of the last step that is repeated.
-        """
-        by_tail, by_reader = minima
-        share = self.tail_groups.least(equal.take(self.tails, axis=1))
-        more = part.take(self.tails) * (by_tail.take(self.has_tail, axis=1) - share)
-        self.tail_step = momentum * self.tail_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
-        self.to_tail[:, self.has_tail] += self.tail_step
-        share = self.reader_groups.least(equal.take(self.readers, axis=1))
-        more = part.take(self.readers) * (by_reader - share)
-        self.reader_step = momentum * self.reader_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
-        self.to_reader += self.reader_step
-
-    def by_label(self, by_tail: _Floats, by_reader: _Floats) -> _Floats:
-        """Return costs by group, of tails and readers, as costs of atoms by label."""
-        tails = self.tail_groups.spread(by_tail.take(self.has_tail, axis=1))
-        return self.tail_sum(tails) + self.reader_sum(self.reader_groups.spread(by_reader))
-
-
-def _kinds_of_tables(energy: Energy, edges: Ints, has_readers: Bools) -> tuple[Ints, Ints]:
-    """Return the position of the first edge of each kind, and the kind of every edge; edges of one have equal costs."""
-    fixed = energy.fixed[edges] @ (1 << np.arange(energy.fixed.shape[1]))
-    ends = 2 * has_readers + (energy.producer[edges] >= 0)
-    keys = (4 * energy.cost_index[edges] + ends << energy.fixed.shape[1]) + fixed
-    _, firsts, kinds = np.unique(keys, return_index=True, return_inverse=True)
-    return firsts, kinds
-
-
-def _tables(energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> _Floats:
-    """Return the costs of edges by edge, group at the tail and set of groups that their readers are in."""
-    pair_costs = energy.pair_costs[energy.cost_index[edges]].astype(np.float64)
-    reached = _reached(energy, edges, sets, has_readers)
-    tables: _Floats = np.einsum("esd,etd->est", pair_costs, reached.astype(np.float64))
-    return tables
-
-
-def _reached(energy: Energy, edges: Ints, sets: Bools, has_readers: Bools) -> Bools:
-    """Return the groups that edges lead to, by edge and set of groups that their readers are in."""
-    return np.where(has_readers[:, None, None], sets[None], False) | energy.fixed[edges][:, None]
-
-
-def _subtract_shared(
-    tables: _Floats, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, has_readers: Bools
-) -> None:
-    """Subtract from the costs of values what copies that share links pay more than once."""
-    size = problem.pair_costs.shape[-1]
-    shape = len(edges), size, len(sets)
-    reached = _reached(energy, edges, sets, has_readers)[:, None, :, :size]
-    excess = problem.overcharge(
-        np.broadcast_to(problem.cost_index[edges][:, None, None], shape).ravel(),
-        np.broadcast_to(np.arange(size)[None, :, None], shape).ravel(),
-        np.broadcast_to(reached, (*shape, size)).reshape(-1, size),
-    )
-    tables[:, :size] -= excess.reshape(shape)
-
-
-def _subtract_savings(
-    tables: _Floats, problem: LabelingProblem, energy: Energy, edges: Ints, sets: Bools, detours: Detours
-) -> None:
-    """Subtract from the costs of values what they may save by detours, which depends on their groups alone."""
-    labels = {domain: label for label, domain in reversed([*enumerate(problem.domains.tolist())])}
-    # Sets with groups that no label is in cannot occur.
-    readers = [np.flatnonzero(members).tolist() for members in sets]
-    known = [(number, groups) for number, groups in enumerate(readers) if labels.keys() >= set(groups)]
-    for row, edge in enumerate(edges.tolist()):
-        if problem.producer[edge] < 0:
-            continue
-        is_live_out, cost_index = bool(problem.is_live_out[edge]), int(energy.cost_index[edge])
-        for domain, own in labels.items():
-            for number, groups in known:
-                others = frozenset(labels[group] for group in groups)
-                tables[row, domain, number] -= detours.saved_by(cost_index, own, others, is_live_out)
-
-
-class _ColumnSum:
-    """Adds up columns of a table that have the same number."""
-
-    def __init__(self, numbers: Ints, height: int, count: int) -> None:
-        self.places = (numbers + count * np.arange(height)[:, None]).ravel()
-        self.shape = height, count
-
-    def __call__(self, columns: _Floats) -> _Floats:
-        size = self.shape[0] * self.shape[1]
-        sums = np.bincount(self.places, weights=columns.ravel(), minlength=size)
-        return sums.astype(np.float64, copy=False).reshape(self.shape)
-
-
-class _GroupsOfLabels:
-    """The group of each label (row), which differs between columns."""
-
-    def __init__(self, groups: Ints, width: int) -> None:
-        count = groups.shape[1]
-        self.places = groups * count + np.arange(count)
-        self.shape = width, count
-        # Mostly each label is a group of its own.
-        self.are_labels = groups.shape == self.shape and bool((groups == np.arange(width)[:, None]).all())
-
-    def spread(self, by_group: _Floats) -> _Floats:
-        """Return the cost of each label from the costs of groups."""
-        return by_group if self.are_labels else by_group.ravel().take(self.places)
-
-    def least(self, by_label: _Floats) -> _Floats:
-        """Return the least cost of the labels of each group, without end where a group has none."""
-        if self.are_labels:
-            return by_label
-        found = np.full(self.shape[0] * self.shape[1], np.inf)
-        for places, costs in zip(self.places, by_label, strict=True):
-            found[places] = np.minimum(found[places], costs)
-        return found.reshape(self.shape)
-
-
 class _Shares:
     """Of each atom the number of edges at it, and the part of a step that it takes."""
 
-    def __init__(self, count: int, parts: Sequence[_Part]) -> None:
+    def __init__(self, count: int, parts: Sequence[Edges]) -> None:
         self.degree, widest = np.zeros(count), np.ones(count)
         for part in parts:
             for atoms, edges in ((part.tails, part.has_tail), (part.readers, part.owner)):

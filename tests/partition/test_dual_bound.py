@@ -1,0 +1,80 @@
+"""The bound by the dual: never above the least cost of all labelings, and close to it, with both kinds of edges."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tvmtarget.partition.dataflow import NO_PRODUCER, spans
+from tvmtarget.partition.placement import dual_bound
+from tvmtarget.partition.placement.dual_bound import DualAscent
+from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings
+
+
+def routes_of(rng, count, shape):
+    """Return the times of routes between memories, 0 being at home, and the last memory before each end."""
+    links = np.full((count, count), 10**6)
+    for a in range(count):
+        for b in range(a):
+            if shape == "any" or b == 0 or (shape == "line" and a == b + 1):
+                links[a, b] = links[b, a] = rng.randint(1, 30)
+    np.fill_diagonal(links, 0)
+    times, before = links.copy(), np.repeat(np.arange(count)[:, None], count, axis=1)
+    for via in range(count):
+        other = times[:, via, None] + times[None, via]
+        is_less = other < times
+        before = np.where(is_less, before[via], before)
+        times = np.where(is_less, other, times)
+    return times, before
+
+
+def drawn(seed):
+    """Return a random problem of up to six atoms, whose values have up to seven readers."""
+    rng = random.Random(seed)
+    size, memories, shape = rng.randint(1, 6), rng.randint(1, 4), rng.choice(["star", "line", "any"])
+    # Domains are memories in another order, of which a few may be one memory; labels may share domains.
+    domain_memory = rng.sample(range(memories), memories)
+    if rng.random() < 0.3:
+        domain_memory.append(rng.randrange(memories))
+    domains = [*range(len(domain_memory)), *([0] if rng.random() < 0.3 else [])]
+    tables = [routes_of(rng, memories, shape) for _ in range(2)]
+    times, before = (np.array(arrays) for arrays in zip(*tables, strict=True))
+    place = np.array(domain_memory)
+    values = [(NO_PRODUCER, rng.choices(range(size), k=rng.randint(1, size)), False) for _ in range(2)]
+    for atom in range(size):
+        readers = [later for later in range(atom + 1, size) if rng.random() < 0.6]
+        values.append((atom, readers, not readers or rng.random() < 0.3))
+    values = [(producer, sorted(set(readers)), is_live_out) for producer, readers, is_live_out in values]
+    allowed = np.array([[rng.random() < 0.8 for _ in domains] for _ in range(size)])
+    allowed[:, 0] |= ~allowed.any(axis=1)
+    return LabelingProblem(
+        costs=np.array([[rng.randint(0, 60) for _ in domains] for _ in range(size)]),
+        allowed=allowed,
+        producer=np.array([producer for producer, _, _ in values]),
+        start=spans([len(readers) for _, readers, _ in values]),
+        readers=np.array([reader for _, readers, _ in values for reader in readers], dtype=np.int64),
+        is_live_out=np.array([is_live_out for _, _, is_live_out in values]),
+        cost_index=np.array([rng.randrange(2) for _ in values]),
+        pair_costs=times[:, place][:, :, place],
+        domains=np.array(domains),
+        home=domain_memory.index(0),
+        launches=np.zeros(len(domains), dtype=np.int64),
+        domain_memory=place,
+        route_times=times,
+        route_before=before,
+    )
+
+
+@pytest.mark.parametrize("most", [1, 6])
+def test_the_bound_is_at_most_the_least_cost_and_close_to_it(monkeypatch, most):
+    monkeypatch.setattr(dual_bound, "MAX_GROUPS", most)
+    reached = []
+    for seed in range(120):
+        problem = drawn(seed)
+        labelings = enumerate_labelings(problem, 10**5)
+        least = int((energy_of(problem, 0.0).totals(labelings) - problem.overcharged(labelings)).min())
+        ascent = DualAscent(problem)
+        ascent.climb(60)
+        assert ascent.bound <= least, seed
+        reached.append((ascent.bound + 2) / max(least, 1))
+    assert np.mean(reached) > 0.95
