@@ -29,9 +29,6 @@ __all__ = ["JointSites", "joint_sites", "next_joint_sites"]
 # operations: a system gets many calls there, which the joint choice does not know.
 MAX_LEAVES, MAX_OPS = 24, 2000
 
-# More table entries, of operations and leaves, are not bounded: steps of the dual take longer than all else there.
-MAX_BOUNDED = 4000
-
 
 @dataclass(frozen=True)
 class JointSites:
@@ -68,7 +65,7 @@ def joint_sites(feasibility: Feasibility, estimates: Estimates, coupled: Coupled
     program = feasibility.program
     if not _is_decided_jointly(feasibility):
         return None
-    bounds = len(program.top) * len(feasibility.leaves) <= MAX_BOUNDED and not program.reserved
+    bounds = not program.reserved
     try:
         level = _level_of_leaves(feasibility)
         detours = _detours(feasibility, estimates, level)
