@@ -16,7 +16,18 @@ from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 from tvmtarget.target.node import Memory
 from tvmtarget.target.tree import Target
 
-__all__ = ["FAMILIES", "KINDS_OF_ONE", "KINDS_OF_TWO", "SITES", "Graph", "costs_of", "module_of", "shuffled", "tree_of"]
+__all__ = [
+    "FAMILIES",
+    "KINDS_OF_ONE",
+    "KINDS_OF_TWO",
+    "MANY_SITES",
+    "SITES",
+    "Graph",
+    "costs_of",
+    "module_of",
+    "shuffled",
+    "tree_of",
+]
 
 KINDS_OF_ONE = ("Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp", "Softplus", "Softsign")
 KINDS_OF_TWO = ("Add", "Mul", "Sub", "Max", "Min")
@@ -136,12 +147,13 @@ def _calls(graph: Graph, types: list[TensorType], taken: Sequence[bool] | None) 
         yield Call(f"onnx.{kind}", inputs, (Value(f"v{index}", type_),), source=f"n{index}")
 
 
-SITES = (*(f"npu{number}" for number in range(13, 1, -1)), "npu", "gpu", "dsp", "cpu")
+SITES = ("npu", "gpu", "dsp", "cpu")
+MANY_SITES = (*(f"npu{number}" for number in range(13, 1, -1)), *SITES)
 
 
 def tree_of(count: int, kind: str = "onnxruntime") -> Target:
-    """Return a tree of the last of `SITES`, each with a memory of its own; the CPU drives."""
-    sites = SITES[-count:]
+    """Return a tree of the last of `MANY_SITES`, each with a memory of its own; the CPU drives."""
+    sites = MANY_SITES[-count:]
     kinds = dict.fromkeys(sites, kind) | {"cpu": "numpy"}  # not every kind can drive the others
     tree = Target.parse(f"[{','.join(f'{site}={kinds[site]}' for site in sites)}](host=@cpu)")
     return tree.replace(memory=tuple(Memory(name=f"of-{site}", of=(site,)) for site in sites if site != "cpu"))

@@ -52,7 +52,12 @@ class Edges:
         self.reader_sum = ColumnSum(readers, len(groups), count)
 
     def exclude(self, unary: _Floats, most: int) -> None:
-        """Move costs as large as the whole to edges in groups that their atoms cannot be in."""
+        """Move costs as large as the whole to edges in groups that their atoms cannot be in.
+
+        Args:
+            unary: the costs of atoms (columns) by label (row), endless where a label is not allowed.
+            most: a cost that no labeling reaches.
+        """
         tails = self.tail_groups.least(unary.take(self.tails, axis=1))
         self.to_tail[:, self.has_tail] = np.where(tails < _ENDLESS, 0.0, -float(most))
         readers = self.reader_groups.least(unary.take(self.readers, axis=1))
@@ -63,11 +68,18 @@ class Edges:
         self.tail_step[:], self.reader_step[:] = 0.0, 0.0
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
-        """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
+        """Return the least costs of edges, with those that were moved to atoms.
+
+        Returns:
+            The minimum of each edge, and its minima by group of the tail and of each reader.
+
+        Raises:
+            NotImplementedError: in this class, whose edges have no costs.
+        """
         raise NotImplementedError
 
     def share(self) -> None:
-        """Move costs between edges of one value, where there are several, by the minima that were returned last."""
+        """Move costs between edges of one value, by the minima that were returned last."""
 
     def move(self, equal: _Floats, minima: tuple[_Floats, _Floats], part: _Floats, momentum: float) -> None:
         """Move costs between edges and atoms towards equal shares.
@@ -89,7 +101,15 @@ class Edges:
         self.to_reader += self.reader_step
 
     def by_label(self, by_tail: _Floats, by_reader: _Floats) -> _Floats:
-        """Return costs by group, of tails and readers, as costs of atoms by label."""
+        """Return costs by group as costs of atoms by label.
+
+        Args:
+            by_tail: the costs by group (row) of the tail of each edge.
+            by_reader: those of each reader.
+
+        Returns:
+            Labels as rows, atoms as columns.
+        """
         tails = self.tail_groups.spread(by_tail.take(self.has_tail, axis=1))
         return self.tail_sum(tails) + self.reader_sum(self.reader_groups.spread(by_reader))
 
