@@ -5,7 +5,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -265,18 +265,34 @@ def pack_constants(module: Module, packed: Mapping[str, tuple[Expr, Mapping[int,
             module[variable] = structural_map(function, (relax.Call, changed))
 
 
-def rewrite_calls(module: Module, rewrite: Callable[[Expr, Builder, Producer], Expr]) -> Module:
+def rewrite_calls(
+    module: Module, rewrite: Callable[[Expr, Builder, Producer], Expr], operators: Set[str] | None = None
+) -> Module:
     """Put other expressions in place of the calls of Relax functions.
 
     Args:
         module: a TVM module.
         rewrite: returns what stands in place of a call whose operands are rewritten, from it, the builder that takes
             further calls in front of it, and a function that returns the expression which a variable is bound to.
+        operators: names of operators; functions that call none of them stay as they are. None rewrites all functions.
 
     Returns:
         A changed copy.
     """
     from tvm import relax
+
+    def is_concerned(function: Expr) -> bool:
+        if not isinstance(function, relax.Function) or operators is None:
+            return isinstance(function, relax.Function)
+        found: list[Expr] = []
+        relax.analysis.post_order_visit(
+            function, lambda one: found.append(one) if operator_of(one) in operators else None
+        )
+        return bool(found)
+
+    functions = [(variable, function) for variable, function in module.functions_items() if is_concerned(function)]
+    if not functions:
+        return module
 
     @relax.expr_functor.mutator
     class Rewriting(relax.PyExprMutator):  # type: ignore[misc]
@@ -288,7 +304,6 @@ def rewrite_calls(module: Module, rewrite: Callable[[Expr, Builder, Producer], E
             return value if found is None else found
 
     rewriting = Rewriting(module)
-    for variable, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            rewriting.builder_.update_func(variable, rewriting.visit_expr(function))
+    for variable, function in functions:
+        rewriting.builder_.update_func(variable, rewriting.visit_expr(function))
     return rewriting.builder_.get()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from tvmtarget.backends.tvm.call_sites import Producer, operator_of, rewrite_calls
 from tvmtarget.backends.tvm.tir_builder import OPAQUE, TirBuilder
 
 __all__ = ["bound_running_sums"]
@@ -30,32 +31,17 @@ def bound_running_sums(module: Module) -> Module:
     Returns:
         The changed module.
     """
-    from tvm import relax
+    return rewrite_calls(module, _rewritten, {"relax.cumsum"})
 
-    @relax.expr_functor.mutator
-    class Bounding(relax.PyExprMutator):  # type: ignore[misc]  # TVM ships no types
-        def visit_call_(self, op: Expr) -> Expr:
-            call = super().visit_call_(op)
-            return _bounded(self.builder_, call) if _may_be_empty(call) else call
 
-    def has_sums(function: Expr) -> bool:
-        found: list[Expr] = []
-        relax.analysis.post_order_visit(function, lambda one: found.append(one) if _may_be_empty(one) else None)
-        return bool(found)
-
-    functions = [one for one in module.functions_items() if isinstance(one[1], relax.Function) and has_sums(one[1])]
-    if not functions:
-        return module
-    bounding = Bounding(module)
-    for variable, function in functions:
-        bounding.builder_.update_func(variable, bounding.visit_expr(function))
-    return bounding.builder_.get()
+def _rewritten(call: Expr, builder: Builder, _producer: Producer) -> Expr:
+    return _bounded(builder, call) if _may_be_empty(call) else call
 
 
 def _may_be_empty(call: Expr) -> bool:
-    from tvm import relax, tirx
+    from tvm import tirx
 
-    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.cumsum" or call.attrs.axis is None:
+    if operator_of(call) != "relax.cumsum" or call.attrs.axis is None:
         return False
     shape = getattr(call.args[0].ty.shape, "values", None)
     if shape is None:
