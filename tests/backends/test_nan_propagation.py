@@ -1,4 +1,4 @@
-"""Rectifiers and clipped values of NaN are NaN, and maxima of infinities are infinite."""
+"""Rectifiers and clipped values of NaN are NaN, maxima of infinities are infinite, and floats are no integers."""
 
 import shutil
 
@@ -87,3 +87,35 @@ def test_infinities_of_one_sign_or_none_are_found():
     found = tt.build(parser.parse_model(text), "llvm").run({"x": x})
     expected = {"a": np.isinf(x), "b": x == np.inf, "c": x == -np.inf, "d": np.zeros(4, bool)}
     assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in expected.items()}
+
+
+FLOATS = """<ir_version: 8, opset_import: ["": 17]>
+g (float[5] x, float[5] y) => (bool[5] same, bool[5] not_less, bool[5] not_equal, bool[5] either, float[5] nothing,
+    float[5] kept, float[5] rounded, float[5] more, float[5] least) <float c = {12582912}, float zero = {0}> {
+  same = Equal(x, x)
+  less = Less(x, y) not_less = Not(less)
+  equal = Equal(x, y) not_equal = Not(equal)
+  reached = LessOrEqual(y, x) either = Or(less, reached)
+  copy = Add(x, zero) nothing = Sub(x, copy)
+  sum = Add(x, y) kept = Sub(sum, y)
+  shifted = Add(x, c) rounded = Sub(shifted, c)
+  more = Max(x, y, zero) least = Min(zero, x)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_floats_are_not_simplified_like_integers(target):
+    model = tt.IRModule.from_onnx(parser.parse_model(FLOATS))
+    given = {"x": np.array([np.nan, 1.3, np.inf, 2, -1], "float32"), "y": np.array([1, 1e8, 3, np.nan, -1], "float32")}
+    expected = tt.build(model, "onnxruntime").run(given)
+    assert expected["rounded"][1] == 1
+    for name, array in tt.build(model, target).run(given).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_nan_is_not_zero():
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 3] x) => (int64[2, m] y) { y = NonZero(x) }""")
+    program = tt.build(model, "llvm")
+    for x in (np.array([[np.nan, 0, -0.0], [1e-45, -2, 0]], "float32"), np.zeros((0, 3), "float32")):
+        np.testing.assert_array_equal(program.run({"x": x})["y"], np.nonzero(x))

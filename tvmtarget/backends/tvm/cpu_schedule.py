@@ -26,8 +26,10 @@ from typing import Any, Protocol, TypeAlias
 from tvmtarget.backends.tvm.call_sites import Use, folding_calls, is_constant, pack_constants, uses_of, with_blocks
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
+from tvmtarget.backends.tvm.exact_floats import keep_float_arithmetic
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
 from tvmtarget.backends.tvm.nan_propagation import propagate_nan
+from tvmtarget.backends.tvm.nonzero_places import write_nonzero_places
 from tvmtarget.backends.tvm.open_rows import TILE_ROWS, divide_tiles
 from tvmtarget.backends.tvm.quantized_constants import blocks_of_constants, compute_rows
 from tvmtarget.backends.tvm.reductions import reduce_in_lanes
@@ -117,7 +119,7 @@ MOST_LOADS, LOADS_OF_CALL, LOADS_OF_CHOICE = 64, 8, 4
 def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     """Return passes that lower operators to tensor functions and fuse these.
 
-    They are TVM's passes for CPUs, after `narrow_products`, `use_winograd`, `multiply_in_pairs` and `widen_channels`.
+    They are TVM's passes for CPUs, after those that write kernels of our own, such as `use_winograd`.
 
     Args:
         target: TVM's target of kind llvm.
@@ -132,7 +134,7 @@ def legal_passes(target: Target, *, saves_memory: bool = False) -> list[Pass]:
     unit = vector_unit(target)
 
     def widen(module: Module, _context: object) -> Module:
-        module = narrow_products(bound_running_sums(module))
+        module = narrow_products(bound_running_sums(write_nonzero_places(module)))
         if not saves_memory:
             module = use_winograd(module, unit)
         return widen_channels(multiply_in_pairs(module, unit), unit)
@@ -271,6 +273,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
         tvm.transform.module_pass(_allocate_empty_constants, opt_level=0, name="AllocateEmptyConstants"),
         *theirs.finalize_passes(target),
         tvm.tirx.transform.prim_func_pass(_plain_divisions, opt_level=0, name="PlainDivisions"),
+        tvm.transform.module_pass(lambda module, _: keep_float_arithmetic(module), opt_level=0, name="KeepFloats"),
         tvm.transform.module_pass(lambda module, _: hide_subroutines(module), opt_level=0, name="HideSubroutines"),
     )
 

@@ -592,6 +592,23 @@ class _SymbolicImport(FittingOperands):
         is_negative = emit(op.less(x, self._tvm.relax.const(0, dtype)))
         return op.where(is_negative, emit(op.multiply(x, slope)), x)
 
+    def extremes(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower a Max or Min, which is NaN where an operand is; TVM's importer stacks the operands."""
+        op = self._tvm.relax.op
+        found = self._nothing(node, inputs)
+        if found is not None:
+            return found
+        choose = op.maximum if node.op_type == "Max" else op.minimum
+
+        def either(first: Expr, second: Expr) -> Expr:
+            chosen = builder.normalize(choose(first, second))
+            # Of NaN and another operand TVM chooses the second one; `propagate_nan` puts scalars first.
+            if "float" not in str(chosen.ty.dtype) or second.ty.ndim == 0:
+                return chosen
+            return builder.emit(op.where(builder.emit(op.isnan(first)), first, chosen))
+
+        return reduce(either, sorted(inputs, key=lambda one: one.ty.ndim == 0))
+
     def power(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Pow of integers, or of two types; None for others. Powers of integers are rounded to float64."""
         (x, exponent), op, emit = inputs, self._tvm.relax.op, builder.normalize
@@ -1114,6 +1131,7 @@ _LOWERED: dict[str, _Lowering] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _SymbolicImport.recurrent),
     "GridSample": _SymbolicImport.grid_sample,
     "IsInf": _SymbolicImport.infinities,
+    **dict.fromkeys(("Max", "Min"), _SymbolicImport.extremes),
     "NonMaxSuppression": _SymbolicImport.non_max_suppression,
     "PRelu": _SymbolicImport.rectify,
     "Pad": _SymbolicImport.pad,
