@@ -15,6 +15,7 @@ RIGHT = {
     "coordinates": np.array([[-1, 2], [3, -3]]),
     "places": np.array([[0], [-1]]),
     "cells": np.array([[3, -4, 0]]),
+    "row": np.array(-1),
 }
 WRONG = {
     "taken": np.array([0, 4]),
@@ -22,6 +23,7 @@ WRONG = {
     "coordinates": np.array([[-1, 3], [3, -3]]),
     "places": np.array([[0], [1 << 33]]),
     "cells": np.array([[3, -5, 0]]),
+    "row": np.array(-5),
 }
 
 
@@ -31,13 +33,14 @@ def _model(rows: int | str) -> onnx.ModelProto:
         helper.make_node("GatherElements", ["x", "elements"], ["y1"]),
         helper.make_node("GatherND", ["x", "coordinates"], ["y2"]),
         helper.make_node("ScatterND", ["x", "places", "rows"], ["y3"]),
-        helper.make_node("ScatterElements", ["x", "cells", "row"], ["y4"]),
+        helper.make_node("ScatterElements", ["x", "cells", "ones"], ["y4"]),
+        helper.make_node("Gather", ["x", "row"], ["y5"]),
     ]
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 3])]
     inputs += [helper.make_tensor_value_info(name, TensorProto.INT64, one.shape) for name, one in RIGHT.items()]
     constants = [
         onnx.numpy_helper.from_array(np.zeros((2, 3), np.float32), "rows"),
-        onnx.numpy_helper.from_array(np.ones((1, 3), np.float32), "row"),
+        onnx.numpy_helper.from_array(np.ones((1, 3), np.float32), "ones"),
     ]
     outputs = [helper.make_tensor_value_info(f"y{at}", TensorProto.FLOAT, None) for at in range(len(nodes))]
     graph = helper.make_graph(nodes, "indices", inputs, outputs, constants)
@@ -99,6 +102,21 @@ def _relax(constant: bool) -> tt.IRModule:
             results = builder.emit_output(relax.Tuple([taken, cells, turned, regions]))
         builder.emit_func_output(results)
     return tt.IRModule.from_tvm(builder.get())
+
+
+def test_a_constant_that_may_be_chosen_is_no_constant_index() -> None:
+    """The importer of ONNX counts indices from the end by a choice, too."""
+    pytest.importorskip("tvm")
+    from tvm import relax
+
+    from tvmtarget.backends.tvm.index_checks import check_indices
+
+    builder = relax.BlockBuilder()
+    x, at = relax.Var("x", relax.TensorType((4, 3), "float32")), relax.Var("at", relax.TensorType((2,), "int64"))
+    chosen = relax.op.where(relax.op.less(at, at), at, relax.const(np.array([0, 1]), "int64"))
+    with builder.function("main", [x, at]):
+        builder.emit_func_output(builder.emit(relax.op.take(x, builder.emit(chosen), axis=0)))
+    assert "checked_indices" in str(check_indices(builder.get()))
 
 
 def test_indices_of_operators_of_relax_are_checked() -> None:

@@ -329,3 +329,26 @@ def test_running_sums_along_a_symbolic_dimension_write_nothing_of_no_elements():
         found = program.run({"x": values})
         np.testing.assert_array_equal(found["y"], values.cumsum(0))
         np.testing.assert_array_equal(found["z"], values[::-1].cumsum(0)[::-1] - values)
+
+
+@pytest.mark.parametrize("reduction", ["ReduceSum", "ReduceMean"])
+def test_bags_between_computed_bounds_are_summed_by_one_function(reduction):
+    """PyTorch writes each bag of an EmbeddingBag so; TVM would allocate, check and read the size of each step."""
+    axes = "r = ReduceSum<keepdims = 0>(rows, a)" if reduction == "ReduceSum" else "r = ReduceMean<axes = [0]>(rows)"
+    proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+        g (float[4, 3] x, int64[n] at, int64 first, int64[1] last) => (float[rows, 3] y, float[3] z)
+            <int64[1] a = {{0}}> {{
+            begin = Unsqueeze(first, a) chosen = Slice(at, begin, last, a) rows = Gather(x, chosen)
+            {axes} y = Neg(r)
+            slice = Slice(x, begin, last) z = ReduceSum<keepdims = 0>(slice, a) }}""")
+    del proto.graph.output[0].type.tensor_type.shape.dim[: reduction == "ReduceSum"]
+    program = tt.build(tt.IRModule.from_onnx(proto), "llvm")
+    x, at = np.arange(12, dtype="float32").reshape(4, 3), np.array([0, -1, 2, 2, -4])
+    for first, last in ((1, 3), (-2, 2**62), (3, 1), (0, 5)):
+        results = program.run({"x": x, "at": at, "first": np.array(first), "last": np.array([last])})
+        rows = x[at[first:last]]
+        expected = rows.sum(0) if reduction == "ReduceSum" else rows.sum(0, keepdims=True) / max(1, len(rows))
+        np.testing.assert_allclose(results["y"], -expected, rtol=1e-6, strict=True)
+        np.testing.assert_array_equal(results["z"], x[first:last].sum(0))
+    with pytest.raises(tt.errors.RunError, match="an index of Gather is out of bounds for 4 elements"):
+        program.run({"x": x, "at": at + 3, "first": np.array(0), "last": np.array([3])})

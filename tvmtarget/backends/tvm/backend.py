@@ -896,12 +896,14 @@ def _prepared(
     Returns:
         The model, and the dimensions and element types of its values by name.
     """
+    from tvmtarget.backends.tvm.segment_sums import SEGMENT_EXPANSIONS
+
     copy = ModelProto()
     copy.CopyFrom(model)
     _name_inputs(copy.graph)
     _separate_constants(copy.graph)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 0)
-    expansions = EXPANSIONS | RECURRENT_EXPANSIONS if is_gpu else EXPANSIONS
+    expansions = EXPANSIONS | (RECURRENT_EXPANSIONS if is_gpu else SEGMENT_EXPANSIONS)
     # What is between the steps of an expansion is in float32, too: squares, and sums before their logarithm.
     copy = accumulate_in_float32(copy, ACCUMULATING & expansions.keys())
     expand_operators(copy.graph, value_types(copy.graph), opset, expansions)

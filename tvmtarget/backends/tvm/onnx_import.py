@@ -38,6 +38,7 @@ from tvmtarget.backends.tvm.integer_products import converted_product, fits_int3
 from tvmtarget.backends.tvm.interpolation import interpolation
 from tvmtarget.backends.tvm.non_max_suppression import non_max_suppression
 from tvmtarget.backends.tvm.recurrent import Network, recurrent
+from tvmtarget.backends.tvm.segment_sums import SEGMENT_SUM, segment_sum
 from tvmtarget.backends.tvm.symbolic_sizes import INTEGERS, MOST_SIZES, Shapes
 from tvmtarget.backends.tvm.tir_builder import OPAQUE
 from tvmtarget.backends.tvm.tree_ensembles import tree_ensemble
@@ -1106,6 +1107,11 @@ class _SymbolicImport(FittingOperands):
         results = [one if dtype == "float32" else emit(op.astype(one, dtype)) for one in results[: len(node.output)]]
         return results[0] if len(node.output) == 1 else relax.Tuple(results)
 
+    def segment_sum(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
+        """Lower the sum of a slice of rows."""
+        flags = attributes_of(node)
+        return segment_sum(builder, inputs, keepdims=bool(flags["keepdims"]), is_mean=bool(flags["is_mean"]))
+
     def tree_ensemble(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr:
         """Lower the sums of a tree ensemble, and the labels of a classifier."""
         relax, attributes, dtype = self._tvm.relax, attributes_of(node), str(inputs[0].ty.dtype)
@@ -1142,6 +1148,7 @@ _LOWERED: dict[str, _Lowering] = {
     "ReverseSequence": _SymbolicImport.reverse_sequence,
     "RoiAlign": _SymbolicImport.roi_align,
     "ScatterElements": _SymbolicImport.scatter_elements,
+    SEGMENT_SUM: _SymbolicImport.segment_sum,
     "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,

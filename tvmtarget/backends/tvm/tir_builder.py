@@ -82,6 +82,21 @@ class TirBuilder:
         """
         return self.tirx.BufferStore(buffer, value, list(at))
 
+    def require(self, condition: Expr, kind: str, message: str) -> Stmt:
+        """Fail unless a condition holds.
+
+        Args:
+            condition: the condition.
+            kind: the type of the error, such as `IndexError`.
+            message: its text.
+
+        Returns:
+            The statement.
+        """
+        text = self.tvm.ir.StringImm
+        parts = {"error_kind": text(kind), "message_parts": [text(message)]}
+        return self.tvm.ir.make_node("tirx.AssertStmt", condition=condition, **parts, span=None)
+
     def local(self, size: int, dtype: str, name: str) -> tuple[Stmt, Buffer]:
         """Declare a vector of local memory.
 
