@@ -437,8 +437,9 @@ def test_explain_prints_other_reports_on_the_plan(cli, tmp_path):
     assert onnx.load(tmp_path / "a.onnx").graph.node[0].metadata_props[0].value == "@ort"
     code, _, err = cli(*common, "--what-if", "Gemm")
     assert (code, err) == (2, "error: --what-if 'Gemm' is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'\n")
-    code, _, err = cli(*common, "--what-if", "fc2=ort", "--what-if", "fc2=cpu")
-    assert (code, err) == (2, "error: --what-if has 'fc2' twice; give one site\n")
+    for flag in ("--what-if", "--where"):
+        code, _, err = cli(*common, flag, "fc2=ort", flag, "fc2=cpu")
+        assert (code, err) == (2, f"error: {flag} 'fc2' is both 'ort' and 'cpu'; give one constraint\n")
     code, _, err = cli(*common, "--mark", tmp_path / "absent" / "a.onnx")
     assert code == 1
     assert "cannot be written: No such file or directory" in err

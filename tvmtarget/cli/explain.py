@@ -175,7 +175,7 @@ class ReportOptions:
 
     def _structured_report(self, plan: Plan) -> Explanation | PlanDifference | Sensitivity:
         if self.what_if:
-            return plan.diff(plan.what_if(split_rules(self.what_if, "--what-if", are_unique=True)))
+            return plan.diff(plan.what_if(split_rules(self.what_if, "--what-if")))
         if self.sensitivity is not None:
             return plan.sensitivity(self.sensitivity)
         if self.diff is not None:

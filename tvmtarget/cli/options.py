@@ -100,19 +100,18 @@ def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:
     return found
 
 
-def split_rules(rules: Sequence[str], flag: str, *, are_unique: bool = False) -> dict[str, str]:
+def split_rules(rules: Sequence[str], flag: str) -> dict[str, str]:
     """Split texts `NAME=CONSTRAINT` at the last '=' outside parentheses.
 
     Args:
         rules: The texts, in the order of the command line.
         flag: The name of the option, for error messages.
-        are_unique: Whether a repeated name is an error.
 
     Returns:
-        Texts of constraints by name, in the order in which they apply: a repeated name keeps its last text and place.
+        Texts of constraints by name, in the order in which they apply.
 
     Raises:
-        UsageError: Texts have no name or no constraint, or a name that is to be unique; the error lists all of them.
+        UsageError: Texts have no name or no constraint, or a name has two; the error lists all of them.
     """
     found: dict[str, str] = {}
     problems: list[str] = []
@@ -123,11 +122,8 @@ def split_rules(rules: Sequence[str], flag: str, *, are_unique: bool = False) ->
         if at < 1 or not key or not value:
             problems.append(f"{flag} {rule!r} is not NAME=CONSTRAINT, such as 'op:Gemm=@cpu'")
             continue
-        if are_unique and key in found:
-            problems.append(f"{flag} has {key!r} twice; give one site")
-        # A dict keeps the place of the first insertion, but later rules take precedence.
-        found.pop(key, None)
-        found[key] = value
+        if found.setdefault(key, value) != value:
+            problems.append(f"{flag} {key!r} is both {found[key]!r} and {value!r}; give one constraint")
     raise_all(UsageError, problems)
     return found
 
