@@ -114,6 +114,29 @@ def test_every_shipped_tag_is_consistent():
         tree.resolve()
 
 
+@pytest.mark.parametrize(
+    ("march", "cpu"),
+    [
+        *(("armv7e-m", "cortex-m7"), ("armv7ve", "cortex-a7"), ("armv8.2-a+crypto", "cortex-a75")),
+        *(("armv8-r", "cortex-r82"), ("rv64gc", "sifive-u74"), ("armv6-m", "generic")),
+    ],
+)
+def test_march_may_state_the_architecture_of_mcpu(march, cpu):
+    Target("c", {"march": march, "mcpu": cpu}).resolve()
+
+
+@pytest.mark.parametrize(
+    ("march", "cpu"),
+    [
+        *(("armv6-m", "cortex-m4"), ("armv7-m", "cortex-m4"), ("armv7-a", "cortex-a53"), ("armv8-a", "cortex-a75")),
+        *(("haswell", "skylake"), ("armv8-a", "skylake"), ("rv64gcv", "sifive-u74"), ("rv64i", "sifive-u74")),
+    ],
+)
+def test_march_of_another_architecture_than_mcpu_is_rejected(march, cpu):
+    with pytest.raises(TargetError, match=f"march '{march}' is not the architecture of mcpu '{cpu}'; remove one"):
+        Target("c", {"march": march, "mcpu": cpu}).resolve()
+
+
 # tests/cpp/target_test.cc of TVM v0.18.0, LLVMCommandLineParseFatal*.
 @pytest.mark.parametrize(
     "option",
@@ -121,11 +144,17 @@ def test_every_shipped_tag_is_consistent():
         *("---unroll-factor:uint=0", "-option:", "-option:=", "-option:bool", "-option:bool=", "option", "-"),
         *("-option:invalidtype=xyz", "-option=2", "-option=fred", "-option:bool=2"),
         *("-option:int=haha", "-option:uint=haha", "-option:uint=", "-option="),
+        *("-option:uint=-1", "-option:int=2147483648"),  # TVM shortens them to 32 bits
     ],
 )
 def test_an_incomplete_option_of_llvm_is_rejected(option):
     with pytest.raises(TargetError, match="in cl-opt is"):
         Target("llvm", {"cl-opt": [option]}).resolve()
+
+
+def test_an_option_of_llvm_is_stated_once():
+    with pytest.raises(TargetError, match="'-option' is in cl-opt twice"):
+        Target("llvm", {"cl-opt": ["-option:int=1", "--option:int=2"]}).resolve()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tvmtarget.errors import did_you_mean
 from tvmtarget.target.attributes import Attributes, Value
 from tvmtarget.target.cpu.chips import chips_of, is_unchecked, with_unchecked
 from tvmtarget.target.cpu.features import FeatureTable, families, table_of
-from tvmtarget.target.cpu.isa import StatedIsa, is_cpu, read_isa
+from tvmtarget.target.cpu.isa import StatedIsa, is_architecture_of, is_cpu, read_isa
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.problems import shown
 
@@ -89,6 +89,14 @@ def _runs(table: FeatureTable, cpu: str, triple: Triple) -> bool:
     """Whether a CPU runs code of the width of a triple; 64-bit x86 CPUs run both widths, those of RISC-V one."""
     bits = _ARCH_BITS.get(triple.arch)
     return bits is None or cpu == "generic" or f"{bits}bit" in table.of_cpu(cpu)
+
+
+def _architecture_is_of_cpu(_: str, attrs: Mapping[str, Value], stated: StatedIsa) -> Iterator[str]:
+    """Check `march` beside `mcpu`, of which compilers read one and at most warn."""
+    table, cpu, march = stated.table, stated.cpu, str(attrs.get("march", "")).partition("+")[0]
+    is_known = table is not None and cpu in table.cpus and cpu != "generic"
+    if march and table is not None and is_known and not is_architecture_of(march, cpu, table):
+        yield f"march {shown(march)} is not the architecture of mcpu {shown(cpu)}; remove one, as only mcpu is used"
 
 
 def _features_are_known(kind: str, attrs: Mapping[str, Value], stated: StatedIsa) -> Iterator[str]:
@@ -177,22 +185,40 @@ def _fast_math_agrees(_: str, attrs: Mapping[str, Value], __: StatedIsa) -> Iter
 
 
 # An option of LLVM as TVM reads it (`LLVMTargetInfo::ParseOptionString`, src/target/llvm/llvm_instance.cc).
-_OPTION = re.compile(r"--?[^-:=][^:=]*(?:=(?P<truth>.*)|:(?P<type>bool|int|uint|string)=(?P<value>.*))?", re.DOTALL)
+_OPTION = re.compile(
+    r"--?(?P<name>[^-:=][^:=]*)(?:=(?P<truth>.*)|:(?P<type>bool|int|uint|string)=(?P<value>.*))?", re.DOTALL
+)
 _TRUTH = re.compile(r"0|1|true|false", re.IGNORECASE)
-_VALUES = {"bool": _TRUTH, "int": re.compile(r"[+-]?[0-9]+"), "uint": re.compile(r"[+-]?[0-9]+")}
+# TVM shortens other integers to 32 bits.
+_INTEGERS = {"int": range(-(2**31), 2**31), "uint": range(2**32)}
 
 
 def _options_are_complete(_: str, attrs: Mapping[str, Value], __: StatedIsa) -> Iterator[str]:
     options = attrs.get("cl-opt", ())
+    names: set[str] = set()
     for option in map(str, options if isinstance(options, tuple) else ()):
         found = _OPTION.fullmatch(option)
-        type_, value = (found["type"] or "bool", found["value"] or found["truth"] or "") if found else ("", "")
-        has_value = found is not None and (found["type"] is not None or found["truth"] is not None)
         if found is None:
             yield f"{shown(option)} in cl-opt is not written as '-name', '-name=true' or '-name:int=4'"
-        elif has_value and type_ in _VALUES and not _VALUES[type_].fullmatch(value):
-            expected = "true or false; write '-name:int=4' for a number" if type_ == "bool" else "an integer"
+            continue
+        type_, value = found["type"] or "bool", found["value"] if found["type"] else found["truth"]
+        if value is not None and (expected := _expected(type_, value)):
             yield f"the value of {shown(option)} in cl-opt is {expected}, not {shown(value)}"
+        if found["name"] in names:
+            yield f"{shown('-' + found['name'])} is in cl-opt twice; LLVM would use the last one"
+        names.add(found["name"])
+
+
+def _expected(type_: str, value: str) -> str:
+    """Return what a value of an option has to be; empty if it is that."""
+    if type_ == "bool":
+        return "" if _TRUTH.fullmatch(value) else "true or false; write '-name:int=4' for a number"
+    if type_ not in _INTEGERS or (
+        re.fullmatch("[+-]?[0-9]{1,10}", value) is not None and int(value) in _INTEGERS[type_]
+    ):
+        return ""
+    allowed = _INTEGERS[type_]
+    return f"an integer from {allowed.start} to {allowed.stop - 1}"
 
 
 def _subgroups(attrs: Mapping[str, Value]) -> Iterator[str]:
@@ -206,6 +232,7 @@ def _subgroups(attrs: Mapping[str, Value]) -> Iterator[str]:
 
 _RULES: tuple[Callable[[str, Mapping[str, Value], StatedIsa], Iterator[str]], ...] = (
     _cpu_is_of_triple,
+    _architecture_is_of_cpu,
     _features_are_known,
     _features_do_not_conflict,
     _width_is_one,

@@ -25,6 +25,7 @@ __all__ = [
     "StatedIsa",
     "family_of",
     "features_of",
+    "is_architecture_of",
     "is_arm",
     "is_cpu",
     "read_isa",
@@ -85,7 +86,8 @@ _WITHOUT: dict[str, dict[str, str]] = {"aarch64": {"crypto": "aes sha2 sm4"}, "a
 
 # Values of -march for 32-bit Arm only; `armv8-a` means 32-bit or 64-bit machines.
 _ARMV7_OR_M = re.compile(r"armv([4-7].*|[89](\.[0-9])?-[mr].*)")
-_ARMV8_A = re.compile(r"armv([89](?:\.[0-9])?)-a")
+_ARMV8_A = re.compile(r"armv[89](\.[0-9])?-a")
+_ARMV8_A_OR_R = re.compile(r"armv([89](?:\.[0-9])?)-([ar])")
 
 _X86_WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128))
 
@@ -522,10 +524,32 @@ def _of_march(table: FeatureTable, march: str) -> frozenset[str] | None:
         return frozenset()
     if table.family == "x86":
         return table.of_cpu(march)
-    if table.family == "aarch64" and (found := _ARMV8_A.fullmatch(march)):
-        level = f"v{found.group(1)}a"
+    if table.family == "aarch64" and (found := _ARMV8_A_OR_R.fullmatch(march)):
+        level = f"v{found.group(1)}{found.group(2)}"
         return table.closure((*table.baselines["aarch64"], level)) if level in table.implies else None
     return table.closure((march,)) if march in table.implies else None
+
+
+def is_architecture_of(march: str, cpu: str, table: FeatureTable) -> bool:
+    """Check whether `march` states the architecture of a CPU.
+
+    Args:
+        march: The architecture, without modifiers.
+        cpu: A CPU of the table.
+        table: The features of its family.
+
+    Returns:
+        True if the architecture has no feature that the CPU lacks, and all of the architecture that LLVM gives the CPU.
+    """
+    own = table.of_cpu(cpu)
+    if is_isa_string(march):
+        stated = table.closure(name for name in expand_isa(march) if name in table.implies)
+        return Features(table.family, own, frozenset()).isa == Features(table.family, stated, frozenset()).isa
+    # LLVM calls the architecture of a cortex-a7 armv7-a, and GCC armv7ve; what these imply is compared.
+    ignored = {name for name in table.implies if name.startswith("armv")} | table.system
+    levels = {name for name in own if table.is_level(name)}
+    stated = _of_march(table, march) or frozenset()
+    return bool(stated) and (table.closure(levels) if levels else own) - ignored <= stated and stated - ignored <= own
 
 
 def _capability(kind: str, attrs: Mapping[str, Value]) -> tuple[int, ...] | None:
