@@ -351,6 +351,7 @@ FILES_OF_OURS = {
     "backends.c.project": "files of the library",
     "backends.tvm.c_functions": "an object file that was just written",
     "backends.tvm.compiled_module": "a library that was just compiled",
+    "backends.tvm.llvm_options": "data of the library",
     "backends.tvm.operator_library": "files of a temporary folder of ours",
     "building.executable": "a file that was just written",
     "cli.main": "the null device",

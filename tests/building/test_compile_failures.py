@@ -1,5 +1,6 @@
 """Functions that a code generator does not compile, or not in time: they move to other leaves, or are one error."""
 
+import json
 import platform
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from onnx import helper, parser
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 
 import tvmtarget as tt
+from tvmtarget.backends.tvm import llvm_options
 from tvmtarget.errors import BackendError, CompileError, FileError, TvmTargetError, TvmTargetWarning
 
 SELU = """func @main(%x: float32[3]) opsets(onnx=17) { %a: float32[3] = onnx.Abs(%x) as abs
@@ -172,6 +174,12 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(tmp_path, mo
             tt.Target("llvm", {"cl-opt": ["-unroll-threshold:int=7", "-no-such-option"]}),
             "has no option -no-such-option",
         ),
+        # TVM would store a text where LLVM has an integer.
+        (
+            tt.Target("llvm", {"cl-opt": ["-unroll-threshold:string=x"]}),
+            "-unroll-threshold is of type uint, not string; write '-unroll-threshold:uint=4'",
+        ),
+        (tt.Target("llvm", {"cl-opt": ["-regalloc:int=1"]}), "-regalloc is of a type that TVM cannot set"),
         ("llvm(mabi=lp64d)", "mabi has no effect on 'x86_64-.*'; remove it"),
     ],
 )
@@ -179,3 +187,10 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_an_error(tmp_path, mo
 def test_attributes_that_llvm_ignores_are_errors(target, problem):
     with pytest.raises(BackendError, match=problem):
         tt.build(tt.IRModule.parse(SELU), target)
+
+
+def test_types_of_options_are_those_of_the_llvm_of_tvm():
+    tvm = pytest.importorskip("tvm")
+    types = json.loads(llvm_options.DATA.read_bytes())
+    assert types.pop("llvm") == tvm.target.codegen.llvm_version_major()
+    assert llvm_options.unknown_options(tvm, " ".join(types.values()).split()) == set()

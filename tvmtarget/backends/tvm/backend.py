@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +52,7 @@ from tvmtarget.backends.tvm.cuda import (
 )
 from tvmtarget.backends.tvm.cuda_compiler import compiler_version
 from tvmtarget.backends.tvm.isolated_compile import compile_isolated
+from tvmtarget.backends.tvm.llvm_options import option_problems
 from tvmtarget.backends.tvm.traces import TILES_FORMAT, TRACE_FORMAT
 from tvmtarget.backends.tvm.wide_indices import register_pipeline
 from tvmtarget.errors import BackendError, CompileError, TvmTargetError, raise_all, warn
@@ -832,20 +832,11 @@ def _target(tvm: Any, leaf: Target) -> Any:  # noqa: ANN401
     mcpu, triple = config.get("mcpu"), config.get("mtriple", codegen.llvm_get_system_triple())
     if mcpu is not None and not codegen.llvm_is_valid_cpu(mcpu, triple):
         raise BackendError(f"LLVM knows no CPU {mcpu!r} for {triple!r}; change mcpu of {str(leaf)!r}")
-    made = tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
-    if "cl-opt" in config:
-        raise_all(BackendError, [*_unknown_options(tvm, made, leaf)])
-    return made
-
-
-def _unknown_options(tvm: Any, target: Any, leaf: Target) -> Iterator[str]:  # noqa: ANN401
-    """Report options that LLVM does not have: TVM prints them, and compiles without them."""
-    with tempfile.TemporaryFile() as printed:
-        with quiet(printed):
-            tvm.target.codegen.llvm_get_cpu_features(target)
-        printed.seek(0)
-        for name in re.findall('"(.*)" is not an LLVM option', printed.read().decode(errors="replace")):
-            yield f"LLVM has no option -{name}; change cl-opt of {str(leaf)!r}"
+    options = config.get("cl-opt")
+    if isinstance(options, list):
+        problems = option_problems(tvm, map(str, options))
+        raise_all(BackendError, [f"{problem}; change cl-opt of {str(leaf)!r}" for problem in problems])
+    return tvm.target.Target({"kind": leaf.kind, **config} | ({"keys": list(leaf.own_keys)} if leaf.own_keys else {}))
 
 
 def _disables_winograd(leaf: Target) -> bool:
