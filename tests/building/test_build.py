@@ -267,6 +267,7 @@ def test_sites_without_operations_do_not_stop_a_build(target):
         ("[a=onnxruntime,b=llvm(jit=mcjit)](host=@b)", "attribute 'jit' (mcjit) of @b would be ignored"),
         ("[a=onnxruntime](host=c(constants-byte-alignment=16))", "attribute 'constants-byte-alignment' (16) of @host"),
         ("onnxruntime(host=c(mcpu=cortex-m7))", "attribute 'mcpu' (cortex-m7) of @host would be ignored: the graph"),
+        ("onnxruntime(target_device_type=2)", "attribute 'target_device_type' (2) of @. would be ignored: onnxruntime"),
         ("numpy(from_device=1)", "attribute 'from_device' (1) of @. would be ignored: numpy does not"),
         ("[a=numpy](libs=cudnn)", "attribute 'libs' ([\"cudnn\"]) of @. would be ignored: a composite does not"),
     ],

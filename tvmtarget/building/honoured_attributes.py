@@ -14,6 +14,7 @@ from tvmtarget import plugins
 from tvmtarget.backends.protocol import Backend
 from tvmtarget.executors.protocol import executor_named
 from tvmtarget.runtimes.protocol import runtime_named
+from tvmtarget.target.device_types import DEVICE_TYPES
 from tvmtarget.target.kinds import Attribute, Kind, Role, find_kind
 from tvmtarget.target.node import Executor, Runtime
 from tvmtarget.target.text.printing import write_value
@@ -32,8 +33,8 @@ Effect: TypeAlias = Literal["changes the result", "descriptive", "rejected"]
 
 # Classes of attributes that costs, constraints and tuning keys read, and on which code does not depend.
 _DESCRIPTIVE = frozenset({"model", "scale", "capacity"})
-# Attributes that the target reads itself: keys and device types follow from the first two.
-_OF_THE_TARGET = frozenset({"device", "target_device_type", "unchecked"})
+# Attributes that the target reads itself: keys follow from the first one.
+_OF_THE_TARGET = frozenset({"device", "unchecked"})
 # Why attributes of executors need no counterpart here.
 _REASONS = {"link-params": "weights are constants of the compiled functions already"}
 
@@ -137,5 +138,11 @@ def _stated(kind: Kind | None, attrs: Mapping[str, object]) -> Iterator[tuple[At
     for name, value in attrs.items():
         row = kind.attribute(name) if kind is not None else None
         # A stated default is no request: nothing is lost if the build ignores it.
-        if row is not None and value != row.default:
+        default = row and (_own_device(kind) if row.name == "target_device_type" else row.default)
+        if row is not None and value != default:
             yield row, value
+
+
+def _own_device(kind: Kind | None) -> int | None:
+    """Return the number of the device type of a kind's targets."""
+    return next((number for number, name in DEVICE_TYPES.items() if kind is not None and name == kind.device), None)
