@@ -60,6 +60,11 @@ def test_what_is_declared_wrongly_is_reported():
         ({"ops": {1}}, "ops has 1; it should be text"),
         ({"max_ops": True}, "max_ops is True; it should be a number from 1, or None for any"),
         ({"patterns": {"check": "relu(x)"}}, "no pattern can be called 'check'"),
+        ({"dtype": {"float32"}}, "'dtype' has no effect; did you mean 'dtypes'"),
+        (
+            {"patterns": {"act_relu": "relu(x)"}, "act_rleu": lambda self, match: None},
+            "'act_rleu' has no effect; did you mean 'act_relu'?",
+        ),
     ],
 )
 def test_wrong_tables_of_a_strategy_are_reported_where_it_is_declared(tables, problem):

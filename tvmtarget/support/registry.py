@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache
 
 from tvmtarget import plugins
 from tvmtarget.errors import TargetError, TextError, did_you_mean, raise_all
 from tvmtarget.ir.types import DTYPES
 from tvmtarget.support.patterns import Pattern
-from tvmtarget.support.strategy import Rule, Strategy, plugin_error
+from tvmtarget.support.strategy import OpCheck, Rule, Strategy, plugin_error
 from tvmtarget.target.kinds import find_kind
 from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
@@ -120,12 +120,32 @@ def _problems(strategy: Strategy) -> Iterator[str]:
             if not isinstance(row, kind) or not isinstance(key, str) or not key:
                 yield f"{name} has {shown(row)} for {shown(key)}; it should be {wanted}"
     patterns = strategy.patterns if isinstance(strategy.patterns, Mapping) else {}
+    yield from _without_effect(strategy, [name for name in patterns if isinstance(name, str)])
     yield from _problems_of_patterns({name: text for name, text in patterns.items() if isinstance(text, str)})
 
 
 def _texts(listed: object) -> list[str]:
     """Return the texts of a set, sorted; of any other value, none."""
     return sorted(one for one in listed if isinstance(one, str)) if isinstance(listed, Set) else []
+
+
+def _without_effect(strategy: Strategy, patterns: Iterable[str]) -> Iterator[str]:
+    """Yield a message for each name of a class that is nearly one which strategies read."""
+    known = {name for name in vars(Strategy) if not name.startswith("_")}.union(patterns)
+    classes = type(strategy).__mro__
+    added = {name: value for one in classes[: classes.index(Strategy)] for name, value in vars(one).items()}
+    others = [name for name, value in added.items() if name[0] != "_" and not isinstance(value, OpCheck)]
+    if not set(others) - known:
+        return
+    from difflib import get_close_matches  # few strategies have other names
+
+    for name in sorted(set(others) - known):
+        for near in get_close_matches(name, sorted(known), n=1, cutoff=_NEARLY_EQUAL):
+            yield f"{name!r} has no effect; did you mean {near!r}? The name of a helper begins with '_'"
+
+
+# `dtype` and `dtypes`, `conv_rleu` and `conv_relu`; not `conv_check` and `conv_relu`.
+_NEARLY_EQUAL = 0.85
 
 
 def _problems_of_patterns(patterns: Mapping[str, str]) -> Iterator[str]:
