@@ -9,7 +9,7 @@ from onnx import parser
 import tvmtarget as tt
 from tvmtarget import plugins
 from tvmtarget.backends.protocol import Backend, Compiled
-from tvmtarget.errors import BackendError, RunError
+from tvmtarget.errors import BackendError, CompileError, RunError, TvmTargetWarning
 from tvmtarget.target.kinds import Kind
 
 MODEL = parser.parse_model("""<ir_version: 8, opset_import: ["": 18]> g (float[4] x) => (float[2] y, float[2] b) {
@@ -128,6 +128,33 @@ def test_a_key_error_of_a_backend_is_one(backend):
     exe = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False)
     with pytest.raises(RunError, match=r"failed: KeyError: 'weights'"):
         exe(np.float32([1, 2, 3, 4]))
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("compile", r"fails to compile function 'a_split_\w+' of @a \(halve\): KeyError: 'weights'"),
+        ("code_version", "fails for 'returning.*': KeyError: 'weights'"),
+        ("unsupported_reason", "fails for @a: KeyError: 'weights'"),
+    ],
+)
+def test_an_error_in_the_code_of_a_backend_names_what_failed(backend, monkeypatch, tmp_path, method, problem):
+    backend.compiled = Returns(HALVES)
+    monkeypatch.setattr(type(backend), method, lambda *_, **__: {}["weights"])
+    with pytest.raises(BackendError, match=f"backend 'returning' {problem}") as caught:
+        tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=tmp_path / "cache").run({"x": np.float32([1, 2, 3, 4])})
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_compile_error_of_a_backend_needs_no_name_of_the_function(backend, monkeypatch):
+    def compile_(_, request):
+        raise CompileError("no halves")
+
+    monkeypatch.setattr(type(backend), "compile", compile_)
+    problem = r"returning cannot compile function 'a_split_\w+' of @a \(halve\): no halves"
+    with pytest.warns(TvmTargetWarning, match=f"{problem}; its operations run on other leaves now"):
+        exe = tt.build(MODEL, "[a=returning,b=numpy](host=@b)", cache=False)
+    assert exe.plan.site_of("halve") == "b"
 
 
 def test_code_derives_from_the_class_for_it(backend):

@@ -7,7 +7,8 @@ is used, and raises `MissingExtraError` if it is not installed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 import onnx
 
 from tvmtarget import plugins
-from tvmtarget.errors import ArtifactError, BackendError, FileError, MissingExtraError, did_you_mean
+from tvmtarget.errors import ArtifactError, BackendError, FileError, MissingExtraError, TvmTargetError, did_you_mean
 from tvmtarget.target.attributes import Value
 from tvmtarget.target.keys import key_of
 from tvmtarget.target.tree import Target
@@ -43,6 +44,7 @@ __all__ = [
     "Space",
     "backend_named",
     "backends",
+    "named_errors",
     "scratch_in",
 ]
 
@@ -561,6 +563,27 @@ class Backend(ABC):
             NotImplementedError: the backend lacks the ability.
         """
         raise NotImplementedError
+
+
+@contextmanager
+def named_errors(problem: str) -> Iterator[None]:
+    """Turn exceptions of a backend's own code into an error that says what failed.
+
+    Args:
+        problem: what failed, such as `backend 'npu' fails on function 'main' of @npu`.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        BackendError: the block raised an exception that is not of this library.
+    """
+    try:
+        yield
+    except (TvmTargetError, MemoryError):
+        raise
+    except Exception as error:
+        raise BackendError(f"{problem}: {type(error).__name__}: {error}") from error
 
 
 def backend_named(name: str) -> Backend:

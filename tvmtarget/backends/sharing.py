@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tvmtarget.backends.protocol import Backend
+from tvmtarget.backends.protocol import Backend, named_errors
 from tvmtarget.ir.function import Function
 from tvmtarget.ir.structure import structural_hash
 from tvmtarget.target.tree import Target
@@ -75,7 +75,8 @@ def stored_key(function: str, target: Target, backend: Backend) -> str | None:
     Raises:
         BackendError: `Backend.code_version` raises it.
     """
-    version = backend.code_version(target)
+    with named_errors(f"backend {backend.name!r} fails for {str(target)!r}"):
+        version = backend.code_version(target)
     if version is None:
         return None
     host = target.host.codegen_key if isinstance(target.host, Target) else ""

@@ -24,7 +24,7 @@ from tvmtarget.backends.compile_worker import compile_in_processes
 from tvmtarget.backends.machine import processors
 from tvmtarget.backends.protocol import CompileRequest, FixedSchedules
 from tvmtarget.backends.sharing import build_key, code_key, function_key, stored_key
-from tvmtarget.building.leaf_function import LeafCode, LeafFunction
+from tvmtarget.building.leaf_function import LeafCode, LeafFunction, compile_function
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import BackendError, CompileError, FileError
 from tvmtarget.human_units import counted
@@ -289,7 +289,7 @@ def _set_native(
 
 
 def _compile(task: _Task, cache: CompileCache | None) -> None:
-    compiled = task.leaf.backend.compile(task.request)
+    compiled = compile_function(task.leaf.backend, task.request)
     task.code = LeafCode(task.leaf.backend, task.request, compiled)
     files = compiled.native_files() if cache is not None and task.stored_key is not None else {}
     if cache is not None and files:

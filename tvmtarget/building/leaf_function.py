@@ -11,9 +11,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from tvmtarget.autotune.log.applied import Applied
-from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, FixedSchedules, backend_named, scratch_in
+from tvmtarget.backends.protocol import (
+    Backend,
+    Compiled,
+    CompileRequest,
+    FixedSchedules,
+    backend_named,
+    named_errors,
+    scratch_in,
+)
 from tvmtarget.backends.sharing import device_index
-from tvmtarget.errors import BackendError, RunError
+from tvmtarget.errors import BackendError, CompileError, RunError
 from tvmtarget.ir.onnx.reader import decode_model
 from tvmtarget.ir.onnx.tensors import external_tensors
 from tvmtarget.ir.traces import TRACE_FORMAT, trace_problem
@@ -21,7 +29,10 @@ from tvmtarget.target.problems import shown
 from tvmtarget.target.tree import Target
 from tvmtarget.target.trusted_attributes import trusted_attributes
 
-__all__ = ["CallFacts", "LeafCall", "LeafCode", "LeafFacts", "LeafFunction"]
+__all__ = ["CallFacts", "LeafCall", "LeafCode", "LeafFacts", "LeafFunction", "compile_function"]
+
+
+_MOST_NAMED = 3  # operations of a function in an error
 
 
 class CallFacts(BaseModel):
@@ -80,6 +91,34 @@ class LeafCall:
             The call.
         """
         return cls(facts.function, facts.call or facts.function, facts.ops, facts.inputs, facts.outputs)
+
+
+def compile_function(backend: Backend, request: CompileRequest) -> Compiled:
+    """Compile a leaf function.
+
+    Args:
+        backend: The backend.
+        request: The function.
+
+    Returns:
+        The compiled function.
+
+    Raises:
+        BackendError: It cannot be compiled, or the backend fails.
+    """
+    shown_ops = ", ".join((*request.ops[:_MOST_NAMED], *["..."] * (len(request.ops) > _MOST_NAMED)))
+    place = f"function {request.name!r} of @{request.site or '.'}{f' ({shown_ops})' if shown_ops else ''}"
+    try:
+        with named_errors(f"backend {backend.name!r} fails to compile {place}"):
+            return backend.compile(request)
+    except BackendError as error:
+        is_named = repr(request.name) in str(error)
+        problems = error.problems if is_named else [f"{backend.name} cannot compile {place}: {error}"]
+        if isinstance(error, CompileError) and not (is_named and error.function):
+            raise CompileError(*problems, function=request.name, refused=error.refused) from error
+        if type(error) is BackendError and not is_named:
+            raise BackendError(*problems) from error
+        raise
 
 
 class LeafCode:
@@ -143,14 +182,14 @@ class LeafCode:
 
     def _made(self) -> Compiled:
         try:
-            return self._backend.compile(self._request)
+            return compile_function(self._backend, self._request)
         except Exception:
             if self._discard is None:
                 raise
         # Another machine with the same folder, such as a network's home folder, may have older system libraries.
         self._discard()
         self._request = replace(self._request, native={})
-        return self._backend.compile(self._request)
+        return compile_function(self._backend, self._request)
 
 
 @dataclass
@@ -209,7 +248,8 @@ class LeafFunction:
     @cached_property
     def cannot_run(self) -> str | None:
         """The reason why this machine cannot run the function on the device of its site, or None."""
-        return self.backend.unsupported_reason(self.request.target, self.device)
+        with named_errors(f"backend {self.backend.name!r} fails for @{self.request.site or '.'}"):
+            return self.backend.unsupported_reason(self.request.target, self.device)
 
     def check(self) -> None:
         """Check that this machine can run the function.

@@ -34,7 +34,7 @@ from tvmtarget.backends.c.static_function import (
     StaticStep,
     Tensor,
 )
-from tvmtarget.backends.protocol import Array
+from tvmtarget.backends.protocol import Array, named_errors
 from tvmtarget.errors import ArtifactError, BackendError, MemoryTooSmallError, RunError, raise_all
 from tvmtarget.executors.driver_program import Driver, Signature
 from tvmtarget.executors.model_library import model_library
@@ -265,7 +265,9 @@ class _Joined:
         leaf = self.system.leaves[name]
         if name not in self.lowered:
             prefix = c_identifier(f"tvmgen_{self.system.module_name}_{name}_{len(self.lowered)}")
-            self.lowered[name] = leaf.backend.static_function(leaf.request, prefix)
+            place = f"function {name!r} of @{leaf.request.site or '.'}"
+            with named_errors(f"backend {leaf.backend.name!r} fails to lower {place}"):
+                self.lowered[name] = leaf.backend.static_function(leaf.request, prefix)
             self.kernels |= self.lowered[name].kernels
             self.code |= self.lowered[name].code
         function = self.lowered[name]

@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import numpy as np
 
 from tvmtarget import plugins
-from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest
+from tvmtarget.backends.protocol import Backend, Compiled, CompileRequest, named_errors
 from tvmtarget.backends.sharing import device_index
 from tvmtarget.compile_cache import CompileCache
 from tvmtarget.errors import ArtifactError, BackendError, did_you_mean
@@ -256,7 +256,8 @@ class System:
         """Why this process cannot run leaf functions: a sentence for each site."""
         found = {}
         for leaf in self.leaves.values():
-            reason = leaf.backend.unsupported_reason(leaf.request.target, device_index(leaf.request.site))
+            with named_errors(f"backend {leaf.backend.name!r} fails for @{leaf.request.site or '.'}"):
+                reason = leaf.backend.unsupported_reason(leaf.request.target, device_index(leaf.request.site))
             if reason is not None:
                 found[leaf.request.site] = reason
         return tuple(f"@{site or '.'} cannot run on this machine: {reason}" for site, reason in found.items())
