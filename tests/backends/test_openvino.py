@@ -1133,6 +1133,16 @@ def test_dimensions_are_only_removed_where_their_number_is_known():
         tt.decompose(small(helper.make_node("Squeeze", ["x"], ["y"]), shape=("n", 3)), "openvino")
 
 
+def test_tensors_are_only_repeated_where_their_rank_is_known():
+    program = model(
+        [helper.make_node("Tile", ["x", "r"], ["y"])],
+        {"x": ("float32", ["n", "n"]), "r": ("int64", ["n"])},
+        {"y": ("float32", None)},
+    )
+    with pytest.raises(InfeasibleError, match="how many sizes 'r' holds is not known; give the input a shape"):
+        tt.decompose(program, "openvino")
+
+
 def test_scalars_expand_to_scalars():
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
     compared([node], {"x": np.array(2, "float32")}, {"y": "float32"}, shape=np.zeros(0, "int64"))

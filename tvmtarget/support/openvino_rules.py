@@ -90,6 +90,7 @@ _LISTS = {
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
     "Squeeze": (1,),
+    "Tile": (1,),
     "Upsample": (1,),
 }
 # What computes tensors without elements as ONNX defines it. Others have another shape, fail, or end the process.
