@@ -157,6 +157,18 @@ def test_squeezenet_on_three_workers_of_a_running_cluster():
             built(["2", "0", "1", "0"]).run(inputs)
 
 
+def test_a_worker_with_another_version_of_the_library_is_named(monkeypatch):
+    monkeypatch.setattr("tvmtarget.runtimes.dask.__version__", "0.0.9")
+    with distributed.LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster:
+        runtime = tt.Runtime("dask", {"address": cluster.scheduler_address, "insecure": True})
+        exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE, runtime=runtime)
+        with pytest.raises(
+            RunError, match=rf"machine 'n1' has tvmtarget {tt.__version__}, and this process 0\.0\.9; inst"
+        ):
+            exe.run(images())
+        exe.close()
+
+
 def test_a_worker_of_this_computer_that_is_stopped_is_named_and_ended(monkeypatch):
     monkeypatch.setenv("TVMTARGET_MAX_SILENCE_SECONDS", "2")
     exe = tt.build(tt.IRModule.from_onnx(DIGITS), TWO, where=WHERE)

@@ -42,6 +42,7 @@ from tvmtarget.runtimes.protocol import Cluster, OpenMachine, ProgramRuntime, Wo
 from tvmtarget.runtimes.segments import Segment, split_segments
 from tvmtarget.target.node import Runtime
 from tvmtarget.untrusted import LIMITS, limit
+from tvmtarget.version import __version__
 
 __all__ = ["RUNTIME", "DaskRuntime", "DaskWorkerGroup", "connected"]
 
@@ -116,6 +117,8 @@ class DaskWorkerGroup:
             else:
                 self.client = self.distributed.Client(self._own, set_as_default=False, timeout=self._silence)
             self.workers = self._assigned(working, workers if isinstance(workers, tuple) else ())
+            if address:
+                self._check_versions()
             self.packs = self._call(lambda: {machine: self._packed(machine) for machine in self.workers})
         except OSError as error:
             self.close()
@@ -264,6 +267,26 @@ class DaskWorkerGroup:
             problems.append(f"{len(machines)} machines ({', '.join(machines)}) need a worker each, not {len(chosen)}")
         raise_all(RunError, problems)
         return {machine: found[name] for machine, name in zip(machines, chosen, strict=False)}
+
+    def _check_versions(self) -> None:
+        """Raise `RunError` for workers without this version of the library, which reads programs in its own way."""
+        # Dask pickles a lambda by value, so that workers without the library, or an older one, answer as well.
+        versions = self._call(
+            lambda: self.client.run(
+                lambda: import_module("tvmtarget.version").__version__,
+                workers=list(self.workers.values()),
+                on_error="return",
+            )
+        )
+        problems = []
+        for machine, worker in self.workers.items():
+            found = versions[worker]
+            if isinstance(found, Exception):
+                problems.append(f"the worker {worker} of machine {machine!r} has no tvmtarget: {first_line(found)}")
+            elif found != __version__:
+                problem = f"has tvmtarget {found}, and this process {__version__}; install one version"
+                problems.append(f"the worker {worker} of machine {machine!r} {problem}")
+        raise_all(RunError, problems)
 
     def _packed(self, machine: str) -> Any:  # noqa: ANN401
         """Send the program of a machine to its worker; return the future."""
