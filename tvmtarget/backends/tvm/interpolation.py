@@ -8,6 +8,7 @@ TVM is imported late and ships no types: its objects are Any, under names that s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from onnx import NodeProto
@@ -18,10 +19,12 @@ from tvmtarget.support.tvm_rules import OF_TENSORFLOW
 
 __all__ = ["interpolation"]
 
+Tensor: TypeAlias = Any  # of TE
 Size: TypeAlias = Any  # an integer expression of TIR
+Real: TypeAlias = Any  # an expression of TIR of a float type
 
 
-def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[[Any, Sequence[Size]], Any]:
+def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[[Tensor, Sequence[Size]], Tensor]:
     """Return what resizes images: to their nearest elements, linearly, or cubically.
 
     Args:
@@ -31,91 +34,118 @@ def interpolation(node: NodeProto, factors: Sequence[float] | None) -> Callable[
     Returns:
         A function of TE of a tensor and the sizes of its resized dimensions.
     """
-    te, tirx = import_tvm().te, import_tvm().tirx
     attributes = attributes_of(node)
-    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
-    nearest = attributes.get("nearest_mode", "round_prefer_floor")
-    method = attributes.get("mode", "nearest")
-    coefficient = float(attributes.get("cubic_coeff_a", -0.75))
-    excludes = bool(attributes.get("exclude_outside", 0))
+    return _Interpolation(
+        tirx=import_tvm().tirx,
+        factors=factors,
+        method=attributes.get("mode", "nearest"),
+        coordinates=attributes.get("coordinate_transformation_mode", "half_pixel"),
+        rounding=attributes.get("nearest_mode", "round_prefer_floor"),
+        cubic_coefficient=float(attributes.get("cubic_coeff_a", -0.75)),
+        excludes_outside=bool(attributes.get("exclude_outside", 0)),
+    ).resized
 
-    def real(value: float) -> Any:  # noqa: ANN401
-        return tirx.const(value, "float32")
 
-    def coordinate(at: Size, axis: int, before: Size, after: Size) -> Any:  # noqa: ANN401
+@dataclass(frozen=True, eq=False)
+class _Interpolation:
+    """The attributes of a Resize, and the expressions of TIR that they mean."""
+
+    tirx: Any
+    factors: Sequence[float] | None
+    method: str
+    coordinates: str
+    rounding: str
+    cubic_coefficient: float
+    excludes_outside: bool
+
+    def resized(self, operand: Tensor, spatial: Sequence[Size]) -> Tensor:
+        """Return a tensor, resized in the dimensions behind the first two."""
+        after, dtype = [*operand.shape[:2], *spatial], str(operand.dtype)
+        is_rounded = "int" in dtype and self.method != "nearest"
+        wide = "float32" if dtype == "float16" else "float64" if is_rounded else dtype
+
+        def element(*indices: Size) -> Real:
+            return self._element(operand, after, indices, list(indices[:2]), wide).astype(dtype)
+
+        return import_tvm().te.compute(after, element, name="resize")
+
+    def _element(
+        self, operand: Tensor, after: Sequence[Size], indices: Sequence[Size], found: list[Size], wide: str
+    ) -> Real:
+        """Interpolate along the dimensions behind those whose places in the operand are found, in the type `wide`."""
+        axis = len(found)
+        if axis == len(after):
+            return operand(*found).astype(wide)
+        before = operand.shape[axis]
+
+        def at(place: Size) -> Real:
+            return self._element(operand, after, indices, [*found, place], wide)
+
+        if isinstance(before, self.tirx.IntImm) and int(before) == 1:  # which all coordinates are read from
+            return at(self.tirx.IntImm("int64", 0))
+        place = self._coordinate(indices[axis], axis, before, after[axis])
+        if self.method == "nearest":
+            return at(self._within(self._rounded(place).astype("int64"), before))
+        if self.method == "cubic":
+            first = self.tirx.floor(place).astype("int64")
+            weights = self._cubic_weights(place - self.tirx.floor(place), first, before)
+            each = [
+                at(self._within(first + step, before)) * weight.astype(wide)
+                for step, weight in zip(range(-1, 3), weights, strict=True)
+            ]
+            return each[0] + each[1] + each[2] + each[3]
+        place = self.tirx.max(self.tirx.min(place, (before - 1).astype("float32")), self._real(0))
+        low = self.tirx.floor(place)
+        first, weight = low.astype("int64"), (place - low).astype(wide)
+        sides = [at(self._within(first + step, before)) for step in (0, 1)]
+        return sides[0] * (self.tirx.const(1, wide) - weight) + sides[1] * weight
+
+    def _coordinate(self, at: Size, axis: int, before: Size, after: Size) -> Real:
+        """Return where in the operand an index of the result lies (`coordinate_transformation_mode`)."""
+        real, select = self._real, self.tirx.Select
         old, new = (size.astype("float32") for size in (before, after))
-        scale, place = new / old if factors is None else real(factors[axis]), at.astype("float32")
-        if mode == "align_corners":
-            return tirx.Select(after > 1, place * (old - real(1)) / tirx.max(new - real(1), real(1)), real(0))
-        if mode == "asymmetric":
+        scale, place = new / old if self.factors is None else real(self.factors[axis]), at.astype("float32")
+        if self.coordinates == "align_corners":
+            return select(after > 1, place * (old - real(1)) / self.tirx.max(new - real(1), real(1)), real(0))
+        if self.coordinates == "asymmetric":
             return place / scale
-        if mode == OF_TENSORFLOW:  # which leaves a dimension of the same size as it is, as onnxruntime has it
-            return tirx.Select(before == after, place, (place + real(0.5)) / scale)
+        if (
+            self.coordinates == OF_TENSORFLOW
+        ):  # which leaves a dimension of the same size as it is, as onnxruntime has it
+            return select(before == after, place, (place + real(0.5)) / scale)
         middle = (place + real(0.5)) / scale - real(0.5)
-        return tirx.Select(after > 1, middle, real(0)) if mode == "pytorch_half_pixel" else middle
+        return select(after > 1, middle, real(0)) if self.coordinates == "pytorch_half_pixel" else middle
 
-    def within(place: Any, size: Size) -> Any:  # noqa: ANN401
-        return tirx.max(tirx.min(place, size - 1), tirx.IntImm("int64", 0))
+    def _rounded(self, place: Real) -> Real:
+        if self.rounding == "round_prefer_ceil":
+            return self.tirx.floor(place + self._real(0.5))
+        if self.rounding == "round_prefer_floor":
+            return self.tirx.ceil(place - self._real(0.5))
+        return self.tirx.floor(place) if self.rounding == "floor" else self.tirx.ceil(place)
 
-    def rounded(place: Any) -> Any:  # noqa: ANN401
-        if nearest == "round_prefer_ceil":
-            return tirx.floor(place + real(0.5))
-        if nearest == "round_prefer_floor":
-            return tirx.ceil(place - real(0.5))
-        return tirx.floor(place) if nearest == "floor" else tirx.ceil(place)
-
-    def cubic(past: Any, first: Size, size: Size) -> list[Any]:  # noqa: ANN401
+    def _cubic_weights(self, past: Real, first: Size, size: Size) -> list[Real]:
         """Return the weights of four elements (Keys, "Cubic Convolution Interpolation", 1981)."""
+        real, coefficient = self._real, self.cubic_coefficient
 
-        def near(at: Any) -> Any:  # noqa: ANN401
+        def near(at: Real) -> Real:
             return (real(coefficient + 2) * at - real(coefficient + 3)) * at * at + real(1)
 
-        def far(at: Any) -> Any:  # noqa: ANN401
+        def far(at: Real) -> Real:
             inner = (real(coefficient) * at - real(5 * coefficient)) * at + real(8 * coefficient)
             return inner * at - real(4 * coefficient)
 
         weights = [far(past + real(1)), near(past), near(real(1) - past), far(real(2) - past)]
-        if not excludes:
+        if not self.excludes_outside:
             return weights
         inside = [
-            tirx.Select(tirx.all(first + step >= 0, first + step < size), weight, real(0))
+            self.tirx.Select(self.tirx.all(first + step >= 0, first + step < size), weight, real(0))
             for step, weight in zip(range(-1, 3), weights, strict=True)
         ]
         total = inside[0] + inside[1] + inside[2] + inside[3]
         return [weight / total for weight in inside]
 
-    def compute(operand: Any, spatial: Sequence[Size]) -> Any:  # noqa: ANN401
-        before, after = operand.shape, [*operand.shape[:2], *spatial]
-        dtype = str(operand.dtype)
-        wide = "float32" if dtype == "float16" else "float64" if "int" in dtype and method != "nearest" else dtype
+    def _within(self, place: Size, size: Size) -> Size:
+        return self.tirx.max(self.tirx.min(place, size - 1), self.tirx.IntImm("int64", 0))
 
-        def interpolated(indices: Sequence[Size], found: list[Size]) -> Any:  # noqa: ANN401
-            axis = len(found)
-            if axis == len(after):
-                return operand(*found).astype(wide)
-            if isinstance(before[axis], tirx.IntImm) and int(before[axis]) == 1:  # which all coordinates are read from
-                return interpolated(indices, [*found, tirx.IntImm("int64", 0)])
-            place = coordinate(indices[axis], axis, before[axis], after[axis])
-            if method == "nearest":
-                return interpolated(indices, [*found, within(rounded(place).astype("int64"), before[axis])])
-            if method == "cubic":
-                first = tirx.floor(place).astype("int64")
-                weights = cubic(place - tirx.floor(place), first, before[axis])
-                each = [
-                    interpolated(indices, [*found, within(first + step, before[axis])]) * weight.astype(wide)
-                    for step, weight in zip(range(-1, 3), weights, strict=True)
-                ]
-                return each[0] + each[1] + each[2] + each[3]
-            place = tirx.max(tirx.min(place, (before[axis] - 1).astype("float32")), real(0))
-            low = tirx.floor(place)
-            first = low.astype("int64")
-            weight = (place - low).astype(wide)
-            sides = [interpolated(indices, [*found, within(first + step, before[axis])]) for step in (0, 1)]
-            return sides[0] * (tirx.const(1, wide) - weight) + sides[1] * weight
-
-        def element(*indices: Size) -> Any:  # noqa: ANN401
-            return interpolated(indices, list(indices[:2])).astype(operand.dtype)
-
-        return te.compute(after, element, name="resize")
-
-    return compute
+    def _real(self, value: float) -> Real:
+        return self.tirx.const(value, "float32")
