@@ -250,27 +250,12 @@ def _group_query_attention(call: Call, operands: _Types, opset: int) -> tuple[_B
     """
     query, cosines = operands[0], operands[7]
     heads, shared = int(_number(call, "num_heads", 0)), int(_number(call, "kv_num_heads", 0))
-    is_packed, has_past = _is_optional(call, 1), not _is_optional(call, 3)
     if query is None or _rank(query) != 3 or heads < 1 or shared < 1 or opset < _FIRST_WITH_BATCHES:
         return None
+    is_packed, has_past = _is_optional(call, 1), not _is_optional(call, 3)
     size = _last(query) // (heads + 2 * shared if is_packed else heads)
     half = _last(cosines) if call.attr("do_rotary") else 0
-    is_plain = all(_is_optional(call, at) for at in range(11, len(call.inputs)))
-    modes = (
-        "smooth_softmax",
-        "qk_output",
-        "k_quant_type",
-        "v_quant_type",
-        "kv_cache_bit_width",
-        "sliding_window_cache",
-    )
-    if (
-        not size
-        or not is_plain
-        or (call.attr("do_rotary") and not half)
-        or call.attr("causal") == 0
-        or any(call.attr(name) not in (None, 0, "NONE") for name in modes)
-    ):
+    if not size or (call.attr("do_rotary") and not half) or not _has_defined_modes(call):
         return None
     body = _Body(query.dtype, opset)
     if is_packed:
@@ -295,35 +280,14 @@ def _group_query_attention(call: Call, operands: _Types, opset: int) -> tuple[_B
         interleaved = bool(call.attr("rotary_interleaved"))
         q, k = (_rotated(body, one, cosine, sine, 2 * half, size, interleaved=interleaved) for one in (q, k))
     if has_past:
-        room = body.size("past_key", 2)
-        columns = body.range(body.add("Where", body.add("Greater", total, room), total, room))
-        new = body.add("Sub", columns, before)
-        is_used, is_old = body.add("Less", new, count), body.add("Less", new, body.number(0))
-        # Places that are said to be in use, and that the cache does not have, are errors.
-        old = body.add("Where", body.add("Less", columns, room), columns, body.number(_NO_PLACE))
-        at = body.add("Where", is_old, old, body.add("Add", new, room))
-        rows = body.along("Unsqueeze", body.add("Where", is_used, at, body.number(0)), 2)
-        is_used = body.along("Unsqueeze", body.along("Unsqueeze", is_used, 2), 3)
-        k, v = (
-            body.add("Concat", body.add("Transpose", past, perm=[0, 2, 1, 3]), one, axis=1)
-            for past, one in (("past_key", k), ("past_value", v))
-        )
-        k, v = (
-            body.add("Where", is_used, body.add("GatherND", one, rows, batch_dims=1), body.scalar(0)) for one in (k, v)
-        )
+        k, v, columns = _behind_cache(body, (k, v), count=count, total=total, before=before)
     else:
         columns = body.range(count)
     k = body.add("Transpose", k, perm=[0, 2, 1, 3], result="present_key")
     v = body.add("Transpose", v, perm=[0, 2, 1, 3], result="present_value")
     repeated = body.numbers(*(head * shared // heads for head in range(heads)))
     k, v = (body.add("Gather", one, repeated, axis=1) for one in (k, v))
-    limits = body.along("Unsqueeze", places, 2)
-    is_kept = body.add("Not", body.add("Greater", columns, limits))
-    window = int(_number(call, "local_window_size", -1))
-    if window >= 0:
-        is_near = body.add("Greater", columns, body.add("Sub", limits, body.number(window)))
-        is_kept = body.add("And", is_kept, is_near)
-    masks = [body.along("Unsqueeze", body.penalty(is_kept, float("-inf")), 1)]
+    masks = [_causal_mask(body, places, columns, window=int(_number(call, "local_window_size", -1)))]
     if not _is_optional(call, 10):
         masks.append("attention_bias")
     scale, limit = _number(call, "scale", 0.0) or size**-0.5, _number(call, "softcap", 0.0)
@@ -331,6 +295,55 @@ def _group_query_attention(call: Call, operands: _Types, opset: int) -> tuple[_B
     _attend(body, call, q, (k, v), masks, scale, hidden=heads * size, limit=limit)
     inputs = "query key value past_key past_value seqlens_k total_sequence_length cos_cache sin_cache position_ids"
     return body, f"{inputs} attention_bias head_sink k_scale v_scale q_norm k_norm", "output present_key present_value"
+
+
+# Of GroupQueryAttention; what they switch on is not defined here.
+_UNDEFINED_MODES = (
+    *("smooth_softmax", "qk_output", "k_quant_type", "v_quant_type"),
+    *("kv_cache_bit_width", "sliding_window_cache"),
+)
+
+
+def _has_defined_modes(call: Call) -> bool:
+    is_plain = all(_is_optional(call, at) for at in range(11, len(call.inputs)))
+    is_defined = all(call.attr(name) in (None, 0, "NONE") for name in _UNDEFINED_MODES)
+    return is_plain and is_defined and call.attr("causal") != 0
+
+
+def _behind_cache(body: _Body, new: tuple[str, str], *, count: str, total: str, before: str) -> tuple[str, str, str]:
+    """Write new keys and values behind those of the cache; return both, and the numbers of their places.
+
+    `count` is the number of new places, `total` that of all places in use, and `before` that of each batch without the
+    new ones.
+    """
+    room = body.size("past_key", 2)
+    columns = body.range(body.add("Where", body.add("Greater", total, room), total, room))
+    place = body.add("Sub", columns, before)
+    is_used, is_old = body.add("Less", place, count), body.add("Less", place, body.number(0))
+    # Places that are said to be in use, and that the cache does not have, are errors.
+    old = body.add("Where", body.add("Less", columns, room), columns, body.number(_NO_PLACE))
+    at = body.add("Where", is_old, old, body.add("Add", place, room))
+    rows = body.along("Unsqueeze", body.add("Where", is_used, at, body.number(0)), 2)
+    is_used = body.along("Unsqueeze", body.along("Unsqueeze", is_used, 2), 3)
+    key, value = (
+        body.add("Concat", body.add("Transpose", past, perm=[0, 2, 1, 3]), one, axis=1)
+        for past, one in zip(("past_key", "past_value"), new, strict=True)
+    )
+    key, value = (
+        body.add("Where", is_used, body.add("GatherND", one, rows, batch_dims=1), body.scalar(0))
+        for one in (key, value)
+    )
+    return key, value, columns
+
+
+def _causal_mask(body: _Body, places: str, columns: str, *, window: int) -> str:
+    """Return what is added to scores: keys behind a query, or before its window, have no weight."""
+    limits = body.along("Unsqueeze", places, 2)
+    is_kept = body.add("Not", body.add("Greater", columns, limits))
+    if window >= 0:
+        is_near = body.add("Greater", columns, body.add("Sub", limits, body.number(window)))
+        is_kept = body.add("And", is_kept, is_near)
+    return body.along("Unsqueeze", body.penalty(is_kept, float("-inf")), 1)
 
 
 def _embedding(call: Call, operands: _Types, opset: int) -> tuple[_Body, str, str] | None:
