@@ -248,81 +248,9 @@ class _Tvm(Backend):
         return value.copy() if isinstance(value, np.ndarray) else value
 
     def compile(self, request: CompileRequest) -> CompiledModule:
-        tvm = import_tvm()
         if request.target.kind not in self.kinds:
             return self._external(request)
-        is_gpu = request.target.kind == "cuda"
-        never_empty = _never_empty(request)
-        is_native = not is_gpu or is_loaded(tvm)
-
-        # Untrusted TIR is never read here: `compile_isolated` rejects it.
-        whole = tvm.ir.load_json(request.source.decode()) if request.is_relax and request.is_trusted else None
-        is_tir = whole is not None and _is_tir(whole)
-
-        def program(executable: Any) -> CompiledModule:  # noqa: ANN401
-            if is_tir:
-                from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule
-            if is_tir and is_gpu:
-                return CudaTirModule(executable, whole, request, is_native=is_native)
-            if is_tir:
-                return TirModule(executable, whole, request)
-            results = len(request.outputs)
-            return (
-                CudaModule(executable, never_empty, results, is_native=is_native)
-                if is_gpu
-                else CompiledModule(executable, never_empty, results, may_write=request.is_relax)
-            )
-
-        scratch = dict(scratch_in(request.native))
-
-        def opened(library: bytes) -> CompiledModule:
-            loaded = program(load(library))
-            loaded.library, loaded.kernel_scratch = library, scratch
-            return loaded
-
-        if LIBRARY in request.native and is_native:
-            return opened(request.native[LIBRARY])
-        raise_all(BackendError, [*_ignored_context(tvm)])
-        if request.is_relax and not request.is_trusted:
-            library = compile_isolated(request)
-            if library is not None:
-                return opened(library)
-
-        def compiled(*, is_library: bool, fuses: bool) -> CompiledModule:
-            if is_tir:
-                from tvmtarget.backends.tvm.tir_programs import build_tir
-
-                target = _target(tvm, request.target)
-                with generating(tvm, target) if is_gpu else target, tvm.transform.PassContext(opt_level=3):
-                    return program(build_tir(whole, target))
-            imported = _imported(tvm, request, may_vary=is_library, fuses=fuses, scratch=scratch)
-            with imported as (module, targets, pipeline):
-                if not is_library:
-                    lowering = "default" if is_gpu else register_pipeline()
-                    return program(
-                        tvm.compile(module, target=targets[0], relax_pipeline=pipeline, tir_pipeline=lowering)
-                    )
-                from tvmtarget.backends.tvm.vm_linking import VmLinker
-
-                linker = VmLinker(is_library=True)
-                linker.add_module(pipeline(module), targets)
-                return program(linker.link(targets[0]))
-
-        def limited(*, is_library: bool) -> CompiledModule:
-            def attempt(fuses: bool) -> CompiledModule:
-                return within_limits(partial(compiled, is_library=is_library, fuses=fuses))
-
-            made = attempt(True) if is_tir or is_gpu else _fused_if_possible(request, attempt)
-            made.kernel_scratch = scratch
-            return made
-
-        with _named_errors(request):
-            runs_here = request.target.kind == "llvm" and native_code_mismatch(request.target) is None
-            if not is_tir and runs_here and has_linker():
-                library = limited(is_library=True).native_files().get(LIBRARY)
-                if library is not None:
-                    return opened(library)
-            return limited(is_library=False)
+        return _Compilation(request).result()
 
     def lower(self, request: CompileRequest, name: str) -> LoweredFunction:
         """Lower a leaf function for TVM's virtual machine, without generating native code; the caller holds the lock.
@@ -494,6 +422,86 @@ class _Tvm(Backend):
                     return GpuKernelTuningContext(module, target)
                 runs = fallback[0] if fallback and not runs_level(request.target) else target
                 return CpuKernelTuningContext(module, runs, vector_unit(target))
+
+
+class _Compilation:
+    """The compilation of one leaf function, in this process or, of a source without trust, in one of its own."""
+
+    def __init__(self, request: CompileRequest) -> None:
+        self.tvm = import_tvm()
+        self.request = request
+        self.is_gpu = request.target.kind == "cuda"
+        self.is_native = not self.is_gpu or is_loaded(self.tvm)
+        self.never_empty = _never_empty(request)
+        # Untrusted TIR is never read here: `compile_isolated` rejects it.
+        is_read = request.is_relax and request.is_trusted
+        self.whole = self.tvm.ir.load_json(request.source.decode()) if is_read else None
+        self.is_tir = self.whole is not None and _is_tir(self.whole)
+        self.scratch = dict(scratch_in(request.native))
+
+    def result(self) -> CompiledModule:
+        """Return the function with the native code of the request, or compile it."""
+        request = self.request
+        if LIBRARY in request.native and self.is_native:
+            return self._opened(request.native[LIBRARY])
+        raise_all(BackendError, [*_ignored_context(self.tvm)])
+        if request.is_relax and not request.is_trusted:
+            library = compile_isolated(request)
+            if library is not None:
+                return self._opened(library)
+        with _named_errors(request):
+            runs_here = request.target.kind == "llvm" and native_code_mismatch(request.target) is None
+            if not self.is_tir and runs_here and has_linker():
+                library = self._within_limits(is_library=True).native_files().get(LIBRARY)
+                if library is not None:
+                    return self._opened(library)
+            return self._within_limits(is_library=False)
+
+    def _opened(self, library: bytes) -> CompiledModule:
+        loaded = self._program(load(library))
+        loaded.library, loaded.kernel_scratch = library, self.scratch
+        return loaded
+
+    def _program(self, executable: Any) -> CompiledModule:  # noqa: ANN401
+        if self.is_tir:
+            from tvmtarget.backends.tvm.tir_programs import CudaTirModule, TirModule
+
+            if self.is_gpu:
+                return CudaTirModule(executable, self.whole, self.request, is_native=self.is_native)
+            return TirModule(executable, self.whole, self.request)
+        results = len(self.request.outputs)
+        if self.is_gpu:
+            return CudaModule(executable, self.never_empty, results, is_native=self.is_native)
+        return CompiledModule(executable, self.never_empty, results, may_write=self.request.is_relax)
+
+    def _within_limits(self, *, is_library: bool) -> CompiledModule:
+        def attempt(fuses: bool) -> CompiledModule:
+            return within_limits(partial(self._compiled, is_library=is_library, fuses=fuses))
+
+        made = attempt(True) if self.is_tir or self.is_gpu else _fused_if_possible(self.request, attempt)
+        made.kernel_scratch = self.scratch
+        return made
+
+    def _compiled(self, *, is_library: bool, fuses: bool) -> CompiledModule:
+        tvm, request = self.tvm, self.request
+        if self.is_tir:
+            from tvmtarget.backends.tvm.tir_programs import build_tir
+
+            target = _target(tvm, request.target)
+            with generating(tvm, target) if self.is_gpu else target, tvm.transform.PassContext(opt_level=3):
+                return self._program(build_tir(self.whole, target))
+        imported = _imported(tvm, request, may_vary=is_library, fuses=fuses, scratch=self.scratch)
+        with imported as (module, targets, pipeline):
+            if not is_library:
+                lowering = "default" if self.is_gpu else register_pipeline()
+                return self._program(
+                    tvm.compile(module, target=targets[0], relax_pipeline=pipeline, tir_pipeline=lowering)
+                )
+            from tvmtarget.backends.tvm.vm_linking import VmLinker
+
+            linker = VmLinker(is_library=True)
+            linker.add_module(pipeline(module), targets)
+            return self._program(linker.link(targets[0]))
 
 
 def _is_one_tensor(tvm: Any, fields: Sequence[Any]) -> bool:  # noqa: ANN401
