@@ -115,6 +115,26 @@ def test_an_impossible_edit_is_one_line(cli, words, message):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--executor", "graph", "--executor", "vm"], "--executor is both 'graph' and 'vm'; give one of them"),
+        (["--set", "num-cores=2", "--set", "num-cores=4"], "--set 'num-cores' is both '2' and '4'; give one value"),
+        (["--set", "+avx2", "--set", "-avx2"], "--set 'avx2' is both '+avx2' and '-avx2'; give one value"),
+        (["--set", "num-cores=2", "--unset", "num-cores"], "'num-cores' is both in --set and in --unset"),
+        (
+            ["--target-llvm-mcpu=skylake", "--target-llvm-mcpu=haswell"],
+            "--target-llvm-mcpu has two values, in --target-llvm-mcpu=skylake and --target-llvm-mcpu=haswell; "
+            "give one of them",
+        ),
+    ],
+)
+def test_a_value_that_another_one_would_replace_is_rejected(cli, words, problem):
+    assert cli("show", "llvm", *words) == (2, "", f"error: {problem}\n")
+    same = words[: len(words) // 2]
+    assert cli("show", "llvm", *same, *same)[0] == 0
+
+
 def test_a_target_is_read_from_a_file(cli, tmp_path):
     path = tmp_path / "board.json"
     path.write_text('{"kind": "cuda", "arch": "sm_53", "host": "llvm"}', encoding="utf-8")

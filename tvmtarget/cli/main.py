@@ -16,10 +16,11 @@ from io import TextIOBase, TextIOWrapper
 from typing import Annotated, Any, BinaryIO, TextIO, cast
 
 import typer
+from typer.core import TyperCommand
 
 from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect, kinds, log, run, show, tags, tune
 from tvmtarget.cli.graceful_shutdown import persistent_interrupt
-from tvmtarget.cli.options import UsageError
+from tvmtarget.cli.options import Command, UsageError
 from tvmtarget.cli.targets import TvmcCommand
 from tvmtarget.errors import TvmTargetError, TvmTargetWarning
 from tvmtarget.python_process import WITHOUT_DEVICES
@@ -59,6 +60,8 @@ app.add_typer(log.app, name="log")
 app.add_typer(cache.app, name="cache")
 for _group in (app, tags.app, log.app, cache.app):
     for _command in _group.registered_commands:
+        if _command.cls is TyperCommand:
+            _command.cls = Command
         # After the first paragraph typer keeps the line breaks of a docstring, which are those of another width.
         _command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(_command.callback) or "")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from typer.core import TyperCommand
 
 from tvmtarget.errors import TextError, TvmTargetError, raise_all
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllowInterpreter",
+    "Command",
     "Insecure",
     "Jobs",
     "Json",
@@ -33,6 +35,48 @@ __all__ = [
 
 class UsageError(TvmTargetError, ValueError):
     """Options or arguments that the command does not have, or not in this form or together; the exit code is 2."""
+
+
+class Command(TyperCommand):
+    """A command whose options of one value have one; click takes the last of several."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a context of click
+        """Parse a command line.
+
+        Args:
+            ctx: the context of the command.
+            args: the words behind the name of the command.
+
+        Returns:
+            Words that are left.
+
+        Raises:
+            UsageError: an option of one value has several.
+        """
+        found: dict[str, str] = {}
+        # A shell that completes a word gets no error, which would garble the command line.
+        for option, value in () if ctx.resilient_parsing else _values(args, self.get_params(ctx)):
+            flag = max(option.opts, key=len)
+            if not option.multiple and found.setdefault(flag, value) != value:
+                raise UsageError(f"{flag} is both {found[flag]!r} and {value!r}; give one of them")
+        return super().parse_args(ctx, args)
+
+
+def _values(words: Iterable[str], parameters: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield the options of a command line that take a value, with their values."""
+    options = {
+        flag: one
+        for one in parameters
+        if one.param_type_name == "option" and not (one.is_flag or one.count)
+        for flag in (*one.opts, *one.secondary_opts)
+    }
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return
+        name, equals, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+        if name in options:
+            yield options[name], value if equals else next(rest, "")
 
 
 Model: TypeAlias = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]

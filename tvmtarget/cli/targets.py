@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from typer.core import TyperCommand
 
 from tvmtarget.cli.completion import complete_target
-from tvmtarget.cli.options import UsageError
+from tvmtarget.cli.options import Command, UsageError
 from tvmtarget.errors import TargetFileError, TextError, TvmTargetError, UnknownNameError, did_you_mean, raise_all
 from tvmtarget.target.attributes import Word
 from tvmtarget.target.problems import shown
@@ -133,7 +132,7 @@ class TargetEdits:
         return any(value not in (None, []) for value in vars(self).values())
 
 
-class TvmcCommand(TyperCommand):
+class TvmcCommand(Command):
     """A command that accepts options of tvmc; `read_target`, which knows the kinds in the tree, takes them.
 
     `context.args` has those of a command line, in the forms `--NAME=VALUE` and `--NAME`.
@@ -157,8 +156,12 @@ class TvmcCommand(TyperCommand):
         own, others = _split_words(args, self.get_params(ctx))
         # A shell that completes a word gets no error, which would garble the command line.
         if not ctx.resilient_parsing:
+            found: dict[str, str] = {}
             for option in others:
-                self._reject_unknown(ctx, option.partition("=")[0])
+                name = option.partition("=")[0]
+                self._reject_unknown(ctx, name)
+                if found.setdefault(name, option) != option:
+                    raise UsageError(f"{name} has two values, in {found[name]} and {option}; give one of them")
         ctx.allow_extra_args = True
         surplus = super().parse_args(ctx, own)
         if surplus and not ctx.resilient_parsing:
@@ -255,6 +258,7 @@ def read_target(text: str, edits: TargetEdits | None = None, extra: Iterable[str
     # After executor and runtime, because options such as --executor-aot-... name the kind that is chosen there.
     for path, value in _tvmc_overrides(tree, extra):
         tree = tree.override({path: value})
+    _check_edits(edits)
     for assignment in edits.values or ():
         tree = tree.override(dict([_split_assignment(assignment)]))
     for path in edits.unset or ():
@@ -284,6 +288,21 @@ def _read_file(path: str) -> Target:
         problems = (f"{problem} (in target file {path!r})" for problem in error.problems)
         column = error.column if isinstance(error, TextError) else None
         raise TargetFileError(*problems, path=path, offset=column) from error
+
+
+def _check_edits(edits: TargetEdits) -> None:
+    """Raise `UsageError` for paths with two values, or with one that is removed again."""
+    found: dict[str, str] = {}
+    problems: list[str] = []
+    for text in edits.values or ():
+        path, value = _split_assignment(text)
+        if isinstance(value, list):  # a feature, which has the path of all features of its node
+            (feature,) = value
+            path, value = f"{path.removesuffix('+')}{feature[1:]}", feature
+        if found.setdefault(path, str(value)) != str(value):
+            problems.append(f"--set {path!r} is both {found[path]!r} and {str(value)!r}; give one value")
+    problems += [f"{path!r} is both in --set and in --unset" for path in edits.unset or () if path in found]
+    raise_all(UsageError, problems)
 
 
 def _split_assignment(text: str) -> tuple[str, object]:
