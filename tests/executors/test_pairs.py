@@ -275,6 +275,7 @@ def test_the_document_has_each_pair_of_the_table():
 
 
 OF_TVM = "runs code of TVM for llvm and cuda, not of {0} for {0}"
+OTHER = "riscv64-linux-gnu"
 IN_C = "links code in C or in object files, which {0} for {0} does not generate"
 
 
@@ -288,6 +289,8 @@ IN_C = "links code in C or in object files, which {0} for {0} does not generate"
         ("[a=c,b=llvm](host=@b,runtime=cpp)", "a", OF_TVM.format("c")),
         ("[a=c,b=onnxruntime](host=@a,executor=aot,runtime=crt)", "b", IN_C.format("onnxruntime")),
         ("[a=onnxruntime,b=c](host=@b,executor=aot,runtime=cpp)", "a", IN_C.format("onnxruntime")),
+        (f"[a=llvm,b=llvm(mtriple={OTHER})](host=@a,executor=vm)", "b", f"for this machine, not for {OTHER!r}"),
+        (f"[a=llvm,b=llvm(mtriple={OTHER})](host=@a,runtime=cpp)", "b", f"for this machine, not for {OTHER!r}"),
         ("[a=c,b=c](host=@a,executor=vm)", ".", "generates its driver for a host of kind llvm, not 'c'"),
     ],
 )

@@ -34,6 +34,7 @@ from tvmtarget.executors.protocol import CompiledSystem, Leaf, Record, System, c
 from tvmtarget.files import atomic_write, tar_archive, temporary_folder, write_folder
 from tvmtarget.target.tree import Target
 from tvmtarget.toolchains.compilers import toolchain_for
+from tvmtarget.toolchains.platforms import general, is_this_machine, triple_of
 
 __all__ = ["GraphCppSystem", "graph_cpp_reasons", "header_flags", "library_flags"]
 
@@ -89,6 +90,8 @@ def graph_cpp_reasons(system: System) -> Iterator[str]:
             yield f"{place} runs code of TVM for {kinds}, not of {leaf.backend.name} for {request.target.kind}"
         elif request.is_relax and request.is_trusted and BACKEND.is_code(request):
             yield f"{place} calls functions of Relax, and {request.name!r} is TIR code"
+        elif not is_this_machine(triple := triple_of(request.target)):
+            yield f"{place} links code for this machine, not for {general(triple)!r}; executor=aot does"
     for signature in _signatures(system):
         if signature.dtype is not None and signature.dtype not in _DTYPES:
             yield (

@@ -36,6 +36,7 @@ from tvmtarget.executors.protocol import (
 from tvmtarget.executors.vm_driver import LeafEntry, ValueKind, VmDrivers, Weight, write_drivers
 from tvmtarget.files import atomic_write
 from tvmtarget.ir.names import Names
+from tvmtarget.toolchains.platforms import general, is_this_machine, triple_of
 
 __all__ = ["EXECUTOR", "LoopDrivers", "VmExecutor", "VmSystem"]
 
@@ -103,6 +104,8 @@ def _leaf_reasons(leaf: Leaf) -> Iterator[str]:
         yield f"{place} compiles function {request.name!r}, which is of Relax, only if you trust who wrote it"
     elif request.is_relax and BACKEND.is_code(request):
         yield f"{place} links functions of Relax, and {request.name!r} is TIR code"
+    elif not is_this_machine(triple := triple_of(request.target)):
+        yield f"{place} links code for this machine, not for {general(triple)!r}; executor=aot does"
 
 
 def _link(system: System) -> Any:  # noqa: ANN401
