@@ -53,6 +53,12 @@ def test_rows_of_other_triples_need_no_trust(home, tmp_path):
     assert find_runner(tt.Target.parse("llvm(mtriple=riscv64-linux-gnu)"), home) is None
 
 
+def test_an_unknown_section_of_a_projects_file_is_named(home, tmp_path):
+    (tmp_path / "project/tvmtarget.toml").write_text("[tag.mine]\nkind = 'llvm'\n[runer]\naarch64-linux-gnu = 'run'\n")
+    with pytest.raises(TargetError, match=r"unknown section 'runer'; did you mean 'runner'\?"):
+        find_runner(ARM64, home)
+
+
 def test_pyproject_has_the_tables_below_our_own(home, tmp_path):
     (tmp_path / "project/pyproject.toml").write_text('[tool.tvmtarget.runner]\naarch64-linux-gnu = ["run it"]\n')
     trusted = home | {"TVMTARGET_TRUST_PROJECT": str(tmp_path / "project")}

@@ -25,10 +25,11 @@ from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.problems import shown
 from tvmtarget.untrusted import parse_toml, read_text
 
-__all__ = ["COMMAND_SECTIONS", "TRUST", "CommandRow", "Section", "command_rows", "read_commands"]
+__all__ = ["COMMAND_SECTIONS", "TAG_SECTIONS", "TRUST", "CommandRow", "Section", "command_rows", "read_commands"]
 
 Section: TypeAlias = Literal["runner", "toolchain"]
 COMMAND_SECTIONS: tuple[Section, ...] = ("runner", "toolchain")
+TAG_SECTIONS = ("source", "tag", "family")  # of a project's file and of a tag file (`tags/files.py`)
 _LANGUAGES = ("c", "cxx")
 
 # The environment variable with the folders of projects whose files may name commands.
@@ -151,10 +152,7 @@ def read_commands(path: Path, project: Path | None) -> tuple[CommandRow, ...]:
         data = data.get("tool", {}).get("tvmtarget", {})
     rows = list(command_rows(data, path, project))
     problems = [f"{one}, in {label}" for one in rows if isinstance(one, str)]
-    if project is None:
-        known = ("schema", *COMMAND_SECTIONS)
-        problems += [
-            f"unknown section {key!r}{did_you_mean(key, known)}, in {label}" for key in data if key not in known
-        ]
+    known = ("schema", *COMMAND_SECTIONS, *(() if project is None else TAG_SECTIONS))
+    problems += [f"unknown section {key!r}{did_you_mean(key, known)}, in {label}" for key in data if key not in known]
     raise_all(TargetError, problems)
     return tuple(one for one in rows if isinstance(one, CommandRow))

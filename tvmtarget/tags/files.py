@@ -34,7 +34,6 @@ __all__ = [
 
 SCHEMA = 1
 
-_SECTIONS = ("schema", "source", "tag", "family")
 CONFIDENCES = ("measured", "vendor", "derived", "assumed")
 _SEGMENT = r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 NAME_PATTERN = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,3}}"
@@ -259,9 +258,10 @@ class _File:
         self.path = path
         self.prefix = f"{namespace}/" if namespace else ""
         # A project's file has commands too (`tags/commands.py`); here they are only checked.
-        from tvmtarget.tags.commands import COMMAND_SECTIONS, command_rows  # shipped tags are not read from files
+        # Shipped tags are not read from files.
+        from tvmtarget.tags.commands import COMMAND_SECTIONS, TAG_SECTIONS, command_rows
 
-        sections = _SECTIONS if namespace is not None else (*_SECTIONS, *COMMAND_SECTIONS)
+        sections = ("schema", *TAG_SECTIONS, *(COMMAND_SECTIONS if namespace is None else ()))
         self.problems = [
             f"unknown section {name!r}{did_you_mean(name, sections)}" for name in data if name not in sections
         ]
