@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -32,11 +32,14 @@ __all__ = [
     "cached",
     "defining_module",
     "generation",
+    "import_registering",
+    "is_imported_by_worker",
+    "is_registered",
     "load",
     "names",
     "owner_of",
     "register",
-    "registered_in",
+    "registering_modules",
     "report",
 ]
 
@@ -108,17 +111,86 @@ def defining_module(value: object) -> str:
     return "__main__" if package == "tvmtarget" or package in sys.stdlib_module_names else module
 
 
-def registered_in(kinds: Collection[str]) -> tuple[str, ...]:
-    """List the modules of the running program that registered plugins for some kinds of targets.
+def is_registered(group: str, name: str) -> bool:
+    """Return whether the running program registered a plugin, and no installed package.
+
+    Args:
+        group: a group of plugins.
+        name: the name of the plugin.
+
+    Returns:
+        True if `register` was called for it.
+    """
+    return (group, name) in _registered
+
+
+def registering_modules(kinds: Collection[str]) -> list[dict[str, str]]:
+    """List the modules of the running program that registered plugins for some kinds.
 
     Args:
         kinds: names of kinds.
 
     Returns:
-        Names of modules, sorted; another process must import them to know the kinds.
+        Modules as `import_registering` takes them, sorted; another process must import them to know the kinds.
     """
     keys = [key for key, value in _registered.items() if not set(kinds).isdisjoint(_kinds_of(*key, value))]
-    return tuple(sorted({_owners[key] for key in keys}))
+    return [_importable(name) for name in sorted({_owners[key] for key in keys})]
+
+
+def _importable(name: str) -> dict[str, str]:
+    """Describe a module so that another process can import it; the main module by its specification or file."""
+    if name != "__main__":
+        return {"name": name}
+    main = sys.modules[name]
+    specification = getattr(main, "__spec__", None)
+    if specification is not None:
+        return {"main": specification.name}
+    return {"file": os.path.abspath(str(getattr(main, "__file__", "")))}
+
+
+_imports = 0  # modules of the parent process that are being imported
+
+
+def import_registering(module: Mapping[str, str]) -> None:
+    """Import a module of the parent process that registers plugins.
+
+    The main module becomes `__mp_main__`, as `multiprocessing` has it.
+
+    Args:
+        module: what `registering_modules` returned there.
+
+    Raises:
+        BackendError: it is a main module that is no file.
+    """
+    global _imports
+    import runpy  # only processes that are started by others need it
+
+    _imports += 1
+    try:
+        if "name" in module:
+            import_module(module["name"])
+        elif "main" in module:
+            runpy.run_module(module["main"], run_name="__mp_main__", alter_sys=True)
+        elif os.path.isfile(module["file"]):
+            runpy.run_path(module["file"], run_name="__mp_main__")
+        else:
+            raise BackendError(
+                "the main module registers plugins, and is no file that other processes can import; register them in a "
+                "module of their own"
+            )
+    finally:
+        _imports -= 1
+
+
+def is_imported_by_worker() -> bool:
+    """Return whether a module of the parent process is imported just now.
+
+    It must not start processes itself, which would import it again.
+
+    Returns:
+        True while `import_registering` runs.
+    """
+    return _imports > 0
 
 
 def _kinds_of(group: str, name: str, value: Any) -> Collection[str]:  # noqa: ANN401 - each group has its own protocol

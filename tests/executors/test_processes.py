@@ -61,6 +61,51 @@ def test_every_call_of_the_plan_is_made_once(running):
     assert sorted(called) == sorted(subgraph["call"] for subgraph in running.report()["subgraphs"])
 
 
+# A code generator that the program registers, and programs of it over two machines.
+REGISTERED = """
+import numpy as np
+import tvmtarget as tt
+from models import small
+from onnx import helper
+from tvmtarget import plugins
+from tvmtarget.backends.protocol import Backend, Compiled
+
+class Negates(Compiled):
+    def run(self, inputs):
+        return [-inputs[0]]
+
+class Negating(Backend):
+    name, kinds = "negating", ("negating",)
+    def version(self):
+        return "1"
+    def compile(self, request):
+        return Negates()
+
+tt.strategy("negating")(type("Negation", (), {"ops": {"Neg"}}))
+plugins.register("tvmtarget.backends", "negating", Negating())
+GUARD
+    model = small(helper.make_node("Neg", ["x"], ["h"]), helper.make_node("Abs", ["h"], ["y"]))
+    node = "[a=negating,b=numpy](host=@b)"
+    exe = tt.build(model, f"[n0={node},n1={node}](runtime=processes)", where={"op:Abs": "@n1"}, cache=False)
+    print(exe.run({"x": np.full((2, 3), -2, "float32")})["y"].max())
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "printed"),
+    [
+        ("if __name__ == '__main__':", "2.0"),
+        pytest.param("if True:", "put that under if __name__ == '__main__' (on machine '", marks=pytest.mark.slow),
+    ],
+)
+def test_machines_know_the_plugins_that_the_program_registers(tmp_path, guard, printed):
+    (tmp_path / "program.py").write_text(REGISTERED.replace("GUARD", guard))
+    command = [sys.executable, str(tmp_path / "program.py")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert printed in (done.stdout or done.stderr.splitlines()[-1])
+
+
 @pytest.mark.parametrize("machine", ["n0", "n1", "host"])
 def test_a_machine_that_dies_is_named_and_the_next_run_starts_anew(running, machine):
     running.run(images())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tvmtarget import plugins
 from tvmtarget.artifact import folder_reader, read_files, write_files
 from tvmtarget.autotune.log.applied import Applied
 from tvmtarget.backends.aligned import aligned
@@ -582,9 +583,23 @@ class Executable:
             machines = Machines(topology)
             paths = tuple(machine.path for machine in machines)
             cluster = replace(
-                cluster, home=machines.home, programs=self._machines, replicas=self._replicas, machines=paths
+                cluster,
+                home=machines.home,
+                programs=self._machines,
+                replicas=self._replicas,
+                machines=paths,
+                modules=tuple(plugins.registering_modules({*self._registered_kinds()})),
             )
         return runtime_named(runtime.kind).engine(runtime, cluster)
+
+    def _registered_kinds(self) -> Iterator[str]:
+        """Yield the kinds for which this program registered what runs them: other processes do not know it."""
+        for leaf in self._leaves.values():
+            if plugins.is_registered("tvmtarget.backends", leaf.backend.name):
+                yield leaf.request.target.kind
+        for _, node in self.target.walk():
+            if node.executor is not None and plugins.is_registered("tvmtarget.executors", node.executor.kind):
+                yield node.executor.kind
 
     def _pack(self, machine: str) -> bytes:
         """Return the bytes of a saved program with only the functions that one machine calls."""

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -24,6 +25,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tvmtarget import plugins
 from tvmtarget.errors import RunError
 from tvmtarget.executors.protocol import CallEvent, CopyEvent, Event, Record
 from tvmtarget.python_process import (
@@ -91,6 +93,11 @@ class ProcessWorkerGroup:
         self._silence = limit("silence-seconds")
         self.close = weakref.finalize(self, _end, os.getpid(), self._processes, self._outboxes)
         try:
+            if plugins.is_imported_by_worker():
+                raise RunError(
+                    "the main module runs processes while one of them imports it, for the plugins that it registers; "
+                    "put that under if __name__ == '__main__'"
+                )
             for machine in cluster.workers:
                 self._start(machine)
             self._await_all("started", time.monotonic() + limit("start-seconds"))
@@ -183,7 +190,8 @@ class ProcessWorkerGroup:
             packed = np.frombuffer(cluster.pack(machine), np.uint8)
             for replica in group:
                 connections = sum(replica in pair for pair in pairs)
-                self._send(replica, {"open": opener, "connections": connections, "replicas": replicas}, [packed])
+                job = {"open": opener, "connections": connections, "replicas": replicas}
+                self._send(replica, job | {"modules": [*cluster.modules], "argv": sys.argv}, [packed])
         for source, sink in pairs:
             incoming, outgoing = Pipe(duplex=False)
             with incoming, outgoing:

@@ -55,6 +55,8 @@ class Cluster:
         replicas: the machines that run a program by turns, by the path of the first of them, itself included; a program
             that is not listed has its own machine alone.
         machines: the machines of the target, in its order.
+        modules: the modules of this program that registered plugins for the target; other processes import them
+            (`plugins.import_registering`).
     """
 
     home: str
@@ -64,6 +66,7 @@ class Cluster:
     open: OpenMachine
     replicas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     machines: tuple[str, ...] = ()
+    modules: tuple[Mapping[str, str], ...] = ()
 
     @property
     def workers(self) -> dict[str, str]:

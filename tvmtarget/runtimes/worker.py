@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NoReturn
 
+from tvmtarget import plugins
 from tvmtarget.errors import RunError, TvmTargetError
 from tvmtarget.executors.protocol import Event, RunProgram
 from tvmtarget.python_process import end_with_parent
@@ -124,7 +125,7 @@ class _Machine:
                         self.network.add_sink(other["sink"], connection)
                     else:
                         self.network.add_source(other["source"], connection)
-                opening = pool.submit(self._open, job["open"], values[0].tobytes())
+                opening = pool.submit(self._open, job, values[0].tobytes())
                 while True:
                     request, inputs = receive(self.control)
                     pool.submit(self._run, opening.result(), request, inputs)
@@ -133,9 +134,12 @@ class _Machine:
             except BaseException as error:  # as for lack of memory
                 self._fail(error)
 
-    def _open(self, opener: str, packed: bytes) -> RunProgram:
+    def _open(self, job: Message, packed: bytes) -> RunProgram:
         try:
-            program: RunProgram = pkgutil.resolve_name(opener)(packed)
+            sys.argv[:] = job["argv"]
+            for module in job["modules"]:
+                plugins.import_registering(module)
+            program: RunProgram = pkgutil.resolve_name(job["open"])(packed)
             self._report({"opened": True})
         except BaseException as error:  # the supervisor waits
             self._fail(error)

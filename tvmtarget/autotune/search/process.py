@@ -176,7 +176,7 @@ class Process(ABC):
         )
         begin = time.monotonic()
         kinds = {node.kind for _, node in target.walk()}
-        modules = [_importable(name) for name in plugins.registered_in(kinds)]
+        modules = plugins.registering_modules(kinds)
         request = {"do": "open", "path": path_without_current_folder(), "argv": sys.argv, "modules": modules, **opening}
         answer = self._exchange(request, limit)
         if answer["status"] != "ok":
@@ -255,14 +255,3 @@ class Process(ABC):
         if code == -signal.SIGALRM:
             return LostError(phase, "limit")
         return LostError(phase, "crash" if code >= 0 or -code in _OWN_SIGNALS else "infra")
-
-
-def _importable(name: str) -> dict[str, str]:
-    """Describe a module so that another process can import it; the main module by its specification or file."""
-    if name != "__main__":
-        return {"name": name}
-    main = sys.modules[name]
-    specification = getattr(main, "__spec__", None)
-    if specification is not None:
-        return {"main": specification.name}
-    return {"file": os.path.abspath(str(getattr(main, "__file__", "")))}

@@ -6,11 +6,9 @@ that it started. Timing holds a lock of the device, so that measurements of seve
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
-import runpy
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from tvmtarget import plugins
 from tvmtarget.autotune.search.device import LockError, half_of_memory, holding
 from tvmtarget.errors import first_line
 from tvmtarget.python_process import end_with_parent
@@ -65,7 +64,7 @@ class Server:
             sys.argv[:] = request["argv"]
             sys.path.extend(path for path in request["path"] if path not in sys.path)
             for module in request["modules"]:
-                _import(module)
+                plugins.import_registering(module)
         return dict(getattr(self, f"_{request['do']}")(request))
 
     def enter(self, phase: str) -> None:
@@ -117,16 +116,6 @@ def is_serving() -> bool:
         True after `serve` has begun.
     """
     return bool(_SERVERS)
-
-
-def _import(module: Mapping[str, str]) -> None:
-    """Import a module of the parent process; its main module as `__mp_main__`, as `multiprocessing` does."""
-    if "name" in module:
-        importlib.import_module(module["name"])
-    elif "main" in module:
-        runpy.run_module(module["main"], run_name="__mp_main__", alter_sys=True)
-    else:
-        runpy.run_path(module["file"], run_name="__mp_main__")
 
 
 def failed(status: str, error: Exception) -> dict[str, object]:
