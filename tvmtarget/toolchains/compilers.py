@@ -386,10 +386,20 @@ def _gcc_for_arm(
     if cpu and cpu != "generic":
         return [f"-mcpu={known}{'+' * bool(modifiers)}{modifiers}{''.join(features)}"]
     if "march" in target.attrs:
-        return [f"-march={target.attrs['march']}{''.join(features)}"]
+        stated = f"{target.attrs['march']}{''.join(features)}"
+        return [f"-march={stated}{_fpu_of_architecture(target, triple, command, stated)}"]
     usual = "armv8-a" if triple.family == "aarch64" else "armv7-a+fp"
     architecture = _known_architecture(triple, versions, command) if versions else usual
     return [f"-march={architecture}{''.join(features)}"] if features or versions else []
+
+
+def _fpu_of_architecture(target: Target, triple: Triple, command: tuple[str, ...], architecture: str) -> str:
+    """Return the FPU that LLVM has in a 32-bit architecture, and GCC only beside it, as in `armv7-a+simd`."""
+    names = features_of(target.kind, target.attrs).names
+    if triple.family != "arm" or "vfp2sp" not in names or "+" in architecture:
+        return ""
+    units = ("+simd", "+fp") if "neon" in names else ("+fp", "+fp.sp")
+    return next((unit for unit in units if _knows(command, f"-march={architecture}{unit}")), "")
 
 
 def _known_architecture(triple: Triple, versions: Sequence[str], command: tuple[str, ...]) -> str:
@@ -407,6 +417,6 @@ def _float_abi(target: Target, triple: Triple, architecture: Sequence[str]) -> l
     # The libraries for ARMv7-M, which has no FPU of its own, pass floats in the other registers.
     if "-march=armv7-m" in architecture and stated == "hard" and not {"mfloat-abi", "mtriple"} & target.attrs.keys():
         stated = "softfp"
-    cpu = str(target.attrs.get("mcpu", ""))
-    options = ["-mthumb"] if cpu.startswith("cortex-m") or triple.arch.startswith("thumb") else []
+    has_only_thumb = "mclass" in features_of(target.kind, target.attrs)
+    options = ["-mthumb"] if has_only_thumb or triple.arch.startswith("thumb") else []
     return [*options, f"-mfloat-abi={stated}"] if stated else options

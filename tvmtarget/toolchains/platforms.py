@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from tvmtarget.target.cpu.isa import family_of, features_of
+from tvmtarget.target.cpu.isa import family_of, features_of, is_arm
 from tvmtarget.target.cpu.triples import Triple
 from tvmtarget.target.tree import Target
 
@@ -79,14 +79,17 @@ def triple_of(target: Target) -> Triple:
     stated = target.attrs.get("mtriple")
     if isinstance(stated, str) and stated:
         return Triple.parse(stated)
-    if str(target.attrs.get("mcpu", "")).startswith("cortex-m"):
-        has_floats = "vfp2sp" in features_of(target.kind, target.attrs)
-        return Triple.parse("arm-none-eabihf" if has_floats else "arm-none-eabi")
-    family = family_of(target.kind, target.attrs)
-    if family == "riscv" and "32bit" in features_of(target.kind, target.attrs):
+    family, features = family_of(target.kind, target.attrs), features_of(target.kind, target.attrs)
+    if family == "arm" and "mclass" in features:
+        return Triple.parse("arm-none-eabihf" if "vfp2sp" in features else "arm-none-eabi")
+    if family == "riscv" and "32bit" in features:
         return Triple.parse("riscv32-none-elf")  # the cores of microcontrollers, too
+    if family == "" and is_arm(target.kind, target.attrs) and this_machine().family != "arm":
+        family = "aarch64"  # of 32 or 64 bits, such as march=armv8-a
     if family in ("", this_machine().family):
         return this_machine()
+    if family == "arm" and "vfp2sp" not in features:
+        return Triple.parse("arm-linux-gnueabi")
     return Triple.parse(_USUAL.get(family, f"{family}-linux-gnu"))
 
 
