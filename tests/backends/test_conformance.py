@@ -19,10 +19,7 @@ KNOWN = {
         "test_if_opt*": "the reference evaluator returns a sequence with one dimension too many",
     },
     "onnxruntime": {},
-    "openvino": {
-        "test_dynamicquantizelinear": "it multiplies by the inverse of a divisor, which decides on halves",
-        "test_dynamicquantizelinear (*": "it multiplies by the inverse of a divisor, which decides on halves",
-    },
+    "openvino": {},
 }
 
 # The default run takes every STEP-th case, the slow one every SLOW_STEP-th but these, and fewer of those with symbolic
