@@ -208,7 +208,7 @@ def test_t2_eight_trials_of_metaschedule_are_found_in_a_new_process_and_beat_no_
     with tt.TuningLog(url) as log:
         best = min(traces(log), key=lambda trial: min(trial.measured.costs))
         workload = next(found for found in log.workloads() if found.level == "kernel")
-        log.pin(workload, kernel_target(target), best.candidate, "the best trace, whatever our own default costs")
+        log.pin(workload, kernel_target(target), best.candidate, "the best trace, at any cost of our own default")
     (tmp_path / "m.onnx").write_bytes(product().SerializeToString())
     arguments = [str(tmp_path / "m.onnx"), url, str(target)]
     done = subprocess.run([sys.executable, "-c", RATIO, *arguments], capture_output=True, text=True, check=False)

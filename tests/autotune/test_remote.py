@@ -62,7 +62,7 @@ def waiting(path, seconds):
 
 
 def picky(folder, seconds, how):
-    """Refuse on whatever machine comes first, in one of the ways in which machines do."""
+    """Refuse on the machine that comes first, in one of the ways in which machines do."""
     (folder / str(os.getpid())).touch()
     is_first = len(list(folder.iterdir())) == 1
     if how == "unlike":

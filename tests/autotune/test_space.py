@@ -1,4 +1,4 @@
-"""The choices around the static model: its own tile is one of them, and whatever fits computes the same."""
+"""The choices around the static model: its own tile is one of them, and all that fit compute the same."""
 
 import random
 

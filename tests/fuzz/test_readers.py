@@ -1,4 +1,4 @@
-"""The law of readers: whatever bytes they are given, they return or raise a `TvmTargetError`, and soon."""
+"""The law of readers: given any bytes, they return or raise a `TvmTargetError`, and soon."""
 
 import pytest
 from effort import examples

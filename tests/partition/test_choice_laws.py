@@ -58,7 +58,7 @@ def test_scaling_all_costs_changes_nothing(size, seed):
 @settings(max_examples=examples(10, 20), deadline=None)
 @graphs
 def test_a_site_that_is_worse_for_all_changes_nothing(size, seed):
-    """Slower than a for every operation, in a's memory, with calls as dear: whatever runs on it could run on a."""
+    """Slower than a for every operation, in a's memory, with calls as dear: all that runs on it could run on a."""
     module, costs = tt.IRModule.from_onnx(random_graph(size, seed)), costs_of(seed)
     slower = [replace(rule, site="d", time=rule.time + 1) for rule in costs.ops if rule.site == "a"]
     more = replace(costs, ops=(*costs.ops, *slower), sites={**costs.sites, "d": costs.sites["a"]})

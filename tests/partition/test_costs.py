@@ -1,4 +1,4 @@
-"""Laws of choosing sites by cost: whatever the graph and the costs, no choice of sites is better than the one taken."""
+"""Laws of choosing sites by cost: for any graph and costs, no choice of sites is better than the one taken."""
 
 import doctest
 import json

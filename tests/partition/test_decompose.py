@@ -1,4 +1,4 @@
-"""Laws of the decomposition: whatever the graph and the constraints, the divided program is the same program."""
+"""Laws of the decomposition: for any graph and constraints, the partitioned program is the same program."""
 
 import random
 

@@ -356,7 +356,7 @@ def test_i19_an_edit_at_the_end_leaves_the_functions_before_it():
 
 
 def work_of(function):
-    """Return how many functions are called while one runs: what it does, whatever else the machine does."""
+    """Return how many functions are called while one runs: what it does, independently of other work of the machine."""
     count = 0
 
     def seen(frame, event, arg):

@@ -88,7 +88,7 @@ def test_our_parts_have_the_facts_of_tvms_tags(tvm_tags):
 
 
 def test_a_system_has_a_host_where_tvm_states_none(tvm_tags):
-    """TVM's Jetsons of the first generations, and its Trainium, are driven by whatever machine compiles."""
+    """TVM's Jetsons of the first generations, and its Trainium, are driven by the machine that compiles."""
     driven = [name for name in tvm_tags if part(name).kind != "llvm" and REGISTRY[name].is_composite]
     lonely = [name for name in driven if "host" not in tvm_tags[name]]
     assert lonely == ["aws/trn1/trn1.2xlarge", "nvidia/jetson-nano", "nvidia/jetson-tx1", "nvidia/jetson-tx2"]

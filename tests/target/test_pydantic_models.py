@@ -71,7 +71,7 @@ NODES = [
 
 
 def is_same(one, other):
-    """Whether two nodes are equal and print alike."""
+    """Whether two nodes are equal and print equal texts."""
     return one == other and str(one) == str(other) and hash(one) == hash(other)
 
 

@@ -156,7 +156,7 @@ def _split_by_tvm(tvm: Any, module: Any) -> Any:  # noqa: ANN401
                     waiting += [by_name[call.name] for call in calls_of_code(module[one]) if call.name in by_name]
             try:
                 split(tvm.IRModule(alone))
-            except Exception as own:  # whatever TVM raises
+            except Exception as own:  # TVM raises errors of many types
                 raise ModelError(
                     f"function {name!r} cannot be split into host and device code: {_reason(own)}"
                 ) from error

@@ -2,7 +2,7 @@
 
 A term couples several decisions: the cost of moving a value, paid once however many readers need it. Such a sum is
 submodular, so a minimum cut minimizes it (Stone, "Multiprocessor Scheduling with the Aid of Network Flow Algorithms",
-1977). A decision whose cost difference has one sign whatever the others decide needs no cut (the Goldstein criterion
+1977). A decision whose cost difference has one sign in all cases needs no cut (the Goldstein criterion
 of dead-end elimination), and deciding it often decides its neighbours. In programs few decisions are left, in small
 components, so the time stays near linear.
 """
