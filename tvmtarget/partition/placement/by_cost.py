@@ -169,7 +169,8 @@ class CostChooser:
         if level.has_driver_option:
             driven = np.flatnonzero(level.allowed[:, -1]).tolist()
             costs = {index: self._body_cost(level, index) for index, *_ in map(level.atoms.__getitem__, driven)}
-        return cost_matrix_of(self.feasibility, self.estimates, level, trusted, costs)
+        owner = coupled_atoms(level, self.coupled).owner
+        return cost_matrix_of(self.feasibility, self.estimates, level, trusted, costs, owner)
 
     def body_level(self, level: Level, calls: tuple[int, ...]) -> Level:
         """Return what is to be decided in a body that the driver of a level runs.

@@ -14,7 +14,7 @@ from tvmtarget.errors import InfeasibleError
 from tvmtarget.ir.function import Call
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.options import PartitionOptions
-from tvmtarget.partition.placement.coupled_atoms import CoupledOps, with_scarce_calls
+from tvmtarget.partition.placement.coupled_atoms import CoupledOps, with_scarce_calls, with_unsized_values
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Assignment, Chooser, Level, by_preference, decision_inputs
 from tvmtarget.partition.plan_cache import digest
@@ -75,7 +75,7 @@ def choosers_for(
         if joint is not None:
             choosers += _choosers_of(joint, feasibility, estimates, by_cost, coupled)
         if program.bodies:
-            choosers += _single_leaf_choosers(feasibility, estimates, by_cost)
+            choosers += _choosers_around_bodies(feasibility, estimates, coupled, by_cost)
     if estimates is not None and options.objective == "throughput":
         from tvmtarget.partition.placement.throughput_balancing import ThroughputChooser
 
@@ -90,18 +90,36 @@ def choosers_for(
     return [PinnedChooser(sites, program.body, choose, estimates) for choose in choosers]
 
 
-def _single_leaf_choosers(feasibility: Feasibility, estimates: Estimates, choose: Chooser) -> Iterator[PinnedChooser]:
-    """Yield a chooser for each leaf that keeps all operations there which it supports.
+def _choosers_around_bodies(
+    feasibility: Feasibility, estimates: Estimates, coupled: CoupledOps, by_cost: Chooser
+) -> Iterator[Chooser]:
+    """Yield choosers that move operations together which the costs alone keep where they prefer to be.
 
     What a body takes on another leaf, and what is copied for it, is only known once the body is decided; and operations
     at the results of a loop, whose size is often unknown, leave the site that they prefer only together with it.
     """
-    from tvmtarget.partition.placement.joint_levels import MAX_LEAVES, MAX_OPS
+    from tvmtarget.partition.placement.by_cost import CostChooser
+    from tvmtarget.partition.placement.joint_levels import MAX_LEAVES, MAX_OPS, joint_sites
 
-    names = [call.source for call in feasibility.program.body]
-    if len(feasibility.leaves) <= MAX_LEAVES and len(names) <= MAX_OPS:
-        for leaf in feasibility.leaves:
-            yield PinnedChooser(dict.fromkeys(names, leaf.path), feasibility.program.body, choose, estimates)
+    program = feasibility.program
+    if len(feasibility.leaves) > MAX_LEAVES or len(program.body) > MAX_OPS:
+        return
+    names = [call.source for call in program.body]
+    for leaf in feasibility.leaves:
+        # What the leaf cannot run whole, the driver of its system runs.
+        driven = [names[index] for index in program.bodies if not feasibility.supports_whole((index,), leaf)]
+        sites = dict.fromkeys(names, leaf.path) | dict.fromkeys(driven, leaf.path.rpartition("/")[0])
+        yield PinnedChooser(sites, program.body, by_cost, estimates)
+    united = with_unsized_values(coupled, program, estimates)
+    if united is None:
+        return
+    together = CostChooser(feasibility, estimates, united, bounds=False)
+    if any(option.is_system for option in program.topology.options("")):
+        joint = joint_sites(feasibility, estimates, united)
+        if joint is not None:
+            yield from _choosers_of(replace(joint, least_time=None), feasibility, estimates, together, united)
+    else:
+        yield together
 
 
 def next_choosers(

@@ -57,6 +57,7 @@ def cost_matrix_of(
     level: Level,
     trusted: Site | None = None,
     body_costs: Mapping[int, int] | None = None,
+    owner: Ints | None = None,
 ) -> CostMatrix:
     """Return the labeling problem of a level.
 
@@ -67,6 +68,7 @@ def cost_matrix_of(
         trusted: the option whose estimates are exact; all others count with their error added. None adds no errors.
         body_costs: what the bodies take that the driver of the level may run, in picoseconds, by operation, where that
             is known better than by the least time of each operation in them.
+        owner: a number for each atom; those of one number get the same option, so that they copy nothing between them.
 
     Returns:
         The problem; its labels are the options.
@@ -112,7 +114,9 @@ def cost_matrix_of(
     is_unknown_copy = np.array(
         [[[cost is None for cost in row] for row in rows] for rows in copy_times], dtype=np.bool_
     )
-    leaving = _leaves_for_unknown(level, unknown > 0, is_unknown_copy.reshape(routes.shape), locations) & level.allowed
+    owner = np.arange(len(level.atoms)) if owner is None else owner
+    leaving = _leaves_for_unknown(level, unknown > 0, is_unknown_copy.reshape(routes.shape), locations, owner)
+    leaving &= level.allowed
     problem = LabelingProblem(
         costs=np.where(level.allowed, known + leaving * penalty, 0),
         allowed=level.allowed,
@@ -130,19 +134,23 @@ def cost_matrix_of(
     return CostMatrix(problem, penalty, shift, not leaving.any())
 
 
-def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, locations: Ints) -> Bools:
+def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, locations: Ints, owner: Ints) -> Bools:
     """Return whether an atom (row) under an option (column) would leave its preferred site without known numbers.
 
     `unknown` marks atoms and options without a time, `is_unknown_copy` kinds of values and locations without a copy
-    time, and `locations` are those of the options.
+    time, `locations` are those of the options, and atoms of one `owner` copy nothing between them.
     """
     atoms, first = np.arange(len(level.atoms)), preferred(level)
     found = unknown | unknown[atoms, first][:, None]
     values = level.values
     if is_unknown_copy[values.type_ids].any():
-        owner, _ = values.reads
+        read, _ = values.reads
+        producer = np.where(values.producer >= 0, owner[values.producer], -1)
+        is_copied = values.is_live_out | (values.producer < 0)
+        np.logical_or.at(is_copied, read, owner[values.readers] != producer[read])
         produced = np.flatnonzero(values.producer >= 0)
-        value, atom = np.concatenate([owner, produced]), np.concatenate([values.readers, values.producer[produced]])
+        value, atom = np.concatenate([read, produced]), np.concatenate([values.readers, values.producer[produced]])
+        value, atom = value[is_copied[value]], atom[is_copied[value]]
         type_ids = values.type_ids[value]
         np.logical_or.at(found, atom, is_unknown_copy[type_ids, locations[first[atom]]][:, locations])
     found[atoms, first] = False

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints, distinct
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.options import PartitionOptions
@@ -23,7 +24,7 @@ from tvmtarget.partition.placement.level import Level
 from tvmtarget.partition.placement.memory_capacity import MemoryCapacity
 from tvmtarget.union_find import UnionFind
 
-__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms", "coupled_ops", "with_scarce_calls"]
+__all__ = ["CoupledAtoms", "CoupledOps", "coupled_atoms", "coupled_ops", "with_scarce_calls", "with_unsized_values"]
 
 # So many calls of other labels, at most, cost as much as one of a label whose subgraphs are limited.
 MAX_SAVING = 64
@@ -245,6 +246,34 @@ def with_scarce_calls(launches: Ints, limited: Bools, atoms: int) -> Ints:
     """
     more: Ints = limited * (int(launches.max(initial=0)) + 1) * min(atoms, MAX_SAVING)
     return launches + more
+
+
+def with_unsized_values(ops: CoupledOps, program: FlatProgram, estimates: Estimates) -> CoupledOps | None:
+    """Add groups of operations between which values of unknown size pass.
+
+    No cost says what a copy of such a value takes, as of those that loops collect. Operations that share it are only
+    compared on one site together.
+
+    Args:
+        ops: the requests.
+        program: the program.
+        estimates: the sizes of values.
+
+    Returns:
+        The requests with these groups; None if there are none.
+    """
+    groups = []
+    for scope in program.scopes:
+        flow = program.dataflow(scope.calls[:1])
+        is_unsized = np.array([estimates.nbytes(type_) is None for type_ in flow.types], dtype=np.bool_)
+        for value in np.flatnonzero(is_unsized[flow.type_ids] & (flow.producer >= 0)).tolist():
+            readers = flow.readers[flow.start[value] : flow.start[value + 1]].tolist()
+            groups.append((int(flow.producer[value]), *readers))
+    groups = [group for group in groups if len(group) > 1]
+    if not groups:
+        return None
+    colocation = replace(ops.colocation, same_site=(*ops.colocation.same_site, *groups))
+    return replace(ops, colocation=colocation)
 
 
 def coupled_atoms(level: Level, ops: CoupledOps) -> CoupledAtoms:
