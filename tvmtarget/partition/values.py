@@ -32,6 +32,7 @@ class Values:
         is_live_out: whether something outside of the atoms reads the value too.
         type_ids: index of the value's type in the data flow.
         nbytes: size of each value in bytes: 1 where a dimension is symbolic, `MOST_BYTES` at most.
+        numbers: index of each value in the data flow.
     """
 
     producer: Ints
@@ -40,6 +41,7 @@ class Values:
     is_live_out: npt.NDArray[np.bool_]
     type_ids: Ints
     nbytes: Ints
+    numbers: Ints
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -161,4 +163,5 @@ def values_of(flow: Dataflow, owner: Ints, count: int) -> Values:
         is_live_out=is_live_out[kept],
         type_ids=flow.type_ids[kept],
         nbytes=nbytes[kept],
+        numbers=np.flatnonzero(kept),
     )

@@ -127,7 +127,7 @@ class CostChooser:
         self.coupled = coupled or CoupledOps()
         self.bounds = bounds
         self.detours = detours
-        self._body_costs: dict[tuple[str, int, int], int] = {}
+        self._body_costs: dict[tuple[str, bool, int], int] = {}
 
     def __call__(self, level: Level) -> Assignment:
         """Choose a site for every atom.
@@ -165,40 +165,43 @@ class CostChooser:
         Returns:
             The problem, in which the bodies that a driver may run cost what they take if they are assigned alone.
         """
-        costs = {}
-        if level.has_driver_option:
-            driven = np.flatnonzero(level.allowed[:, -1]).tolist()
-            costs = {index: self._body_cost(level, index) for index, *_ in map(level.atoms.__getitem__, driven)}
+        costs = {
+            (atom, option): self._body_cost(level, option, level.atoms[atom][0])
+            for option in sorted(level.drivers)
+            for atom in np.flatnonzero(level.allowed[:, option]).tolist()
+        }
         owner = coupled_atoms(level, self.coupled).owner
         return cost_matrix_of(self.feasibility, self.estimates, level, trusted, costs, owner)
 
-    def body_level(self, level: Level, calls: tuple[int, ...]) -> Level:
-        """Return what is to be decided in a body that the driver of a level runs.
+    def body_level(self, level: Level, option: int, calls: tuple[int, ...]) -> Level:
+        """Return what is to be decided in a body that a driver of a level runs.
 
         Args:
             level: the level around the body.
+            option: the driver, one of the options of the level.
             calls: the operations of the body.
 
         Returns:
-            A level of the same site, whose options are leaves where those of the level around it are.
+            A level of the driver's site, whose options are leaves where those of the level around it are.
 
         Raises:
             InfeasibleError: if operations that stay together fit no option.
         """
-        options = self.feasibility.options_of_bodies(level.site)
-        if not any(option.is_system for option in level.options if option is not level.site):
-            options = tuple(leaf for option in options for leaf in self.feasibility.leaves_below(option))
-        return level_of(self.estimates.program, self.feasibility, level.site, calls, options)
+        driver = level.options[option]
+        options = self.feasibility.options_of_bodies(driver)
+        if level.decides_leaves:
+            options = tuple(leaf for child in options for leaf in self.feasibility.leaves_below(child))
+        return level_of(self.estimates.program, self.feasibility, driver, calls, options)
 
-    def _body_cost(self, level: Level, index: int) -> int:
-        """Return what the bodies of an operation take that the driver of a level runs; 0 where that is not known."""
-        key = level.site.path, len(level.options), index
+    def _body_cost(self, level: Level, option: int, index: int) -> int:
+        """Return what the bodies of an operation take that a driver of a level runs; 0 where that is not known."""
+        key = level.options[option].path, level.decides_leaves, index
         if key not in self._body_costs:
             program = self.estimates.program
             runs, total = float(expected_body_runs(program.op(index))), 0
             for scope in program.bodies[index]:
                 with suppress(InfeasibleError):
-                    inner = self.body_level(level, tuple(scope.calls))
+                    inner = self.body_level(level, option, tuple(scope.calls))
                     matrix = self.matrix(inner)
                     if inner.atoms and matrix.is_known and not matrix.shift:
                         search = _Search(inner, matrix.problem, coupled_atoms(inner, self.coupled))

@@ -8,17 +8,18 @@ of every labeling without unknown numbers. Copies of unknown time are then the s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, product
 from math import ceil, log2
 
 import numpy as np
 
+from tvmtarget.ir.control_flow import body_arguments, control_flow_form
 from tvmtarget.ir.types import Type
 from tvmtarget.partition.control.control_flow_ops import expected_body_runs
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.memory_graph import MemoryGraph
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -56,7 +57,7 @@ def cost_matrix_of(
     estimates: Estimates,
     level: Level,
     trusted: Site | None = None,
-    body_costs: Mapping[int, int] | None = None,
+    body_costs: Mapping[tuple[int, int], int] | None = None,
     owner: Ints | None = None,
 ) -> CostMatrix:
     """Return the labeling problem of a level.
@@ -66,8 +67,8 @@ def cost_matrix_of(
         estimates: times of operations, calls and copies.
         level: the atoms and options of one system.
         trusted: the option whose estimates are exact; all others count with their error added. None adds no errors.
-        body_costs: what the bodies take that the driver of the level may run, in picoseconds, by operation, where that
-            is known better than by the least time of each operation in them.
+        body_costs: what the bodies take that a driver may run, in picoseconds, by atom and option, where that is known
+            better than by the least time of each operation in them.
         owner: a number for each atom; those of one number get the same option, so that they copy nothing between them.
 
     Returns:
@@ -75,8 +76,8 @@ def cost_matrix_of(
     """
     topology = feasibility.program.topology
     launches = [
-        0 if option is level.site else min(estimates.launch(leaf) for leaf in feasibility.leaves_below(option))
-        for option in level.options
+        0 if number in level.drivers else min(estimates.launch(leaf) for leaf in feasibility.leaves_below(option))
+        for number, option in enumerate(level.options)
     ]
     # If every atom becomes a function of its own, the launch is part of its cost; else subgraphs share launches.
     launch_costs = [
@@ -84,7 +85,10 @@ def cost_matrix_of(
         for limits, launch in zip(level.limits, launches, strict=True)
     ]
     home = _Location((topology.home(level.site.path),))
-    option_locations = [_location(estimates, option, level.site) for option in level.options]
+    option_locations = [
+        _location(estimates, option, level.site, is_driver=number in level.drivers)
+        for number, option in enumerate(level.options)
+    ]
     domains = tuple(dict.fromkeys([*option_locations, home]))
     values = level.values
     flow = feasibility.program.dataflow(level.atoms[0] if level.atoms else ())
@@ -95,12 +99,11 @@ def cost_matrix_of(
         for leaf in feasibility.leaves_below(option)
     }
     shift = _shift(level, times.values(), copy_times, values, max(launches, default=0))
-    # The level's own site, its driver, is the last option: calling it takes no time.
-    min_launch = min(launches[: len(launches) - (level.options[-1] is level.site)], default=0)
+    # Calling a driver takes no time.
+    min_launch = min((launch for number, launch in enumerate(launches) if number not in level.drivers), default=0)
     known, unknown = _atom_times(feasibility, level, times, min_launch, shift)
-    if body_costs:
-        for atom, (index, *_) in enumerate(level.atoms):
-            known[atom, -1] = max(known[atom, -1], body_costs.get(index, 0) >> shift)
+    for place, cost in (body_costs or {}).items():
+        known[place] = max(known[place], cost >> shift)
     known += np.array(
         [launch - part >> shift for launch, part in zip(launches, launch_costs, strict=True)], dtype=np.int64
     )
@@ -131,7 +134,51 @@ def cost_matrix_of(
         launches=np.array([part >> shift for part in launch_costs], dtype=np.int64),
         **_shared_routes(estimates, flow.types, domains, shift),
     )
-    return CostMatrix(problem, penalty, shift, not leaving.any())
+    return CostMatrix(_in_loop(feasibility.program, level, problem), penalty, shift, not leaving.any())
+
+
+def _in_loop(program: FlatProgram, level: Level, problem: LabelingProblem) -> LabelingProblem:
+    """Return the problem of a level with the copies of one run of its operations, where these are the body of a loop.
+
+    A driver copies what does not change once for all runs, and leaves carried values where the body computes them.
+    """
+    scope = program.scope_of(level.atoms[0][0]) if level.atoms else program.scopes[0]
+    form = None if scope.owner is None else control_flow_form(program.body[scope.owner])
+    if scope.owner is None or form is None or not form.repeats:
+        return problem
+    runs = float(expected_body_runs(program.op(scope.owner)))
+    flow, values = program.dataflow(level.atoms[0]), level.values
+    names = [flow.names[number] for number in values.numbers.tolist()]
+    params = [param.name for param in scope.function.params]
+    carried = {
+        params[one.param]: scope.function.results[one.result] for one in body_arguments(program.body[scope.owner])
+    }
+    once = np.array([name in carried or name not in params for name in names], dtype=np.bool_) & (values.producer < 0)
+    readers, is_live_out = [*values.readers_of], problem.is_live_out.copy()
+    number_of = {name: number for number, name in enumerate(names)}
+    if len(scope.calls) == sum(map(len, level.atoms)):
+        for param, result in carried.items():
+            number = number_of.get(result, -1)
+            if number >= 0 and problem.producer[number] >= 0 and scope.function.results.count(result) == 1:
+                more = readers[number_of[param]] if param in number_of else []
+                readers[number] = sorted({*readers[number], *more} - {values.producers[number]})
+                is_live_out[number] = False
+    kinds = len(problem.pair_costs)
+    runs = max(1.0, runs)
+
+    def with_shares(times: Ints) -> Ints:
+        return np.concatenate([times, np.rint(times / runs).astype(np.int64)])
+
+    return replace(
+        problem,
+        start=spans(map(len, readers)),
+        readers=np.array([reader for row in readers for reader in row], dtype=np.int64),
+        is_live_out=is_live_out,
+        cost_index=problem.cost_index + once * kinds,
+        pair_costs=with_shares(problem.pair_costs),
+        route_times=with_shares(problem.route_times),
+        route_before=np.concatenate([problem.route_before, problem.route_before]),
+    )
 
 
 def _leaves_for_unknown(level: Level, unknown: Bools, is_unknown_copy: Bools, locations: Ints, owner: Ints) -> Bools:
@@ -182,14 +229,15 @@ class _Location:
         return tuple(memory for memory, _ in groupby((*up, *reversed(down))))
 
 
-def _location(estimates: Estimates, option: Site, level: Site) -> _Location:
+def _location(estimates: Estimates, option: Site, level: Site, *, is_driver: bool) -> _Location:
     topology, boundary_rate = estimates.program.topology, estimates.boundary_rate(option)
-    systems: list[str] = []
     path = option.path
+    # A driver further down than the level is around its own memory.
+    systems = [path] if is_driver and path != level.path else []
     while (path := path.rpartition("/")[0]) not in ("", level.path):
         systems.append(path)
     homes = tuple(map(topology.home, (option.path, *systems)))
-    if boundary_rate and option is not level:
+    if boundary_rate and not is_driver:
         return _Location(homes, tuple(systems), option.path, boundary_rate)
     return _Location(homes, tuple(systems))
 
@@ -297,7 +345,7 @@ def _atom_times(
     known = np.zeros((len(level.atoms), len(level.options)), dtype=np.int64)
     unknown = np.zeros_like(known)
     for option, site in enumerate(level.options):
-        if site is level.site:
+        if option in level.drivers:
             _add_driven(feasibility, level, times, launch, shift, option, known, unknown)
             continue
         least, is_first_unknown = np.full(len(members), _ENDLESS), np.zeros(len(members), dtype=np.bool_)
@@ -328,8 +376,8 @@ def _add_driven(
 
     Every body with operations makes at least one call.
     """
-    program = feasibility.program
-    leaves = list(zip(feasibility.leaves_below(level.site), feasibility.columns(level.site), strict=True))
+    program, system = feasibility.program, level.options[option]
+    leaves = list(zip(feasibility.leaves_below(system), feasibility.columns(system), strict=True))
     for atom in np.flatnonzero(level.allowed[:, option]).tolist():
         for inner, runs, is_first in _runs(program, level.atoms[atom][0], 1.0):
             able = [leaf for leaf, column in leaves if feasibility.supported[inner, column]]

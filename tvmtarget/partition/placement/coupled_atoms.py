@@ -288,7 +288,7 @@ def coupled_atoms(level: Level, ops: CoupledOps) -> CoupledAtoms:
         operations that are not atoms of the level, or that has no label in common.
     """
     count = len(level.atoms)
-    if not ops or any(option.is_system for option in level.options if option is not level.site):
+    if not ops or not level.decides_leaves:
         return CoupledAtoms(np.arange(count))
     atom_of = {index: number for number, atom in enumerate(level.atoms) for index in atom}
     sets = UnionFind(range(count))

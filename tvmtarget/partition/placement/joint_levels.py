@@ -35,7 +35,7 @@ class JointSites:
     """The leaves of all operations, chosen together.
 
     Attributes:
-        sites: paths of leaves by operation name; the root for operations whose bodies its driver runs.
+        sites: paths of leaves by operation name; of the system for operations whose bodies its driver runs.
         least_time: a lower bound for all plans, in picoseconds; None where nothing is proven.
         subgraphs: the operations of each subgraph of a leaf, by name, in execution order.
         detoured: paths of the systems of which more calls may save copies (`detours.py`).
@@ -142,7 +142,9 @@ def _joint_sites(
         frozenset(body[index].source for index in level.calls(group))
         for group in subgraphs_of_level(level, choice, feasibility.cache)
     )
-    return JointSites(sites, choice.least_time, tuple(subgraphs), helpful)
+    # Drivers copy the inputs of bodies only when these need them, which the cost of a body does not count.
+    least_time = None if level.drivers else choice.least_time
+    return JointSites(sites, least_time, tuple(subgraphs), helpful)
 
 
 def _sites_of(
@@ -154,8 +156,8 @@ def _sites_of(
     for atom, option in zip(level.atoms, choice.chosen, strict=True):
         sites |= {program.body[index].source: level.options[option].path for index in atom}
         # The leaves of each body are chosen together, too.
-        for scope in program.bodies[atom[0]] if level.options[option] is level.site else ():
+        for scope in program.bodies[atom[0]] if option in level.drivers else ():
             with suppress(InfeasibleError):
-                inner = choose.body_level(level, tuple(scope.calls))
+                inner = choose.body_level(level, option, tuple(scope.calls))
                 sites |= _sites_of(feasibility, estimates, coupled, inner, choose(inner))
     return sites

@@ -22,7 +22,7 @@ from tvmtarget.partition.subgraphs.forced_cuts import forced_cuts_of, graph_with
 from tvmtarget.partition.subgraphs.limits import Limiter, Limits, limits_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph, graph_from_edges
 from tvmtarget.partition.values import Values, owner_array, values_of
-from tvmtarget.target.topology import Site
+from tvmtarget.target.topology import Site, Topology
 
 __all__ = [
     "Assignment",
@@ -45,12 +45,13 @@ class Level:
     `allowed[atom, option]` is true if the option supports the atom and no other such option has a higher preference
     rank. `favoured[atom, option]` marks the options to try before the others: those that run nested bodies whole, and
     for scalars that only steer control flow, those in the driver's memory. `is_divided` says that the subgraphs of an
-    earlier partition are kept, one for each atom. If the driver can run operations with nested bodies, the site itself
-    is the last option. `values` pass between atoms; `limits` restrict the subgraphs of each option; `capacity` is the
-    memory capacity for weights, None where memories are unlimited. `cuts` are pairs of atoms
-    that follow each other and are required to be in different subgraphs, and `cut_graph` is the graph with one more
-    vertex between the two of each pair; `control_scalars` are operations whose results the driver reads to run control
-    flow. `followed` says which operation each part of a quantized unit follows (`quantized_units.py`).
+    earlier partition are kept, one for each atom. Options in `drivers` are systems whose driver can run operations with
+    nested bodies: the site itself, and where options are leaves further down, the systems around these. `values` pass
+    between atoms; `limits` restrict the subgraphs of each option; `capacity` is the memory capacity for weights, None
+    where memories are unlimited. `cuts` are pairs of atoms that follow each other and are required to be in different
+    subgraphs, and `cut_graph` is the graph with one more vertex between the two of each pair; `control_scalars` are
+    operations whose results the driver reads to run control flow. `followed` says which operation each part of a
+    quantized unit follows (`quantized_units.py`).
     """
 
     site: Site
@@ -60,6 +61,7 @@ class Level:
     allowed: npt.NDArray[np.bool_]
     favoured: npt.NDArray[np.bool_]
     is_divided: bool
+    drivers: frozenset[int]
     values: Values
     limits: tuple[Limits, ...]
     limiter: Limiter
@@ -71,8 +73,13 @@ class Level:
 
     @property
     def has_driver_option(self) -> bool:
-        """Whether the driver of the site itself may run operations with nested bodies."""
-        return bool(self.options) and self.options[-1].path == self.site.path
+        """Whether a driver may run operations with nested bodies."""
+        return bool(self.drivers)
+
+    @property
+    def decides_leaves(self) -> bool:
+        """Whether no option is a system whose children are chosen later."""
+        return not any(option.is_system for number, option in enumerate(self.options) if number not in self.drivers)
 
     def calls(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return the operations of some atoms.
@@ -184,12 +191,16 @@ def level_of(
     is_body = bool(calls) and calls[0] not in program.scopes[0].calls
     if options is None:
         options = feasibility.options_of_bodies(site) if is_body else program.topology.options(site.path)
-    if any(atom[0] in program.bodies and feasibility.drives(atom, site) for atom in atoms):
-        # The driver is the last option: `has_driver_option` and `_allowed` rely on that.
-        options = (*options, site)
+    driving = [
+        system
+        for system in (*_systems_around(program.topology, site, options), site)
+        if any(atom[0] in program.bodies and feasibility.drives(atom, system) for atom in atoms)
+    ]
+    drivers = frozenset(range(len(options), len(options) + len(driving)))
+    options = (*options, *driving)
     followed = {} if is_divided or len(options) == 1 else followed_ops(program, calls)
     if followed:
-        atoms = _with_units(program, feasibility, atoms, followed, options, site)
+        atoms = _with_units(program, feasibility, atoms, followed, site, options, drivers)
     # An earlier division is kept as it is listed, so that decomposing a decomposed module changes nothing.
     if not is_divided:
         atoms = program.in_canonical_order(atoms)
@@ -198,7 +209,7 @@ def level_of(
         f"atoms of @{site.path}", (atoms, program.boundaries, flow), lambda: _wired_atoms(program, atoms, flow)
     )
     _check_cycles(program, atoms, wired.graph)
-    allowed = _allowed(program, feasibility, atoms, options, site)
+    allowed = _allowed(program, feasibility, atoms, site, options, drivers)
     favoured = np.ones_like(allowed)
     control_scalars: frozenset[int] = frozenset()
     if program.bodies:
@@ -206,10 +217,11 @@ def level_of(
             if atom[0] in program.bodies:
                 # A division adds calls, and copies between the parts, to every run of the body.
                 favoured[number] = [
-                    option.path != site.path and feasibility.supports_whole(atom, option) for option in options
+                    option not in drivers and feasibility.supports_whole(atom, site)
+                    for option, site in enumerate(options)
                 ]
         chosen = zip(atoms, first_option(allowed, favoured).tolist(), strict=True)
-        driven = {atom[0] for atom, choice in chosen if options[choice].path == site.path}
+        driven = {atom[0] for atom, choice in chosen if choice in drivers}
         control_scalars = frozenset(control_scalars_of(program, calls, driven))
         # A driver reads the scalars that steer its control flow: keep them in its memory where nothing else decides.
         at_home = [option.path != site.path and option.domain == site.domain for option in options]
@@ -222,8 +234,9 @@ def level_of(
         allowed=allowed,
         favoured=favoured,
         is_divided=is_divided,
+        drivers=drivers,
         values=wired.values,
-        limits=tuple(limits_of(option, is_driver=option.path == site.path) for option in options),
+        limits=tuple(limits_of(option, is_driver=number in drivers) for number, option in enumerate(options)),
         limiter=wired.limiter,
         capacity=capacity_of(program, options, atoms, {}),
         cut_graph=wired.cut_graph,
@@ -231,6 +244,16 @@ def level_of(
         control_scalars=control_scalars,
         followed=followed,
     )
+
+
+def _systems_around(topology: Topology, site: Site, options: Sequence[Site]) -> list[Site]:
+    """Return the systems below a site that are around some of its options, each before those around it."""
+    found: dict[str, None] = {}
+    for option in options:
+        path = option.path
+        while (path := path.rpartition("/")[0]) not in ("", site.path):
+            found[path] = None
+    return [topology[path] for path in sorted(found, key=lambda path: (-path.count("/"), path))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +311,9 @@ def _with_units(
     feasibility: Feasibility,
     atoms: list[tuple[int, ...]],
     followed: Mapping[int, int],
-    options: tuple[Site, ...],
     site: Site,
+    options: tuple[Site, ...],
+    drivers: frozenset[int],
 ) -> list[tuple[int, ...]]:
     """Merge quantized units where all of a unit can go to the first option of the operation that it follows.
 
@@ -297,12 +321,13 @@ def _with_units(
     """
     parts = {*followed, *followed.values()}
     concerned = [atom for atom in atoms if not parts.isdisjoint(atom)]
-    rows = _allowed(program, feasibility, concerned, options, site)
+    rows = _allowed(program, feasibility, concerned, site, options, drivers)
     row_of = {index: row for atom, row in zip(concerned, rows, strict=True) for index in atom}
 
     def may_join(unit: tuple[int, ...], center: int) -> bool:
         first = int(row_of[center].argmax())
-        return all(row_of[index][first] for index in unit) and _can(feasibility, unit, options[first], site)
+        can = _can(feasibility, unit, options[first], is_driver=first in drivers)
+        return can and all(row_of[index][first] for index in unit)
 
     return joined_units(atoms, followed, may_join)
 
@@ -323,7 +348,7 @@ def decision_inputs(level: Level) -> Iterator[object]:
         Parts of a cache key, see `plan_cache.digest`.
     """
     yield [len(atom) for atom in level.atoms]
-    yield from (getattr(level.values, field.name) for field in fields(level.values))
+    yield from (getattr(level.values, field.name) for field in fields(level.values) if field.name != "numbers")
     yield from (level.graph.starts, level.graph.ends)
     # Cuts are between functions of leaves (`forming.py`).
     yield [option.is_system for option in level.options if level.cuts]
@@ -334,19 +359,21 @@ def _allowed(
     program: FlatProgram,
     feasibility: Feasibility,
     atoms: Sequence[tuple[int, ...]],
-    options: tuple[Site, ...],
     site: Site,
+    options: tuple[Site, ...],
+    drivers: frozenset[int],
 ) -> npt.NDArray[np.bool_]:
     """Return which options support each atom, without those of a lower preference rank than another one."""
     supported = feasibility.supported[np.array([atom[0] for atom in atoms], dtype=np.int64)]
     # Vectorised for atoms of one operation, which are most of them; the loop below corrects the others.
     columns = [
         np.zeros(len(atoms), dtype=np.bool_)
-        if option.path == site.path
+        if number in drivers
         else supported[:, feasibility.columns(option)].any(axis=1)
-        for option in options
+        for number, option in enumerate(options)
     ]
     allowed = np.stack(columns, axis=1) if atoms else np.zeros((0, len(options)), dtype=np.bool_)
+    is_driver = np.isin(np.arange(len(options)), list(drivers))
     requirements, bodies = program.requirements, program.bodies
     others = [
         (number, atom)
@@ -355,12 +382,14 @@ def _allowed(
     ]
     for number, atom in others:
         if len(atom) > 1 or atom[0] in program.bodies:
-            allowed[number] = [_can(feasibility, atom, option, site) for option in options]
+            allowed[number] = [
+                _can(feasibility, atom, option, is_driver=column in drivers) for column, option in enumerate(options)
+            ]
             if not allowed[number].any():
                 raise InfeasibleError(_no_child(program, atom, site))
         # What a driver ran in an earlier decomposition stays with the driver.
-        if atom[0] in program.driven and options[-1].path == site.path and allowed[number, -1]:
-            allowed[number, :-1] = False
+        if atom[0] in program.driven and (allowed[number] & is_driver).any():
+            allowed[number] &= is_driver
         elif any(has_preference(one) for index in program.with_nested(atom) for one in requirements[index]):
             able = np.flatnonzero(allowed[number])
             ranks = np.array([feasibility.preference_rank(atom, options[option]) for option in able.tolist()])
@@ -376,8 +405,8 @@ def _no_child(program: FlatProgram, atom: tuple[int, ...], site: Site) -> str:
     return f"ops {names} must stay together, and no child of @{site.path or '.'} can take them all{advice}"
 
 
-def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, site: Site) -> bool:
-    return feasibility.drives(atom, site) if option.path == site.path else feasibility.fits(atom, option)
+def _can(feasibility: Feasibility, atom: tuple[int, ...], option: Site, *, is_driver: bool) -> bool:
+    return feasibility.drives(atom, option) if is_driver else feasibility.fits(atom, option)
 
 
 def _is_divided(program: FlatProgram, atoms: Sequence[tuple[int, ...]], path: str) -> bool:
