@@ -7,7 +7,7 @@ of every labeling without unknown numbers. Copies of unknown time are then the s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise, product
 from math import ceil, log2
@@ -378,22 +378,32 @@ def _add_driven(
     """
     program, system = feasibility.program, level.options[option]
     leaves = list(zip(feasibility.leaves_below(system), feasibility.columns(system), strict=True))
+
+    def whole(index: int) -> list[int]:
+        able = [leaf for leaf, column in leaves if feasibility.supported[index, column]]
+        if index in program.bodies:
+            able = [leaf for leaf in able if feasibility.supports_whole((index,), leaf)]
+        found = [times[leaf.path][program.signatures[index]] for leaf in able]
+        return [time >> shift for time in found if time is not None]
+
+    def driven(index: int) -> tuple[float, int]:
+        """Return the time of the bodies of an operation, and the number of operations without one."""
+        total, missing = 0.0, 0
+        for scope in program.bodies[index]:
+            total += (launch >> shift) * any(inner not in program.bodies for inner in scope.calls)
+            for inner in scope.calls:
+                found = whole(inner)
+                if inner not in program.bodies:
+                    total, missing = total + min(found, default=0), missing + (not found)
+                else:
+                    # A leaf or a driver runs it, whichever takes less.
+                    time, unknown = driven(inner)
+                    if found and (unknown or min(found) < time):
+                        time, unknown = min(found), 0
+                    total, missing = total + time, missing + unknown
+        return total * float(expected_body_runs(program.op(index))), missing
+
     for atom in np.flatnonzero(level.allowed[:, option]).tolist():
-        for inner, runs, is_first in _runs(program, level.atoms[atom][0], 1.0):
-            able = [leaf for leaf, column in leaves if feasibility.supported[inner, column]]
-            found = [times[leaf.path][program.signatures[inner]] for leaf in able]
-            stated = [time for time in found if time is not None]
-            call = launch if is_first else 0
-            known[atom, option] += round((min(stated, default=0) + call >> shift) * runs)
-            unknown[atom, option] += not stated
-
-
-def _runs(program: FlatProgram, index: int, runs: float) -> Iterator[tuple[int, float, bool]]:
-    """Yield the operations in nested bodies, how often each runs, and whether it is the first of its body."""
-    inside = runs * float(expected_body_runs(program.op(index)))
-    for scope in program.bodies[index]:
-        plain = (inner for inner in scope.calls if inner not in program.bodies)
-        yield from ((inner, inside, number == 0) for number, inner in enumerate(plain))
-        for inner in scope.calls:
-            if inner in program.bodies:
-                yield from _runs(program, inner, inside)
+        time, missing = driven(level.atoms[atom][0])
+        known[atom, option] += round(time)
+        unknown[atom, option] += missing
