@@ -8,14 +8,16 @@ improvement has a limit on tries, and on the operations of programs that it is t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import TypeAlias
 
 from tvmtarget.errors import CapacityError, InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.memory_use import fits_memories, memory_uses
 from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, next_choosers
 from tvmtarget.partition.placement.colocation import Colocation, alternative_pins, colocation_pins, with_pins
@@ -24,10 +26,11 @@ from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Chooser
 from tvmtarget.partition.stages import Candidate, partition, run_stages
 from tvmtarget.partition.verify import verify_plan
-from tvmtarget.target.topology import Topology
+from tvmtarget.target.topology import Site, Topology
 
 __all__ = [
     "by_preference_and_rank",
+    "improved_bodies",
     "improved_colocation",
     "improved_levels",
     "improved_memories",
@@ -41,6 +44,10 @@ _Planner: TypeAlias = Callable[[Feasibility], Decomposition]
 
 # Joint choices of sites that `improved_levels` compares beside the best one.
 MAX_NEXT = 8
+
+# Moves that `improved_bodies` tries, and the number of operations above which it tries none.
+# A move must pay for itself by the calls that it saves, of which it seldom saves more than MAX_SAVED.
+MAX_BODY_MOVES, MAX_MOVED, MAX_SAVED = 24, 64, 2
 
 # Moves that `improved_stream` tries, and the number of operations above which it tries none.
 MAX_STREAM_MOVES, MAX_STREAMED = 96, 24
@@ -77,6 +84,31 @@ def improved_levels(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
             if other is not None and _is_better(other, plan):
                 plan = other
     return plan
+
+
+def improved_bodies(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
+    """Move operations of programs with branches and loops while the program takes less.
+
+    Bodies and what is around them are decided one after the other. At most MAX_BODY_MOVES moves are tried, for programs
+    of at most MAX_MOVED operations.
+
+    Args:
+        plan: a plan for the least latency.
+        coupled: requests that couple operations.
+
+    Returns:
+        The best plan found.
+    """
+    estimates, program = plan.estimates, plan.program
+    if estimates is None or plan.prediction is None or not program.bodies or len(program.body) > MAX_MOVED:
+        return plan
+    by_cost = CachedChooser.of(plan.feasibility, estimates)
+
+    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
+        for sites in _promising_sites(plan, estimates):
+            yield _planned(plan, PinnedChooser(sites, program.body, by_cost, estimates), coupled)
+
+    return _climbed(plan, moved, MAX_BODY_MOVES)
 
 
 def improved_stream(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
@@ -298,6 +330,60 @@ def _planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decom
     assert plan.prediction is not None
     other = run_stages(replace(candidate, root=replace(candidate.root, least_time=plan.prediction.lower_bound)))
     return other if keeps_colocation(other, coupled.colocation) and keeps_limits(other, coupled) else None
+
+
+def _promising_sites(plan: Decomposition, estimates: Estimates) -> Iterator[Mapping[str, str]]:
+    """Yield the sites of a plan with one operation elsewhere, those first that gain most by operations and copies.
+
+    Operations with bodies go to a leaf as a whole, or to a driver. What bodies take elsewhere is only known once they
+    are decided, so that these moves come before all others.
+    """
+    program, topology, feasibility = plan.program, plan.topology, plan.feasibility
+    sites, names = plan.sites(), [call.source for call in program.body]
+    runs = {index: subgraph.runs for subgraph in plan.subgraphs for index in subgraph.calls}
+    most = MAX_SAVED * max((estimates.launch(leaf) for leaf in feasibility.leaves), default=0)
+    moves: list[tuple[float, dict[str, str]]] = []
+
+    def time(index: int, site: Site) -> int | None:
+        own = None if site.is_system else estimates.time(index, site).time
+        return None if own is None else own + _copies_around(plan, estimates, sites, index, site)
+
+    # In canonical order, so that equal gains are tried in an order independent of how operations are listed.
+    movable = runs.keys() | {one.call for one in plan.outlined.driven}
+    for index in filter(movable.__contains__, _in_canonical_order(program, program.top)):
+        inside = {names[one] for one in program.nested(index)} if index in program.bodies else set()
+        around = dict.fromkeys(leaf.path.rpartition("/")[0] for leaf in feasibility.leaves) if inside else ()
+        others = [leaf for leaf in feasibility.leaves if feasibility.supports_whole((index,), leaf)]
+        others += [topology[path] for path in around if feasibility.drives((index,), topology[path])]
+        before = time(index, topology[sites[names[index]]])
+        for site in others:
+            after = time(index, site)
+            gain = -inf if before is None or after is None else float(runs.get(index, 1)) * (after - before)
+            if site.path == sites[names[index]] or gain >= most:
+                continue
+            kept = {name: path for name, path in sites.items() if name not in inside}
+            moved = {names[index]: site.path} | ({} if site.is_system else dict.fromkeys(inside, site.path))
+            moves.append((gain, kept | moved))
+    yield from (moved for _, moved in sorted(moves, key=lambda move: move[0]))
+
+
+def _in_canonical_order(program: FlatProgram, calls: Sequence[int]) -> Iterator[int]:
+    for (index,) in program.in_canonical_order([(call,) for call in calls]):
+        yield index
+        for scope in program.bodies.get(index, ()):
+            yield from _in_canonical_order(program, scope.calls)
+
+
+def _copies_around(plan: Decomposition, estimates: Estimates, sites: Mapping[str, str], index: int, site: Site) -> int:
+    """Return what copies take between an operation on a site and the operations that its values come from or go to."""
+    program, topology, total = plan.program, plan.topology, 0
+    call, domain = program.body[index], topology.home(site.path)
+    produced = {output.name for output in call.outputs}
+    for name in ({*call.uses()} | produced) - program.constants.keys() - {""}:
+        ends = program.consumers.get(name, ()) if name in produced else [program.producer.get(name, index)]
+        memories = {topology.home(sites[program.body[end].source]) for end in ends if end != index} - {domain}
+        total += sum(estimates.copy(program.types.get(name), domain, memory) or 0 for memory in memories)
+    return total
 
 
 def _moved_sites(plan: Decomposition) -> Iterator[Mapping[str, str]]:

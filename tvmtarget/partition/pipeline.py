@@ -41,6 +41,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.improvements import (
     by_preference_and_rank,
+    improved_bodies,
     improved_colocation,
     improved_levels,
     improved_memories,
@@ -435,7 +436,9 @@ def best_candidate(
     first, *others = [plan for plan, number in zip(plans, moved, strict=True) if number == min(moved)]
     best = min([*(plan for plan in others if plan.is_no_worse_than(first)), first], key=lambda plan: plan.rank)
     if sites is None:
-        best = (improved_levels if options.objective == "latency" else improved_stream)(best, coupled)
+        improvements = (improved_levels, improved_bodies) if options.objective == "latency" else (improved_stream,)
+        for improved in improvements:
+            best = improved(best, coupled)
     # Only the plan that is returned has to be proven.
     verify_plan(best.program, best.feasibility, best.module, best.outlined)
     return best
