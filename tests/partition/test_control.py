@@ -607,3 +607,23 @@ def test_the_driver_of_the_root_runs_bodies_where_that_is_best_for_all_leaves_to
     )
     plan = tt.decompose(module, target.replace(targets=(system, target.targets[1])), costs)
     assert plan.prediction.total <= plan.what_if("*", "@h").prediction.total
+
+
+@pytest.mark.parametrize(("seed", "best"), [(8, 171.072), (51, 456.096), (86, 272.108), (95, 305.0)])
+def test_bodies_and_the_operations_around_them_are_placed_together(seed, best):
+    """The best plans known, which no move of a single operation improves."""
+    rng = random.Random(seed)
+    kinds = ("Abs", "Add", "Identity", "If", "Less", "Loop", "Max", "Mul", "Neg", "ReduceSum")
+    leaves = ("a/n", "a/h", "h")
+    costs = Costs(
+        sites={leaf: SiteCost(float(rng.choice((0, 5, 20)))) for leaf in leaves},
+        links=tuple(LinkCost(*ends, rng.choice((5.0, 20.0)), 1e9) for ends in (("a/n", "a/h"), ("a", "h"))),
+        ops=tuple(
+            OpCost(leaf, op=kind, time=float(rng.randint(1, 60)))
+            for kind in (*kinds, "Scan", "Sigmoid", "Sub", "Tanh")
+            for leaf in leaves
+        ),
+    )
+    target = "[a=[n=numpy,h=numpy](host=@h),h=numpy](host=@h)"
+    plan = tt.decompose(tt.IRModule.from_onnx(random_program(3, seed, 1)), target, costs)
+    assert plan.prediction.total <= round(best * 10**6)

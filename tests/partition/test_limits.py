@@ -21,6 +21,7 @@ def limiter_of(successors, given=()):
         is_live_out=np.array([not ones for ones in successors] + [False for _ in given]),
         type_ids=np.zeros(len(readers), dtype=np.int64),
         nbytes=np.ones(len(readers), dtype=np.int64),
+        numbers=np.arange(len(readers)),
     )
     return Limiter(successors, [(atom,) for atom in range(count)], values)
 

@@ -43,6 +43,7 @@ class Case:
             is_live_out=np.array([not targets for targets in self.successors], dtype=np.bool_),
             type_ids=np.zeros(size, dtype=np.int64),
             nbytes=np.array([rng.randint(1, 100) for _ in range(size)], dtype=np.int64),
+            numbers=np.arange(size),
         )
         self.limiter = Limiter(self.successors, self.atoms, self.values)
 
@@ -197,6 +198,7 @@ def formed_of(graph, count, seed):
         is_live_out=np.array([not targets for targets in successors], dtype=np.bool_),
         type_ids=np.zeros(len(graph), dtype=np.int64),
         nbytes=np.array([1 + number for _, number in graph], dtype=np.int64),
+        numbers=np.arange(len(graph)),
     )
     case.limiter = Limiter(successors, case.atoms, case.values)
     subgraphs = case.formed()
