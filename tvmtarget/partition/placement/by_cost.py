@@ -6,6 +6,7 @@ two equally fast assignments, the one that follows the order of preference wins.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -439,21 +440,33 @@ class _Search:
         if labelings is None:
             return []
         totals, used = self._sums(labelings)
-        order = np.argsort(totals + used @ self.problem.launches, kind="stable")[:MAX_BOUNDS].tolist()
-        found = [(self._least(labelings[number], int(totals[number])), number) for number in order]
-        return [labelings[number] for bound, number in sorted(found)[:most] if bound < total]
+        bounds = totals + used @ self.problem.launches
+        found = list[tuple[int, int]]()  # the lowest bounds, of at most `most` labelings
+        for number in np.argsort(bounds, kind="stable")[:MAX_BOUNDS].tolist():
+            limit = found[most - 1] if len(found) >= most else (total, -1)
+            if bounds[number] - self.most_saved > limit[0]:
+                break
+            saved = self._saved(labelings[number])
+            if (bounds[number] - saved, number) < limit:
+                one = self._least(labelings[number], int(totals[number]) - saved), number
+                if one < limit:
+                    insort(found, one)
+        return [labelings[number] for _, number in found[:most]]
+
+    def _saved(self, labels: Ints) -> int:
+        """Return what detours save at most under a labeling."""
+        return self.detours.saved(self.problem, labels) if self.detours is not None and self.most_saved else 0
 
     def _least(self, labels: Ints, cost: int) -> int:
         """Return what a labeling costs at least, however subgraphs are formed; `cost` is that of atoms and copies.
 
         It is endless if the labeling needs more subgraphs than it may have.
         """
-        saved = 0 if self.detours is None else self.detours.saved(self.problem, labels)
         graph = LabeledGraph(self.level.graph, labels[self.coupled.owner].tolist())
         weights: list[int] = self.problem.launches.tolist()
         if self.coupled.most and self.coupled.exceeds(fewest_by_label(graph)):
             return _ENDLESS
-        return cost - saved + least_weight(graph, weights)
+        return cost + least_weight(graph, weights)
 
     def _keeps(self, rows: Ints) -> Bools:
         kept = self.coupled.keeps(rows)
@@ -537,8 +550,10 @@ class _Search:
         for number in np.argsort(bounds, kind="stable").tolist():
             if bounds[number] - self.most_saved >= (self.total if remaining else least):
                 break
-            cost = int(totals[number])
-            bound = self._least(labelings[number], cost)
+            cost, saved = int(totals[number]), self._saved(labelings[number])
+            if bounds[number] - saved >= (self.total if remaining else least):
+                continue
+            bound = self._least(labelings[number], cost - saved)
             least = min(least, bound)
             if remaining and bound < self.total:
                 remaining -= self._form(labelings[number], cost)

@@ -23,6 +23,10 @@ __all__ = ["Bools", "Energy", "LabelingProblem", "energy_of", "enumerate_labelin
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
+# Sets of up to this many domains are coded as integers of 64 bits, beside the number of a domain.
+MAX_CODED = 54
+
+
 @dataclass(frozen=True)
 class LabelingProblem:
     """Costs of atoms by label, and of copies of the values between them.
@@ -96,16 +100,50 @@ class LabelingProblem:
                 sources = np.where(self.producer >= 0, self.domains[labels[self.producer]], self.home)
                 total[row] = self.overcharge(self.cost_index[multiple], sources[multiple], present[multiple]).sum()
             return total
-        every = np.arange(len(rows))
         for value in multiple.tolist():
-            present = np.zeros((len(rows), len(self.domain_memory)), dtype=np.bool_)
-            present[:, self.home] = self.is_live_out[value]
-            for reader in self.readers[self.start[value] : self.start[value + 1]].tolist():
-                present[every, self.domains[rows[:, reader]]] = True
-            producer = self.producer[value]
-            sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
-            total += self.overcharge(np.full(len(rows), self.cost_index[value]), sources, present)
+            sources, present, number = self._routed(value, rows, len(self.costs))
+            total += self.overcharge(np.full(len(sources), self.cost_index[value]), sources, present)[number]
         return total
+
+    def copies(self, value: int, rows: Ints, count: int) -> Ints:
+        """Return what copies of a value cost between the first atoms, links that they share counted once.
+
+        Args:
+            value: the value, by number.
+            rows: labelings of the first atoms, one per row.
+            count: how many atoms these are.
+
+        Returns:
+            The cost of each row; 0 where the producer is not one of them.
+        """
+        if self.producer[value] >= count:
+            return np.zeros(len(rows), dtype=np.int64)
+        sources, present, number = self._routed(value, rows, count)
+        index = self.cost_index[value]
+        found = np.einsum("ij,ij->i", self.pair_costs[index][sources], present)
+        costs: Ints = (found - self.overcharge(np.full(len(sources), index), sources, present))[number]
+        return costs
+
+    def _routed(self, value: int, rows: Ints, count: int) -> tuple[Ints, Bools, Ints]:
+        """Return where a value comes from and goes to, each distinct pair of these once, and the pair of each row.
+
+        Labelings are many, and such pairs few.
+        """
+        producer, width = self.producer[value], self.pair_costs.shape[-1]
+        sources = self.domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), self.home)
+        readers = self.readers[self.start[value] : self.start[value + 1]].tolist()
+        targets = [self.domains[rows[:, reader]] for reader in readers if reader < count]
+        if width > MAX_CODED:
+            present = np.zeros((len(rows), width), dtype=np.bool_)
+            present[:, self.home] = self.is_live_out[value]
+            for target in targets:
+                present[np.arange(len(rows)), target] = True
+            return sources, present, np.arange(len(rows))
+        codes = np.full(len(rows), int(self.is_live_out[value]) << self.home)
+        for target in targets:
+            codes |= 1 << target
+        keys, number = np.unique(codes * width + sources, return_inverse=True)
+        return keys % width, (keys // width)[:, None] >> np.arange(width) & 1 > 0, number
 
     def overcharge(self, cost_index: Ints, sources: Ints, present: Bools) -> Ints:
         """Return what `pair_costs` charge more than once for values.
@@ -443,28 +481,13 @@ def labelings_below(
     Returns:
         One labeling per row in lexicographic order; None if there are more than `budget`.
     """
-    labels, domains, pair_costs = np.arange(len(problem.domains)), problem.domains, problem.pair_costs
+    labels = np.arange(len(problem.domains))
     readers = [problem.readers[begin:end].tolist() for begin, end in pairwise(problem.start.tolist())]
     producers = problem.producer.tolist()
     values_of: list[list[int]] = [[] for _ in problem.costs]
     for value, found in enumerate(readers):
         for atom in {*found, producers[value]} - {NO_PRODUCER}:
             values_of[atom].append(value)
-
-    def copies(value: int, rows: Ints, count: int) -> Ints:
-        """Return what copies of a value cost between the first atoms; 0 where its producer is not one of them."""
-        producer = producers[value]
-        if producer >= count:
-            return np.zeros(len(rows), dtype=np.int64)
-        present = np.zeros((len(rows), pair_costs.shape[-1]), dtype=np.bool_)
-        present[:, problem.home] = problem.is_live_out[value]
-        for reader in readers[value]:
-            if reader < count:
-                present[np.arange(len(rows)), domains[rows[:, reader]]] = True
-        sources = domains[rows[:, producer]] if producer >= 0 else np.full(len(rows), problem.home)
-        index = problem.cost_index[value]
-        found: Ints = np.einsum("ij,ij->i", pair_costs[index][sources], present)
-        return found - problem.overcharge(np.full(len(rows), index), sources, present)
 
     own = np.where(problem.allowed, problem.costs, np.iinfo(np.int64).max).min(axis=1)
     ahead = np.concatenate([np.cumsum(own[::-1])[::-1], [0]])
@@ -476,7 +499,7 @@ def labelings_below(
         rows = np.column_stack([np.repeat(rows, len(options), axis=0), added])
         spent = np.repeat(spent, len(options)) + problem.costs[atom, added]
         for value in touching:
-            spent += copies(value, rows, atom + 1) - copies(value, rows, atom)
+            spent += problem.copies(value, rows, atom + 1) - problem.copies(value, rows, atom)
         used = np.repeat(used, len(options), axis=0) | (added[:, None] == labels)
         kept = spent + used @ problem.launches + ahead[atom + 1] < total
         if keeps is not None:
