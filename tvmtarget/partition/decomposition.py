@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import chain
 from typing import Self
 
@@ -20,7 +21,7 @@ from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.costs.predict import Prediction
 from tvmtarget.partition.decisions import Decision
 from tvmtarget.partition.flat_program import FlatProgram, normalise
-from tvmtarget.partition.machines.throughput import Throughput
+from tvmtarget.partition.machines.throughput import Throughput, throughput_of
 from tvmtarget.partition.options import OpGroups, PartitionOptions, is_group
 from tvmtarget.partition.outline.outlining import CopyRecord, Outlined, SubgraphRecord
 from tvmtarget.partition.partition_node import PartitionNode
@@ -258,9 +259,8 @@ class Decomposition:
     """A decomposed module with everything that was decided on the way; `module` alone is enough to build from.
 
     `root` is the tree of subgraphs and `outlined` the functions made of it. `estimates` and `prediction` are there if
-    sites were chosen by cost, and `throughput` if there are several machines then. `reused` counts what an earlier
-    plan contributed. `decisions` are the records of all stages. `prepared` is `feasibility` before operations were
-    pinned to keep groups and limits, as far as another one is known.
+    sites were chosen by cost. `reused` counts what an earlier plan contributed. `decisions` are the records of all
+    stages. `prepared` is `feasibility` before operations were pinned to keep groups and limits, if it is another one.
     """
 
     module: IRModule
@@ -271,10 +271,17 @@ class Decomposition:
     outlined: Outlined
     estimates: Estimates | None = None
     prediction: Prediction | None = None
-    throughput: Throughput | None = None
     reused: CacheUse = NOTHING
     decisions: tuple[Decision, ...] = ()
     prepared: Feasibility | None = None
+
+    @cached_property
+    def throughput(self) -> Throughput | None:
+        """The predicted throughput; None without costs of time, or where one machine runs everything."""
+        # The simulation of a stream takes longer than the prediction, and few of the plans compared need it.
+        if self.estimates is None or self.estimates.costs.is_energy:
+            return None
+        return throughput_of(self.estimates, self.outlined, self.module)
 
     @property
     def unpinned(self) -> Feasibility:

@@ -26,7 +26,7 @@ from tvmtarget.partition.decomposition import Decomposition, Request
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.host_device.mixed_functions import split_mixed_function
 from tvmtarget.partition.known_partition import KnownPartition
-from tvmtarget.partition.machines.throughput import Throughput, throughput_of
+from tvmtarget.partition.machines.throughput import throughput_of
 from tvmtarget.partition.outline.outlining import Outlined, outline
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.choosers import CachedChooser
@@ -58,7 +58,6 @@ class Candidate:
     outlined: Outlined | None = None
     module: IRModule | None = None
     prediction: Prediction | None = None
-    throughput: Throughput | None = None
 
 
 def partition(candidate: Candidate) -> Candidate:
@@ -125,13 +124,13 @@ def outline_subgraphs(candidate: Candidate) -> Candidate:
 
 
 def predict_times(candidate: Candidate) -> Candidate:
-    """Predict time and throughput if there are costs, and choose replicas if there may be any.
+    """Predict the time if there are costs, and choose replicas if there may be any.
 
     Args:
         candidate: a candidate with `outlined`.
 
     Returns:
-        The candidate with `prediction` and `throughput`, and replicas in `module`.
+        The candidate with `prediction`, and replicas in `module`.
     """
     estimates, outlined, module = candidate.estimates, candidate.outlined, candidate.module
     if estimates is None:
@@ -140,12 +139,13 @@ def predict_times(candidate: Candidate) -> Candidate:
     assert outlined is not None
     assert module is not None
     prediction = predict(estimates, outlined, module, candidate.root.least_time)
-    throughput = None if estimates.costs.is_energy else throughput_of(estimates, outlined, module)
     options = candidate.request.options
-    if throughput is not None and options.max_replicas > 1:
-        module = add_replicas(module, throughput, candidate.feasibility, estimates, outlined, options)
+    throughput = None
+    if options.max_replicas > 1 and not estimates.costs.is_energy:
         throughput = throughput_of(estimates, outlined, module)
-    return replace(candidate, module=module, prediction=prediction, throughput=throughput)
+    if throughput is not None:
+        module = add_replicas(module, throughput, candidate.feasibility, estimates, outlined, options)
+    return replace(candidate, module=module, prediction=prediction)
 
 
 # The stages of one candidate, in order; `prepare` runs before them and `verify_plan` after the best one is chosen.
@@ -175,7 +175,6 @@ def run_stages(candidate: Candidate) -> Decomposition:
         candidate.outlined,
         candidate.estimates,
         candidate.prediction,
-        candidate.throughput,
         decisions=candidate.decisions,
     )
 

@@ -106,7 +106,7 @@ class LabelingProblem:
         return total
 
     def copies(self, value: int, rows: Ints, count: int) -> Ints:
-        """Return what copies of a value cost between the first atoms, links that they share counted once.
+        """Return what copies of a value cost between the first atoms, each shared link once.
 
         Args:
             value: the value, by number.
