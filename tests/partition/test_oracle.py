@@ -3,6 +3,7 @@
 The oracle is a mixed-integer program (`benchmarks/_small.py`), which trying everything must agree with.
 """
 
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import TypeAlias
 
 import pytest
 from effort import examples
+from models import random_graph
 
 import tvmtarget as tt
+from tvmtarget.partition.costs.costs import Costs, LinkCost, OpCost, SiteCost
 
 pytest.importorskip("scipy.optimize")
 
@@ -99,6 +102,26 @@ def test_the_lower_bound_is_within_three_percent_where_sites_refuse_operations_a
     case = small(0, size, count, "strewn")
     prediction = tt.decompose(case.module, case.tree, case.costs, where=case.where).prediction
     assert 0.97 * prediction.total <= prediction.lower_bound <= prediction.total
+
+
+def test_nested_systems_are_not_called_again_where_few_calls_save_more_copies_than_they_cost():
+    rng = random.Random(21)
+    own = 'memory=[{"name":"own","of":["%s"]}]'
+    inner = f"[n=numpy,h=numpy](host=@h,{own % 'n'})"
+    target = f"[a=[a={inner},b=numpy,h=numpy](host=@h,{own % 'b'}),h=numpy](host=@h)"
+    leaves = ("a/a/n", "a/a/h", "a/b", "a/h", "h")
+    links = (("a/a", "a/h"), ("a/b", "a/h"), ("a", "h"), ("a/a/n", "a/a/h"))
+    costs = Costs(
+        sites={leaf: SiteCost(float(rng.choice((0, 5, 10)))) for leaf in leaves},
+        links=tuple(LinkCost(*ends, float(rng.choice((5, 20, 40))), 1e9) for ends in links),
+        ops=tuple(
+            OpCost(leaf, op=kind, time=float(rng.randint(1, 100)))
+            for kind in ("Relu", "Tanh", "Abs", "Neg", "Sigmoid", "Add", "Mul", "Sub")
+            for leaf in leaves
+        ),
+    )
+    prediction = tt.decompose(tt.IRModule.from_onnx(random_graph(40, 21)), target, costs).prediction
+    assert 0.975 * prediction.total <= prediction.lower_bound <= prediction.total
 
 
 def test_moves_of_single_operations_improve_plans_of_middle_size(monkeypatch):

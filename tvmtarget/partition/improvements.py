@@ -42,8 +42,9 @@ __all__ = [
 # Plans the program of a request again, with another view of what fits where.
 _Planner: TypeAlias = Callable[[Feasibility], Decomposition]
 
-# Joint choices of sites that `improved_levels` compares beside the best one.
-MAX_NEXT = 8
+# Joint choices of sites that `improved_levels` compares beside the best one; the number of operations above which only
+# a plan that may be worse than the best by this part is worth the time.
+MAX_NEXT, MAX_EXACT, MIN_GAP = 8, 24, 0.01
 
 # Moves that `improved_bodies` tries, and the number of operations above which it tries none.
 # A move must pay for itself by the calls that it saves, of which it seldom saves more than MAX_SAVED.
@@ -78,7 +79,8 @@ def improved_levels(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
     prediction, estimates = plan.prediction, plan.estimates
     if estimates is None or prediction is None or prediction.lower_bound is None or not _is_nested(plan):
         return plan
-    if prediction.total > prediction.lower_bound:
+    gap = 1 - prediction.lower_bound / prediction.total if prediction.total else 0.0
+    if gap > (0 if len(plan.program.top) <= MAX_EXACT else MIN_GAP):
         for choose in next_choosers(plan.feasibility, estimates, coupled, prediction.total, MAX_NEXT):
             other = _planned(plan, choose, coupled)
             if other is not None and _is_better(other, plan):

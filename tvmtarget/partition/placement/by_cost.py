@@ -234,6 +234,25 @@ class CostChooser:
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
 
+    def with_dearer_calls(self, level: Level) -> Assignment:
+        """Return the best assignment if each call took longer, by a copy on average.
+
+        Args:
+            level: the atoms and options of one system.
+
+        Returns:
+            An assignment without a bound, which mostly has fewer subgraphs.
+        """
+        level = with_capacities(level, self.estimates)
+        matrix = self.matrix(level)
+        problem = matrix.problem
+        copies = problem.pair_costs[problem.cost_index]
+        more = round(float(copies[copies > 0].mean())) if (copies > 0).any() else 0
+        is_called = np.array([number not in level.drivers for number in range(len(level.options))])
+        dearer = replace(matrix, problem=replace(problem, launches=problem.launches + more * is_called))
+        choice = self.best(level, dearer)
+        return replace(choice, least_time=None, launches=problem.launches.tolist())
+
     def below(self, level: Level, total: int, most: int) -> list[Assignment]:
         """Return assignments that may cost less than a known plan.
 

@@ -137,7 +137,7 @@ def next_choosers(
         most: the most choices of sites, each with several choosers.
 
     Yields:
-        Choosers; none if the program has more than a few operations.
+        Choosers; none if the program is too large to be decided jointly.
     """
     from tvmtarget.partition.placement.by_cost import CostChooser
     from tvmtarget.partition.placement.joint_levels import next_joint_sites

@@ -6,7 +6,7 @@ the drivers between them copy, which is exact as long as each system gets one su
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from tvmtarget.errors import InfeasibleError
 from tvmtarget.partition.costs.estimate import Estimates
-from tvmtarget.partition.placement.by_cost import CostChooser
+from tvmtarget.partition.placement.by_cost import FEW, CostChooser
 from tvmtarget.partition.placement.cost_matrix import cost_matrix_of
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps
 from tvmtarget.partition.placement.detours import Detours
@@ -82,7 +82,7 @@ def next_joint_sites(
     """Yield other leaves of all operations that may give a better plan, the best bounds first.
 
     Systems that get several calls copy more than the joint choice counts, so that the leaves which it prefers may not
-    be the best ones.
+    be the best ones. For more than a few operations, this is one choice, in which calls cost more.
 
     Args:
         feasibility: which leaf can run which operation.
@@ -92,7 +92,7 @@ def next_joint_sites(
         most: the most results.
 
     Yields:
-        The leaves; none where programs are too large to compare all choices.
+        The leaves; none where programs are too large to be decided jointly.
     """
     if not _is_decided_jointly(feasibility):
         return
@@ -102,7 +102,11 @@ def next_joint_sites(
         return
     detours = _detours(feasibility, estimates, level)
     copies = _copies(feasibility, estimates, level, detours)
-    for choice in CostChooser(feasibility, estimates, coupled, detours=detours).below(level, total, most):
+    chooser = CostChooser(feasibility, estimates, coupled, bounds=False, detours=detours)
+    choices: Iterable[Assignment] = chooser.below(level, total, most)
+    if len(level.atoms) > FEW:
+        choices = [chooser.with_dearer_calls(level)]
+    for choice in choices:
         yield _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
 
 
