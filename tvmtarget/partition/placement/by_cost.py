@@ -60,6 +60,9 @@ START_STEPS, FEWEST_STEPS = 60, 36
 # Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost.
 PROMISING = 0.25
 
+# Where the best labeling is this close to the bound, the dual with calls is not asked for another one.
+CLOSE = 0.02
+
 # Up to this many atoms, expansion also starts as if there were no copies.
 DIVERSE = 500
 
@@ -402,7 +405,12 @@ class _Search:
             if len(self.labels) and is_bounded and bound < self.total and len(problem.costs) <= LARGE:
                 # Merged atoms may form cycles, on which nothing is a path.
                 graph = None if self.coupled.is_merged else self.level.graph
-                bound = max(bound, self._dual_bound(ascent or DualAscent(problem, self.detours), self.total, graph))
+                ascent = ascent or DualAscent(problem, self.detours)
+                bound = max(bound, self._dual_bound(ascent, self.total, graph))
+                if bound < (1 - CLOSE) * self.total and ascent.bound:
+                    # The reduced costs have calls now.
+                    self.consider(self._expanded_among_promising(ascent, budget))
+                    self.move_subgraphs()
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
                     bound = max(bound, self._bound_within_capacity(self.prices, graph))
@@ -423,10 +431,13 @@ class _Search:
         if ascent.steps < FEWEST_STEPS:
             return [], ascent
         ascent.climb(min(START_STEPS, ascent.steps * 3 // 4))
-        reduced = ascent.reduced_costs()
+        return self._expanded_among_promising(ascent, budget), ascent
+
+    def _expanded_among_promising(self, ascent: DualAscent, budget: Budget) -> list[Ints]:
+        problem, reduced = self.problem, ascent.reduced_costs()
         most = PROMISING * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
         promising = replace(problem, allowed=problem.allowed & (reduced <= most))
-        return _expanded(promising, [reduced.argmin(axis=1)], budget), ascent
+        return _expanded(promising, [reduced.argmin(axis=1)], budget)
 
     def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
         problem = self.problem

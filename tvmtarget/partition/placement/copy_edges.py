@@ -179,7 +179,8 @@ def costs_at_home(problem: LabelingProblem) -> _Floats:
 class AdditiveCosts:
     """Costs of copies as a cost of leaving the group of the producer, and one for each group of readers.
 
-    Both are for values that do not end up at home, then for those that do, which have a copy there in any case.
+    These are for values that do not end up at home, for those that do, which have a copy there in any case, and for
+    those with a single reader and no copy at home.
 
     Attributes:
         leaving: by `LabelingProblem.cost_index` and group of the producer.
@@ -208,7 +209,8 @@ class AdditiveCosts:
         at_home: Bools = np.zeros(last.shape, dtype=np.bool_)
         at_home[:, :, problem.home] = True
         if not problem.domain_memory.size:
-            return cls(np.stack([leaving, leaving]), _merged_rows(np.stack([last, np.where(at_home, 0.0, last)])))
+            other = np.stack([last, np.where(at_home, 0.0, last), last])
+            return cls(np.stack([leaving, leaving, leaving]), _merged_rows(other))
         memories, home = problem.domain_memory, problem.domain_memory[problem.home]
         passes = _passes(problem, home)[:, memories][:, :, memories]
         is_own = memories[:, None] == memories
@@ -219,7 +221,12 @@ class AdditiveCosts:
         is_on_way = _on_way(problem, home)[:, memories][:, :, memories] | at_home
         with_copy = np.where(is_on_way, 0.0, last)
         without = np.where(is_on_way & is_through[:, :, None], 0.0, last)
-        return cls(np.stack([leaving, np.zeros_like(leaving)]), _merged_rows(np.stack([without, with_copy])))
+        # No link is shared where there is one reader.
+        full = problem.pair_costs.astype(np.float64)
+        is_full = (leaving[:, :, None] + without == full) | np.eye(len(memories), dtype=np.bool_)
+        none = np.zeros_like(leaving)
+        single = (leaving, without) if is_full.all() else (none, full)
+        return cls(np.stack([leaving, none, single[0]]), _merged_rows(np.stack([without, with_copy, single[1]])))
 
     def entries(self, problem: LabelingProblem) -> int:
         """Return how many table entries the edges of a problem have.
@@ -261,7 +268,8 @@ class AdditiveCosts:
         edges = []
         for values, readers, shares in found:
             if len(values):
-                kinds = problem.is_live_out[values].astype(np.int64), problem.cost_index[values]
+                single = 2 if len(readers) == 1 else 0
+                kinds = np.where(problem.is_live_out[values], 1, single), problem.cost_index[values]
                 leaving = self.leaving[kinds].T / shares
                 cost = np.ascontiguousarray(np.moveaxis(self.other[kinds], 0, 2)) / shares
                 edges.append(BlockEdges(problem, values, readers, leaving, cost, has_shares=bool((shares > 1).any())))
