@@ -189,6 +189,17 @@ def test_values_that_cannot_fit_are_rejected_with_the_operation_and_the_bytes():
         tt.decompose(chain(5), tree(4 * VALUE - 1), where={"op:Relu": "@b", "add": "@b"})
 
 
+def test_an_operation_whose_values_alone_are_too_large_is_off_a_memory_from_the_beginning():
+    small, given = tree(2 * VALUE - 1), costs(50.0, 5.0)
+    plan = tt.decompose(chain(70), small, given)
+    assert not on(plan, "b")
+    assert plan.prediction.lower_bound == plan.prediction.total
+    reason = "memory 'mb' of 511 bytes is too small for its operands and results of 512 bytes"
+    assert reason in str(plan.explain("n1"))
+    with pytest.raises(InfeasibleError, match=f"op 'n3' .*{reason}; @a: CONSTRAINT"):
+        tt.decompose(chain(70), small, given, where={"n3": "@b"})
+
+
 def test_weights_leave_room_for_values():
     plan = tt.decompose(layers(6), tree(3 * WEIGHT + VALUE))
     assert len(on(plan, "b")) == 2

@@ -17,12 +17,14 @@ import numpy as np
 
 from tvmtarget.human_units import bytes_text, counted
 from tvmtarget.ir.types import TensorType
+from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.dataflow import Ints
 from tvmtarget.partition.decomposition import Decomposition
+from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.partition_node import PartitionNode
 from tvmtarget.partition.placement.memory_capacity import capacities
 
-__all__ = ["MemoryUse", "fits_memories", "memory_uses"]
+__all__ = ["MemoryUse", "fits_memories", "memory_uses", "too_large_ops"]
 
 _MOST_NAMED = 4
 
@@ -113,6 +115,51 @@ def fits_memories(plan: Decomposition) -> bool:
     return not any(use.missing for use in memory_uses(plan))
 
 
+def too_large_ops(program: FlatProgram, estimates: Estimates | None) -> dict[tuple[int, str], str]:
+    """Return the operations whose values are too large for memories even if they run alone.
+
+    Operands and results are there at the same time.
+
+    Args:
+        program: the flat program.
+        estimates: the costs, which may state capacities, and sizes of symbolic dimensions.
+
+    Returns:
+        Reasons by operation number and path of the leaf.
+    """
+    limits = capacities(program.topology, {} if estimates is None else estimates.capacities())
+    leaves = [(leaf.path, leaf.domain) for leaf in program.topology.leaves() if leaf.domain in limits]
+    if not leaves:
+        return {}
+    sizes: dict[str, int] = {}
+    found = {}
+    for index, call in enumerate(program.body):
+        if call.regions:
+            continue
+        needed = 0
+        names = {*call.inputs, *(value.name for value in call.outputs)} - {""}
+        for name in names:
+            if name not in sizes:
+                # Weights have messages of their own (`memory_capacity.py`).
+                sizes[name] = 0 if name in program.constants else _nbytes(program, estimates, name) or 0
+            needed += sizes[name]
+        for path, domain in leaves:
+            if needed > limits[domain]:
+                found[index, path] = (
+                    f"memory {domain!r} of {bytes_text(limits[domain])} is too small for its operands and results of "
+                    f"{bytes_text(needed)}"
+                )
+    return found
+
+
+def _nbytes(program: FlatProgram, estimates: Estimates | None, name: str) -> int | None:
+    """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
+    type_ = program.types.get(name)
+    if not isinstance(type_, TensorType):
+        return None if type_ is None else 0
+    return type_.nbytes if estimates is None else estimates.nbytes(type_)
+
+
 @dataclass(frozen=True, slots=True)
 class _Span:
     """A value that is in a memory, from one operation to another, by their positions; `size` is None if unknown."""
@@ -184,7 +231,7 @@ class _Schedule:
         made, read, results = *self._accesses(), frozenset(program.function.results)
         found: dict[str, list[_Span]] = {domain: [] for domain in self.positions if domain in limited}
         for name in dict.fromkeys((*made, *read)):
-            size = 0 if name in program.constants else self._size(name)
+            size = 0 if name in program.constants else _nbytes(program, self.plan.estimates, name)
             if size == 0:
                 continue
             begin, reading, is_result = made.get(name), read.get(name, []), name in results
@@ -263,13 +310,6 @@ class _Schedule:
             unknown=tuple(span.name for span in spans if span.size is None),
             during=tuple(most.items()),
         )
-
-    def _size(self, name: str) -> int | None:
-        """Return the bytes of a value; 0 of one that is no tensor, None if unknown."""
-        type_, estimates = self.plan.program.types.get(name), self.plan.estimates
-        if not isinstance(type_, TensorType):
-            return None if type_ is None else 0
-        return type_.nbytes if estimates is None else estimates.nbytes(type_)
 
 
 def _end(made: _Access, reading: _Access) -> int:

@@ -49,7 +49,7 @@ from tvmtarget.partition.improvements import (
     keeps_colocation,
     keeps_limits,
 )
-from tvmtarget.partition.memory_use import MemoryUse, fits_memories, memory_uses
+from tvmtarget.partition.memory_use import MemoryUse, fits_memories, memory_uses, too_large_ops
 from tvmtarget.partition.placement.choosers import choosers_for
 from tvmtarget.partition.placement.colocation import (
     Colocation,
@@ -122,6 +122,13 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
     Raises:
         InfeasibleError: if no plan was found that the memories hold, or as for `within_limits`.
     """
+    too_large = too_large_ops(feasibility.program, _estimates(request, feasibility))
+    strict = feasibility.replace(refused={**feasibility.refused, **too_large}) if too_large else feasibility
+    if too_large:
+        # Those that fit nowhere are left to the messages below, which say what else is in the memory.
+        stuck = frozenset(strict.unsupported())
+        refused = {one: reason for one, reason in too_large.items() if one[0] not in stuck}
+        feasibility = feasibility.replace(refused={**feasibility.refused, **refused})
     # Room for values and operations that move are no requirements: only the first plan's bound holds for all plans.
     plan = unconstrained = with_weights(request, feasibility, sites)
     for _ in range(MAX_MEMORY_ROUNDS):
@@ -137,6 +144,7 @@ def within_memory(request: Request, feasibility: Feasibility, sites: Mapping[str
         with suppress(InfeasibleError):
             plans.append(_without_crowded(request, plan, sites, full))
         if not plans:
+            strict.check_all()
             raise problem
         plan = min(plans, key=lambda one: (not fits_memories(one), *by_preference_and_rank(one)))
     raise problem
@@ -224,8 +232,7 @@ def _without_weights(request: Request, feasibility: Feasibility, error: Capacity
     """Exclude operations from a memory until the weights of the others fit; None if the level tried all there is."""
     leaves = [leaf for leaf in feasibility.leaves if leaf.domain == error.memory]
     paths = frozenset(leaf.path for leaf in leaves)
-    costs = request.options.costs
-    estimates = None if costs is None else Estimates(feasibility.program, costs)
+    estimates = _estimates(request, feasibility)
     movable = [
         (calls, nbytes)
         for calls, nbytes, tried in error.groups
@@ -247,6 +254,11 @@ def _without_weights(request: Request, feasibility: Feasibility, error: Capacity
         reason = f"memory {error.memory!r} is too small for its weights beside those of other operations"
         refused |= {(index, path): reason for index in calls for path in paths}
     return feasibility.replace(refused=refused) if missing <= 0 else None
+
+
+def _estimates(request: Request, feasibility: Feasibility) -> Estimates | None:
+    costs = request.options.costs
+    return None if costs is None else Estimates(feasibility.program, costs)
 
 
 def _without_bound(plan: Decomposition) -> Decomposition:
@@ -402,7 +414,7 @@ def best_candidate(
         InfeasibleError: if an operation fits no site.
     """
     options = request.options
-    estimates = None if options.costs is None else Estimates(feasibility.program, options.costs)
+    estimates = _estimates(request, feasibility)
     coupled = coupled_ops(feasibility.program, options, has_colocation=colocation)
     ways = [feasibility] if estimates is None else [feasibility, *feasibility.alternatives]
     distinct: dict[tuple[int, object], Candidate] = {}
