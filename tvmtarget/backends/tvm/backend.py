@@ -310,7 +310,7 @@ class _Tvm(Backend):
 
             from tvmtarget.backends.tvm.c_functions import CodeForm, lower_to_kernels
             from tvmtarget.backends.tvm.cpu_schedule import legal_passes, schedule_functions
-            from tvmtarget.backends.tvm.exact_floats import keep_float_arithmetic
+            from tvmtarget.backends.tvm.exact_arithmetic import keep_arithmetic
             from tvmtarget.backends.tvm.nan_propagation import propagate_nan
             from tvmtarget.backends.tvm.quantized_constants import lift_quantized, read_quantized
             from tvmtarget.backends.tvm.vector_units import vector_unit
@@ -329,7 +329,7 @@ class _Tvm(Backend):
                     unscheduled = {name: one for name, one in in_rows.items() if name in reasons}
                 for name, function in unscheduled.items():
                     module[name] = function
-                module = keep_float_arithmetic(propagate_nan(module))
+                module = keep_arithmetic(propagate_nan(module), is_llvm=False)  # checks are C for both
                 form: CodeForm = "c" if kind == "c" else "object"
                 return lower_to_kernels(module, target, request.name, prefix, form, triple.bits)
 

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeAlias
 from tvmtarget.backends.tvm.call_sites import Use, folding_calls, is_constant, pack_constants, uses_of, with_blocks
 from tvmtarget.backends.tvm.channel_padding import widen_channels
 from tvmtarget.backends.tvm.compiled_module import LARGEST_SIZE
-from tvmtarget.backends.tvm.exact_floats import keep_float_arithmetic
+from tvmtarget.backends.tvm.exact_arithmetic import keep_arithmetic
 from tvmtarget.backends.tvm.integer_products import PAIRS, multiply_in_pairs, narrow_products, pair_intrinsic
 from tvmtarget.backends.tvm.nan_propagation import propagate_nan
 from tvmtarget.backends.tvm.nonzero_places import write_nonzero_places
@@ -266,6 +266,9 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
     def scheduled(module: Module, _context: object) -> Module:
         return use_views(schedule(module))
 
+    def keep(module: Module, _context: object) -> Module:
+        return keep_arithmetic(module, is_llvm=target.kind.name == "llvm")
+
     every = (
         *passes,
         tvm.transform.module_pass(scheduled, opt_level=0, name="Schedule"),
@@ -273,7 +276,7 @@ def scheduling(target: Target, passes: Sequence[Pass], schedule: Callable[[Modul
         tvm.transform.module_pass(_allocate_empty_constants, opt_level=0, name="AllocateEmptyConstants"),
         *theirs.finalize_passes(target),
         tvm.tirx.transform.prim_func_pass(_plain_divisions, opt_level=0, name="PlainDivisions"),
-        tvm.transform.module_pass(lambda module, _: keep_float_arithmetic(module), opt_level=0, name="KeepFloats"),
+        tvm.transform.module_pass(keep, opt_level=0, name="KeepArithmetic"),
         tvm.transform.module_pass(lambda module, _: hide_subroutines(module), opt_level=0, name="HideSubroutines"),
     )
 
