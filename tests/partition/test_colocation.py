@@ -312,6 +312,22 @@ def test_the_smallest_subgraphs_are_given_up_first():
         tt.decompose(module, "[b=onnxruntime,a=numpy]", max_subgraphs={"bb": 1})
 
 
+@pytest.mark.parametrize("where", [{}, {"a": "@n?", "b": "@h?"}])
+@pytest.mark.parametrize("times", [None, {"n": 1.0, "h": 9.0}])
+def test_groups_leave_sites_with_too_many_subgraphs_together(where, times):
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "a"
+  %b: float32[4] = onnx.Tanh(%a) as "b"
+  return %b
+}"""
+    module = tt.IRModule.parse(text)
+    costs = times and Costs(
+        ops=tuple(OpCost(leaf, op=op, time=times[leaf]) for leaf in times for op in ("Relu", "Tanh"))
+    )
+    target, options = "[n=onnxruntime,h=numpy](host=@h)", {"where": where, "same_site": [["a", "b"]]}
+    assert set(tt.decompose(module, target, costs, **options, max_subgraphs={"n": 0}).sites().values()) == {"h"}
+
+
 def test_groups_and_limits_are_in_the_file_of_a_plan(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
     options = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}

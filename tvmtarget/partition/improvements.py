@@ -20,7 +20,13 @@ from tvmtarget.partition.decomposition import Decomposition
 from tvmtarget.partition.flat_program import FlatProgram
 from tvmtarget.partition.memory_use import fits_memories, memory_uses
 from tvmtarget.partition.placement.choosers import CachedChooser, PinnedChooser, next_choosers
-from tvmtarget.partition.placement.colocation import Colocation, alternative_pins, colocation_pins, with_pins
+from tvmtarget.partition.placement.colocation import (
+    Colocation,
+    ExcludedSites,
+    alternative_pins,
+    colocation_pins,
+    with_pins,
+)
 from tvmtarget.partition.placement.coupled_atoms import CoupledOps, coupled_ops
 from tvmtarget.partition.placement.feasibility import Feasibility
 from tvmtarget.partition.placement.level import Chooser
@@ -33,6 +39,7 @@ __all__ = [
     "improved_bodies",
     "improved_colocation",
     "improved_levels",
+    "improved_limits",
     "improved_memories",
     "improved_stream",
     "keeps_colocation",
@@ -172,6 +179,38 @@ def improved_colocation(
     return _climbed(plan, moved, MAX_MOVES)
 
 
+def improved_limits(
+    plan: Decomposition,
+    excluded: Sequence[ExcludedSites],
+    plan_again: Callable[[Sequence[ExcludedSites]], Decomposition | None],
+) -> Decomposition:
+    """Let operations return to sites of limited subgraphs, one at a time, where that is better.
+
+    At most MAX_RETURNED are tried, in programs of at most RETURNABLE operations.
+
+    Args:
+        plan: a plan that keeps the limits.
+        excluded: the sites that operations had to leave.
+        plan_again: plans the program with other exclusions; None if the plan does not keep the limits.
+
+    Returns:
+        The best plan found.
+    """
+    program = plan.program
+    if len(program.body) > RETURNABLE:
+        return plan
+    left = {index for one in excluded for index in one.leaves}
+    for index in list(filter(left.__contains__, _in_canonical_order(program, program.top)))[:MAX_RETURNED]:
+        fewer = [
+            replace(one, leaves={op: leaves for op, leaves in one.leaves.items() if op != index}) for one in excluded
+        ]
+        with suppress(InfeasibleError):
+            other = plan_again(fewer)
+            if other is not None and _is_preferred(other, plan):
+                plan, excluded = other, fewer
+    return plan
+
+
 def improved_memories(plan: Decomposition, feasibility: Feasibility, plan_again: _Planner) -> Decomposition:
     """Bring back operations that left memories, then try the next joint choices of sites.
 
@@ -214,9 +253,7 @@ def _with_returned(plan: Decomposition, feasibility: Feasibility, plan_again: _P
         refused = {one: reason for one, reason in plan.feasibility.refused.items() if one not in pairs}
         with suppress(InfeasibleError):
             other = plan_again(plan.feasibility.replace(refused=refused))
-            order, before = by_preference_and_rank(other), by_preference_and_rank(plan)
-            is_comparable = other.is_no_worse_than(plan) or order[0] < before[0]
-            if is_comparable and order < before and fits_memories(other):
+            if _is_preferred(other, plan) and fits_memories(other):
                 plan = other
     return plan
 
@@ -320,6 +357,11 @@ def _climbed(
 
 def _is_better(other: Decomposition, plan: Decomposition) -> bool:
     return other.is_no_worse_than(plan) and other.rank < plan.rank
+
+
+def _is_preferred(other: Decomposition, plan: Decomposition) -> bool:
+    order, before = by_preference_and_rank(other), by_preference_and_rank(plan)
+    return order < before and (other.is_no_worse_than(plan) or order[0] < before[0])
 
 
 def _planned(plan: Decomposition, choose: Chooser, coupled: CoupledOps) -> Decomposition | None:

@@ -44,6 +44,7 @@ from tvmtarget.partition.improvements import (
     improved_bodies,
     improved_colocation,
     improved_levels,
+    improved_limits,
     improved_memories,
     improved_stream,
     keeps_colocation,
@@ -269,7 +270,8 @@ def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str
     """Plan until no site has more subgraphs than it may.
 
     `max_subgraphs` limits them, and some code generators take a single one. Each round moves the operations that gain
-    least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds.
+    least off the sites that got too many. At most MAX_LIMIT_ROUNDS rounds. In the end, operations return where that is
+    better and the limits hold (`improved_limits`).
 
     Args:
         request: the module, the target and the options.
@@ -284,15 +286,27 @@ def within_limits(request: Request, feasibility: Feasibility, sites: Mapping[str
     """
     plan = unconstrained = with_colocation(request, feasibility, sites)
     excluded: list[ExcludedSites] = []
-    for _ in range(MAX_LIMIT_ROUNDS):
+
+    def leaving(plan: Decomposition) -> list[ExcludedSites]:
         limits = [(name, plan.leaves_of(name), most) for name, most in request.options.max_subgraphs.items()]
-        surplus = over_budget(plan.feasibility, plan.estimates, plan.subgraphs, limits)
-        split_programs = leaving_ops(plan.feasibility, plan.estimates, plan.subgraphs)
-        if not surplus and not split_programs:
+        # Groups that the plan pinned to a site may go to another one together.
+        unpinned = with_pins(feasibility, {}, excluded) if excluded else feasibility
+        surplus = over_budget(unpinned, plan.estimates, plan.subgraphs, limits)
+        split_programs = leaving_ops(unpinned, plan.estimates, plan.subgraphs)
+        found = ExcludedSites("max_subgraphs", surplus), ExcludedSites("a site that takes one program", split_programs)
+        return [one for one in found if one.leaves]
+
+    def plan_again(excluded: Sequence[ExcludedSites]) -> Decomposition | None:
+        other = with_colocation(request, feasibility, None, excluded)
+        return None if leaving(other) else other
+
+    for _ in range(MAX_LIMIT_ROUNDS):
+        surplus = leaving(plan)
+        if not surplus:
+            plan = improved_limits(plan, excluded, plan_again) if excluded and sites is None else plan
             return _with_bound_of(plan, unconstrained)
         # Exclusions add up over the rounds; otherwise operations could return to a site that they had to leave.
-        excluded.append(ExcludedSites("max_subgraphs", surplus))
-        excluded.append(ExcludedSites("a site that takes one program", split_programs))
+        excluded += surplus
         plan = with_colocation(request, feasibility, sites, excluded)
     raise InfeasibleError(
         f"no plan was found in {MAX_LIMIT_ROUNDS} rounds that keeps 'max_subgraphs', and gives one program to sites "
