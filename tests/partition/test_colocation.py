@@ -328,6 +328,20 @@ def test_groups_leave_sites_with_too_many_subgraphs_together(where, times):
     assert set(tt.decompose(module, target, costs, **options, max_subgraphs={"n": 0}).sites().values()) == {"h"}
 
 
+def test_a_preference_that_an_atomic_group_cannot_follow_favours_no_system_around_it():
+    text = """func @main(%x: float32[4]) opsets(onnx=20) {
+  %a: float32[4] = onnx.Relu(%x) as "a"
+  %b: float32[4] = onnx.Tanh(%a) as "b"
+  return %b
+}"""
+    times = {"s/n": 1.0, "s/h": 9.0, "h": 5.0}
+    ops = tuple(OpCost(leaf, op=op, time=times[leaf]) for leaf in times for op in ("Relu", "Tanh"))
+    costs = Costs(ops=ops, links=(LinkCost("s", "h", 1.0, 1e9),))
+    target, where = "[s=[n=onnxruntime,h=numpy](host=@h),h=numpy](host=@h)", {"a": "@s/n?", "b": "!@s/n"}
+    plan = tt.decompose(tt.IRModule.parse(text), target, costs, where=where, atomic=[["a", "b"]])
+    assert plan.sites() == {"a": "h", "b": "h"}
+
+
 def test_groups_and_limits_are_in_the_file_of_a_plan(tmp_path):
     module = tt.IRModule.from_onnx(DIGITS)
     options = {"atomic": [["fc1", "relu4"]], "boundary_before": ["conv2"], "boundary_after": ["pool"]}

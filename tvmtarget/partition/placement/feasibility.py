@@ -540,9 +540,17 @@ class Feasibility:
             site: any site.
 
         Returns:
-            The sum of the weights of the preferences that the best supporting leaf meets, over all operations.
+            The sum of the weights of the preferences that the best supporting leaf meets, over all operations; the best
+            leaf for all operations of an atomic group.
         """
-        return sum(self._op_rank(index, site) for index in self._deciding(calls) if self._has_preference(index))
+        together = [group for group in self.program.atomic if len(calls) > 1 and {*calls}.issuperset(group)]
+        grouped = {index for group in together for index in group}
+        alone = (
+            self._op_rank((index,), site)
+            for index in self._deciding(index for index in calls if index not in grouped)
+            if self._has_preference(index)
+        )
+        return sum(alone) + sum(self._op_rank(tuple(self._deciding(group)), site) for group in together)
 
     def _deciding(self, calls: Iterable[int]) -> Iterator[int]:
         """Yield operations; in place of one with nested bodies, the operations in them."""
@@ -553,9 +561,10 @@ class Feasibility:
     def _has_preference(self, index: int) -> bool:
         return any(has_preference(requirement) for requirement in self.program.requirements[index])
 
-    def _op_rank(self, index: int, site: Site) -> int:
-        requirements = self.program.requirements[index]
-        feasible = (leaf for leaf in self.leaves_below(site) if self.supported[index, self._columns[leaf.path]])
+    def _op_rank(self, calls: tuple[int, ...], site: Site) -> int:
+        requirements = [one for index in calls for one in self.program.requirements[index]]
+        rows = list(calls)
+        feasible = (leaf for leaf in self.leaves_below(site) if self.supported[rows, self._columns[leaf.path]].all())
         return max(
             (sum(one.constraint.rank(leaf.target, leaf.path) for one in requirements) for leaf in feasible), default=0
         )
