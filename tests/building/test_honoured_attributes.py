@@ -16,7 +16,9 @@ from tvmtarget.backends.protocol import backend_named
 from tvmtarget.building.backend_choice import choose_backends
 from tvmtarget.building.compile_plan import codegen_target, compile_request
 from tvmtarget.building.honoured_attributes import driver_honours, effect_of, honoured_attributes
+from tvmtarget.cli.main import _VARIABLES
 from tvmtarget.target.kinds import kind_names, kind_of
+from tvmtarget.untrusted import LIMITS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -46,6 +48,8 @@ def test_every_environment_variable_that_the_library_reads_is_on_the_page():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tvmtarget").rglob("*.py")]
     read = {name for text in sources for name in re.findall(r"environ\b[^\n]*?[\"']([A-Z][A-Z_]{3,})[\"']", text)}
     assert read - set(ENVIRONMENT) == set()
+    limits = {one.variable for one in LIMITS.values()}
+    assert {name for name in ENVIRONMENT if name.startswith("TVMTARGET_")} == {*_VARIABLES} | limits
 
 
 def normalised(shape=(64, 64)):

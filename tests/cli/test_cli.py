@@ -95,6 +95,17 @@ def test_words_that_no_command_has_are_one_line_that_names_the_help(cli, words, 
     assert err.replace("'RIGHT'", "'right'").endswith(f"{problem}\n")
 
 
+def test_a_variable_that_is_nearly_one_of_ours_is_a_warning(cli, monkeypatch):
+    for name in ("TVMTARGET_MAX_TEXT_BYTE", "TVMTARGET_OF_A_PLUGIN"):
+        monkeypatch.setenv(name, "1")
+    code, _, err = cli("kinds", "numpy")
+    assert code == 0
+    assert err.startswith(
+        "warning: the environment variable TVMTARGET_MAX_TEXT_BYTE is not read; did you mean 'TVMTARGET_MAX_TEXT_"
+    )
+    assert "PLUGIN" not in err
+
+
 def test_help_begins_with_the_target_and_fills_its_lines(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = cli("explain", "--help")

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import getdoc
 from io import TextIOBase, TextIOWrapper
@@ -22,9 +22,9 @@ from tvmtarget.cli import cache, check, compile, detect, diff, explain, inspect,
 from tvmtarget.cli.graceful_shutdown import persistent_interrupt
 from tvmtarget.cli.options import Command, UsageError
 from tvmtarget.cli.targets import TvmcCommand
-from tvmtarget.errors import TvmTargetError, TvmTargetWarning
+from tvmtarget.errors import TvmTargetError, TvmTargetWarning, did_you_mean, warn
 from tvmtarget.python_process import WITHOUT_DEVICES
-from tvmtarget.untrusted import printable
+from tvmtarget.untrusted import LIMITS, printable
 from tvmtarget.version import __version__
 
 __all__ = ["app", "main"]
@@ -192,6 +192,8 @@ def _run(argv: Sequence[str] | None) -> int:
             # By default Python shows a warning once for a place in the code; here each one is about other input.
             warnings.simplefilter("always", TvmTargetWarning)
             warnings.showwarning = _print_warning
+            for problem in _mistyped_variables(os.environ):
+                warn(problem)
             words = list(sys.argv[1:] if argv is None else argv)
             code = app(args=words, prog_name="tvmtarget", standalone_mode=False)
     except _MISUSE as error:
@@ -220,6 +222,21 @@ def _run(argv: Sequence[str] | None) -> int:
     if code == _INTERRUPTED:  # typer returns it, too
         print("error: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0  # of `typer.Exit`; commands return nothing
+
+
+# What the library reads beside the limits of files (docs/attributes.md).
+_VARIABLES = ("TVMTARGET_CACHE", "TVMTARGET_PATH", "TVMTARGET_TRUST_PROJECT", "TVMTARGET_X86_LEVEL")
+_OURS = "TVMTARGET_"
+
+
+def _mistyped_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each variable that is nearly one of ours, such as a limit that would not hold."""
+    known = {one.removeprefix(_OURS) for one in (*_VARIABLES, *(one.variable for one in LIMITS.values()))}
+    for name in sorted(one.removeprefix(_OURS) for one in environ if one.startswith(_OURS)):
+        near = did_you_mean(name, known) if name not in known else ""
+        if "did you mean" in near:  # others may be of a plugin
+            nearest = re.sub(r"'(?=\w)", f"'{_OURS}", near)
+            yield f"the environment variable {_OURS}{name} is not read{nearest}"
 
 
 def _print_misuse(error: Any) -> int:  # noqa: ANN401 - an error of click
