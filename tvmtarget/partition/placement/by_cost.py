@@ -345,6 +345,7 @@ class _Search:
         self.level = level
         self.cache = cache
         self.coupled = coupled
+        self.single_atoms = problem
         self.problem = coupled.contracted(problem)
         self.capacity = coupled.capacity(level.capacity)
         self.energy = energy_of(self.problem, 0.0)
@@ -411,6 +412,8 @@ class _Search:
                     # The reduced costs have calls now.
                     self.consider(self._expanded_among_promising(ascent, budget))
                     self.move_subgraphs()
+                if self.coupled.is_merged and bound < self.total:
+                    bound = max(bound, self._bound_of_single_atoms())
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
                     bound = max(bound, self._bound_within_capacity(self.prices, graph))
@@ -438,6 +441,13 @@ class _Search:
         most = PROMISING * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
         promising = replace(problem, allowed=problem.allowed & (reduced <= most))
         return _expanded(promising, [reduced.argmin(axis=1)], budget)
+
+    def _bound_of_single_atoms(self) -> int:
+        """Return the bound without the requests that merge atoms, but with calls."""
+        ascent = DualAscent(self.single_atoms, self.detours)
+        ascent.charge_calls(self.labels[self.coupled.owner], self.level.graph)
+        ascent.climb(ascent.steps, self.total)
+        return ascent.bound
 
     def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
         problem = self.problem
