@@ -331,6 +331,14 @@ def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) 
     return found[1:]
 
 
+def _expanded_among_promising(problem: LabelingProblem, ascent: DualAscent, budget: Budget) -> list[Ints]:
+    """Return labelings that expansion finds among the labels of low reduced costs."""
+    reduced = ascent.reduced_costs()
+    most = PROMISING * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
+    promising = replace(problem, allowed=problem.allowed & (reduced <= most))
+    return _expanded(promising, [reduced.argmin(axis=1)], budget)
+
+
 class _Search:
     """Keeps the best labeling that was considered, by the cost of the plan: subgraphs are formed as they will be."""
 
@@ -380,9 +388,10 @@ class _Search:
                 if bound is not None:
                     return bound
                 self.labels, self.total, self.formed, self.climbed = self.labels[:0], 2**63, set(), set()
-            found, ascent = self._expanded_from_dual(budget)
+            found, ascent = self._expanded_from_dual(problem, budget)
             if not found or len(problem.costs) <= DIVERSE:
                 found += _expanded(problem, starts, budget)
+            found += [labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget)[0]]
             if len(problem.costs) <= SMALL:
                 found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
             relaxed = problem.relaxed()
@@ -410,10 +419,10 @@ class _Search:
                 bound = max(bound, self._dual_bound(ascent, self.total, graph))
                 if bound < (1 - CLOSE) * self.total and ascent.bound:
                     # The reduced costs have calls now.
-                    self.consider(self._expanded_among_promising(ascent, budget))
+                    self.consider(_expanded_among_promising(problem, ascent, budget))
                     self.move_subgraphs()
                 if self.coupled.is_merged and bound < self.total:
-                    bound = max(bound, self._bound_of_single_atoms())
+                    bound = max(bound, self._bound_of_single_atoms(budget))
                 # Without a price this would be the same bound again.
                 if self.prices is not None and self.prices.costs.any() and bound < self.total:
                     bound = max(bound, self._bound_within_capacity(self.prices, graph))
@@ -421,32 +430,43 @@ class _Search:
             self.consider_within(self.capacity)
         return bound
 
-    def _expanded_from_dual(self, budget: Budget) -> tuple[list[Ints], DualAscent | None]:
+    def _within_limits(self) -> Iterator[LabelingProblem]:
+        """Yield the problem with dearer calls of the labels whose subgraphs are limited, then without these labels."""
+        problem, limited = self.problem, [mask for mask, _ in self.coupled.most]
+        if not limited:
+            return
+        yield replace(problem, launches=self.coupled.scarce(problem.launches))
+        others = problem.allowed & ~np.logical_or.reduce(limited)
+        yield replace(problem, allowed=np.where(others.any(axis=1)[:, None], others, problem.allowed))
+
+    def _expanded_from_dual(self, problem: LabelingProblem, budget: Budget) -> tuple[list[Ints], DualAscent | None]:
         """Return labelings that expansion finds among promising labels, and the ascent that says which ones these are.
 
         From a labeling of low reduced costs it ends lower, and sooner, than from one that ignores copies. There is
         none where programs are small, where one cut is exact, and where the ascent would take too long.
         """
-        problem = self.problem
         if len(problem.launches) <= 2 or not SMALL < len(problem.costs) <= LARGE:
             return [], None
         ascent = DualAscent(problem, self.detours)
         if ascent.steps < FEWEST_STEPS:
             return [], ascent
         ascent.climb(min(START_STEPS, ascent.steps * 3 // 4))
-        return self._expanded_among_promising(ascent, budget), ascent
+        return _expanded_among_promising(problem, ascent, budget), ascent
 
-    def _expanded_among_promising(self, ascent: DualAscent, budget: Budget) -> list[Ints]:
-        problem, reduced = self.problem, ascent.reduced_costs()
-        most = PROMISING * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
-        promising = replace(problem, allowed=problem.allowed & (reduced <= most))
-        return _expanded(promising, [reduced.argmin(axis=1)], budget)
-
-    def _bound_of_single_atoms(self) -> int:
-        """Return the bound without the requests that merge atoms, but with calls."""
-        ascent = DualAscent(self.single_atoms, self.detours)
-        ascent.charge_calls(self.labels[self.coupled.owner], self.level.graph)
+    def _bound_of_single_atoms(self, budget: Budget) -> int:
+        """Return the bound without the requests that merge atoms, but with calls; consider the labelings near it."""
+        single, owner = self.single_atoms, self.coupled.owner
+        ascent = DualAscent(single, self.detours)
+        ascent.charge_calls(self.labels[owner], self.level.graph)
         ascent.climb(ascent.steps, self.total)
+        if ascent.bound and ascent.bound < (1 - CLOSE) * self.total:
+            found = _expanded_among_promising(single, ascent, budget)
+            ends = [np.unique(atoms, return_index=True)[1] for atoms in (owner, owner[::-1])]
+            # Merged atoms go where the first of them goes, or the last.
+            rows = [one[first] for labels in found for one, first in zip((labels, labels[::-1]), ends, strict=True)]
+            numbers = np.arange(len(self.labels))
+            self.consider([np.where(self.problem.allowed[numbers, row], row, self.labels) for row in rows])
+            self.move_subgraphs()
         return ascent.bound
 
     def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
