@@ -60,7 +60,7 @@ START_STEPS, FEWEST_STEPS = 60, 36
 # Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost.
 PROMISING = 0.25
 
-# Where the best labeling is this close to the bound, the dual with calls is not asked for another one.
+# Where the best labeling is this close to the bound, none is taken from the dual with calls.
 CLOSE = 0.02
 
 # Up to this many atoms, expansion also starts as if there were no copies.

@@ -6,7 +6,8 @@ subset of readers, these are far fewer than one for each set of groups. Where tw
 paid twice, which is never the least.
 
 Readers of a value that has many are divided among several edges, each of which pays a share of each copy. The best
-shares are those of the linear relaxation in which a copy is made wherever one of these edges has a reader.
+shares are those of the linear relaxation in which a copy is made wherever one of these edges has a reader, as in
+facility location (Erlenkotter, "A Dual-Based Procedure for Uncapacitated Facility Location", 1978).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["AdditiveCosts", "BlockEdges", "costs_at_home"]
 # Readers of one edge, of which all subsets have a table.
 MAX_READERS = 3
 
-# Table entries that are worked on together, which caches of processors hold.
+# Table entries that are worked on together, so that temporary tables stay small.
 MAX_ENTRIES = 20_000
 
 # The part of a step towards equal slack that shares of costs take.

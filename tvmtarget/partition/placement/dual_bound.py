@@ -45,6 +45,9 @@ SHARING = 2
 # Costs of copies that share links, by type, group and set of groups, above which each pays for its last link only.
 MAX_SHARED = 200_000
 
+# Costs of copies, by type and two groups, above which there is no dual: tables of them would take much memory.
+MAX_COSTS = 4_000_000
+
 _ENDLESS = float(np.iinfo(np.int64).max)
 
 _Floats = npt.NDArray[np.float64]
@@ -70,6 +73,9 @@ class DualAscent:
             problem = problem.relaxed()
         self.problem = problem
         self.bound = 0
+        self.steps = 0
+        if problem.pair_costs.size > MAX_COSTS:
+            return
         energy = energy_of(problem, 0.0)
         copies = AdditiveCosts.of(problem) if self.is_relaxed else None
         self.steps = _steps(_entries_of_sets(energy) if copies is None else copies.entries(problem))
