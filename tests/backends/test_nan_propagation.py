@@ -91,7 +91,8 @@ def test_infinities_of_one_sign_or_none_are_found():
 
 FLOATS = """<ir_version: 8, opset_import: ["": 17]>
 g (float[5] x, float[5] y) => (bool[5] same, bool[5] not_less, bool[5] not_equal, bool[5] either, float[5] nothing,
-    float[5] kept, float[5] rounded, float[5] more, float[5] least) <float c = {12582912}, float zero = {0}> {
+    float[5] kept, float[5] rounded, float[5] more, float[5] least, float[5] scaled, float[5] part, float[5] whole,
+    float none) <float c = {12582912}, float zero = {0}> {
   same = Equal(x, x)
   less = Less(x, y) not_less = Not(less)
   equal = Equal(x, y) not_equal = Not(equal)
@@ -100,6 +101,8 @@ g (float[5] x, float[5] y) => (bool[5] same, bool[5] not_less, bool[5] not_equal
   sum = Add(x, y) kept = Sub(sum, y)
   shifted = Add(x, c) rounded = Sub(shifted, c)
   more = Max(x, y, zero) least = Min(zero, x)
+  scaled = Mul(x, zero) part = Div(zero, x) whole = Div(x, zero)
+  total = ReduceSum <keepdims = 0> (x) none = Mul(zero, total)
 }"""
 
 

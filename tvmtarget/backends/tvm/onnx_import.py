@@ -544,7 +544,7 @@ class _SymbolicImport(FittingOperands):
         return first, self.read_sizes(builder, counts)
 
     def divide(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
-        """Lower a remainder of floats, or a division by integers that a run knows or that are -1; None for others.
+        """Lower a remainder of floats, or a division by integers that a run knows or that are -1, or of or by a 0.
 
         The least number divided by -1 would kill the process, too: it is negated, as all numbers are.
         """
@@ -552,8 +552,10 @@ class _SymbolicImport(FittingOperands):
         dtype = str(by.ty.dtype)
         if "int" not in dtype and node.op_type == "Mod":
             return self._remainder(builder, data, by)
+        if "int" not in dtype:
+            return self.keep_zeros(builder, node, inputs)
         constant = self._constants.get(node.input[1])
-        if "int" not in dtype or (constant is not None and -1 not in numpy_helper.to_array(constant)):
+        if constant is not None and -1 not in numpy_helper.to_array(constant):
             return None
         op, emit = self._tvm.relax.op, builder.normalize
         by = check_divisors(builder, node.op_type, by) if constant is None else by
@@ -609,6 +611,19 @@ class _SymbolicImport(FittingOperands):
             return builder.emit(op.where(builder.emit(op.isnan(first)), first, chosen))
 
         return reduce(either, sorted(inputs, key=lambda one: one.ty.ndim == 0))
+
+    def keep_zeros(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
+        """Make a scalar 0 a tensor; None for tensors: TVM takes `x * 0` and `0 / x` to be 0, even where x is NaN."""
+        op, scalars = self._tvm.relax.op, [not one.ty.ndim for one in inputs]
+        for at, name in enumerate(node.input):
+            constant, dtype = self._constants.get(name), str(inputs[at].ty.dtype)
+            if constant is None or not scalars[at] or "float" not in dtype or numpy_helper.to_array(constant).any():
+                continue
+            inputs[at] = self._tvm.relax.const(np.zeros(1, dtype), dtype)
+            if all(scalars):
+                write = op.multiply if node.op_type == "Mul" else op.divide
+                return op.squeeze(builder.emit(write(*inputs)), [0])
+        return None
 
     def power(self, builder: Builder, node: NodeProto, inputs: list[Expr]) -> Expr | None:
         """Lower a Pow of integers, or of two types; None for others. Powers of integers are rounded to float64."""
@@ -1149,6 +1164,7 @@ _LOWERED: dict[str, _Lowering] = {
     "RoiAlign": _SymbolicImport.roi_align,
     "ScatterElements": _SymbolicImport.scatter_elements,
     SEGMENT_SUM: _SymbolicImport.segment_sum,
+    "Mul": _SymbolicImport.keep_zeros,
     "Sign": _SymbolicImport.sign,
     "Slice": _SymbolicImport.slice,
     "SpaceToDepth": _SymbolicImport.space_to_depth,
