@@ -237,7 +237,7 @@ class CostChooser:
         chosen = search.labels[search.coupled.owner].tolist()
         return Assignment(chosen, bound if is_known else None, search.launches(), level.capacity)
 
-    def with_dearer_calls(self, level: Level) -> Assignment:
+    def with_costlier_calls(self, level: Level) -> Assignment:
         """Return the best assignment if each call took longer, by a copy on average.
 
         Args:
@@ -252,8 +252,8 @@ class CostChooser:
         copies = problem.pair_costs[problem.cost_index]
         more = round(float(copies[copies > 0].mean())) if (copies > 0).any() else 0
         is_called = np.array([number not in level.drivers for number in range(len(level.options))])
-        dearer = replace(matrix, problem=replace(problem, launches=problem.launches + more * is_called))
-        choice = self.best(level, dearer)
+        costlier = replace(matrix, problem=replace(problem, launches=problem.launches + more * is_called))
+        choice = self.best(level, costlier)
         return replace(choice, least_time=None, launches=problem.launches.tolist())
 
     def below(self, level: Level, total: int, most: int) -> list[Assignment]:
@@ -401,7 +401,7 @@ class _Search:
             bound = max(0, _lower_bound(relaxed, found[0] if budget.is_sufficient else None) - self.most_saved)
             if self.capacity is not None:
                 self.consider_within(self.capacity)
-            if len(self.labels) and len(problem.costs) + len(problem.readers) <= MAX_DROPPED:
+            if len(self.labels):
                 self.move_subgraphs()
             if len(self.labels) and SMALL < len(problem.costs) <= MOVED:
                 self.move_single_atoms()
@@ -431,7 +431,7 @@ class _Search:
         return bound
 
     def _within_limits(self) -> Iterator[LabelingProblem]:
-        """Yield the problem with dearer calls of the labels whose subgraphs are limited, then without these labels."""
+        """Yield the problem with costlier calls of labels whose subgraphs are limited, then without these labels."""
         problem, limited = self.problem, [mask for mask, _ in self.coupled.most]
         if not limited:
             return
@@ -457,9 +457,8 @@ class _Search:
         """Return the bound without the requests that merge atoms, but with calls; consider the labelings near it."""
         single, owner = self.single_atoms, self.coupled.owner
         ascent = DualAscent(single, self.detours)
-        ascent.charge_calls(self.labels[owner], self.level.graph)
-        ascent.climb(ascent.steps, self.total)
-        if ascent.bound and ascent.bound < (1 - CLOSE) * self.total:
+        bound = self._dual_bound(ascent, self.total, self.level.graph, self.labels[owner])
+        if 0 < bound < (1 - CLOSE) * self.total:
             found = _expanded_among_promising(single, ascent, budget)
             ends = [np.unique(atoms, return_index=True)[1] for atoms in (owner, owner[::-1])]
             # Merged atoms go where the first of them goes, or the last.
@@ -467,7 +466,7 @@ class _Search:
             numbers = np.arange(len(self.labels))
             self.consider([np.where(self.problem.allowed[numbers, row], row, self.labels) for row in rows])
             self.move_subgraphs()
-        return ascent.bound
+        return bound
 
     def _bound_within_capacity(self, prices: Prices, graph: AtomGraph | None) -> int:
         problem = self.problem
@@ -475,10 +474,10 @@ class _Search:
         priced = replace(problem, costs=np.where(problem.allowed, problem.costs + prices.costs, problem.costs))
         return self._dual_bound(DualAscent(priced, self.detours), self.total + paid, graph) - prices.most
 
-    def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None) -> int:
-        """Return a lower bound, with calls on paths through a graph; `total` is the cost of the best labeling."""
+    def _dual_bound(self, ascent: DualAscent, total: int, graph: AtomGraph | None, labels: Ints | None = None) -> int:
+        """Return a lower bound, with calls on paths through a graph; `total` is that of a labeling, the best one."""
         if graph is not None:
-            ascent.charge_calls(self.labels, graph)
+            ascent.charge_calls(self.labels if labels is None else labels, graph)
         ascent.climb(ascent.steps, total)
         return ascent.bound
 
@@ -682,7 +681,9 @@ class _Search:
                 break
 
     def move_subgraphs(self) -> None:
-        """Move whole subgraphs to other labels while that lowers the cost."""
+        """Move whole subgraphs to other labels while that lowers the cost, in programs that are not too large."""
+        if len(self.problem.costs) + len(self.problem.readers) > MAX_DROPPED:
+            return
         moves = SubgraphMoves(self.problem)
 
         def variables() -> list[list[int]]:

@@ -105,7 +105,7 @@ def next_joint_sites(
     chooser = CostChooser(feasibility, estimates, coupled, bounds=False, detours=detours)
     choices: Iterable[Assignment] = chooser.below(level, total, most)
     if len(level.atoms) > FEW:
-        choices = [chooser.with_dearer_calls(level)]
+        choices = [chooser.with_costlier_calls(level)]
     for choice in choices:
         yield _joint_sites(feasibility, estimates, coupled, level, detours, copies, choice)
 
