@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tvmtarget.partition.dataflow import Ints
-from tvmtarget.partition.placement.dual_edges import ColumnSum, Edges
+from tvmtarget.partition.placement.dual_edges import ColumnSum, Edges, tails_first
 from tvmtarget.partition.placement.energy import Bools, LabelingProblem
 
 __all__ = ["AdditiveCosts", "BlockEdges", "costs_at_home"]
@@ -84,8 +84,8 @@ class BlockEdges(Edges):
         for begin in range(0, edges, step):
             part = slice(begin, begin + step)
             by_tail[:, part], by_reader[:, :, part] = self._minima(part)
-        self._least = by_tail.min(axis=0)
-        return self._least, by_tail, by_reader.reshape(width, -1)
+        self._least = (by_tail - self.to_tail).min(axis=0)
+        return self._least, by_tail, by_reader.reshape(width, -1) + self.to_reader
 
     def _minima(self, part: slice) -> tuple[_Floats, _Floats]:
         """Return the minima of some edges, by group of the tail and of each reader."""
@@ -119,7 +119,7 @@ class BlockEdges(Edges):
         if self.shares is not None:
             self._leaves[:, part] = leaving + divided[whole]
             np.minimum.reduce(blocks[1:], out=self._pays[:, :, part])
-        return np.minimum(staying, leaving + divided[whole]), by_reader
+        return np.minimum(local + sums[whole], self.leaving[:, part] + divided[whole]), by_reader
 
     def share(self) -> None:
         """Move shares of copies between the edges of a value, by the minima that were returned last."""
@@ -255,10 +255,10 @@ class AdditiveCosts:
         counts = np.diff(problem.start)
         found = []
         for size in range(1, MAX_READERS + 1):
-            values = np.flatnonzero(counts == size)
+            values = tails_first(problem.producer, np.flatnonzero(counts == size))
             readers = problem.readers[problem.start[values] + np.arange(size)[:, None]]
             found.append((values, readers, np.ones(len(values))))
-        many = np.flatnonzero(counts > MAX_READERS)
+        many = tails_first(problem.producer, np.flatnonzero(counts > MAX_READERS))
         parts = -(-counts[many] // MAX_READERS)
         values = np.repeat(many, parts)
         # The last edge of a value has some of its first readers again.

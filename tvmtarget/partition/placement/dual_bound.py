@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tvmtarget.partition.dataflow import Ints, renumbered
 from tvmtarget.partition.placement.copy_edges import AdditiveCosts, costs_at_home
 from tvmtarget.partition.placement.detours import Detours
-from tvmtarget.partition.placement.dual_edges import Edges, SetEdges
+from tvmtarget.partition.placement.dual_edges import Edges, SetEdges, tails_first
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem, energy_of
 from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
@@ -135,16 +135,17 @@ class DualAscent:
         for part in self._parts:
             part.stop()
         for step in range(steps + 1):
-            atoms = self._atoms()
             found = [part.minima() for part in self._parts]
-            best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
+            if total is not None or step == steps or step % PATIENCE == 0:
+                atoms = self._atoms()
+                best = max(best, float(atoms.min(axis=0).sum()) + sum(float(least.sum()) for least, _, _ in found))
             is_slow = step % PATIENCE == 0 and best - earlier < slow
             if step == steps or best >= enough or (step and is_slow):
                 self.steps -= step
                 break
             earlier = best if step % PATIENCE == 0 else earlier
             minima = [(by_tail, by_reader) for _, by_tail, by_reader in found]
-            equal = self._with_minima(atoms, minima)
+            equal = self._with_minima(minima)
             equal /= self._shares.degree + 1
             momentum = min(MOMENTUM, step / (step + DELAY))
             for part, pair in zip(self._parts, minima, strict=True):
@@ -163,7 +164,7 @@ class DualAscent:
             Atoms as rows, labels as columns; practically endless where a label is not allowed.
         """
         minima = [part.minima()[1:] for part in self._parts]
-        found = self._with_minima(self._atoms(), minima)
+        found = self._with_minima(minima)
         reduced: _Floats = (found - found.min(axis=0)).T
         return reduced
 
@@ -171,8 +172,9 @@ class DualAscent:
         """Return the costs of atoms (columns) by label (row), with those that were moved to them."""
         return sum((part.by_label(part.to_tail, part.to_reader) for part in self._parts), self._unary)
 
-    def _with_minima(self, atoms: _Floats, minima: list[tuple[_Floats, _Floats]]) -> _Floats:
-        return sum((part.by_label(*pair) for part, pair in zip(self._parts, minima, strict=True)), atoms)
+    def _with_minima(self, minima: list[tuple[_Floats, _Floats]]) -> _Floats:
+        """Return the costs of atoms by label, with the least costs of all edges at them."""
+        return sum((part.by_label(*pair) for part, pair in zip(self._parts, minima, strict=True)), self._unary)
 
 
 def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
@@ -180,7 +182,7 @@ def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
     width = energy.pair_costs.shape[-1]
     count = np.bincount(energy.owner, minlength=len(energy.producer))
     parts = ((np.flatnonzero(count < 2), _sets(width, 1)), (np.flatnonzero(count >= 2), _sets(width, width)))
-    return [(edges, sets) for edges, sets in parts if len(edges)]
+    return [(tails_first(energy.producer, edges), sets) for edges, sets in parts if len(edges)]
 
 
 def _steps(entries: int) -> int:
@@ -256,7 +258,8 @@ class _Shares:
     def __init__(self, count: int, parts: Sequence[Edges]) -> None:
         self.degree, widest = np.zeros(count), np.ones(count)
         for part in parts:
-            for atoms, edges in ((part.tails, part.has_tail), (part.readers, part.owner)):
+            arities = part.arity[: len(part.tails)], part.arity[part.owner]
+            for atoms, arity in zip((part.tails, part.readers), arities, strict=True):
                 np.add.at(self.degree, atoms, 1.0)
-                np.maximum.at(widest, atoms, part.arity[edges].astype(np.float64))
+                np.maximum.at(widest, atoms, arity.astype(np.float64))
         self.part: _Floats = 2 / (widest + 1)

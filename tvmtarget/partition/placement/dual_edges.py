@@ -6,14 +6,20 @@ way. `copy_edges.py` has edges for more groups than such tables can have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
-from tvmtarget.partition.dataflow import Ints
+from tvmtarget.partition.dataflow import Ints, spans
 from tvmtarget.partition.placement.detours import Detours
 from tvmtarget.partition.placement.energy import Bools, Energy, LabelingProblem
 
-__all__ = ["ColumnSum", "Edges", "SetEdges"]
+__all__ = ["ColumnSum", "Edges", "SetEdges", "tails_first"]
+
+# Table entries that are worked on together, so that they stay in the cache of a core.
+MAX_ENTRIES = 150_000
 
 _ENDLESS = float(np.iinfo(np.int64).max)
 
@@ -27,7 +33,7 @@ class Edges:
     short last one.
 
     Args:
-        producer: the atom at the tail of each edge, negative where there is none.
+        producer: the atom at the tail of each edge, negative where there is none; such edges are the last ones.
         owner: the edge of each reader.
         readers: the atoms at the heads of edges.
         groups: the group of each label (row) for each edge.
@@ -37,19 +43,14 @@ class Edges:
 
     def __init__(self, producer: Ints, owner: Ints, readers: Ints, groups: Ints, width: int, count: int) -> None:
         self.owner, self.readers = owner, readers
-        self.has_tail = np.flatnonzero(producer >= 0)
-        self.tails = producer[self.has_tail]
+        self.tails = producer[producer >= 0]
         self.to_tail = np.zeros((width, len(producer)))
         self.to_reader = np.zeros((width, len(readers)))
-        self.tail_step = np.zeros((width, len(self.tails)))
-        self.reader_step = np.zeros_like(self.to_reader)
         self.arity = np.bincount(owner, minlength=len(producer))
-        self.arity[self.has_tail] += 1
+        self.arity[: len(self.tails)] += 1
         np.maximum(self.arity, 1, out=self.arity)
-        self.tail_groups = _GroupsOfLabels(groups[:, self.has_tail], width)
-        self.reader_groups = _GroupsOfLabels(groups[:, owner], width)
-        self.tail_sum = ColumnSum(self.tails, len(groups), count)
-        self.reader_sum = ColumnSum(readers, len(groups), count)
+        self._tails = _Ends(self.tails, groups[:, : len(self.tails)], width, count)
+        self._readers = _Ends(readers, groups[:, owner], width, count)
 
     def exclude(self, unary: _Floats, most: int) -> None:
         """Move costs as large as the whole to edges in groups that their atoms cannot be in.
@@ -58,20 +59,19 @@ class Edges:
             unary: the costs of atoms (columns) by label (row), endless where a label is not allowed.
             most: a cost that no labeling reaches.
         """
-        tails = self.tail_groups.least(unary.take(self.tails, axis=1))
-        self.to_tail[:, self.has_tail] = np.where(tails < _ENDLESS, 0.0, -float(most))
-        readers = self.reader_groups.least(unary.take(self.readers, axis=1))
-        self.to_reader[:] = np.where(readers < _ENDLESS, 0.0, -float(most))
+        for ends, moved in self._moved():
+            moved[:] = np.where(ends.of_atoms(unary) < _ENDLESS, 0.0, -float(most))
 
     def stop(self) -> None:
         """Take the momentum away."""
-        self.tail_step[:], self.reader_step[:] = 0.0, 0.0
+        self._tails.step[:], self._readers.step[:] = 0.0, 0.0
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
         """Return the least costs of edges, with those that were moved to atoms.
 
         Returns:
-            The minimum of each edge, and its minima by group of the tail and of each reader.
+            The minimum of each edge, and its minima by group of the tail and of each reader, without what was moved to
+            that tail or reader; valid until the next call.
 
         Raises:
             NotImplementedError: in this class, whose edges have no costs.
@@ -91,14 +91,8 @@ class Edges:
             momentum: the part of the last step that is repeated.
         """
         by_tail, by_reader = minima
-        share = self.tail_groups.least(equal.take(self.tails, axis=1))
-        more = part.take(self.tails) * (by_tail.take(self.has_tail, axis=1) - share)
-        self.tail_step = momentum * self.tail_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
-        self.to_tail[:, self.has_tail] += self.tail_step
-        share = self.reader_groups.least(equal.take(self.readers, axis=1))
-        more = part.take(self.readers) * (by_reader - share)
-        self.reader_step = momentum * self.reader_step + np.where(share < _ENDLESS / 2**20, more, 0.0)
-        self.to_reader += self.reader_step
+        for (ends, moved), least in zip(self._moved(), (by_tail[:, : len(self.tails)], by_reader), strict=True):
+            ends.move(moved, least, ends.of_atoms(equal), part, momentum)
 
     def by_label(self, by_tail: _Floats, by_reader: _Floats) -> _Floats:
         """Return costs by group as costs of atoms by label.
@@ -110,8 +104,58 @@ class Edges:
         Returns:
             Labels as rows, atoms as columns.
         """
-        tails = self.tail_groups.spread(by_tail.take(self.has_tail, axis=1))
-        return self.tail_sum(tails) + self.reader_sum(self.reader_groups.spread(by_reader))
+        sums = self._tails.by_label(by_tail[:, : len(self.tails)])
+        sums += self._readers.by_label(by_reader)
+        return sums
+
+    def _moved(self) -> tuple[tuple[_Ends, _Floats], ...]:
+        """Return both ends of edges with the costs that were moved there."""
+        return (self._tails, self.to_tail[:, : len(self.tails)]), (self._readers, self.to_reader)
+
+
+def tails_first(producer: Ints, edges: Ints) -> Ints:
+    """Return edges in the order that `Edges` needs.
+
+    Args:
+        producer: the atom at the tail of each edge, negative where there is none.
+        edges: numbers of edges.
+
+    Returns:
+        Those with a tail, then the others.
+    """
+    return edges[np.argsort(producer[edges] < 0, kind="stable")]
+
+
+class _Ends:
+    """The atoms at one end of edges, and the last steps of the costs that are moved to them."""
+
+    def __init__(self, atoms: Ints, groups: Ints, width: int, count: int) -> None:
+        self.atoms = atoms
+        self.groups = _GroupsOfLabels(groups, width)
+        self.sum = ColumnSum(atoms, len(groups), count)
+        self.step = np.zeros((width, len(atoms)))
+        # Reused from step to step: the memory of a new array costs more than filling it.
+        self._labels = np.empty((len(groups), len(atoms)))
+        self._more = np.empty_like(self.step)
+
+    def of_atoms(self, by_label: _Floats) -> _Floats:
+        """Return the least cost of each end by group, from the costs of atoms (columns) by label (row)."""
+        # With `clip` no copy is made before the result is written.
+        return self.groups.least(by_label.take(self.atoms, axis=1, out=self._labels, mode="clip"))
+
+    def by_label(self, by_group: _Floats) -> _Floats:
+        """Return the sums of costs by group (row) of each end, as costs of atoms by label."""
+        return self.sum(self.groups.spread(by_group))
+
+    def move(self, moved: _Floats, least: _Floats, share: _Floats, part: _Floats, momentum: float) -> None:
+        """Move the difference of the least costs of edges and the shares of atoms, where groups are allowed."""
+        more = np.subtract(least, moved, out=self._more)
+        more -= share
+        more *= part.take(self.atoms)
+        np.copyto(more, 0.0, where=share >= _ENDLESS / 2**20)
+        self.step *= momentum
+        self.step += more
+        moved += self.step
 
 
 class SetEdges(Edges):
@@ -140,7 +184,8 @@ class SetEdges(Edges):
     ) -> None:
         position = np.full(len(energy.producer), -1, dtype=np.int64)
         position[edges] = np.arange(len(edges))
-        entries = position[energy.owner] >= 0
+        entries = np.flatnonzero(position[energy.owner] >= 0)
+        entries = entries[np.argsort(position[energy.owner[entries]], kind="stable")]
         owner = position[energy.owner[entries]]
         groups = energy.groups[energy.layer[edges]].T
         super().__init__(
@@ -154,46 +199,98 @@ class SetEdges(Edges):
             _subtract_shared(tables, problem, energy, edges[firsts], sets, has_readers[firsts])
         if are_values and detours is not None and detours.systems:
             _subtract_savings(tables, problem, energy, edges[firsts], sets, detours)
-        cost = np.moveaxis(tables, 0, 2)[:, :, kinds]
         # Without a producer the source is known: all other rows are out of the question.
-        fixed = np.flatnonzero(energy.producer[edges] < 0)
-        cost[:, :, fixed] = cost[energy.source[edges[fixed]], :, fixed].T
-        self.cost: _Floats = np.ascontiguousarray(cost)
-        self.set_sum = ColumnSum(self.owner, len(sets), len(edges))
-        # Reused from step to step: the memory of a new array costs more than filling it.
-        self._table = np.empty_like(self.cost)
-        self._nearest = np.empty((len(sets), len(self.owner)))
-        self._others = np.empty_like(self._nearest)
+        for kind, edge in enumerate(edges[firsts].tolist()):
+            if energy.producer[edge] < 0:
+                tables[kind] = tables[kind, energy.source[edge]]
+        self._tables = np.ascontiguousarray(np.moveaxis(tables, 0, 2))
+        self._kinds = None if np.array_equal(kinds, np.arange(len(edges))) else kinds
+        self._blocks = _blocks(owner, len(edges), self._tables.shape)
+        self._minima = np.empty(len(edges)), np.empty_like(self.to_tail), np.empty_like(self.to_reader)
 
     def minima(self) -> tuple[_Floats, _Floats, _Floats]:
         """Return the minimum of each edge, and its minima by group of the tail and of each reader."""
-        nearest, others, table = self._nearest, self._others, self._table
-        width = len(self.to_reader)
-        np.negative(self.to_reader, out=nearest[:width])
+        for block in self._blocks:
+            self._find_minima(block)
+        return self._minima
+
+    def _find_minima(self, block: _Block) -> None:
+        """Find the minima of some edges."""
+        nearest, others, table = block.nearest, block.others, block.table
+        least, by_tail, by_reader = self._minima
+        of_reader = by_reader[:, block.readers]
+        width = len(of_reader)
+        np.negative(self.to_reader[:, block.readers], out=nearest[:width])
         # Sets are in order of size: each is a smaller one and a group.
         for number in range(width, len(self.sets)):
             *before, last = self.sets[number]
             np.minimum(nearest[self.sets.index(before)], nearest[last], out=nearest[number])
-        np.add(self.cost, self.set_sum(nearest), out=table)
-        by_tail = table.min(axis=1)
-        by_tail -= self.to_tail
-        table -= self.to_tail[:, None]
+        if self._kinds is None:
+            np.add(self._tables[:, :, block.edges], block.sum(nearest), out=table)
+        else:
+            self._tables.take(self._kinds[block.edges], axis=2, out=table, mode="clip")
+            table += block.sum(nearest)
+        table.min(axis=1, out=by_tail[:, block.edges])
+        table -= self.to_tail[:, None, block.edges]
         by_set = table.min(axis=0)
-        by_set.take(self.owner, axis=1, out=others)
+        by_set.min(axis=0, out=least[block.edges])
+        by_set.take(block.owner, axis=1, out=others, mode="clip")
         others -= nearest
-        by_reader = others[:width].copy()
+        of_reader[:] = others[:width]
         for number in range(width, len(self.sets)):
             for group in self.sets[number]:
-                np.minimum(by_reader[group], others[number], out=by_reader[group])
-        by_reader -= self.to_reader
-        return by_set.min(axis=0), by_tail, by_reader
+                np.minimum(of_reader[group], others[number], out=of_reader[group])
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Consecutive edges with their readers, and tables that are filled in every step."""
+
+    edges: slice
+    readers: slice
+    owner: Ints  # numbered from the first edge of the block
+    sum: ColumnSum
+    nearest: _Floats
+    others: _Floats
+    table: _Floats
+
+
+def _blocks(owner: Ints, count: int, shape: tuple[int, ...]) -> list[_Block]:
+    """Return blocks of about as many edges, whose tables have no more than `MAX_ENTRIES` entries.
+
+    All tables are parts of the same arrays: memory that was just used is in the cache.
+    """
+    width, sets, _ = shape
+    readers = spans(np.bincount(owner, minlength=count))
+    parts = max(1, -(-width * sets * count // MAX_ENTRIES))
+    ends = [count * part // parts for part in range(parts + 1)]
+    bounds = [(begin, end, int(readers[begin]), int(readers[end])) for begin, end in pairwise(ends)]
+    most_edges = max(end - begin for begin, end, _, _ in bounds)
+    most_readers = max(last - first for _, _, first, last in bounds)
+    table, nearest, others = (np.empty(sets * size) for size in (width * most_edges, most_readers, most_readers))
+    blocks = []
+    for begin, end, first, last in bounds:
+        own, read = owner[first:last] - begin, sets * (last - first)
+        blocks.append(
+            _Block(
+                slice(begin, end),
+                slice(first, last),
+                own,
+                ColumnSum(own, sets, end - begin),
+                nearest[:read].reshape(sets, -1) if read else np.empty((sets, 0)),
+                others[:read].reshape(sets, -1) if read else np.empty((sets, 0)),
+                table[: width * sets * (end - begin)].reshape(width, sets, -1),
+            )
+        )
+    return blocks
 
 
 def _kinds_of_tables(energy: Energy, edges: Ints, has_readers: Bools) -> tuple[Ints, Ints]:
     """Return the position of the first edge of each kind, and the kind of every edge; edges of one have equal costs."""
-    fixed = energy.fixed[edges] @ (1 << np.arange(energy.fixed.shape[1]))
-    ends = 2 * has_readers + (energy.producer[edges] >= 0)
-    keys = (4 * energy.cost_index[edges] + ends << energy.fixed.shape[1]) + fixed
+    # A group that an edge leads to in any case, or comes from without a producer, is that of the driver.
+    is_fixed = energy.fixed[edges].any(axis=1)
+    has_tail = energy.producer[edges] >= 0
+    keys = 8 * energy.cost_index[edges] + 4 * is_fixed + 2 * has_tail + has_readers
     _, firsts, kinds = np.unique(keys, return_index=True, return_inverse=True)
     return firsts, kinds
 
