@@ -9,6 +9,7 @@ from tvmtarget.partition.dataflow import NO_PRODUCER, spans
 from tvmtarget.partition.placement import dual_bound
 from tvmtarget.partition.placement.dual_bound import DualAscent
 from tvmtarget.partition.placement.energy import LabelingProblem, energy_of, enumerate_labelings
+from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 
 def routes_of(rng, count, shape):
@@ -78,3 +79,25 @@ def test_the_bound_is_at_most_the_least_cost_and_close_to_it(monkeypatch, most):
         assert ascent.bound <= least, seed
         reached.append((ascent.bound + 2) / max(least, 1))
     assert np.mean(reached) > 0.95
+
+
+def test_calls_are_bounded_by_one_path_per_label_with_60_labels():
+    count, labels = 60, np.array([57, 58] * 3 + [57, 59] * 3)
+    later = [[] if atom in {5, 11} else [atom + 1] for atom in range(12)]  # two chains, whose calls of 57 are the same
+    problem = LabelingProblem(
+        costs=np.zeros((12, count), dtype=np.int64),
+        allowed=np.arange(count) == labels[:, None],
+        producer=np.arange(12),
+        start=spans([len(readers) for readers in later]),
+        readers=np.array([reader for readers in later for reader in readers]),
+        is_live_out=np.array([not readers for readers in later]),
+        cost_index=np.zeros(12, dtype=np.int64),
+        pair_costs=np.zeros((1, count, count), dtype=np.int64),
+        domains=np.arange(count),
+        home=0,
+        launches=np.where(np.arange(count) == 57, 1000, 1),
+    )
+    ascent = DualAscent(problem)
+    ascent.charge_calls(labels, AtomGraph(later))
+    ascent.climb(60)
+    assert 3000 < ascent.bound <= 3 * 1000 + 3 + 3

@@ -51,13 +51,14 @@ ENUMERATED = 4096
 # needs is only known once subgraphs are formed, so no single part is right.
 SHARES = (0.5, 1.0)
 
-# Above this many atoms only the first part is tried, and 0 only where it proves a lower bound; no dual is solved.
+# Above this many atoms only the first part is tried, and the dual has no calls.
 LARGE = 50_000
 
-# Steps of the ascent on the dual before labels are chosen, and fewer than which are not worth their time.
-START_STEPS, FEWEST_STEPS = 60, 36
+# Steps of the ascent on the dual before labels are chosen.
+START_STEPS = 60
 
-# Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost.
+# Labels are promising up to this part of the mean cost of an atom and the cost of a call as reduced cost, in large
+# programs up to half of it.
 PROMISING = 0.25
 
 # Where the best labeling is this close to the bound, none is taken from the dual with calls.
@@ -322,21 +323,24 @@ def _starts(problem: LabelingProblem) -> Iterator[Ints]:
 
 def _expanded(problem: LabelingProblem, starts: Sequence[Ints], budget: Budget) -> list[Ints]:
     """Return the labelings that expansion finds for each part of a launch; with two labels the first is for part 0."""
-    shares: tuple[float, ...] = (0.0, *SHARES) if len(problem.costs) <= LARGE else (0.0, SHARES[0])
-    if len(problem.costs) > LARGE and len(problem.launches) > 2:
-        shares = shares[1:]
+    shares: tuple[float, ...] = (0.0, *SHARES) if len(problem.costs) <= LARGE else (SHARES[0],)
     found = [min(starts, key=energy_of(problem, shares[0]).total)]
     for share in shares:
         found.append(expand_labels(problem, share, budget, found[-1]))
     return found[1:]
 
 
-def _expanded_among_promising(problem: LabelingProblem, ascent: DualAscent, budget: Budget) -> list[Ints]:
-    """Return labelings that expansion finds among the labels of low reduced costs."""
+def _expanded_among_promising(
+    problem: LabelingProblem, ascent: DualAscent, budget: Budget, starts: Sequence[Ints] = ()
+) -> list[Ints]:
+    """Return labelings that expansion finds among the labels of low reduced costs, and those of the best start."""
     reduced = ascent.reduced_costs()
-    most = PROMISING * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
-    promising = replace(problem, allowed=problem.allowed & (reduced <= most))
-    return _expanded(promising, [reduced.argmin(axis=1)], budget)
+    part = PROMISING if len(problem.costs) <= LARGE else PROMISING / 2
+    most = part * (ascent.bound / len(problem.costs) + int(problem.launches.max()))
+    start = min((reduced.argmin(axis=1), *starts), key=energy_of(problem, SHARES[0]).total)
+    promising = problem.allowed & (reduced <= most)
+    promising[np.arange(len(start)), start] = True
+    return _expanded(replace(problem, allowed=promising), [start], budget)
 
 
 class _Search:
@@ -388,17 +392,23 @@ class _Search:
                 if bound is not None:
                     return bound
                 self.labels, self.total, self.formed, self.climbed = self.labels[:0], 2**63, set(), set()
-            found, ascent = self._expanded_from_dual(problem, budget)
+            found, ascent = self._expanded_from_dual(problem, budget, starts)
+            is_exact = not found and len(problem.launches) == 2
             if not found or len(problem.costs) <= DIVERSE:
                 found += _expanded(problem, starts, budget)
-            found += [labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget)[0]]
+            found += [
+                labels for one in self._within_limits() for labels in self._expanded_from_dual(one, budget, starts)[0]
+            ]
             if len(problem.costs) <= SMALL:
                 found += [expand_labels(problem, SHARES[0], budget, start) for start in starts]
             relaxed = problem.relaxed()
-            if relaxed is not problem and len(problem.launches) == 2:
+            if relaxed is not problem and is_exact:
                 found.insert(0, expand_labels(relaxed, 0.0, budget))
             self.consider([preferred, *starts, *found])
-            bound = max(0, _lower_bound(relaxed, found[0] if budget.is_sufficient else None) - self.most_saved)
+            is_exact &= budget.is_sufficient
+            bound = max(0, _lower_bound(relaxed, found[0] if is_exact else None) - self.most_saved)
+            if ascent is not None:
+                bound = max(bound, ascent.bound)
             if self.capacity is not None:
                 self.consider_within(self.capacity)
             if len(self.labels):
@@ -439,19 +449,24 @@ class _Search:
         others = problem.allowed & ~np.logical_or.reduce(limited)
         yield replace(problem, allowed=np.where(others.any(axis=1)[:, None], others, problem.allowed))
 
-    def _expanded_from_dual(self, problem: LabelingProblem, budget: Budget) -> tuple[list[Ints], DualAscent | None]:
+    def _expanded_from_dual(
+        self, problem: LabelingProblem, budget: Budget, starts: Sequence[Ints]
+    ) -> tuple[list[Ints], DualAscent | None]:
         """Return labelings that expansion finds among promising labels, and the ascent that says which ones these are.
 
         From a labeling of low reduced costs it ends lower, and sooner, than from one that ignores copies. There is
         none where programs are small, where one cut is exact, and where the ascent would take too long.
         """
-        if len(problem.launches) <= 2 or not SMALL < len(problem.costs) <= LARGE:
+        is_large = len(problem.costs) > LARGE
+        if len(problem.costs) <= SMALL or (len(problem.launches) <= 2 and not is_large):
             return [], None
         ascent = DualAscent(problem, self.detours)
-        if ascent.steps < FEWEST_STEPS:
+        if not ascent.steps:
             return [], ascent
-        ascent.climb(min(START_STEPS, ascent.steps * 3 // 4))
-        return _expanded_among_promising(problem, ascent, budget), ascent
+        # After few steps, labels of low reduced costs may still be worse than a simple start.
+        starts = starts if ascent.steps < START_STEPS else ()
+        ascent.climb(min(START_STEPS, ascent.steps if is_large else ascent.steps * 3 // 4))
+        return _expanded_among_promising(problem, ascent, budget, starts), ascent
 
     def _bound_of_single_atoms(self, budget: Budget) -> int:
         """Return the bound without the requests that merge atoms, but with calls; consider the labelings near it."""

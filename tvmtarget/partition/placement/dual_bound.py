@@ -25,9 +25,10 @@ from tvmtarget.partition.subgraphs.typed_fusion import AtomGraph
 
 __all__ = ["DualAscent"]
 
-# Steps, and the table entries that all steps may visit together: larger problems get fewer steps. Fewer
-# than `LEAST_STEPS` lead to weak bounds, and take tables of much memory.
-MAX_STEPS, LEAST_STEPS, WORK = 250, 10, 100_000_000
+# Steps, and the table entries that all steps may visit together: larger problems get fewer steps, but no fewer than
+# `LEAST_STEPS`, which lead to weak bounds. With more than `MAX_ENTRIES` entries there is no dual: it would take much
+# memory.
+MAX_STEPS, LEAST_STEPS, WORK, MAX_ENTRIES = 250, 20, 100_000_000, 60_000_000
 
 # The ascent ends this close below the known labeling, or if this many steps gain less than a part of it.
 NEAR, PATIENCE, SLOW = 2e-4, 10, 1e-3
@@ -187,8 +188,9 @@ def _edges_by_sets(energy: Energy) -> list[tuple[Ints, Bools]]:
 
 def _steps(entries: int) -> int:
     """Return the number of steps of the ascent, of which each visits some table entries; 0 where these are too many."""
-    steps = min(MAX_STEPS, WORK // entries) if entries else 0
-    return steps if steps >= LEAST_STEPS else 0
+    if not 0 < entries <= MAX_ENTRIES:
+        return 0
+    return min(MAX_STEPS, max(LEAST_STEPS, WORK // entries))
 
 
 def _entries_of_sets(energy: Energy) -> int:
