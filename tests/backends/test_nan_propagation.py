@@ -117,32 +117,39 @@ def test_floats_are_not_simplified_like_integers(target):
 
 
 INTEGERS = """<ir_version: 8, opset_import: ["": 18]>
-g (int32[4] x, uint32[4] u, int64[4] w, int8[4] s) => (int32[4] hash, int32[4] third, bool[4] more, uint32[4] less,
-    int32[4] sixth, int64[4] wide, int8[4] short) <int32 p = {1540483477}, int32 m = {1000}, int32 one = {1},
-    int32 six = {6}, int32 three = {3}, uint32 v = {5}, int64 q = {6}, int8 t = {3}> {
+g (int32[4] x, uint32[4] u, int64[4] w, int8[4] s, uint8[4] b) => (int32[4] hash, int32[4] third, bool[4] more,
+    uint32[4] less, int32[4] sixth, int64[4] wide, int64[4] wide_third, bool[4] wide_more, int8[4] short,
+    int32[4] short_third, bool[4] low, bool[4] negative, bool[4] none, uint8[4] shifted, bool[4] inverse)
+    <int32 p = {1540483477}, int32 m = {1000}, int32 one = {1}, int32 six = {6}, int32 three = {3}, uint32 v = {5},
+    int64 q = {6}, int64 q3 = {3}, int8 t = {3}, int32 least = {-2147483647}, int32 zero = {0}, uint8 k = {3}> {
   a = Mul(x, p) hash = Mod(a, m)
-  b = Mul(x, six) third = Mod(b, three) sixth = Div(b, six)
-  c = Add(x, one) more = Greater(c, x)
+  b6 = Mul(x, six) third = Mod(b6, three) sixth = Div(b6, six)
+  c = Add(x, one) more = Greater(c, x) low = Less(c, least)
   d = Sub(v, u) e = Div(d, v) less = Min(e, u)
-  f = Mul(w, q) wide = Div(f, q)
-  g = Add(s, s) short = Div(g, t)
+  f = Mul(w, q) wide = Div(f, q) wide_third = Mod(f, q3)
+  g = Add(w, q) wide_more = Greater(g, w)
+  h = Add(s, s) short = Div(h, t)
+  i = Mul(s, t) j = Cast<to = 6>(i) short_third = Mod(j, three)
+  l = Cast<to = 6>(u) negative = Less(l, zero)
+  n = Neg(x) none = Less(n, zero)
+  o = BitShift<direction = "LEFT">(b, k) shifted = BitShift<direction = "RIGHT">(o, k)
+  r = BitwiseNot(b) inverse = Greater(r, k)
 }"""
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_integers_wrap_around_as_hashes_need(target):
-    text = INTEGERS
-    if target == "c":  # which has no uint32, and no type of more than 64 bits
-        text = text.replace("uint32", "int32").replace("u, int64[4] w", "u, int32[4] w").replace("int64", "int32")
-        text = text.replace("third = Mod(b, three)", "third = Identity(b)")
-    model = tt.IRModule.from_onnx(parser.parse_model(text))
-    most = 2**31 - 1
-    given = {"x": [3, 7, most, 1 << 30], "u": [3, 7, 0, most], "w": [3, most, 7, -5], "s": [100, -100, 5, 127]}
-    if target != "c":
-        given |= {"u": [3, 7, 0, 2**32 - 1], "w": [3, 2**63 - 1, 1 << 62, -5]}
+    model = tt.IRModule.from_onnx(parser.parse_model(INTEGERS))
+    given = {
+        "x": [3, -(2**31), 2**31 - 1, 1 << 30],
+        "u": [3, 7, 0, 2**32 - 1],
+        "w": [3, 2**63 - 1, 1 << 62, -5],
+        "s": [100, -100, 43, 127],
+        "b": [0, 1, 200, 255],
+    }
     types = {value.name: value.type.dtype for value in model["main"].params}
     feeds = {name: np.array(values, types[name]) for name, values in given.items()}
-    expected = tt.build(model, "onnxruntime").run(feeds)
+    expected = tt.build(model, "numpy").run(feeds)
     for name, array in tt.build(model, target).run(feeds).items():
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 

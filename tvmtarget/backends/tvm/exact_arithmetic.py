@@ -2,8 +2,9 @@
 
 `Simplify` of TVM 0.27 takes `x == x` and `x < y or y <= x` to be true, `not x < y` to be `y <= x`, `x - x` to be 0 and
 `(x + y) - y` to be `x`, for floats, too; LLVM code for `x != y` does not hold for NaN. Sums and products of integers
-must fit, as those of indices do: `x * 6 / 6` is `x`. Those of hashes do not fit. C computes with 32 bits what has 8,
-and cuts it off when it is stored. Here stand equal expressions that TVM does not know, and compilers reduce.
+must fit, as those of indices do, and so must conversions: `x * 6 / 6` is `x`, and an unsigned integer that becomes a
+signed one is not negative. Those of hashes do not fit. C computes with 32 bits what has 8, and cuts it off when it is
+stored. Here stand equal expressions that TVM does not know, and compilers reduce.
 
 TVM is imported late and ships no types: its objects are Any, under names that say what they are.
 """
@@ -15,17 +16,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["keep_arithmetic"]
+__all__ = ["is_nan", "keep_arithmetic"]
 
 Module: TypeAlias = Any
 Expr: TypeAlias = Any
 
+_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_INFINITE = (1 << 63) - 1  # a bound of an integer of which TVM knows none
 _WIDER = {"int32": "int64", "uint32": "uint64", "int64": "int128", "uint64": "uint128"}
 _WIDER_IN_C = {
     **dict.fromkeys(("int8", "int16"), "int32"),
     **dict.fromkeys(("uint8", "uint16"), "uint32"),
     "int32": "int64",
-    "uint32": "uint64",
+    **dict.fromkeys(("uint32", "int64", "uint64"), "uint64"),
 }
 
 
@@ -48,6 +51,20 @@ def keep_arithmetic(module: Module, *, is_llvm: bool) -> Module:
     return result
 
 
+def is_nan(value: Expr) -> Expr:
+    """Return whether a float is NaN, as arithmetic that TVM vectorizes.
+
+    Args:
+        value: the float.
+
+    Returns:
+        A boolean expression.
+    """
+    from tvm import tirx
+
+    return _negation(ordered := tirx.LE(value, value), ordered)
+
+
 def _kept(body: Any, *, is_llvm: bool) -> Any:  # noqa: ANN401
     from tvm import tirx
     from tvm_ffi import structural_map
@@ -64,12 +81,14 @@ def _kept(body: Any, *, is_llvm: bool) -> Any:  # noqa: ANN401
         (tirx.Or, _disjunction),
         (tirx.Sub, difference),
         ((tirx.Add, tirx.Mul), wrapping.wrapped),
+        (tirx.Cast, wrapping.converted),
+        ((tirx.LShift, tirx.BitwiseNot), wrapping.shortened),
     ]
     return structural_map(body, changes)
 
 
 class _Wrapping:
-    """Arithmetic of integers in a wider type, of which the lower bits are kept.
+    """Arithmetic of integers in a type that does not overflow, of which the lower bits are kept.
 
     Args:
         body: the body of a function.
@@ -87,11 +106,11 @@ class _Wrapping:
         self._left: set[Expr] = set()  # indices, and sums of a reduction, of which nothing else is computed
         arithmetic = (tirx.Add, tirx.Sub, tirx.Mul)
 
-        def leave_indices(load: Expr) -> None:
-            structural_walk(list(load.indices), (arithmetic, self._left.add))
+        def leave_indices(access: Expr) -> None:
+            structural_walk(list(access.indices), ((*arithmetic, tirx.Cast), self._left.add))
 
         def leave_sum(store: Expr) -> None:
-            structural_walk(list(store.indices), (arithmetic, self._left.add))
+            leave_indices(store)
             value = store.value
             sides = (value.a, value.b) if isinstance(value, arithmetic) else ()
             if any(isinstance(side, self._loads) and side.source.same_as(store.buffer) for side in sides):
@@ -111,18 +130,45 @@ class _Wrapping:
         from tvm import tirx
 
         dtype = str(written.ty.dtype)
-        wider = self._wider.get(dtype)
-        if wider is None or written in self._left or not self._reads(written) or self._fits(written, dtype):
+        if dtype not in _INTEGERS or written in self._left or not self._reads(written) or self._fits(written, dtype):
             return written
-        if isinstance(written, tirx.Sub):  # which may be negative
-            wider = wider.removeprefix("u")
-        sides = (tirx.Cast(wider, side) for side in (written.a, written.b))
-        value = type(written)(*sides)
-        if not self._is_llvm or not isinstance(written, tirx.Mul):
-            return tirx.Cast(dtype, value)
-        # Of a product TVM knows divisors, also behind a conversion: `x * 6 % 3` would be 0.
-        other = dtype.removeprefix("u") if dtype.startswith("u") else f"u{dtype}"
-        return tirx.call_intrin(dtype, "tirx.reinterpret", tirx.Cast(other, value))
+        wider = self._wider.get(dtype, dtype)
+        if isinstance(written, tirx.Sub) and wider.removeprefix("u") != dtype.removeprefix("u"):
+            wider = wider.removeprefix("u")  # the difference may be negative
+        return self._unknown(written if wider == dtype else _computed_in(wider, written))
+
+    def converted(self, written: Expr) -> Expr:
+        """Make a conversion of integers keep the lower bits.
+
+        Args:
+            written: a conversion.
+
+        Returns:
+            An expression; what is written if the value fits, or is no data.
+        """
+        dtype, before = str(written.ty.dtype), str(written.value.ty.dtype)
+        is_exact = dtype not in _INTEGERS or before not in _INTEGERS or self._fits(written.value, dtype)
+        return written if is_exact or written in self._left or not self._reads(written) else self._unknown(written)
+
+    def shortened(self, written: Expr) -> Expr:
+        """Cut off what C makes of bits, which are more than the operand has: `~x` of 8 bits is negative.
+
+        Args:
+            written: a shift to the left, or a complement.
+
+        Returns:
+            An expression; what is written if it has no other bits, or is no data.
+        """
+        dtype = str(written.ty.dtype)
+        if self._is_llvm or dtype not in ("uint8", "uint16") or not self._reads(written):
+            return written
+        return self._unknown(_computed_in(self._wider[dtype], written))
+
+    def _unknown(self, value: Expr) -> Expr:
+        """Return a value of which TVM knows no limits and no divisors, which it knows behind conversions, too."""
+        from tvm import tirx
+
+        return tirx.bitwise_xor(value, tirx.const(0, value.ty.dtype))
 
     def _reads(self, value: Expr) -> bool:
         """Return whether an expression reads a tensor."""
@@ -134,7 +180,25 @@ class _Wrapping:
 
     def _fits(self, value: Expr, dtype: str) -> bool:
         known, limits = self._bounds.const_int_bound(value), np.iinfo(dtype)
-        return int(known.min_value) > int(limits.min) and int(known.max_value) < int(limits.max)
+        low, high = int(known.min_value), int(known.max_value)
+        return max(abs(low), abs(high)) < _INFINITE and int(limits.min) <= low and high <= int(limits.max)
+
+
+def _computed_in(dtype: str, written: Expr) -> Expr:
+    """Return what an operator computes of operands of another type, in the type of the operator's own operands."""
+    from tvm import tirx
+
+    operands = [written.a, written.b] if hasattr(written, "b") else [written.a]
+    return tirx.Cast(written.ty.dtype, type(written)(*(_as_type(operand, dtype) for operand in operands)))
+
+
+def _as_type(value: Expr, dtype: str) -> Expr:
+    """Return an integer in another type, as C converts it: TVM makes no unsigned constant of a negative one."""
+    from tvm import tirx
+
+    if isinstance(value, tirx.IntImm) and dtype.startswith("u"):
+        return tirx.const(int(value.value) % (1 << int(dtype.removeprefix("uint"))), dtype)
+    return tirx.Cast(dtype, value)
 
 
 def _inequality(compared: Expr) -> Expr:
