@@ -165,6 +165,30 @@ def test_results_can_be_converted_to_integers(name):
     np.testing.assert_array_equal(run(function, x, "int32")[sure], wanted.astype("int32")[sure])
 
 
+@pytest.mark.parametrize("inner", ["sinh", "atan"])
+def test_names_between_functions_that_tvm_does_not_vectorize_are_none(inner):
+    """TVM visits what two of these contain twice, and fails at the second definition of a name."""
+    from tvm import tirx
+
+    function = vectorisable(function_of(lambda x: tirx.atan(tirx.exp(getattr(tirx, inner)(x)))))
+    assert "T.Let" not in function.script()
+    x = np.linspace(-3, 3, 1024, dtype="float32")
+    np.testing.assert_allclose(
+        run(function, x), np.arctan(np.exp(getattr(np, inner.replace("atan", "arctan"))(x))), 1e-5
+    )
+
+
+def test_rounding_and_nan_are_vectorized():
+    """TVM divided loops of these into iterations, and failed at the name for the squared value."""
+    text = """g (float[3,37] x) => (float[3,37] y, float[3,37] z) <float k = {0.5}> {
+        r = Round(x) q = Mul(r, r) y = Round(q) n = IsNaN(y) w = Where(n, x, y) e = Exp(w) z = Mul(e, k) }"""
+    module = tt.IRModule.from_onnx(parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'))
+    x = np.resize(np.array([0.5, 1.5, 2.5, np.nan, -3.7, -0.2, 1], "float32"), (3, 37))
+    expected, found = (tt.build(module, target).run({"x": x}) for target in ("numpy", "llvm"))
+    for name, array in found.items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("kind", "dtype"), [("Sinh", "float"), ("Cosh", "float"), ("Sinh", "double")])
 def test_functions_that_tvm_does_not_vectorize_are_fused_with_products(kind, dtype):
     text = f"g ({dtype}[3,6,7] x, {dtype}[7,8] w) => ({dtype}[3,6,8] y) {{ z = MatMul(x, w) y = {kind}(z) }}"

@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tvmtarget.backends.tvm.exact_arithmetic import is_nan
+
 __all__ = ["library_calls", "vectorisable"]
 
 Function: TypeAlias = Any
@@ -49,19 +51,53 @@ def vectorisable(function: Function) -> Function:
     from tvm import ir, tirx
     from tvm_ffi import structural_map
 
-    written = {ir.Op.get(f"tirx.{name}"): write for name, write in _WRITTEN.items()}
     names = {ir.Op.get(f"tirx.{name}"): name for name in _OF_LIBRARY}
+    isnan = ir.Op.get("tirx.isnan")
 
-    def visit(call: Expr) -> Expr:
+    def spelled(call: Expr) -> Expr:
         if call.op in names and str(call.ty) in _SUFFIXES:
             return tirx.call_pure_extern(str(call.ty), names[call.op] + _SUFFIXES[str(call.ty)], *call.args)
+        return is_nan(call.args[0]) if call.op == isnan else call
+
+    function = structural_map(function, (ir.Call, spelled))
+    written = {ir.Op.get(f"tirx.{name}"): write for name, write in _WRITTEN.items()}
+    nested = _in_nested_scalar_calls(function, {*written})
+
+    def expanded(call: Expr) -> Expr:
         write = written.get(call.op)
-        if write is None or str(call.ty) != "float32" or _names(call) > MOST_NAMES:
+        if write is None or str(call.ty) != "float32" or call in nested or _names(call) > MOST_NAMES:
             return call
         result = write(*call.args)
         return call if result is None else result
 
-    return structural_map(function, (ir.Call, visit))
+    return structural_map(function, (ir.Call, expanded))
+
+
+def _in_nested_scalar_calls(function: Function, written: set[Expr]) -> set[Expr]:
+    """Return the calls in those that TVM does not vectorize, and that contain others of that type.
+
+    TVM may visit what two such calls contain twice, and fails at the second definition of a name.
+
+    Args:
+        function: the function.
+        written: the operators that are replaced.
+    """
+    from tvm import ir
+    from tvm_ffi import structural_walk
+
+    def calls_in(value: Any) -> list[Expr]:  # noqa: ANN401
+        found: list[Expr] = []
+        structural_walk(value, (ir.Call, found.append))
+        return found
+
+    def is_scalar(call: Expr) -> bool:
+        return call.op not in written and not (isinstance(call.op, ir.Op) and call.op.get_attr("TVectorizable"))
+
+    scalar = {call for call in calls_in(function.body) if is_scalar(call)}
+    if len(scalar) < 2:
+        return set()
+    inside = [calls_in(list(call.args)) for call in scalar]
+    return {call for calls in inside if not scalar.isdisjoint(calls) for call in calls}
 
 
 def library_calls(statement: Statement) -> int:
