@@ -64,6 +64,16 @@ def test_an_empty_image_is_padded_by_a_constant_only():
             program.run({"x": image(2, 3, 0, 7), "pads": pads})
 
 
+def test_an_axis_that_is_not_padded_may_be_empty():
+    """It needs an element only where one is repeated."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[b,2,5] x) => (float[b,2,9] y)
+        <int64[6] pads = {0, 0, 1, 0, 0, 3}> { y = Pad<mode = "reflect">(x, pads) }"""
+    program = tt.build(parser.parse_model(text), "llvm")
+    for count in (0, 2):
+        x = image(count, 2, 5)
+        np.testing.assert_array_equal(program.run({"x": x})["y"], np.pad(x, ((0, 0), (0, 0), (1, 3)), "reflect"))
+
+
 @pytest.mark.parametrize("opset", [18, 19])
 @pytest.mark.parametrize(("shape", "target"), [("n, 4", "llvm"), ("3, 4", "llvm"), ("3, 4", "openvino")])
 def test_pads_around_the_end_are_constant(opset, shape, target):

@@ -125,6 +125,14 @@ def test_grids_are_sampled_by_the_modes_of_version_16(mode):
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("images", "places"), [(0, 3), (2, 0)])
+def test_no_images_and_no_places_are_sampled(images, places):
+    text = """<ir_version: 10, opset_import: ["": 20]>
+        g (float[n,2,4,4] x, float[n,p,3,2] at) => (float[n,2,p,3] y) { y = GridSample(x, at) }"""
+    x, at = np.ones((images, 2, 4, 4), "float32"), np.zeros((images, places, 3, 2), "float32")
+    assert tt.build(parser.parse_model(text), "numpy").run({"x": x, "at": at})["y"].shape == (images, 2, places, 3)
+
+
 def test_cubic_samples_near_a_border_are_refused():
     grid = np.zeros((1, 3, 3, 2), "float32")
     node = helper.make_node("GridSample", ["x", "g"], ["y"], name="sample", mode="bicubic", padding_mode="border")

@@ -263,11 +263,17 @@ class GatherElements(OpRun):  # type: ignore[misc]
 
 
 class GridSample(ReferenceGridSample):  # type: ignore[misc]
-    """Grid sampling, whose modes the evaluator knows only by the names that they have since version 20 (onnx 1.23)."""
+    """Grid sampling, also of no images and at no places, by modes of all versions.
+
+    The evaluator (onnx 1.23) knows the names that modes have since version 20, and returns no tuple of nothing.
+    """
 
     def _run(self, x: Array, grid: Array, mode: str = "linear", **attributes: object) -> tuple[Array]:
         if len(x) != len(grid):
             raise ValueError(f"a batch of {len(x)} images and a grid of {len(grid)} do not fit")
+        nothing = np.empty((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
+        if not nothing.size:
+            return (nothing,)
         name = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
         result: tuple[Array] = super()._run(x, grid, mode=name, **attributes)
         return result

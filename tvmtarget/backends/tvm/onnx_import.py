@@ -667,10 +667,12 @@ class _SymbolicImport(FittingOperands):
             return None
         given = given or self.read_sizes(builder, inputs[1], least=-LARGEST_SIZE)
         axes = self.known(names[3]) if names[3] else [self.number(at) for at in range(rank)]
-        places = [(self.value(axis) or 0) % rank for axis in axes or []]
+        every = zip(axes or [], given[: len(axes or [])], given[len(axes or []) :], strict=True)
+        padding = [each for each in every if self.value(each[1]) != 0 or self.value(each[2]) != 0]
+        places = [(self.value(axis) or 0) % rank for axis, _, _ in padding]
+        before, after = [first for _, first, _ in padding], [last for _, _, last in padding]
         if mode != "constant":  # which has no elements to repeat in an empty tensor
             data = self._at_least(builder, data, dict.fromkeys(places, 1))
-        before, after = given[: len(places)], given[len(places) :]
         sizes = self.shape(data)
         for at, first, last in zip(places, before, after, strict=True):
             sizes[at] = self.simple(self.most(sizes[at] + first + last, self.number(0)))
