@@ -101,6 +101,27 @@ def test_the_python_of_the_readme_and_of_the_compile_cache_runs(tmp_path, monkey
     assert names["logits"].shape == (450, 10)
 
 
+def headings(page):
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda page: page.name
+)
+def test_links_lead_to_pages_and_headings_that_exist(page):
+    prose = re.sub(
+        r"^```.*?^```|^    .*?$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    links = [link.partition("#")[::2] for link in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in link]
+    assert not [name for name in re.findall(r"\bdocs/[\w-]+\.md", prose) if not (ROOT / name).exists()]
+    for path, heading in links:
+        linked = page.parent / path if path else page
+        assert linked.exists(), path
+        assert not heading or heading in headings(linked), f"{path}#{heading}"
+
+
 def test_the_page_on_graphs():
     failed, tried = doctest.testfile(str(ROOT / "docs" / "graphs.md"), module_relative=False)
     assert tried
