@@ -273,6 +273,11 @@ def test_arrays_of_objects_are_rejected():
         read_arrays(stream, "x")
 
 
+def test_a_file_that_is_no_array_is_rejected():
+    with pytest.raises(FileError, match=r"^x is damaged, or something else: 'manifest\.json' is no array$"):
+        read_arrays(zipped([("manifest.json", b"{}")]), "x")
+
+
 def test_two_arrays_of_one_name_are_rejected():
     with pytest.raises(FileError, match="array 'a' is given twice"):
         read_arrays(zipped([("a.npy", npy(np.arange(2))), ("a", npy(np.arange(3)))]), "x")

@@ -589,6 +589,9 @@ def read_arrays(stream: BinaryIO, what: str) -> dict[str, np.ndarray[Any, Any]]:
                 raise FileError(f"{place} is given twice", member=name)
             try:
                 with archive.open(info) as head:
+                    if head.read(len(npy.MAGIC_PREFIX)) != npy.MAGIC_PREFIX:
+                        raise FileError(f"{what} is damaged, or something else: {name!r} is no array", member=name)
+                    head.seek(0)
                     version = npy.read_magic(head)
                     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
                     if read is None:
