@@ -318,7 +318,7 @@ class _Scanner(Cursor):
         except TextError as error:
             self.fail(error.problems[0])
         except RecursionError:
-            self.fail("expected JSON, and not nested so deep")
+            self.fail("JSON is nested too deep")
         except ValueError:
             self.fail("expected JSON with numbers of at most 4300 digits")
         return value
