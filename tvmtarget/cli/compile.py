@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError
+from tvmtarget.cli.options import AllowInterpreter, Jobs, Model, NoCache, UsageError, check_folders
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.run import pop_labels, read_npz
 from tvmtarget.cli.targets import TargetEdits, TargetText, read_target
@@ -64,6 +64,7 @@ def compile_model(
 
     if export_system and export is None:
         raise UsageError("--export-system has no effect without --export; add --export PATH")
+    check_folders(output)
     tree = read_target(target, edits, context.args)
     exe = options.build(model, tree, allow_interpreter=allow_interpreter, cache=not no_cache, jobs=jobs, quiet=False)
     if self_test or self_test_input is not None:

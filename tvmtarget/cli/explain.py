@@ -12,7 +12,7 @@ import typer
 
 from tvmtarget.artifact import is_artifact
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import Json, UsageError, print_json, split_rules
+from tvmtarget.cli.options import Json, UsageError, check_folders, print_json, split_rules
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, BackendError, TvmTargetError
@@ -200,6 +200,7 @@ def explain(
     With --log and without --costs, the placement that was measured fastest is used, as a build uses it, and the
     matching records of the log are listed. A saved plan is reported as it is.
     """
+    check_folders(files.save, files.save_costs, files.mark)
     with options.opened_log() as log:
         if is_artifact(model):
             plan = _load_plan(model, is_changed=bool(target or edits or context.args or options.given))

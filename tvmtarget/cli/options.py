@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from tvmtarget.errors import TextError, TvmTargetError, raise_all
+from tvmtarget.errors import ArtifactError, TextError, TvmTargetError, raise_all
 
 if TYPE_CHECKING:
     from tvmtarget.target.constraints.constraint import Constraint
@@ -27,6 +27,7 @@ __all__ = [
     "NoCache",
     "UsageError",
     "Where",
+    "check_folders",
     "print_json",
     "read_where",
     "split_rules",
@@ -116,6 +117,22 @@ Insecure: TypeAlias = Annotated[
     bool, typer.Option("--insecure", help="Accept a scheduler without TLS: anyone who reaches it may run code as you.")
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Check that files can be written where they are wanted, before work whose results would be lost.
+
+    Args:
+        paths: the files; None for an option that is not given.
+
+    Raises:
+        ArtifactError: the folders of files do not exist; the error lists all of them.
+    """
+    absent = [path for path in paths if path is not None and not path.parent.is_dir()]
+    raise_all(
+        ArtifactError,
+        [f"{str(path)!r} cannot be written: there is no directory {str(path.parent)!r}" for path in absent],
+    )
 
 
 def read_where(rules: Sequence[str] | None) -> dict[str, Constraint]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tvmtarget.cli.option_groups import with_option_groups
-from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, UsageError, print_json
+from tvmtarget.cli.options import AllowInterpreter, Insecure, Jobs, Json, NoCache, UsageError, check_folders, print_json
 from tvmtarget.cli.plans import PlanOptions
 from tvmtarget.cli.targets import OptionalTarget, TargetEdits, read_target
 from tvmtarget.errors import ArtifactError, FileError, RunError
@@ -238,6 +238,7 @@ def run(
     from tvmtarget.artifact import is_artifact
 
     comparing.reject_misuse(has_inputs=inputs is not None)
+    check_folders(output)
     arrays = {} if inputs is None else read_npz(inputs)
     if is_artifact(program):
         needs_model = bool(target is not None or edits or context.args or options.given or comparing.check)
