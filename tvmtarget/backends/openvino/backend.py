@@ -203,30 +203,10 @@ class _Program(Compiled):
         import openvino as ov  # it is there, and each run looks it up
 
         arrays = [self._checked(name, array) for name, array in zip(self._names, inputs, strict=True)]
-        shapes = [array.shape for array in arrays]
-        sizes = self._sizes_of(shapes)
-        for at, axis, dim, node in self._not_empty:
-            if not shapes[at][axis]:
-                nothing = self._results_of_nothing(sizes)
-                if nothing is not None:
-                    return nothing
-                raise RunError(
-                    f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
-                    "of no elements as ONNX defines it; place its operations on another site"
-                )
-        if self._sizes is not None and (problem := self._sizes.problem(shapes)):
-            raise RunError(f"{problem} ({self._place})")
-        for dim, scale, node in self._scaled:
-            size = size_of(dim, sizes)
-            if size is not None and rounded_up(np.array([size]), scale).size:
-                raise RunError(
-                    f"{dim} of {self._place} is {size}, and OpenVINO rounds {size} * {scale!s} up in {node}; place its "
-                    "operations on another site"
-                )
-        for check, constant in self._known_indices:
-            check.require_within(constant, sizes)
-        for check, given in self._checks_before:
-            check.require_within(arrays[given], sizes)
+        sizes = self._sizes_of([array.shape for array in arrays])
+        if (empty := self._results_of_empty_inputs(arrays, sizes)) is not None:
+            return empty
+        self._check_before(arrays, sizes)
         with self._lock:
             if self._compiled is None:
                 self._compiled = self._compile_model()
@@ -259,6 +239,34 @@ class _Program(Compiled):
                 if self._compiled is compiled:
                     self._idle.append(request)
         return results
+
+    def _results_of_empty_inputs(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Sequence[Array] | None:
+        """Return the results of inputs with no elements, where OpenVINO computes others than ONNX; None elsewhere."""
+        for at, axis, dim, node in self._not_empty:
+            if not arrays[at].shape[axis]:
+                if (results := self._results_of_nothing(sizes)) is not None:
+                    return results
+                raise RunError(
+                    f"{dim} of input {self._names[at]!r} of {self._place} is 0, and OpenVINO does not compute {node} "
+                    "of no elements as ONNX defines it; place its operations on another site"
+                )
+        return None
+
+    def _check_before(self, arrays: Sequence[Array], sizes: Mapping[str, int]) -> None:
+        """Raise a RunError for sizes and indices with which OpenVINO would compute something else than ONNX."""
+        if self._sizes is not None and (problem := self._sizes.problem([array.shape for array in arrays])):
+            raise RunError(f"{problem} ({self._place})")
+        for dim, scale, node in self._scaled:
+            size = size_of(dim, sizes)
+            if size is not None and rounded_up(np.array([size]), scale).size:
+                raise RunError(
+                    f"{dim} of {self._place} is {size}, and OpenVINO rounds {size} * {scale!s} up in {node}; place its "
+                    "operations on another site"
+                )
+        for check, constant in self._known_indices:
+            check.require_within(constant, sizes)
+        for check, given in self._checks_before:
+            check.require_within(arrays[given], sizes)
 
     def _sizes_of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """Return the sizes of the symbolic dimensions of the inputs."""

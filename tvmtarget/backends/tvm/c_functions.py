@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -528,7 +528,6 @@ def _with_pointers(
 
     tvm = import_tvm()
     ir, tirx = tvm.ir, tvm.tirx
-    data = ir.Op.get("tirx.buffer_data")
     pointers: dict[Any, Any] = {}
     workspaces: list[Tensor] = []
 
@@ -547,6 +546,40 @@ def _with_pointers(
             return stmt
         workspaces.append(_tensor_of(stmt.buffer))
         return tirx.DeclBuffer(stmt.buffer, data=pointer(stmt.buffer))
+
+    params, count, symbol = list(part.params), part.count, part.symbol
+    declared = [tirx.DeclBuffer(buffer, data=pointer(buffer)) for buffer in params]
+    changes = [(tirx.AllocBuffer, allocated), *_without_runtime(form, pointers)]
+    body = part.body
+    if form == "c":
+        body = structural_map(body, [((tirx.Max, tirx.Min), _compared)])
+        changes.append((tirx.FloatImm, _exact))
+    body = structural_map(body, changes)
+    if registers:
+        body = structural_map(body, [(ir.Var, lambda variable: registers.get(variable, variable))])
+    # Tensors begin at their pointers; TVM leaves this open for arguments of packed functions.
+    offsets = [buffer.elem_offset for buffer in params]
+    starts = {offset: tirx.const(0, offset.ty.dtype) for offset in offsets if isinstance(offset, tirx.Var)}
+    if starts:
+        declared, body = structural_map([declared, body], [(ir.Var, lambda variable: starts.get(variable, variable))])
+    body = tirx.SeqStmt([*declared, body, tirx.Return(tirx.IntImm("int32", 0))])
+    tensors = [_tensor_of(one) for one in params]
+    kernel = Kernel(symbol, tuple(tensors[:count]), tuple(tensors[count:]), tuple(workspaces))
+    attributes = {"global_symbol": symbol, "target": target, "calling_conv": 0, "tirx.noalias": True}
+    given = list(pointers.values())
+    return tirx.PrimFunc(given, body, ir.PrimType("int32"), ir.make_node("ir.DictAttrs", **attributes)), kernel
+
+
+def _without_runtime(form: CodeForm, pointers: Mapping[Any, Any]) -> list[tuple[type, Callable[[Any], Any]]]:
+    """Return changes of a body, after which it takes pointers and calls no runtime of TVM.
+
+    Args:
+        form: the kind of code.
+        pointers: the pointer of each buffer that has one; those of buffers that the body allocates are added meanwhile.
+    """
+    tvm = import_tvm()
+    ir, tirx = tvm.ir, tvm.tirx
+    data = ir.Op.get("tirx.buffer_data")
 
     def called(expr: Expr) -> Expr:
         if expr.op == data:
@@ -570,27 +603,7 @@ def _with_pointers(
             return stmt
         return tirx.For(stmt.loop_var, stmt.min, stmt.extent, tirx.ForKind.SERIAL, stmt.body, step=stmt.step)
 
-    params, count, symbol = list(part.params), part.count, part.symbol
-    declared = [tirx.DeclBuffer(buffer, data=pointer(buffer)) for buffer in params]
-    changes = [(tirx.AllocBuffer, allocated), (ir.Call, called), (tirx.For, serial), (tirx.AssertStmt, asserted)]
-    body = part.body
-    if form == "c":
-        body = structural_map(body, [((tirx.Max, tirx.Min), _compared)])
-        changes.append((tirx.FloatImm, _exact))
-    body = structural_map(body, changes)
-    if registers:
-        body = structural_map(body, [(ir.Var, lambda variable: registers.get(variable, variable))])
-    # Tensors begin at their pointers; TVM leaves this open for arguments of packed functions.
-    offsets = [buffer.elem_offset for buffer in params]
-    starts = {offset: tirx.const(0, offset.ty.dtype) for offset in offsets if isinstance(offset, tirx.Var)}
-    if starts:
-        declared, body = structural_map([declared, body], [(ir.Var, lambda variable: starts.get(variable, variable))])
-    body = tirx.SeqStmt([*declared, body, tirx.Return(tirx.IntImm("int32", 0))])
-    tensors = [_tensor_of(one) for one in params]
-    kernel = Kernel(symbol, tuple(tensors[:count]), tuple(tensors[count:]), tuple(workspaces))
-    attributes = {"global_symbol": symbol, "target": target, "calling_conv": 0, "tirx.noalias": True}
-    given = list(pointers.values())
-    return tirx.PrimFunc(given, body, ir.PrimType("int32"), ir.make_node("ir.DictAttrs", **attributes)), kernel
+    return [(ir.Call, called), (tirx.For, serial), (tirx.AssertStmt, asserted)]
 
 
 def _elements(buffer: Any) -> int:  # noqa: ANN401

@@ -78,36 +78,13 @@ def _divided(loop: Loop, own: Sequence[Variable]) -> tuple[list[Loop], list[Vari
         loop: a loop over tiles.
         own: the buffers that are used in it only.
     """
-    from tvm import ir, sym, tirx
+    from tvm import ir, tirx
     from tvm.s_tir import SBlockRealize
-    from tvm_ffi import structural_map, structural_walk
+    from tvm_ffi import structural_map
 
     tile, rows = loop.loop_var, int(loop.annotations[TILE_ROWS])
-    dtype, bounds = str(tile.ty.dtype), sym.Analyzer()
-    defined, realized = [tile], list[Stmt]()  # the block of the reduction comes first, and all others have its rows
-
-    def enter(inner: Loop) -> None:
-        bounds.bind(inner.loop_var, ir.Range.from_min_extent(inner.min, inner.extent))
-        defined.append(inner.loop_var)
-
-    structural_walk(loop.body, [(tirx.For, enter), (SBlockRealize, realized.append)], order="pre")
-    counts: list[Expr] = []
-    in_tile, others = set[Variable](), set[Variable]()
-    for each in realized:
-        defined += (axis.var for axis in each.block.iter_vars)
-        for axis, value in zip(each.block.iter_vars, each.iter_values, strict=True):
-            if not _uses(value, tile):
-                others.update(tirx.analysis.undefined_vars(value))
-                continue
-            within = bounds.simplify(value - tile * tirx.const(rows, dtype))
-            bound = bounds.const_int_bound(within)
-            if _uses(within, tile) or (bound.min_value, bound.max_value) != (0, rows - 1):
-                raise ValueError(f"{value} is no number of a row in tiles of {rows}")
-            counts.append(axis.dom.extent)
-            in_tile.update(tirx.analysis.undefined_vars(within))
-    if not counts or in_tile & others:
-        raise ValueError(f"loops in tiles of {rows} rows run over other axes, too")
-    count = counts[0]
+    dtype = str(tile.ty.dtype)
+    count, in_tile, defined = _rows_of_tiles(loop)
     whole_tiles = tirx.floordiv(count, tirx.const(rows, dtype))
     first = whole_tiles * tirx.const(rows, dtype)
     rest = {variable: ir.Var(f"{variable.name}_rest", variable.ty) for variable in defined}
@@ -142,6 +119,40 @@ def _divided(loop: Loop, own: Sequence[Variable]) -> tuple[list[Loop], list[Vari
         tirx.For(rest[tile], loop.min, count - first, loop.kind, single),
     ]
     return parts, [*whole_buffers.values(), *rest_buffers.values()]
+
+
+def _rows_of_tiles(loop: Loop) -> tuple[Expr, set[Variable], list[Variable]]:
+    """Return how many rows a loop over tiles has, the variables that count them in a tile, and all that it defines."""
+    from tvm import ir, sym, tirx
+    from tvm.s_tir import SBlockRealize
+    from tvm_ffi import structural_walk
+
+    tile, rows = loop.loop_var, int(loop.annotations[TILE_ROWS])
+    bounds = sym.Analyzer()
+    defined, realized = [tile], list[Stmt]()  # the block of the reduction comes first, and all others have its rows
+
+    def enter(inner: Loop) -> None:
+        bounds.bind(inner.loop_var, ir.Range.from_min_extent(inner.min, inner.extent))
+        defined.append(inner.loop_var)
+
+    structural_walk(loop.body, [(tirx.For, enter), (SBlockRealize, realized.append)], order="pre")
+    counts: list[Expr] = []
+    in_tile, others = set[Variable](), set[Variable]()
+    for each in realized:
+        defined += (axis.var for axis in each.block.iter_vars)
+        for axis, value in zip(each.block.iter_vars, each.iter_values, strict=True):
+            if not _uses(value, tile):
+                others.update(tirx.analysis.undefined_vars(value))
+                continue
+            within = bounds.simplify(value - tile * tirx.const(rows, str(tile.ty.dtype)))
+            bound = bounds.const_int_bound(within)
+            if _uses(within, tile) or (bound.min_value, bound.max_value) != (0, rows - 1):
+                raise ValueError(f"{value} is no number of a row in tiles of {rows}")
+            counts.append(axis.dom.extent)
+            in_tile.update(tirx.analysis.undefined_vars(within))
+    if not counts or in_tile & others:
+        raise ValueError(f"loops in tiles of {rows} rows run over other axes, too")
+    return counts[0], in_tile, defined
 
 
 def _conjuncts(check: Expr) -> Iterator[Expr]:
