@@ -78,6 +78,14 @@ def test_a_run_may_detect_nothing():
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, strict=True)
 
 
+@pytest.mark.filterwarnings("error::tvmtarget.errors.TvmTargetWarning")
+def test_constants_of_float16_may_be_infinite():
+    program = helper.make_node("Attention", ["x", "x", "x"], ["y"], is_causal=1)  # -inf is what later keys have
+    x = np.random.default_rng(0).standard_normal((1, 1, 3, 4)).astype("float16")
+    built = tt.build(model([program], {"x": ("float16", x.shape)}, {"y": ("float16", None)}, opset=23), "openvino")
+    np.testing.assert_allclose(built.run({"x": x})["y"][0, 0, 0], x[0, 0, 0], rtol=1e-2)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
 def test_results_keep_their_type_and_shape(dtype, shape):

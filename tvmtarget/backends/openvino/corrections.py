@@ -417,7 +417,7 @@ def _replace_by_values(ov: Any, readers: _Readers) -> None:  # noqa: ANN401
     precision = {"INFERENCE_PRECISION_HINT": ov.Type.f32}
     request = core().compile_model(ov.Model(outputs, []).clone(), "CPU", precision).create_infer_request()
     run_to_end(request)
-    for output, ones, tensor in zip(outputs, readers.values(), request.output_tensors, strict=True):
-        computed = ov.opset1.constant(tensor.data, output.get_element_type()).output(0)
+    for ones, tensor in zip(readers.values(), request.output_tensors, strict=True):
+        computed = ov.op.Constant(tensor).output(0)  # from numbers in a list, OpenVINO makes no infinity of float16
         for one in ones:
             one.replace_source_output(computed)
