@@ -120,7 +120,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def check_folders(*paths: Path | None) -> None:
-    """Check that files can be written where they are wanted, before work whose results would be lost.
+    """Check that the folders of files to write exist, before work whose results would be lost.
 
     Args:
         paths: the files; None for an option that is not given.

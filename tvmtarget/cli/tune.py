@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,62 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options that say what is tuned, for how long, and where candidates are measured."""
+
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", "-n", min=1, help="The most candidates to measure.", show_default=False),
+    ] = None
+    seconds: Annotated[
+        float | None,
+        typer.Option("--seconds", "-s", min=0, help="The time limit for the whole command.", show_default=False),
+    ] = None
+    level: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--level",
+            help="What to tune: kernel, executor or placement; all by default. May be repeated.",
+            show_default=False,
+        ),
+    ] = None
+    space: Annotated[str, typer.Option("--space", help="The candidates of kernels: auto, own or metaschedule.")] = (
+        "auto"
+    )
+    seed: Annotated[int, typer.Option("--seed", help="The seed of the search; equal seeds search equally.")] = 0
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers", help="Measure on the workers of a Dask scheduler: tls://HOST:PORT.", show_default=False
+        ),
+    ] = None
+    insecure: Insecure = False
+
+    def reject_misuse(self, partition: PartitionArguments) -> None:
+        """Check that the options have an effect together and with those of partitioning.
+
+        Args:
+            partition: the options of partitioning.
+
+        Raises:
+            UsageError: one has no effect, or is none of the words that it may be.
+        """
+        from tvmtarget.autotune.search.tuning import LEVELS, SPACES
+
+        for each in self.level or ():
+            known_word("--level", each, LEVELS, UsageError)
+        known_word("--space", self.space, SPACES, UsageError)
+        if self.insecure and self.workers is None:
+            raise UsageError("--insecure needs --workers")
+        if partition.objective == "throughput":
+            raise UsageError("--objective throughput is not what tuning measures, which is latency; omit it")
+        if partition.costs is not None and self.level and "placement" not in self.level:
+            raise UsageError("--costs needs --level placement; kernels and settings are measured without costs")
+        if self.space != "auto" and self.level and "kernel" not in self.level:
+            raise UsageError(f"--space {self.space} needs --level kernel; other levels measure no kernels")
+
+
 @with_option_groups
 def tune(
     context: typer.Context,
@@ -34,33 +91,7 @@ def tune(
         str,
         typer.Option("--log", help="The tuning log to write: a .db file, or a URL.", show_default=False),
     ],
-    trials: Annotated[
-        int | None,
-        typer.Option("--trials", "-n", min=1, help="The most candidates to measure.", show_default=False),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", "-s", min=0, help="The time limit for the whole command.", show_default=False),
-    ] = None,
-    level: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--level",
-            help="What to tune: kernel, executor or placement; all by default. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    space: Annotated[
-        str, typer.Option("--space", help="The candidates of kernels: auto, own or metaschedule.")
-    ] = "auto",
-    seed: Annotated[int, typer.Option("--seed", help="The seed of the search; equal seeds search equally.")] = 0,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "--workers", help="Measure on the workers of a Dask scheduler: tls://HOST:PORT.", show_default=False
-        ),
-    ] = None,
-    insecure: Insecure = False,
+    search: SearchOptions,
     allow_interpreter: AllowInterpreter = False,
     as_json: Json = False,
 ) -> None:
@@ -71,25 +102,15 @@ def tune(
     """
     begin = time.monotonic()  # --seconds includes the imports below, which take seconds on a busy machine
     from tvmtarget.autotune.search.result import TuneInterrupted, TuneStoppedError
-    from tvmtarget.autotune.search.tuning import LEVELS, SPACES
+    from tvmtarget.autotune.search.tuning import LEVELS
     from tvmtarget.autotune.search.tuning import tune as tune_module
     from tvmtarget.building.tuned_schedules import opened_log
     from tvmtarget.cli.graceful_shutdown import StopRequested, graceful_shutdown
     from tvmtarget.cli.log import reject_memory
     from tvmtarget.cli.progress import tune_progress
 
-    for each in level or ():
-        known_word("--level", each, LEVELS, UsageError)
-    known_word("--space", space, SPACES, UsageError)
+    search.reject_misuse(partition)
     reject_memory(log)
-    if insecure and workers is None:
-        raise UsageError("--insecure needs --workers")
-    if partition.objective == "throughput":
-        raise UsageError("--objective throughput is not what tuning measures, which is latency; omit it")
-    if partition.costs is not None and level and "placement" not in level:
-        raise UsageError("--costs needs --level placement; kernels and settings are measured without costs")
-    if space != "auto" and level and "kernel" not in level:
-        raise UsageError(f"--space {space} needs --level kernel; other levels measure no kernels")
     with graceful_shutdown():
         try:
             rules, options = partition.rules, partition.options()
@@ -98,22 +119,22 @@ def tune(
             # Only measured rates are kept, so that a command that fails before it measures leaves no empty log.
             with opened_log(log) if partition.costs == MEASURED else nullcontext() as kept:
                 costs = partition.read_costs(module, tree, allow_interpreter=allow_interpreter, log=kept)
-            with tune_progress(quiet=as_json, seconds=seconds) as report:
+            with tune_progress(quiet=as_json, seconds=search.seconds) as report:
                 result = tune_module(
                     module,
                     tree,
                     log=log,
-                    trials=trials,
-                    seconds=None if seconds is None else max(0.0, seconds - (time.monotonic() - begin)),
-                    levels=tuple(level or LEVELS),
-                    space=space,
-                    seed=seed,
+                    trials=search.trials,
+                    seconds=None if search.seconds is None else max(0.0, search.seconds - (time.monotonic() - begin)),
+                    levels=tuple(search.level or LEVELS),
+                    space=search.space,
+                    seed=search.seed,
                     where=rules,
                     options=options,
                     costs=costs,
                     allow_interpreter=allow_interpreter,
-                    workers=workers,
-                    insecure=insecure,
+                    workers=search.workers,
+                    insecure=search.insecure,
                     progress=report,
                 )
             _print_result(result, as_json=as_json)
