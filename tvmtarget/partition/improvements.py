@@ -111,13 +111,7 @@ def improved_bodies(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
     estimates, program = plan.estimates, plan.program
     if estimates is None or plan.prediction is None or not program.bodies or len(program.body) > MAX_MOVED:
         return plan
-    by_cost = CachedChooser.of(plan.feasibility, estimates)
-
-    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
-        for sites in _promising_sites(plan, estimates):
-            yield _planned(plan, PinnedChooser(sites, program.body, by_cost, estimates), coupled)
-
-    return _climbed(plan, moved, MAX_BODY_MOVES)
+    return _with_moves(plan, coupled, lambda plan: _promising_sites(plan, estimates), MAX_BODY_MOVES)
 
 
 def improved_stream(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
@@ -132,16 +126,9 @@ def improved_stream(plan: Decomposition, coupled: CoupledOps) -> Decomposition:
     Returns:
         The best plan found.
     """
-    estimates = plan.estimates
-    if estimates is None or plan.throughput is None or not _is_nested(plan) or len(plan.program.body) > MAX_STREAMED:
+    if plan.throughput is None or not _is_nested(plan) or len(plan.program.body) > MAX_STREAMED:
         return plan
-    by_cost = CachedChooser.of(plan.feasibility, estimates)
-
-    def moved(plan: Decomposition) -> Iterator[Decomposition | None]:
-        for sites in _moved_sites(plan):
-            yield _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
-
-    return _climbed(plan, moved, MAX_STREAM_MOVES)
+    return _with_moves(plan, coupled, _sites_of_moves, MAX_STREAM_MOVES)
 
 
 def improved_colocation(
@@ -355,6 +342,25 @@ def _climbed(
     return plan
 
 
+def _with_moves(
+    plan: Decomposition,
+    coupled: CoupledOps,
+    sites_of_moves: Callable[[Decomposition], Iterator[Mapping[str, str]]],
+    most: int,
+) -> Decomposition:
+    """Move operations to other sites, those of a plan with one move each, while the plan becomes better."""
+    estimates = plan.estimates
+    if estimates is None:
+        return plan
+    by_cost = CachedChooser.of(plan.feasibility, estimates)
+
+    def near(plan: Decomposition) -> Iterator[Decomposition | None]:
+        for sites in sites_of_moves(plan):
+            yield _planned(plan, PinnedChooser(sites, plan.program.body, by_cost, estimates), coupled)
+
+    return _climbed(plan, near, most)
+
+
 def _is_better(other: Decomposition, plan: Decomposition) -> bool:
     return other.is_no_worse_than(plan) and other.rank < plan.rank
 
@@ -430,7 +436,7 @@ def _copies_around(plan: Decomposition, estimates: Estimates, sites: Mapping[str
     return total
 
 
-def _moved_sites(plan: Decomposition) -> Iterator[Mapping[str, str]]:
+def _sites_of_moves(plan: Decomposition) -> Iterator[Mapping[str, str]]:
     """Yield the sites of a plan with one subgraph, then one operation, on each other leaf that supports it."""
     sites, names = plan.sites(), [call.source for call in plan.program.body]
     for calls in dict.fromkeys(
