@@ -2,6 +2,7 @@
 
 import json
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -148,6 +149,12 @@ def test_a_full_disk_is_an_error_before_llvm_ends_the_process(small_disk, monkey
         with pytest.raises(BackendError, match="has 1 MiB left, and object files need 32 MiB"):
             tt.build(model, target, cache=False)
     assert not [*small_disk.iterdir()]
+
+
+def test_a_small_limit_of_files_is_an_error_before_llvm_ends_the_process(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 20, resource.RLIM_INFINITY))
+    with pytest.raises(BackendError, match="at most 1 MiB, and object files need 32 MiB; raise the limit by ulimit -f"):
+        tt.build(small(helper.make_node("Neg", ["x"], ["y"])), "llvm", cache=False)
 
 
 @pytest.mark.parametrize("target", ["c", "llvm(executor=aot,runtime=cpp)"])

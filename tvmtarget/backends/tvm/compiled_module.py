@@ -18,6 +18,7 @@ import math
 import os
 import platform
 import re
+import resource
 import shutil
 import sys
 import tempfile
@@ -652,8 +653,14 @@ def object_folder() -> Iterator[Path]:
         The path of the folder.
 
     Raises:
-        BackendError: the disk has almost no space.
+        BackendError: the disk has almost no space, or files of this process may not be so large.
     """
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if largest != resource.RLIM_INFINITY and largest < _OBJECT_SPACE:
+        raise BackendError(
+            f"files of this process have at most {bytes_text(largest)}, and object files need "
+            f"{bytes_text(_OBJECT_SPACE)}; raise the limit by ulimit -f"
+        )
     place = Path(tempfile.gettempdir())
     free = shutil.disk_usage(place).free
     if free < _OBJECT_SPACE:
