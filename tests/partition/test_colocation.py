@@ -381,7 +381,7 @@ def test_groups_and_limits_are_in_the_file_of_a_plan(tmp_path):
         ({"max_subgraphs": 3}, "max_subgraphs is numbers by site, such as {'npu': 4}, not 3"),
         ({"where": "@a"}, "where is constraints by name, such as .*, not '@a'"),
         ({"where": {"fc1": 3, "fc2": ""}}, r"not 3 \(in where 'fc1'\)\n.* the text is empty; .* \(in where 'fc2'\)"),
-        ({"where": {1: "@a"}}, "where speaks of ops by name, glob or 'op:KIND', not by 1"),
+        ({"where": {1: "@a"}}, "where names ops by name, glob or 'op:KIND', not by 1"),
     ],
 )
 def test_invalid_options_are_reported(options, problem):

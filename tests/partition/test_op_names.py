@@ -55,9 +55,10 @@ def test_a_group_is_rejected_exactly_if_an_operation_lies_on_a_path_between_two_
         with_atomic_groups(program, (tuple(names),), (), ())
         return
     listed = ", ".join(repr(program.body[one].source) for one in between[:4])
+    verb = "lies" if len(between) == 1 else "lie" if len(between) <= 4 else f"and {len(between) - 4} more lie"
     with pytest.raises(InfeasibleError) as error:
         with_atomic_groups(program, (tuple(names),), (), ())
-    assert f"but {listed} lies between" in str(error.value)
+    assert f"but {listed} {verb} between" in str(error.value)
 
 
 def test_an_operation_is_in_the_group_of_all_that_it_shares_a_site_with():

@@ -57,6 +57,8 @@ def test_options_that_an_earlier_file_lacks_have_their_defaults():
         ({"same_site": "qk"}, "same_site is groups of names"),
         ({"max_subgraphs": {"npu": -1}}, "max_subgraphs of 'npu' is a number, 0 or more, not -1"),
         ({"fold_constants": "no"}, "fold_constants is True or False, not 'no'"),
+        ({"fold_constants": 0}, "fold_constants is True or False, not 0"),
+        ({"objective": None}, "objective is latency or throughput, not None"),
         ({"constants": "keep"}, "constants is bind or lift or share, not 'keep'"),
     ],
 )

@@ -55,7 +55,7 @@ def _where(rules: object) -> dict[str, Constraint]:
         raise TargetError(f"where is constraints by name, such as {{'op:TopK': '@cpu'}}, not {shown(rules)}")
     for key in rules or {}:
         if not isinstance(key, str):
-            raise TargetError(f"where speaks of ops by name, glob or 'op:KIND', not by {shown(key)}")
+            raise TargetError(f"where names ops by name, glob or 'op:KIND', not by {shown(key)}")
     found: dict[str, Constraint] = {}
     problems: dict[str, type[TvmTargetError]] = {}
     for key, value in (rules or {}).items():
@@ -72,9 +72,10 @@ def _costs(costs: Any) -> Costs | None:  # noqa: ANN401 - load_costs reads many 
     return None if costs is None else load_costs(costs)
 
 
-def _one_of(name: str, words: tuple[object, ...]) -> BeforeValidator:
+def _one_of(name: str, words: tuple[object, ...], *, may_be_none: bool = False) -> BeforeValidator:
     def check(value: object) -> object:
-        if value is not None and value not in words:
+        is_word = value in words and isinstance(value, type(words[0]))  # 0 equals False
+        if not is_word and not (may_be_none and value is None):
             raise TargetError(f"{name} is {' or '.join(map(str, words))}, not {value!r}")
         return value
 
@@ -188,7 +189,7 @@ class PartitionOptions(Node):
         description="Whether operations whose results are known before the program runs become constants; those that "
         "another option names stay.",
     )
-    constants: Annotated[Constants | None, _one_of("constants", CONSTANTS)] = Field(
+    constants: Annotated[Constants | None, _one_of("constants", CONSTANTS, may_be_none=True)] = Field(
         default=None,
         description="Weights: `bind` makes them parts of functions, `lift` makes them parameters, `share` lifts those "
         "that let one function serve several subgraphs; unless given, as each code generator declares.",

@@ -169,7 +169,9 @@ def _atomic_problems(program: FlatProgram, group: tuple[int, ...]) -> Iterator[s
         return
     between = _between(program, group)
     if between:
-        yield f"{text}, but {', '.join(repr(program.body[index].source) for index in between[:4])} lies between; add it"
+        names = ", ".join(repr(program.body[index].source) for index in between[:4])
+        rest = f" and {len(between) - 4} more" if len(between) > 4 else ""
+        yield f"{text}, but {names}{rest} {'lies between; add it' if len(between) == 1 else 'lie between; add them'}"
     inside = set(group)
     for then in group:
         for first in inside.intersection(program.predecessors(then)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tvmtarget.errors import InfeasibleError
+from tvmtarget.human_units import counted
 from tvmtarget.partition.costs.estimate import Estimates
 from tvmtarget.partition.outline.outlining import SubgraphRecord
 from tvmtarget.partition.placement.feasibility import Feasibility
@@ -47,8 +48,8 @@ def over_budget(
             op = _immovable(feasibility, blocked, leaves)[0]
             source = feasibility.program.body[op].source
             raise InfeasibleError(
-                f"{name!r} gets {len(here)} subgraphs, more than {max_subgraphs}, and some can go nowhere else, "
-                f"such as op {source!r}; allow {len(here) - len(movable)}, or its operations elsewhere"
+                f"{name!r} gets {counted(len(here), 'subgraph')}, more than {max_subgraphs}, and some can go nowhere "
+                f"else, such as op {source!r}; allow {len(here) - len(movable)}, or its operations elsewhere"
             )
         movable.sort(key=lambda subgraph: _gain(feasibility, estimates, subgraph, leaves))
         for subgraph in movable[: max(0, surplus)]:
