@@ -48,6 +48,8 @@ LOG = tt.TuningLog("memory:")
         (lambda: tt.specialize(MODULE, {"n": "2"}), r"dims\['n'\] of specialize is a whole number, not '2'"),
         (lambda: tt.with_buckets(MODULE, [{"n": 2}, 3]), r"buckets\[1\] of with_buckets is a mapping of .*, not 3"),
         (lambda: tt.search_tags([1]), r"words\[0\] of search_tags is a text, not 1"),
+        (lambda: tt.Target.parse("c", tags=["acme/box"]), r"tags are a mapping of names to targets, not .*"),
+        (lambda: tt.Target.from_json({"kind": "c"}, tags=5), "tags are a mapping of names to targets, not 5"),
         (lambda: tt.Constraint.at_any(5), "paths of Constraint.at_any is an iterable of texts, not 5"),
         (lambda: tt.reject("SHAPE_DYNAMIC", 5), "message of reject is a text, not 5"),
         (lambda: tt.reject("SHAPE_DYNAMIC", dims="n"), "dims of reject is an iterable, not 'n'"),

@@ -56,6 +56,7 @@ _ATOMS = frozenset({str, int, bool})
 _Where: TypeAlias = "tuple[_Where, object, int] | None"
 
 
+@runtime_checkable
 class TagLookup(Protocol[_N_co]):
     """The tags that a text may name: a mapping of names to trees."""
 

@@ -14,6 +14,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tvmtarget import plugins
 from tvmtarget.errors import (
+    ArgumentError,
     Problem,
     TargetError,
     TextError,
@@ -816,6 +817,8 @@ class _DefaultTags:
 
 
 def _reader(tags: TagLookup[Target] | None, origin: Origin) -> Reader[Target]:
+    if tags is not None and (isinstance(tags, Sequence) or not isinstance(tags, TagLookup)):
+        raise ArgumentError(f"tags are a mapping of names to targets, not {shown(tags)}")
     return Reader(Target, _DefaultTags() if tags is None else tags, origin)
 
 
