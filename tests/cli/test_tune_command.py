@@ -36,11 +36,11 @@ def test_a_matmul_is_tuned_and_run_from_the_log(cli, model):
     assert "trial 2: kernel matmul[48,64] ok; so far " in err
     code, out, err = cli("run", model, "-t", "llvm", "-i", model.with_name("x.npz"), "--log", log, "--check")
     assert code == 0, err
-    assert "\ntuned: kernel matmul: exact" in out
+    assert "\ntuned: kernel matmul[48,64]: exact" in out
     assert "\nnot tuned, as the log has no record: the settings\n" in out
     code, out, err = cli("compile", model, "-t", "llvm", "-o", model.with_name("p.tta"), "--log", log)
     assert code == 0, err
-    assert "tuned: kernel matmul: exact" in err
+    assert "tuned: kernel matmul[48,64]: exact" in err
 
 
 def test_explain_lists_the_records_of_a_model(cli, tmp_path):

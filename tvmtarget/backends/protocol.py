@@ -89,6 +89,14 @@ class Kernel:
         """`k1:` and a digest of the body; equal kernels have equal keys."""
         return key_of("k1", self.body)
 
+    @property
+    def label(self) -> str:
+        """The operation and, if the body has shapes, that of its result, such as `matmul[48,64]`."""
+        operation, shapes = self.body.get("op", self.name), self.body.get("shapes")
+        return (
+            f"{operation}[{','.join(map(str, shapes[-1]))}]" if isinstance(shapes, list) and shapes else f"{operation}"
+        )
+
 
 class Schedules(Protocol):
     """Results of tuning, as a backend reads them while it compiles."""

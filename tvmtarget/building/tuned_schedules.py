@@ -400,7 +400,7 @@ class LogSchedules:
             return rejected.get(candidate.key) if rejected else None  # a key is a digest: compute it only if needed
 
         match = lookup_kernel(self._log, kernel, self._target, self._policy, reject)
-        return Applied.of(kernel.name, kernel.key, match, kernel.calls)
+        return Applied.of(kernel.label, kernel.key, match, kernel.calls)
 
     def find(self, kernel: Kernel, *formats: str) -> tuple[str, object] | None:
         """Return the best schedule of a kernel that the backend has not rejected.

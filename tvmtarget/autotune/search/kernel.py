@@ -68,8 +68,7 @@ class TunedKernel:
     @property
     def name(self) -> str:
         """The operation and the shape of its result."""
-        result = ",".join(map(str, self.workload.shapes[-1]))
-        return f"{self.space.kernel.body.get('op', self.space.kernel.name)}[{result}]"
+        return self.space.kernel.label
 
     def measure(self, choices: Choices) -> Outcome:
         """Measure a candidate by turns with the default, and update the duration of a trial.
