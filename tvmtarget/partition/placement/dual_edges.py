@@ -191,7 +191,9 @@ class SetEdges(Edges):
         super().__init__(
             energy.producer[edges], owner, energy.readers[entries], groups, sets.shape[1], energy.costs.shape[0]
         )
-        self.sets = [np.flatnonzero(members).tolist() for members in sets]
+        self._sets = [np.flatnonzero(members).tolist() for members in sets]
+        # Sets are in order of size: each is a smaller one and a group.
+        self._parts = [(self._sets.index(members[:-1]), members[-1]) for members in self._sets[sets.shape[1] :]]
         has_readers = np.bincount(owner, minlength=len(edges)) > 0
         firsts, kinds = _kinds_of_tables(energy, edges, has_readers)
         tables = _tables(energy, edges[firsts], sets, has_readers[firsts])
@@ -221,10 +223,8 @@ class SetEdges(Edges):
         of_reader = by_reader[:, block.readers]
         width = len(of_reader)
         np.negative(self.to_reader[:, block.readers], out=nearest[:width])
-        # Sets are in order of size: each is a smaller one and a group.
-        for number in range(width, len(self.sets)):
-            *before, last = self.sets[number]
-            np.minimum(nearest[self.sets.index(before)], nearest[last], out=nearest[number])
+        for number, (before, last) in enumerate(self._parts, start=width):
+            np.minimum(nearest[before], nearest[last], out=nearest[number])
         if self._kinds is None:
             np.add(self._tables[:, :, block.edges], block.sum(nearest), out=table)
         else:
@@ -237,9 +237,9 @@ class SetEdges(Edges):
         by_set.take(block.owner, axis=1, out=others, mode="clip")
         others -= nearest
         of_reader[:] = others[:width]
-        for number in range(width, len(self.sets)):
-            for group in self.sets[number]:
-                np.minimum(of_reader[group], others[number], out=of_reader[group])
+        for members, found in zip(self._sets[width:], others[width:], strict=True):
+            for group in members:
+                np.minimum(of_reader[group], found, out=of_reader[group])
 
 
 @dataclass(frozen=True)
