@@ -117,6 +117,8 @@ FAILS_EMPTY = frozenset({"Attention", "ConvTranspose", "GRU", "LSTM", "RNN"})
 # Trees are walked level by level.
 _MOST_LEVELS = 256
 _MOST_WEIGHTS = 1 << 24
+# What OpenVINO takes for a dimension that is open, when it compiles for the CPU (2026.4).
+_ASSUMED_SIZE = 64
 SUMS_SINCE = 11  # version of cumulative sums, by which integers are added
 EXACT = 2**24  # float32 holds all integers up to this one
 
@@ -452,6 +454,20 @@ def _begins_within(op: Op) -> Reject | None:
     return reject("ATTR", "its MaxPool with ceil_mode=1 has windows that begin in padding", hint="pad by Pad instead")
 
 
+def _fits_the_assumed_size(op: Op) -> Reject | None:
+    """Reject dilated windows that exceed the size with which OpenVINO compiles symbolic ones."""
+    if op.attr("auto_pad") in ("SAME_LOWER", "SAME_UPPER"):
+        return None
+    kernel, gaps, pads = (integers_of(op.call, name, []) for name in ("kernel_shape", "dilations", "pads"))
+    tensor = op.tensor(0)
+    sizes = [None] * len(kernel) if tensor is None or tensor.shape is None else tensor.shape[2:]
+    least = zip(sizes, gaps, least_sizes(kernel, dilations=gaps, pads=pads), strict=False)
+    if all(isinstance(size, int) or gap == 1 or needed <= _ASSUMED_SIZE for size, gap, needed in least):
+        return None
+    message = f"it compiles a dilated MaxPool of symbolic sizes for {_ASSUMED_SIZE} elements, which its window exceeds"
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
+
+
 def rounded_up(sizes: np.ndarray[Any, Any], scale: np.float32) -> np.ndarray[Any, Any]:
     """Find sizes that OpenVINO resizes to one more element than ONNX does.
 
@@ -630,7 +646,7 @@ RULES: dict[str, Rule] = {
     "LSTM": Rule(attrs={"input_forget": (0,), "layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MatMulInteger": Rule(checks=(_known_terms,)),
-    "MaxPool": Rule(checks=(_begins_within, _usual_places)),
+    "MaxPool": Rule(checks=(_begins_within, _usual_places, _fits_the_assumed_size)),
     "Mod": Rule(checks=(_no_remainder_of_floats,)),
     "OneHot": Rule(checks=(_static_depth_and_values,)),
     # What version 28 added has no conversion rule.
