@@ -178,10 +178,19 @@ def _own_values(op: Op) -> Reject | None:
 def _no_flattening(op: Op) -> Reject | None:
     """Reject a Hardmax over several dimensions, as it is before version 13: ONNX does not convert it."""
     tensor, axis = op.tensor(0), op.attr("axis")
+    axis = 1 if axis is None else axis
     rank = 0 if tensor is None else len(tensor.shape or ())
-    if op.opset >= 13 or (1 if axis is None else axis) in (-1, rank - 1):
+    if op.opset >= 13 or axis in (-1, rank - 1):
         return None
     return reject("ATTR", f"it computes Hardmax along one axis only, not from axis {axis!r} on", hint="flatten before")
+
+
+def _no_old_broadcast(op: Op) -> Reject | None:
+    """Reject operands of symbolic sizes that broadcast as before version 7: ONNX converts them by their sizes."""
+    if op.opset >= 7 or all(isinstance(type_, TensorType) and type_.nbytes is not None for type_ in op.inputs):
+        return None
+    message = f"it computes {op.kind} of operator set {op.opset} for static shapes only"
+    return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
 def _no_old_coordinates(op: Op) -> Reject | None:
@@ -256,6 +265,9 @@ _CLASSICAL: dict[str, Rule] = {
 
 _NUMBERS = tvm_rules.DTYPES - {"bool"}
 
+# Operators with the attribute `broadcast` before version 7.
+_BROADCAST_BEFORE_7 = ("Add", "And", "Div", "Equal", "Gemm", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
+
 
 class NUMPY(Strategy):
     """ONNX's reference evaluator: all of ONNX, except what it computes otherwise.
@@ -281,6 +293,7 @@ class NUMPY(Strategy):
     }
     rules: ClassVar[dict[str, Rule]] = {
         **{kind: Rule(attrs=_USUAL, checks=(_usual_network,)) for kind in ("GRU", "LSTM", "RNN")},
+        **dict.fromkeys(_BROADCAST_BEFORE_7, Rule(checks=(_no_old_broadcast,))),
         "GridSample": Rule(checks=(_no_cubic_border,)),
         "Hardmax": Rule(checks=(_no_flattening,)),
         **dict.fromkeys(("Resize", "Upsample"), Rule(dtypes=_NUMBERS, checks=(_no_old_coordinates,))),
