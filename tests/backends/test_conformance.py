@@ -4,7 +4,7 @@ from collections import Counter
 from fnmatch import fnmatch
 
 import pytest
-from conformance import is_random, node_cases, run_case, symbolic
+from conformance import is_random, node_cases, run_case, stored_cases, symbolic
 from effort import examples
 
 import tvmtarget as tt
@@ -78,3 +78,12 @@ def test_a_backend_runs_all_that_its_strategy_supports(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_backend_runs_all_symbolic_shapes_that_its_strategy_supports(kind):
     check(map(symbolic, node_cases()[1 :: 4 * SLOW_STEP[kind]]), backend(kind), LEAF.get(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_backend_runs_models_of_pytorch_that_its_strategy_supports(kind):
+    """They are of old operator sets; most are refused but by numpy and ONNX Runtime."""
+    stored = [*stored_cases("pytorch-converted"), *stored_cases("pytorch-operator")][:: SLOW_STEP[kind]]
+    check([*stored, *map(symbolic, stored)], backend(kind), LEAF.get(kind))
