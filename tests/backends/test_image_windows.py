@@ -97,11 +97,6 @@ def test_places_of_maxima_are_those_of_the_first_ones(shape, attributes):
         ("2,3,7,8", 'kernel_shape = [3, 3], auto_pad = "SAME_UPPER", strides = [2, 2]', ""),
         ("n,3,h,w", 'kernel_shape = [3, 3], auto_pad = "SAME_UPPER"', "symbolic shapes wrongly; state its pads"),
         ("2,3,6,6", "kernel_shape = [3, 2], storage_order = 1", "storage_order=0 only"),
-        (
-            "n,3,h,w",
-            "kernel_shape = [33, 1], dilations = [2, 1]",
-            "dilated MaxPool of symbolic sizes for 64",
-        ),
     ],
 )
 def test_openvino_computes_usual_places_of_maxima(shape, attributes, reason):

@@ -801,6 +801,17 @@ def test_what_openvino_computes_otherwise_is_refused(node: NodeProto, reason: st
         tt.decompose(module, "openvino", fold_constants=False)
 
 
+@pytest.mark.parametrize("kind", ["AveragePool", "LpPool", "MaxPool"])
+def test_a_dilated_window_of_symbolic_sizes_has_at_most_64_elements(kind):
+    fits, exceeds = (
+        small(helper.make_node(kind, ["x"], ["y"], kernel_shape=[3], dilations=[gap]), shape=(1, 1, "n"), opset=19)
+        for gap in (31, 32)
+    )
+    assert tt.build(fits, "openvino").run({"x": np.ones((1, 1, 70), "float32")})["y"].shape == (1, 1, 8)
+    with pytest.raises(InfeasibleError, match=f"it compiles a dilated {kind} of symbolic sizes for 64 elements"):
+        tt.decompose(tt.IRModule.from_onnx(exceeds), "openvino")
+
+
 def test_an_operation_that_openvino_computes_otherwise_is_replaced_by_its_definition() -> None:
     node = helper.make_node("ReduceLogSum", ["x"], ["y"], noop_with_empty_axes=1)
     x = np.float32([1, 2, 5])

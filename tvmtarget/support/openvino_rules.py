@@ -464,7 +464,7 @@ def _fits_the_assumed_size(op: Op) -> Reject | None:
     least = zip(sizes, gaps, least_sizes(kernel, dilations=gaps, pads=pads), strict=False)
     if all(isinstance(size, int) or gap == 1 or needed <= _ASSUMED_SIZE for size, gap, needed in least):
         return None
-    message = f"it compiles a dilated MaxPool of symbolic sizes for {_ASSUMED_SIZE} elements, which its window exceeds"
+    message = f"it compiles a dilated {op.kind} of symbolic sizes for {_ASSUMED_SIZE} elements, less than its window"
     return reject("SHAPE_DYNAMIC", message, hint=STATIC_INPUTS)
 
 
@@ -619,7 +619,7 @@ RULES: dict[str, Rule] = {
         checks=(*tvm_rules.EXPANDED["com.microsoft::FusedConv"].checks, _static_weights),
     ),
     "AffineGrid": Rule(constants=(1,), checks=(tvm_rules.check_grid_of_rows,)),
-    "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows)),
+    "AveragePool": Rule(checks=(_no_partial_windows, _whole_windows, _fits_the_assumed_size)),
     "Attention": Rule(
         attrs={"left_window_size": (), "right_window_size": ()},
         results=3,
@@ -642,7 +642,7 @@ RULES: dict[str, Rule] = {
     "GatherND": Rule(checks=(_static_last_dimension,)),
     "GridSample": Rule(max_rank=4),
     "LRN": Rule(max_rank=4),
-    "LpPool": Rule(checks=(_whole_windows,)),
+    "LpPool": Rule(checks=(_whole_windows, _fits_the_assumed_size)),
     "LSTM": Rule(attrs={"input_forget": (0,), "layout": (0,)}, checks=(_usual_network, _no_peepholes)),
     "MatMul": Rule(checks=(_no_weights_per_row,)),
     "MatMulInteger": Rule(checks=(_known_terms,)),
