@@ -78,7 +78,7 @@ BY_FLOATS = frozenset({*_REDUCTIONS, "Div", "Einsum", "Gemm", "MatMul", "Mean", 
 # These move integers as float32. The backend checks them in each run, too.
 MOVED_AS_FLOATS = frozenset({"Resize", "ReverseSequence"})
 # On integers of 8 bits, these saturate, and those of 16 bits it computes in 32, where those of ONNX wrap around.
-_WRAPPING = frozenset({"Abs", "Add", "Einsum", "Mul", "Neg", "Sub", "Sum"})
+_WRAPPING = frozenset({"Abs", "Add", "Einsum", "Gemm", "MatMul", "Mul", "Neg", "Pow", "ReduceProd", "Sub", "Sum"})
 # Operands that are lists of sizes, positions or axes, whose number decides on ranks.
 _LISTS = {
     "CenterCropPad": (1,),

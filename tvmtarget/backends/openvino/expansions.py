@@ -273,7 +273,30 @@ def _clipped(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
         builder.nodes.append(node)
         return
     raised = builder.add("Max", [x, least]) if least else x
-    builder.add("Min", [raised, *([most] if most else [])], node.output[0])
+    _write_least(builder, [raised, *([most] if most else [])], node.output[0])
+
+
+def _least(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
+    if _is_wide(builder, node.input[0]):
+        _write_least(builder, [*node.input], node.output[0])
+    else:
+        builder.nodes.append(node)
+
+
+def _write_least(builder: ExpansionBuilder, operands: list[str], output: str) -> None:
+    """Write a minimum of integers, of which one is a constant, as `~max(~a, ~b)`.
+
+    OpenVINO makes a Clamp of a minimum and a maximum, and its bounds are float32. Vectors, which are sizes and
+    positions, stay as they are where the constant fits.
+    """
+    constants = [values for name in operands if (values := builder.array(name)) is not None and values.size]
+    is_vector = all(name in builder.types and len(builder.sizes(name)) < 2 for name in operands)
+    if len(operands) < 2 or not constants or (is_vector and max(np.abs(one).max() for one in constants) < EXACT):
+        builder.add("Min", operands, output)
+        return
+    ones = builder.constant(np.array(-1, _dtype(builder, operands[-1])), operands[-1])
+    most = builder.add("Max", [builder.add("Sub", [ones, name]) for name in operands])
+    builder.add("Sub", [ones, most], output)
 
 
 def _remainder(builder: ExpansionBuilder, node: onnx.NodeProto) -> None:
@@ -610,6 +633,7 @@ _EXPANSIONS: dict[str, Expansion] = {
     "GlobalLpPool": _norm_of_image,
     "LRN": _response_normalization,
     "MatMulInteger": _integer_product,
+    "Min": _least,
     "Mod": _remainder,
     "PRelu": _parametric_rectifier,
     "Pad": _wrapped,
