@@ -315,13 +315,17 @@ def test_integers_are_compared_exactly(kind, dtype):
 def test_integers_that_floats_do_not_hold_are_chosen_exactly(dims):
     """OpenVINO computes these operators in float32, some of them next to others only."""
     proto = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
-        g (int32[{dims}] x) => (int32[{dims}] r, int32[{dims}] p, int32[{dims}] w, int32[{dims}] t, int32[{dims}] c)
-        <int32 most = {{2147483647}}, int32[1] slope = {{3}}, int32 high = {{33554433}}> {{
+        g (int32[{dims}] x) => (int32[{dims}] r, int32[{dims}] p, int32[{dims}] w, int32[{dims}] t, int32[{dims}] c,
+        int32[k] v)
+        <int32 most = {{2147483647}}, int32[1] slope = {{3}}, int32 high = {{33554433}}, int64[1] all = {{-1}}> {{
         r = Relu(x) p = PRelu(x, slope) same = Equal(x, most) w = Where(same, most, x) t = Trilu(x)
-        least = Min(x, high) c = Max(least, slope) }}""")
+        least = Min(x, high) c = Max(least, slope)
+        flat = Reshape(x, all) twice = Concat<axis = 0>(flat, flat)
+        largest = Equal(twice, most) v = Where(largest, most, twice) }}""")
     x = np.array([[2**24 + 1, -(2**24) - 1, 2**31 - 1, 0], [2**25 + 3, 5, -(2**29) - 1, 2**30 + 1]], "int32")
     found = tt.build(proto, "openvino").run({"x": x})
     right = {"r": np.maximum(x, 0), "p": np.where(x < 0, 3 * x, x), "w": x, "t": np.triu(x), "c": x.clip(3, 2**25 + 1)}
+    right["v"] = np.tile(x.ravel(), 2)
     for name, wanted in right.items():
         np.testing.assert_array_equal(found[name], wanted, name, strict=True)
 
