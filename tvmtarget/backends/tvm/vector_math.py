@@ -36,6 +36,7 @@ MOST_POWER = 4  # written as products
 TWO_THIRDS = 0x3F2AAAAB  # in float32
 _OF_LIBRARY = ("cosh", "sinh")  # TVM vectorizes these calls, and cannot lower those of vectors
 _SUFFIXES = {"float32": "f", "float64": ""}  # of names in the C library
+MOST_LOADS = 4  # in a value that is written twice
 MOST_NAMES = 5  # in an argument: TVM takes exponential time for names in values of names
 
 
@@ -57,7 +58,7 @@ def vectorisable(function: Function) -> Function:
     def spelled(call: Expr) -> Expr:
         if call.op in names and str(call.ty) in _SUFFIXES:
             return tirx.call_pure_extern(str(call.ty), names[call.op] + _SUFFIXES[str(call.ty)], *call.args)
-        return is_nan(call.args[0]) if call.op == isnan else call
+        return is_nan(call.args[0]) if call.op == isnan and _is_short(call.args[0]) else call
 
     function = structural_map(function, (ir.Call, spelled))
     written = {ir.Op.get(f"tirx.{name}"): write for name, write in _WRITTEN.items()}
@@ -71,6 +72,17 @@ def vectorisable(function: Function) -> Function:
         return call if result is None else result
 
     return structural_map(function, (ir.Call, expanded))
+
+
+def _is_short(value: Expr) -> bool:
+    """Return whether an expression may be written twice, also where it is in another one that is."""
+    from tvm import ir, tirx
+    from tvm_ffi import structural_walk
+
+    loads: list[Expr] = []
+    choices: list[Expr] = []
+    structural_walk(value, [(ir.expr.TensorLoad, loads.append), (tirx.Select, choices.append)])
+    return len(loads) <= MOST_LOADS and not choices and not library_calls(value)
 
 
 def _in_nested_scalar_calls(function: Function, written: set[Expr]) -> set[Expr]:
